@@ -44,7 +44,7 @@ class SourceNode:
 class _OpenNode:
     """A mapping or list that is being read."""
 
-    mark: SourceNode
+    node: SourceNode
     anchor: str | None
     key: str | None = None
     key_line: int = 0
@@ -73,9 +73,9 @@ class SourceMapBuilder:
         done = self._stack.pop()
         for merged in done.merged:
             for key, line in merged.lines.items():
-                if key not in done.mark.lines:
-                    self._put(done.mark, key, value_at(merged.value, key), merged.inside.get(key), line)
-        self._add(done.mark.value, done.mark, done.mark.line, done.anchor)
+                if key not in done.node.lines:
+                    self._put(done.node, key, value_at(merged.value, key), merged.inside.get(key), line)
+        self._add(done.node.value, done.node, done.node.line, done.anchor)
 
     def plain(self, text: str, line: int, *, anchor: str | None = None) -> None:
         """Add an unquoted value: null, true, false, a number or a text."""
@@ -101,12 +101,12 @@ class SourceMapBuilder:
         """Add the value of an alias."""
         if name not in self._anchors:
             self.fault(f"the alias *{name} has no anchor &{name} that ends before it", line)
-        value, mark = self._anchors.get(name, (None, None))
-        self._add(value, mark, line, None)
+        value, node = self._anchors.get(name, (None, None))
+        self._add(value, node, line, None)
 
     def fault(self, message: str, line: int) -> None:
         """Record a fault of the next value."""
-        parts = (len(top.mark.value) if isinstance(top.mark.value, list) else top.key for top in self._stack)
+        parts = (len(top.node.value) if isinstance(top.node.value, list) else top.key for top in self._stack)
         self.faults.append(Fault(message, where=path_text(tuple(part for part in parts if part is not None)), line=line))
 
     def stop(self, message: str, line: int) -> NoReturn:
@@ -121,39 +121,39 @@ class SourceMapBuilder:
         return self._root or SourceNode(None, 1)
 
     def _wants_key(self) -> bool:
-        return bool(self._stack) and isinstance(self._stack[-1].mark.value, dict) and self._stack[-1].key is None
+        return bool(self._stack) and isinstance(self._stack[-1].node.value, dict) and self._stack[-1].key is None
 
-    def _add(self, value: JsonValue, mark: SourceNode | None, line: int, anchor: str | None) -> None:
+    def _add(self, value: JsonValue, node: SourceNode | None, line: int, anchor: str | None) -> None:
         """Add a complete value: the document, the next item of a list, the next key of a mapping, or the value of its last key."""
         if anchor is not None:
-            self._anchors[anchor] = (value, mark)
+            self._anchors[anchor] = (value, node)
         if not self._stack:
-            self._root = mark or SourceNode(value, line)
+            self._root = node or SourceNode(value, line)
             return
         top = self._stack[-1]
-        if isinstance(top.mark.value, list):
-            self._put(top.mark, len(top.mark.value), value, mark, line)
+        if isinstance(top.node.value, list):
+            self._put(top.node, len(top.node.value), value, node, line)
         elif top.key is None:
             top.key, top.key_line = self._key(value, line), line
-            if top.key in top.mark.lines:
-                self.fault(f"the key {top.key!r} occurs twice; it is also on line {top.mark.lines[top.key]}", line)
+            if top.key in top.node.lines:
+                self.fault(f"the key {top.key!r} occurs twice; it is also on line {top.node.lines[top.key]}", line)
         else:
             if top.key_merges:
-                top.merged += self._mergeable(value, mark, line)
+                top.merged += self._mergeable_nodes(value, node, line)
             else:
-                self._put(top.mark, top.key, value, mark, top.key_line)
+                self._put(top.node, top.key, value, node, top.key_line)
             top.key, top.key_merges = None, False
 
-    def _put(self, into: SourceNode, key: str | int, value: JsonValue, mark: SourceNode | None, line: int) -> None:
+    def _put(self, into: SourceNode, key: str | int, value: JsonValue, node: SourceNode | None, line: int) -> None:
         if isinstance(into.value, list):
             into.value.append(value)
         elif isinstance(into.value, dict) and isinstance(key, str):
             into.value[key] = value
         into.lines[key] = line
         into.size += 1 + (len(value) // TEXT_VALUE if isinstance(value, str) else 0)
-        if mark is not None:
-            into.inside[key] = mark
-            into.size += mark.size
+        if node is not None:
+            into.inside[key] = node
+            into.size += node.size
         if into.size > MAX_VALUES:
             self.stop(f"it has more than {MAX_VALUES:,} values; an alias counts as the values that it refers to", line)
 
@@ -164,14 +164,14 @@ class SourceMapBuilder:
         self.fault(f"a key must be a text, not {shown}; put it in quotes", line)
         return json.dumps(key)
 
-    def _mergeable(self, value: JsonValue, mark: SourceNode | None, line: int) -> list[SourceNode]:
-        if mark is not None and isinstance(value, dict):
-            return [mark]
-        marks = list(mark.inside.values()) if mark else []
-        if mark is None or len(marks) != len(mark.lines) or not all(isinstance(entry.value, dict) for entry in marks):
+    def _mergeable_nodes(self, value: JsonValue, node: SourceNode | None, line: int) -> list[SourceNode]:
+        if node is not None and isinstance(value, dict):
+            return [node]
+        nodes = list(node.inside.values()) if node else []
+        if node is None or len(nodes) != len(node.lines) or not all(isinstance(entry.value, dict) for entry in nodes):
             self.fault("'<<' takes a mapping or a list of mappings", line)
             return []
-        return marks
+        return nodes
 
 
 def path_text(path: KeyPath, data: JsonValue = None) -> str:
