@@ -1,9 +1,8 @@
 """Reader of YAML and JSON texts with the line of every value.
 
 JSON is read by the json library, and its lines are computed only when a fault is reported. YAML is read as YAML 1.2 without its surprises:
-only null, true, false and numbers written as in JSON are not texts, so `on`, `yes`, `2026-01-01`, `1:30` and `010` are texts. Keys are texts
-and unique; tags other than `!!str` are rejected; anchors, aliases and `<<` work, up to a size.
-"""
+only null, true, false and numbers written as in JSON are not texts, so `on`, `yes`, `2026-01-01`, `1:30` and `010` are texts. Keys are
+texts and unique; tags other than `!!str` are rejected; anchors, aliases and `<<` work, up to a size."""
 
 from __future__ import annotations
 
@@ -35,11 +34,11 @@ class Document:
     data: JsonValue
     source: str = ""
     """The name of the file, for messages."""
-    marks: Callable[[], SourceNode] | None = field(default=None, repr=False, compare=False)
+    source_map: Callable[[], SourceNode] | None = field(default=None, repr=False, compare=False)
 
     @cached_property
     def _root(self) -> SourceNode | None:
-        return self.marks() if self.marks else None
+        return self.source_map() if self.source_map else None
 
     def line(self, path: KeyPath) -> int | None:
         """Return the line of the key or list item at `path`, or of the innermost container that exists."""
@@ -107,8 +106,8 @@ def _parse_json(text: str, source: str) -> Document:
     except RecursionError:
         raise ConfigError([Fault(_TOO_DEEP)], source=source) from None
     if odd or _is_deep(data) or (_SURROGATE.search(text) and not is_text(json.dumps(data, ensure_ascii=False))):
-        _mark_json(text, source)
-    return Document(data, source, partial(_mark_json, text, source))
+        _map_json(text, source)
+    return Document(data, source, partial(_map_json, text, source))
 
 
 def _check_size(text: str, source: str) -> None:
@@ -122,30 +121,30 @@ def _values_in(text: str) -> int:
     return text.count(",") + text.count("[") + text.count("{")
 
 
-def _mark_json(text: str, source: str) -> SourceNode:
+def _map_json(text: str, source: str) -> SourceNode:
     """Read again, slowly and with lines, a text that the json library has accepted."""
-    marker = SourceMapBuilder(source)
+    builder = SourceMapBuilder(source)
     line, last = 1, 0
     for match in _JSON_TOKEN.finditer(text):
         line += text.count("\n", last, match.start())
         last = match.start()
         match match.group():
             case "{":
-                marker.open({}, line)
+                builder.open({}, line)
             case "[":
-                marker.open([], line)
+                builder.open([], line)
             case "}" | "]":
-                marker.close()
+                builder.close()
             case ":" | ",":
                 pass
             case "NaN" | "Infinity" | "-Infinity" as word:
-                marker.fault(f"{word} is not a JSON value; write null or a number", line)
-                marker.plain("null", line)
+                builder.fault(f"{word} is not a JSON value; write null or a number", line)
+                builder.plain("null", line)
             case token if token.startswith('"'):
-                marker.text(json.loads(token), line)
+                builder.text(json.loads(token), line)
             case word:
-                marker.plain(word, line)
-    return marker.finish()
+                builder.plain(word, line)
+    return builder.finish()
 
 
 # YAML
@@ -163,7 +162,7 @@ def _parse_as_yaml_after_all(text: str, source: str, error: json.JSONDecodeError
 
 def _parse_yaml(text: str, source: str) -> Document:
     try:
-        root = _mark_yaml(text, source)
+        root = _map_yaml(text, source)
     except yaml.MarkedYAMLError as error:
         raise ConfigError([_syntax_fault(error, text)], source=source) from error
     except (yaml.YAMLError, UnicodeEncodeError) as error:
@@ -173,35 +172,35 @@ def _parse_yaml(text: str, source: str) -> Document:
     return Document(root.value, source, lambda: root)
 
 
-def _mark_yaml(text: str, source: str) -> SourceNode:
-    marker = SourceMapBuilder(source)
+def _map_yaml(text: str, source: str) -> SourceNode:
+    builder = SourceMapBuilder(source)
     begun = False
     for event in yaml.parse(text, Loader=_YAML):
         line = event.start_mark.line + 1 if event.start_mark else 0
         match event:
             case yaml.ScalarEvent():
-                _check_tag(event.tag, marker, line)
-                (marker.plain if event.implicit[0] and not event.tag else marker.text)(event.value, line, anchor=event.anchor)
+                _check_tag(event.tag, builder, line)
+                (builder.plain if event.implicit[0] and not event.tag else builder.text)(event.value, line, anchor=event.anchor)
             case yaml.MappingStartEvent():
-                _check_tag(event.tag, marker, line)
-                marker.open({}, line, anchor=event.anchor)
+                _check_tag(event.tag, builder, line)
+                builder.open({}, line, anchor=event.anchor)
             case yaml.SequenceStartEvent():
-                _check_tag(event.tag, marker, line)
-                marker.open([], line, anchor=event.anchor)
+                _check_tag(event.tag, builder, line)
+                builder.open([], line, anchor=event.anchor)
             case yaml.CollectionEndEvent():
-                marker.close()
+                builder.close()
             case yaml.AliasEvent():
-                marker.alias(str(event.anchor), line)
+                builder.alias(str(event.anchor), line)
             case yaml.DocumentStartEvent() if begun:
-                marker.stop("a second document begins here; a file holds one", line)
+                builder.stop("a second document begins here; a file holds one", line)
             case yaml.DocumentStartEvent():
                 begun = True
-    return marker.finish()
+    return builder.finish()
 
 
-def _check_tag(tag: str | None, marker: SourceMapBuilder, line: int) -> None:
+def _check_tag(tag: str | None, builder: SourceMapBuilder, line: int) -> None:
     if tag is not None and tag not in _TEXT_TAGS:
-        marker.fault(f"the tag {tag.replace('tag:yaml.org,2002:', '!!')} is not supported; leave it out", line)
+        builder.fault(f"the tag {tag.replace('tag:yaml.org,2002:', '!!')} is not supported; leave it out", line)
 
 
 def _syntax_fault(error: yaml.MarkedYAMLError, text: str) -> Fault:
