@@ -42,15 +42,15 @@ class Document:
 
     def line(self, path: KeyPath) -> int | None:
         """Return the line of the key or list item at `path`, or of the innermost container that exists."""
-        mark = self._root
-        if mark is None:
+        node = self._root
+        if node is None:
             return None
-        line = mark.line
+        line = node.line
         for part in path:
-            line = mark.lines.get(part, line)
-            if part not in mark.inside:
+            line = node.lines.get(part, line)
+            if part not in node.inside:
                 break
-            mark = mark.inside[part]
+            mark = node.inside[part]
         return line
 
     def fault(self, path: KeyPath, message: str) -> Fault:
