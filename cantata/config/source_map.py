@@ -54,7 +54,7 @@ class _OpenNode:
 
 @dataclass(slots=True)
 class SourceMapBuilder:
-    """Builder of a source map: the parser of a text calls it in order; `finish` returns the root, or raises ConfigError with every fault."""
+    """Builder of a source map: the parser calls it in the order of the text; `finish` returns the root or raises ConfigError."""
 
     source: str
     faults: list[Fault] = field(default_factory=list)
