@@ -1,4 +1,4 @@
-"""Puts the gateway together: layers, routes, and the task that reads events."""
+"""Assembly of the gateway: layers, routes, and the task that reads events."""
 
 from __future__ import annotations
 
@@ -23,23 +23,34 @@ from cantata.state.runs.streams import Streams, connect_async
 
 REQUEST_BYTES = 16_000_000  # as large as a request to a worker may be by default (limits.input_bytes)
 PER_S = 200.0  # requests a second for each tenant: far more than people type, far less than would starve other tenants
-BURST_S = 10.0  # seconds of that pace may come at once
+BURST_S = 10.0  # so many seconds of that rate may come at once
 
-ROUTERS = (routes.probes, metrics.router, pages.router, pages.static, routes.router, logs.router, chat_socket.router)  # asked in this order
+ROUTERS = (
+    routes.probes,
+    metrics.router,
+    pages.router,
+    pages.static,
+    routes.router,
+    logs.router,
+    chat_socket.router,
+)
 
-ABOUT = "Turns, chains, sessions and memory. A run goes on whether or not anyone is connected; its events can be read from any offset."
+ABOUT = "Turns, chains, sessions and memory. A run does not depend on a connection; its events can be read from any offset."
 
 
 def create_app(
     client: Client, *, tokens: Tokens | None = None, request_bytes: int = REQUEST_BYTES, per_s: float = PER_S, burst: int | None = None,
     flower: str = "", url_prefix: str = "",
 ) -> FastAPI:  # fmt: skip
-    """The gateway as an ASGI application. Without tokens everybody who may ask is the tenant of runs without a label.
+    """Return the gateway as an ASGI application. Without tokens every client has the runs without a tenant.
 
-    `flower` is the address of Flower, if the run pages are to lead there; `url_prefix` is what stands before every path for those who ask
-    through a proxy. Raises ConfigError for one that cannot.
+    Args:
+        flower: the address of Flower, for links of the run pages.
+        url_prefix: the prefix that a proxy adds to every path.
+
+    Raises ConfigError for an invalid prefix.
     """
-    prefix = prefix_of(url_prefix, ours=_first_names())
+    prefix = prefix_of(url_prefix, own_names=_first_names())
     redis = connect_async(client.redis_url, namespace=client.app.namespace)
     streams = Streams(redis)
     service = TenantService(client, streams, prefix=prefix)
@@ -62,9 +73,9 @@ def create_app(
     app = FastAPI(
         title="Cantata", version=__version__, description=ABOUT, lifespan=lifespan, docs_url=None, redoc_url=None, redirect_slashes=False,
         servers=[{"url": prefix}] if prefix else None,
-    )  # fmt: skip  # the pages that FastAPI would serve load scripts from elsewhere
+    )  # fmt: skip  # FastAPI's own pages would load scripts from other hosts
     app.state.service, app.state.pace, app.state.flower = service, pace, flower
-    app.state.watch = metrics.FleetMonitor(client)
+    app.state.fleet_monitor = metrics.FleetMonitor(client)
     for router in ROUTERS:
         app.include_router(router)
     http_errors.install(app)
@@ -77,17 +88,17 @@ def create_app(
 
 
 def _first_names() -> set[str]:
-    """What our paths begin with."""
+    """Return the first parts of our paths."""
     return {"openapi.json", *(path.split("/")[1] for router in ROUTERS for route in router.routes if (path := getattr(route, "path", "")))}
 
 
 def _describe(app: FastAPI, *, has_tokens: bool) -> None:
-    """Have the OpenAPI document show what FastAPI cannot know: bodies that we read ourselves, and tokens."""
-    made = app.openapi
+    """Add to the OpenAPI document what FastAPI cannot know: bodies that we parse ourselves, and tokens."""
+    generate = app.openapi
 
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:
-            document = made()
+            document = generate()
             components = document.setdefault("components", {})
             for model in bodies.REQUEST_BODIES:
                 schema = model.model_json_schema(ref_template="#/components/schemas/{model}")

@@ -1,4 +1,4 @@
-"""Serves a changed configuration: looks at its files each second, and keeps the one of before while the new one has faults."""
+"""Reload of a changed configuration: checks its files twice a second, and keeps the previous one while the new one has faults."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cantata.errors import CantataError
 from cantata.gateway.tenant_service import TenantService
 
 POLL_S = 0.5
-MAX_UNSETTLED_POLLS = 3  # at files of which some change all the time, before the configuration is read nonetheless
+MAX_UNSETTLED_POLLS = 3  # of files that change all the time, before the configuration is read nonetheless
 MAX_FILES = 2000  # of a configuration's folder, the nearest first
 SKIPPED = {"__pycache__", "node_modules", "site-packages"}
 
@@ -24,21 +24,21 @@ _Stats = dict[str, tuple[int, int]]
 
 
 async def reload_on_change(service: TenantService) -> None:
-    """Have the service use the configuration as it lies on the disk, from now on."""
+    """Keep the configuration of a service equal to its files, until cancelled."""
     original = service.client
-    judged = seen = await asyncio.to_thread(stat_files, original)
+    served = seen = await asyncio.to_thread(stat_files, original)
     unsettled = 0
     while True:
         await asyncio.sleep(POLL_S)
         before, seen = seen, await asyncio.to_thread(stat_files, original)
         unsettled = unsettled + 1 if seen != before else 0
-        if seen == judged or 0 < unsettled < MAX_UNSETTLED_POLLS:  # as it was, or still being saved
+        if seen == served or 0 < unsettled < MAX_UNSETTLED_POLLS:  # unchanged, or still being saved
             continue
-        judged, unsettled = seen, 0
+        served, unsettled = seen, 0
         try:
             found = await asyncio.to_thread(original.read_definitions)
         except (CantataError, OSError) as error:
-            log.error("configuration_not_served", error=str(error), note="the one of before is served until it is corrected")
+            log.error("configuration_not_served", error=str(error), note="the previous one is served until it is corrected")
             continue
         if found != service.client.definitions:
             service.client = original.with_definitions(found)
@@ -46,7 +46,7 @@ async def reload_on_change(service: TenantService) -> None:
 
 
 def stat_files(client: Client) -> _Stats:
-    """Return when the files of a configuration's folder were changed, and how large they are."""
+    """Return modification time and size of the files in a configuration's folder."""
     try:
         path = client.find_config()
     except CantataError:
@@ -56,25 +56,25 @@ def stat_files(client: Client) -> _Stats:
         _add(found, path)
         folders = deque([path if path.is_dir() else path.parent])
         while folders and len(found) < MAX_FILES:
-            folders.extend(_look(folders.popleft(), found))
+            folders.extend(_scan(folders.popleft(), found))
     return found
 
 
-def _look(folder: Path, found: _Stats) -> list[Path]:
-    """Add the files of a folder; return its folders."""
-    inner = []
+def _scan(folder: Path, found: _Stats) -> list[Path]:
+    """Add the files of a folder; return its subfolders."""
+    subfolders = []
     try:
         with os.scandir(folder) as entries:
             for entry in sorted(entries, key=lambda each: each.name):
                 if entry.name[0] == "." or entry.name in SKIPPED:
                     continue
                 if entry.is_dir(follow_symlinks=False):
-                    inner.append(Path(entry.path))
+                    subfolders.append(Path(entry.path))
                 elif len(found) < MAX_FILES:
                     _add(found, Path(entry.path))
     except OSError:
         return []
-    return inner
+    return subfolders
 
 
 def _add(found: _Stats, path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What the gateway tells of the whole fleet: `/metrics` for Prometheus, `/load` for what scales workers."""
+"""Metrics of the whole fleet: `/metrics` for Prometheus, `/load` for autoscalers."""
 
 from __future__ import annotations
 
@@ -40,40 +40,40 @@ from cantata.state.redis.redis_errors import reason
 
 log = structlog.get_logger(__name__)
 
-FRESH_S = 1.0  # what was gathered is told again for so long, however many ask
-TIMEOUT_S = 4.0  # for what is gathered: those who scrape wait for 10 s, and are to hear that Redis is away
-HUNG_S = 30.0  # what takes longer hangs, as with a host that is lost; it is tried anew beside it
-MAX_QUEUES = 100  # queues that are remembered since somebody asked for them
-REMEMBERED_S = 600.0  # since somebody last did: who scales by a queue asks every few seconds or minutes
+FRESH_S = 1.0  # a measurement is used again for so long, for any number of requests
+TIMEOUT_S = 4.0  # for a measurement: Prometheus waits for 10 s, and must get that Redis is away
+HUNG_S = 30.0  # a longer measurement hangs, for example with a lost host; another is started beside it
+MAX_QUEUES = 100  # queues that are remembered because they were requested
+REMEMBERED_S = 600.0  # after the last request: autoscalers ask every few seconds or minutes
 
 Queue = Annotated[str, StringConstraints(pattern=f"^{NAME}$")]
-Queues = Annotated[list[Queue], Query(max_length=MAX_QUEUES, description="queues to tell of though nobody serves them")]
+Queues = Annotated[list[Queue], Query(max_length=MAX_QUEUES, description="queues to include although no worker serves them")]
 
 
 class LoadReport(Value):
-    """How much work each queue has."""
+    """The load of each queue."""
 
-    queues: dict[str, QueueLoad] = Field(description="queue → what waits there and who works on it")
+    queues: dict[str, QueueLoad] = Field(description="queue → its waiting messages, leased steps and workers")
 
 
 FleetState = tuple[FleetLoad, dict[str, QueueLoad], float | None]
-"""How the fleet stands, each queue, and about how many bytes of Redis are ours, if that can be measured."""
+"""The fleet, the load of each queue, and the estimated bytes of Redis that are ours, if they can be measured."""
 
 
 class FleetMonitor:
-    """Gathers how the fleet stands, at most once a second, and says it to Prometheus and to autoscalers. Safe to use from many threads."""
+    """Measures the fleet, at most once a second, for Prometheus and autoscalers. Safe to use from many threads."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
         self._named = set(load.USUAL_QUEUES)
-        self._request_of: dict[str, float] = {}
-        self._lock = threading.Lock()  # never held for longer than a look: whoever asks while Redis hangs hears of it in time
+        self._requested: dict[str, float] = {}
+        self._lock = threading.Lock()  # held for microseconds only: requests while Redis hangs are answered in time
         self._gathering: BackgroundCall[FleetState] | None = None
         self._sizes = Sizes()
         self.page: ScrapeHandler = make_handler(registry(__version__, _FleetCollector(self)))
 
-    def standing(self, named: Iterable[str] = ()) -> FleetState:
-        """How the fleet stands. Raises UnavailableError, after seconds at most."""
+    def measure(self, named: Iterable[str] = ()) -> FleetState:
+        """Return the state of the fleet. Raises UnavailableError, after seconds at most."""
         with self._lock:
             gathering = self._gathering_for(set(named))
         found = gathering.wait(gathering.started_at + TIMEOUT_S)
@@ -82,68 +82,68 @@ class FleetMonitor:
         return found
 
     def _gathering_for(self, named: set[str]) -> BackgroundCall[FleetState]:
-        """What is being gathered or was a moment ago; it is begun anew if that is too old, or for queues that nobody named before."""
+        """Return the current or last measurement; a new one if that is too old, or for queues that were not requested before."""
         now = time.monotonic()
-        asked = {queue: at for queue, at in self._request_of.items() if now - at < REMEMBERED_S}
+        asked = {queue: at for queue, at in self._requested.items() if now - at < REMEMBERED_S}
         taken = sorted(named - self._named - asked.keys())[: max(0, MAX_QUEUES - len(asked))]
-        self._request_of = asked | dict.fromkeys([*(named & asked.keys()), *taken], now)
+        self._requested = asked | dict.fromkeys([*(named & asked.keys()), *taken], now)
         known = self._gathering
         if known is None or taken or now - known.started_at > (FRESH_S if known.is_over else HUNG_S):
-            known = self._gathering = BackgroundCall("Redis or the broker", self._gathered)
+            known = self._gathering = BackgroundCall("Redis or the broker", self._gather)
         return known
 
-    def _gathered(self) -> FleetState:
+    def _gather(self) -> FleetState:
         try:
             standing = load.measure(self._client.redis)
             served = {queue for worker in standing.workers for queue in worker.queues}
-            waited_in = load.list_ready_queues(self._client.redis)
+            ready_queues = load.list_ready_queues(self._client.redis)
             with self._lock:
-                self._named |= {*sorted(served)[:MAX_QUEUES], *_queues_in(self._client.definitions)}  # though nobody may serve them later
-                named = sorted({*self._named, *self._request_of, *served, *waited_in})
+                self._named |= {*sorted(served)[:MAX_QUEUES], *_queues_in(self._client.definitions)}  # they may lose their workers later
+                named = sorted({*self._named, *self._requested, *served, *ready_queues})
             return standing, load.queues(standing, waiting(self._client.app, named)), self._sizes.estimate(self._client.redis)
         except RedisFailure as error:
             raise UnavailableError(reason(error)) from error
 
     def load(self, named: Iterable[str] = ()) -> LoadReport:
-        """The load of the queues. Raises UnavailableError."""
-        return LoadReport(queues=self.standing(named)[1])
+        """Return the load of the queues. Raises UnavailableError."""
+        return LoadReport(queues=self.measure(named)[1])
 
     def load_page(self, query: str, _accept: str) -> ScrapeResponse:
-        """The same, on the metrics port."""
+        """Answer a request for `/load` on the metrics port."""
         try:
             found = self.load(queue for queue in parse_qs(query).get("queue", []) if re.fullmatch(NAME, queue))
         except UnavailableError as error:
             return ScrapeResponse(503, "text/plain; charset=utf-8", f"{error}\n".encode())
         return ScrapeResponse(200, "application/json", found.model_dump_json().encode())
 
-    def serve(self, scrape_address: ScrapeAddress) -> MetricsServer:
-        """Serve both at a scrape_address of their own, to whoever reaches it. Raises UnavailableError."""
-        return MetricsServer(scrape_address, {"/metrics": self.page, "/load": self.load_page})
+    def serve(self, address: ScrapeAddress) -> MetricsServer:
+        """Serve `/metrics` and `/load` at an address of their own, without access control. Raises UnavailableError."""
+        return MetricsServer(address, {"/metrics": self.page, "/load": self.load_page})
 
 
 def _queues_in(definitions: Definitions) -> set[str]:
-    """The queues that a configuration names."""
+    """Return the queues that a configuration names."""
     tools = [*definitions.tools.values(), *definitions.skills.values()]
     return {tool.queue for tool in tools} | {agent.queue for agent in definitions.agents.values()}
 
 
 class _FleetCollector(Collector):
-    def __init__(self, watch: FleetMonitor) -> None:
-        self._watch = watch
+    def __init__(self, monitor: FleetMonitor) -> None:
+        self._monitor = monitor
 
     def collect(self) -> Iterable[Metric]:
         try:
-            standing, queues, own_bytes = self._watch.standing()
+            standing, queues, own_bytes = self._monitor.measure()
         except UnavailableError as error:
-            log.warning("fleet_not_seen", error=str(error))
+            log.warning("fleet_unreadable", error=str(error))
             return [_single("cantata_redis_up", 0)]
-        return [_single("cantata_redis_up", 1), *_of_runs(standing), *_of_queues(queues), *_of_redis(standing, own_bytes)]
+        return [_single("cantata_redis_up", 1), *_run_metrics(standing), *_queue_metrics(queues), *_redis_metrics(standing, own_bytes)]
 
     def describe(self) -> Iterable[Metric]:
-        return []  # so that to register it asks Redis nothing
+        return []  # so that registration does not read Redis
 
 
-def _of_runs(standing: FleetLoad) -> Iterator[Metric]:
+def _run_metrics(standing: FleetLoad) -> Iterator[Metric]:
     yield _single("cantata_runs_accepted_total", standing.totals.get("accepted", 0))
     yield _labelled("cantata_runs_closed_total", {status: standing.totals.get(f"closed:{status}", 0) for status in sorted(RUN_OVER)})
     yield _single("cantata_runs_open", standing.runs_open)
@@ -153,13 +153,13 @@ def _of_runs(standing: FleetLoad) -> Iterator[Metric]:
     yield _single("cantata_steps_recovered_total", standing.totals.get("recovered", 0))
 
 
-def _of_queues(queues: Mapping[str, QueueLoad]) -> Iterator[Metric]:
+def _queue_metrics(queues: Mapping[str, QueueLoad]) -> Iterator[Metric]:
     for part in ("ready", "leased", "slots", "workers"):
         yield _labelled(f"cantata_queue_{part}", {queue: getattr(each, part) for queue, each in queues.items()})
     yield _labelled("cantata_queue_oldest_wait_seconds", {queue: each.oldest_wait_s or 0.0 for queue, each in queues.items()})
 
 
-def _of_redis(standing: FleetLoad, own_bytes: float | None) -> Iterator[Metric]:
+def _redis_metrics(standing: FleetLoad, own_bytes: float | None) -> Iterator[Metric]:
     if standing.sweep_age_s is not None:
         yield _single("cantata_sweep_age_seconds", standing.sweep_age_s)
     yield _single("cantata_dead_letters", standing.dead_letters)
@@ -184,29 +184,29 @@ def _labelled(name: str, values: Mapping[str, float]) -> Metric:
 
 def _metric(name: str) -> CounterMetricFamily | GaugeMetricFamily:
     family = BY_NAME[name]
-    made = CounterMetricFamily if family.kind == "counter" else GaugeMetricFamily
-    return made(family.name, family.help, labels=family.labels)
+    metric_type = CounterMetricFamily if family.kind == "counter" else GaugeMetricFamily
+    return metric_type(family.name, family.help, labels=family.labels)
 
 
 router = APIRouter(tags=["health"], responses=ERRORS)
 
 
-def _watch(request: Request) -> FleetMonitor:
-    watch: FleetMonitor = request.app.state.watch
-    return watch
+def _monitor(request: Request) -> FleetMonitor:
+    monitor: FleetMonitor = request.app.state.fleet_monitor
+    return monitor
 
 
 @router.get("/metrics", response_class=Response, responses={200: {"description": "in Prometheus's format", "content": {"text/plain": {}}}})
 async def show_metrics(request: Request, caller: CallerGrant) -> Response:
-    """The whole fleet, for Prometheus."""
+    """Metrics of the whole fleet, for Prometheus."""
     caller.require_fleet()
-    answer = await request.app.state.service.call(partial(_watch(request).page, "", request.headers.get("accept", "")))
+    answer = await request.app.state.service.call(partial(_monitor(request).page, "", request.headers.get("accept", "")))
     return Response(answer.body, answer.status, media_type=answer.content_type)
 
 
 @router.get("/load")
 async def show_load(request: Request, caller: CallerGrant, queue: Queues = []) -> LoadReport:  # noqa: B006  # FastAPI copies it
-    """What waits in each queue and what is under way: for autoscalers."""
+    """Waiting and leased work of each queue, for autoscalers."""
     caller.require_fleet()
-    found: LoadReport = await request.app.state.service.call(partial(_watch(request).load, queue))
+    found: LoadReport = await request.app.state.service.call(partial(_monitor(request).load, queue))
     return found

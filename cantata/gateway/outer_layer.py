@@ -1,4 +1,4 @@
-"""The outermost layer: paths as they were written, without what stands before all of ours, and refusals of the layers within as answers."""
+"""Outermost ASGI layer: undecoded paths without the URL prefix, and rejections of inner layers as responses."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from cantata.errors import ConfigError
 from cantata.gateway.http_errors import RequestRejected
 
 PathName = Annotated[str, AfterValidator(unquote)]
-"""A part of a path as it was meant: only here is it decoded, so that a name may hold a slash (`%2F`)."""
+"""A decoded part of a path. It is decoded after routing, so that a name may contain a slash (`%2F`)."""
 
 
 _PREFIX = re.compile(r"(/[A-Za-z0-9_~-][A-Za-z0-9._~-]*)*")
 
 
-def prefix_of(text: str, *, ours: Collection[str]) -> str:
-    """What stands before every path, as `/a/b`, or nothing. Raises ConfigError, also if it begins as one of our own paths does."""
+def prefix_of(text: str, *, own_names: Collection[str]) -> str:
+    """Return a URL prefix as `/a/b`, or empty. Raises ConfigError, also if it begins like one of our own paths."""
     found = f"/{stripped}" if (stripped := text.strip("/")) else ""
     if not _PREFIX.fullmatch(found):
-        raise ConfigError(f"{text!r} cannot stand before paths: it is letters, digits and `._~-`, with slashes between", source="gateway")
-    if found and found.split("/")[1] in ours:
-        raise ConfigError(f"{text!r} begins as a path of the gateway itself does; name another, such as 'cantata'", source="gateway")
+        raise ConfigError(f"{text!r} is no URL prefix: it must be letters, digits and `._~-`, separated by slashes", source="gateway")
+    if found and found.split("/")[1] in own_names:
+        raise ConfigError(f"{text!r} begins like a path of the gateway; use another prefix, such as 'cantata'", source="gateway")
     return found
 
 
 class OuterLayer:
-    """Lets routes see the path as it was written, and answers what is refused before a route is found.
+    """Passes the undecoded path to the routes, and answers rejections of the layers before them.
 
-    `prefix` is taken off where it is there: a proxy may hand it on, or take it off itself.
+    `prefix` is removed where it is present: a proxy may pass it on, or remove it itself.
     """
 
     def __init__(self, app: ASGIApp, *, prefix: str = "") -> None:
@@ -46,26 +46,26 @@ class OuterLayer:
             return
         has_started = False
 
-        async def watched(message: Message) -> None:
+        async def send_and_note(message: Message) -> None:
             nonlocal has_started
             has_started = True
             await send(message)
 
         try:
-            await self._app({**scope, "path": self._own(scope["raw_path"].decode("ascii"))}, receive, watched)
-        except RequestRejected as refused:
+            await self._app({**scope, "path": self._strip(scope["raw_path"].decode("ascii"))}, receive, send_and_note)
+        except RequestRejected as rejected:
             if has_started:
                 raise
-            await answer(refused, scope, receive, send)
+            await answer(rejected, scope, receive, send)
 
-    def _own(self, path: str) -> str:
+    def _strip(self, path: str) -> str:
         bare = path.removeprefix(self._prefix) or "/"
         return bare if bare.startswith("/") else path
 
 
-async def answer(refused: RequestRejected, scope: Scope, receive: Receive, send: Send) -> None:
+async def answer(rejected: RequestRejected, scope: Scope, receive: Receive, send: Send) -> None:
     """Answer a request, or the handshake of a WebSocket, with a rejection."""
-    response = refused.response()
+    response = rejected.response()
     if scope["type"] == "http":
         await response(scope, receive, send)
         return

@@ -1,4 +1,4 @@
-"""Runs the gateway in this process, until it is told to end."""
+"""The gateway's HTTP server, in this process until a signal ends it."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from cantata import embedded
 from cantata.dashboard.pages.origins import is_loopback
 from cantata.errors import ConfigError, UnavailableError
 
-GRACE_S = 5.0  # for requests under way when it is told to end; those who follow runs are let go of at once
-CLOSE_GRACE_S = 2.0  # for what is left to send on a WebSocket that is over
-TICKS = 10  # of a tenth of a second, between two looks whether the stack is still there
+GRACE_S = 5.0  # for requests under way at shutdown; event streams end at once
+CLOSE_GRACE_S = 2.0  # to send the rest on a closed WebSocket
+TICKS = 10  # of a tenth of a second, between checks whether the stack still runs
 BACKLOG = 2048  # connections that may come at once
 
 
 def check_address(host: str, *, has_tokens: bool, is_published_on_loopback: bool = False) -> None:
-    """Refuse an address that others reach, unless they need a token. Raises ConfigError."""
+    """Check that an address needs tokens if other machines can reach it. Raises ConfigError."""
     if not (has_tokens or is_published_on_loopback or is_loopback(host)):
         raise ConfigError(
-            f"{host!r} can be reached from other machines, so tokens are needed: name a file of them with --tokens-file, "
+            f"{host!r} can be reached from other machines, so tokens are required: name a file of them with --tokens-file, "
             "or leave --host out to be reached from this machine only",
             source="gateway",
         )
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Return a socket that listens: the one that the stack holds for this process, if any. Raises UnavailableError if it cannot be had."""
+    """Return a listening socket: that of the stack for this process, if any. Raises UnavailableError if the address is not available."""
     if inherited := embedded.inherited_socket():
         return inherited
     try:
@@ -52,21 +52,21 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def url_of(listening: socket.socket) -> str:
-    """Where a socket listens, as an address to ask."""
+    """Return the URL of a listening socket."""
     host, port = listening.getsockname()[:2]
     return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 class GatewayServer(uvicorn.Server):
-    """uvicorn, which tells when it listens, lets go of followers before it ends, and ends when its stack does."""
+    """uvicorn that reports when it listens, ends event streams before it shuts down, and ends with its stack."""
 
     def __init__(self, app: FastAPI, *, ready: Callable[[], None] = lambda: None, max_bytes: int) -> None:
         super().__init__(
             uvicorn.Config(
-                app, log_config=None, access_log=False, http="h11", ws=_WebSocketProtocol, ws_max_size=max_bytes, ws_per_message_deflate=False,
-                lifespan="on", timeout_graceful_shutdown=int(GRACE_S), server_header=False,
+                app, log_config=None, access_log=False, http="h11", ws=_WebSocketProtocol, ws_max_size=max_bytes,
+                ws_per_message_deflate=False, lifespan="on", timeout_graceful_shutdown=int(GRACE_S), server_header=False,
             )
-        )  # fmt: skip  # without compression: it takes 40 kB of memory a connection, and frames are small
+        )  # fmt: skip  # compression would take 40 kB of memory a connection, and frames are small
         self._app = app
         self._ready = ready
 
@@ -85,7 +85,7 @@ class GatewayServer(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Let the usual signals end it, the second one at once; and do no more than that, so that an end is not an error."""
+        """End on SIGINT and SIGTERM, immediately on the second one, without raising them again: such an end is no error."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -98,7 +98,7 @@ class GatewayServer(uvicorn.Server):
 
 
 class _WebSocketProtocol(WebSocketsSansIOProtocol):
-    """uvicorn's WebSockets, which do not wait for ever for a client that never reads."""
+    """uvicorn's WebSockets, with a time limit for clients that do not read."""
 
     async def run_asgi(self) -> None:
         await super().run_asgi()

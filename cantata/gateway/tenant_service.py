@@ -1,4 +1,4 @@
-"""What the gateway does for a tenant, as coroutines: calls of the client in a bounded pool of threads, and waiting without one."""
+"""Operations of the gateway for a tenant, as coroutines: client calls run in a bounded thread pool, waiting needs no thread."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ from cantata.state.runs.streams import Streams
 from cantata.state.sessions.conversations import Sessions
 
 THREADS = 32  # calls of Redis at once; each takes about a millisecond, so that is thousands a second
-FRESH_S = 1.0  # for so long the answer of a probe is given again
-READY_S = 2.0  # until it is said that Redis hangs: probes, and `submit status`, which waits for 3 s, are to hear why
-MAX_WAITING = 2000  # calls that wait for a thread, before more are refused: Redis is away, or far too slow
+FRESH_S = 1.0  # the answer of a probe is used again for so long
+READY_S = 2.0  # until a probe reports that Redis hangs: less than the 3 s that `submit status` waits
+MAX_WAITING = 2000  # calls that wait for a thread, before more are rejected: Redis is away, or far too slow
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 class TenantService:
-    """The way to runs, sessions and memory, of whoever asks. Every method takes the tenant, and shows nobody what is another's."""
+    """Runs, sessions and memory of tenants. Every method takes the tenant or a grant, and gives access to no other tenant's data."""
 
     def __init__(self, client: Client, streams: Streams, *, prefix: str = "") -> None:
         self.client = client
         self.streams = streams
-        self.prefix = prefix  # stands before the addresses that answers name
+        self.prefix = prefix  # of the URLs in responses
         self.pages = RunPages(client)
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="gateway")
         self._waiting = 0
@@ -55,9 +55,9 @@ class TenantService:
         self._probed_at = 0.0
 
     async def call(self, function: Callable[P, T], *args: P.args, **more: P.kwargs) -> T:
-        """Call what blocks, in a thread."""
+        """Call a blocking function in a thread. Raises RequestRejected if too many calls wait."""
         if self._waiting >= MAX_WAITING:
-            raise RequestRejected(503, "this gateway has too much to do; come again", code="busy", retry_after_s=1)
+            raise RequestRejected(503, "the gateway is overloaded; retry in 1 s", code="busy", retry_after_s=1)
         self._waiting += 1
         try:
             return await asyncio.get_running_loop().run_in_executor(self._pool, partial(function, *args, **more))
@@ -65,92 +65,92 @@ class TenantService:
             self._waiting -= 1
 
     def close(self) -> None:
-        """Let go of the threads."""
+        """Stop the threads."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     # --- runs -----------------------------------------------------------------------------------------------------------
 
     async def submit_turn(self, grant: Grant, turn: TurnRequest, key: str | None = None) -> TurnRun:
-        """Submit a turn. The same key of a tenant gives the same run. Raises ConfigError, or RequestRejected for what the token may not name."""
+        """Submit a turn. The same key of a tenant gives the same run. Raises ConfigError; RequestRejected if the token may not."""
         return await self.call(self._submit_turn, grant, turn, key)
 
     async def submit_chain(self, grant: Grant, request: ChainRequest, key: str | None = None) -> ChainRun:
-        """Submit a chain request. The same key of a tenant gives the same run. Raises ConfigError, or RequestRejected as above."""
+        """Submit a chain request. The same key of a tenant gives the same run. Raises ConfigError; RequestRejected if the token may not."""
         return await self.call(self._submit_chain, grant, request, key)
 
     async def run(self, tenant: str, run_id: str) -> TurnRun | ChainRun:
-        """A run of a tenant. Raises UnknownRunError, also for the runs of others."""
+        """Return a run of a tenant. Raises UnknownRunError, also for runs of other tenants."""
         return await self.call(self._run, tenant, run_id)
 
     async def turn_of(self, tenant: str, run_id: str) -> tuple[TurnRun, TurnRequest]:
-        """A turn of a tenant, and what was asked. Raises UnknownRunError, also for a chain."""
+        """Return a turn of a tenant, and its request. Raises UnknownRunError, also for a chain."""
         return await self.call(self._turn_of, tenant, run_id)
 
     async def result(self, run: TurnRun | ChainRun) -> RunResult | ChainResponse:
-        """How a run ended, or how far it is."""
+        """Return the result of a run, or its progress."""
         return await self.call(_result, run)
 
     async def is_over(self, run: Run, wait_s: float) -> bool:
-        """Whether a run is over, once it is or `wait_s` have passed."""
+        """Return whether a run is closed, as soon as it is, or after `wait_s`."""
         if await self.call(run.status) in RUN_OVER:
             return True
         return bool(wait_s) and await self.streams.wait_closed(run.run_id, wait_s)
 
     async def cancel(self, grant: Grant, run_id: str) -> RunStatus:
-        """End a run; its status after that. Raises RequestRejected for a token that could not start it."""
+        """Cancel a run; return its status then. Raises RequestRejected for a token that could not start it."""
         return await self.call(lambda: self._startable_run(grant, run_id).cancel())
 
     async def retry(self, grant: Grant, run_id: str, key: str | None = None) -> TurnRun | ChainRun:
-        """Do anew what a run left unfinished. The same key gives the same run. Raises ConfigError, or RequestRejected as `cancel` does."""
+        """Retry the unfinished part of a run. The same key gives the same run. Raises ConfigError, or RequestRejected as `cancel` does."""
         return await self.call(self._rerun, grant, run_id, None, {}, key)
 
     async def fork(
         self, grant: Grant, run_id: str, from_step: str, changes: Mapping[str, JsonValue], key: str | None = None
     ) -> TurnRun | ChainRun:
-        """Do a run anew from a step on. The same key gives the same run. Raises ConfigError, or RequestRejected as `cancel` does."""
+        """Fork a run from a step on. The same key gives the same run. Raises ConfigError, or RequestRejected as `cancel` does."""
         return await self.call(self._rerun, grant, run_id, from_step, changes, key)
 
     async def signal(self, grant: Grant, run_id: str, step: str, value: JsonValue) -> str:
-        """Give a waiting step its value; what became of it. Raises RequestRejected for an approval of the token's own run."""
+        """Signal a waiting step; return the outcome. Raises RequestRejected for an approval of the token's own run."""
         return await self.call(self._signal, grant, run_id, step, value)
 
     async def refusals(self, grant: Grant, run_id: str, step: str | None) -> dict[str, str]:
-        """Return why a token may not cancel, retry, fork or signal a run; of a signal, for this step."""
+        """Return the reasons why a token may not cancel, retry, fork or signal a run; for a signal, of this step."""
         return await self.call(self._refusals, grant, run_id, step)
 
     async def steps(self, run: Run, step_ids: list[str]) -> Mapping[str, StepRecord]:
-        """What is known of some steps."""
+        """Return the records of some steps."""
         return await self.call(run.steps, step_ids) if step_ids else {}
 
     # --- the rest -------------------------------------------------------------------------------------------------------
 
     def sessions(self, tenant: str) -> Sessions:
-        """The conversations of a tenant."""
+        """Return the sessions of a tenant."""
         return self.client.sessions.of(tenant)
 
     def memory(self, tenant: str) -> MemoryBank:
-        """What is remembered of a tenant."""
+        """Return the memory of a tenant."""
         return self.client.memory.of(tenant=tenant)
 
     async def faults(self) -> list[str]:
-        """Why runs would not be worked on now; nothing if they would. Told in time, though Redis may hang.
+        """Return the reasons why runs would not be executed now; none if they would. Answers in time, though Redis may hang.
 
-        However many ask, Redis is asked once a second: the path is open to anyone.
+        Redis is read at most once a second for any number of requests: the path is public.
         """
         now = asyncio.get_running_loop().time()
         if self._probing is None or (self._probing.done() and now - self._probed_at > FRESH_S):
-            self._probing, self._probed_at = asyncio.create_task(self._look()), now
+            self._probing, self._probed_at = asyncio.create_task(self._probe()), now
         found = await asyncio.shield(self._probing)
         if isinstance(found, Exception):
             raise found
         return found
 
-    async def _look(self) -> list[str] | Exception:
+    async def _probe(self) -> list[str] | Exception:
         try:
             return await asyncio.wait_for(self.call(self._faults), READY_S)
         except TimeoutError:
             return [f"Redis gave no answer within {READY_S:g} s"]
-        except (CantataError, RedisFailure, OSError) as error:  # told to each who asks
+        except (CantataError, RedisFailure, OSError) as error:  # raised for each request
             return error
 
     def _submit_turn(self, grant: Grant, turn: TurnRequest, key: str | None) -> TurnRun:
@@ -168,9 +168,8 @@ class TenantService:
         own = key and f"gateway\n{grant.tenant}\nchain\n{key}"
         run = self.client.submit_chain(request, idempotency_key=own, labels=grant.labels())
         if key is not None:
-            asked = self._request_of(run, ChainRequest)
-            named = asked if request.chain_id else asked.model_copy(update={"chain_id": ""})  # one was made up
-            if named != request:
+            stored = self._request_of(run, ChainRequest)
+            if (stored if request.chain_id else stored.model_copy(update={"chain_id": ""})) != request:  # a missing chain_id was generated
                 raise _key_reused(key)
         return run
 
@@ -194,7 +193,7 @@ class TenantService:
         return made
 
     def _was_made_from(self, made: Run, source: str, from_step: str | None, changes: Mapping[str, JsonValue]) -> bool:
-        """Whether a run was made of another as is asked now, and not by an earlier request with the same key."""
+        """Return whether a run was made from its source as requested now, and not by another request with the same key."""
         ledger = self.client.ledger
         _, request, _, labels = ledger.runs.request_of(made.run_id)
         if labels.get(FORKED_AT) != from_step:
@@ -213,7 +212,7 @@ class TenantService:
         return ChainRun(self.client, run_id) if kind == "chain" else TurnRun(self.client, run_id)
 
     def _startable_run(self, grant: Grant, run_id: str) -> TurnRun | ChainRun:
-        """A run of the token's tenant that it could start, and so may end. Raises UnknownRunError, RequestRejected."""
+        """Return a run that the token could have started, and so may cancel. Raises UnknownRunError, RequestRejected."""
         run = self._run(grant.tenant, run_id)
         grant.require(STARTS[kind_of(run)])
         return run
@@ -252,7 +251,7 @@ TurnOrChain = TypeVar("TurnOrChain", TurnRequest, ChainRequest)
 
 
 def apply_mention(turn: TurnRequest) -> TurnRequest:
-    """The turn, for the agent that its text names: `@agent: text`, `@history @agent: text`."""
+    """Return the turn, for the agent that its text mentions: `@agent: text`, `@history @agent: text`."""
     named = mention_of(turn.text)
     if named is None or turn.agent or turn.team:
         return turn
@@ -271,18 +270,18 @@ def kind_of(run: Run) -> str:
 
 
 def _check_approvals(source: EndedRun, from_step: str) -> None:
-    """Raise RequestRejected if a fork with another input would take over an approval that was given for the input before."""
+    """Raise RequestRejected if a fork with another input would reuse an approval of the previous input."""
     fork = rewinding.fork(source, from_step)
     restarted = {each.step_id for each in fork.restarted}.union(fork.removed)
     for step_id, spec in source.specs.items():
         is_approval = spec.kind == "wait" and not is_question(spec.kind, spec.work)
         if is_approval and source.steps[step_id].state == "done" and step_id not in restarted:
             message = (
-                f"step {step_id!r} was approved for the input before, and this fork would change the input behind it; "
-                "fork from that step or one before it, so that it is approved again"
+                f"step {step_id!r} was approved for the previous input, which this fork would change; "
+                "fork from that step or an earlier one, so that it is approved again"
             )
             raise RequestRejected(403, message, code="own_run")
 
 
 def _key_reused(key: str) -> ConfigError:
-    return ConfigError(f"the key {key!r} was used for another request; a new request needs a new key", code="key_used")
+    return ConfigError(f"the key {key!r} was used for another request; use a new key", code="key_used")

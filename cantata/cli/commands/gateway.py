@@ -64,7 +64,7 @@ def gateway(
                 client, tokens=tokens, request_bytes=max_bytes, per_s=rate, flower=settings().flower_url or "", url_prefix=url_prefix
             )
             metrics = scrape_address(metrics_port)
-            addresses = {"url": url, "pid": os.getpid(), **({"metrics_url": app.state.watch.serve(metrics).url} if metrics else {})}
+            addresses = {"url": url, "pid": os.getpid(), **({"metrics_url": app.state.fleet_monitor.serve(metrics).url} if metrics else {})}
 
             def announce() -> None:
                 click.echo(json.dumps(addresses) if as_json else f"the gateway listens at {url}; Ctrl-C stops it")

@@ -1,1 +1,1 @@
-"""The routes of the gateway, and what they take and answer."""
+"""Routes of the gateway, with their request and response bodies."""

@@ -1,4 +1,4 @@
-"""What callers send and get: the bodies of requests and answers, each with an example, as the OpenAPI document shows them."""
+"""Bodies of requests and responses, with the examples of the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -33,131 +33,131 @@ MEMORY = {"value": {"language": "de"}, "ttl_s": 86400}
 
 
 class Links(Value):
-    """Where more of a run is."""
+    """URLs of a run."""
 
-    self: str = Field(description="how it stands")
-    events: str = Field(description="its events, as they come")
-    cancel: str = Field(description="ends it, by POST")
+    self: str = Field(description="its state")
+    events: str = Field(description="its events, as they happen")
+    cancel: str = Field(description="cancels it, by POST")
 
 
 class RunState(Value):
-    """How a run stands."""
+    """State of a run."""
 
     run_id: str = Field(description="the run")
     kind: str = Field(description="turn or chain")
-    status: RunStatus = Field(description="how it stands")
+    status: RunStatus = Field(description="its status")
     result: RunResult | ChainResponse | None = Field(
-        default=None, description="how it ended, or how far it is; null where only its id was asked for"
+        default=None, description="its result, or its progress; null where only its id was requested"
     )
-    links: Links = Field(description="where more of it is")
+    links: Links = Field(description="its URLs")
 
 
 class Refusals(Value):
-    """Why the token that asks may not do something with a run; empty where it may."""
+    """Reasons why the token of the request may not do something with a run; empty where it may."""
 
-    cancel: str = Field(description="to end it")
-    retry: str = Field(description="to do anew what it left unfinished")
-    fork: str = Field(description="to do it anew from a step on")
-    signal: str = Field(description="to give its waiting step a value")
+    cancel: str = Field(description="to cancel it")
+    retry: str = Field(description="to retry its unfinished part")
+    fork: str = Field(description="to fork it from a step on")
+    signal: str = Field(description="to signal its waiting step")
 
 
 class SessionList(Value):
-    """Conversations, newest first."""
+    """Sessions, most recently used first."""
 
-    sessions: list[SessionInfo] = Field(description="those that were used last, newest first")
+    sessions: list[SessionInfo] = Field(description="most recently used first")
 
 
 class SessionHistory(Value):
-    """What was said in a conversation."""
+    """Messages of a session."""
 
     session: str = Field(description="its name")
     entries: list[HistoryEntry] = Field(description="oldest first")
-    waiting: list[str] = Field(description="runs of its turns that are not over: the one under way, then those that wait")
+    waiting: list[str] = Field(description="open runs of its turns: the one that is executed, then those that wait")
 
 
 class Removed(Value):
-    """What was forgotten."""
+    """Count of deleted entries or values."""
 
-    removed: int = Field(description="how many entries or values")
+    removed: int = Field(description="number of entries or values")
 
 
 class Namespaces(Value):
-    """Where something is remembered."""
+    """Memory namespaces with values."""
 
     namespaces: list[str] = Field(description="sorted")
 
 
 class Keys(Value):
-    """What is remembered in a namespace."""
+    """Keys in a memory namespace."""
 
     namespace: str = Field(description="its name")
     keys: list[str] = Field(description="sorted")
 
 
 class MemoryValue(Value):
-    """A remembered value."""
+    """A value in memory."""
 
-    namespace: str = Field(description="where it is")
-    key: str = Field(description="its name there")
+    namespace: str = Field(description="its namespace")
+    key: str = Field(description="its key in the namespace")
     value: JsonValue = Field(description="any JSON")
 
 
 class MemoryBody(Value):
-    """A value to remember."""
+    """A value to store in memory."""
 
     value: JsonValue = Field(description="any JSON")
-    ttl_s: float | None = Field(default=None, gt=0, description="seconds it is kept; without it, for good")
+    ttl_s: float | None = Field(default=None, gt=0, description="seconds it is stored; without it, for ever")
 
 
 class SignalBody(Value):
-    """What a waiting step is given."""
+    """The value for a waiting step."""
 
     value: JsonValue = Field(description="any JSON; it is the output of the step")
 
 
 class Signalled(Value):
-    """What became of a signal."""
+    """Outcome of a signal."""
 
     run_id: str = Field(description="the run")
     step: str = Field(description="the step")
-    signal: str = Field(description="taken; or kept, since the step does not wait yet")
+    signal: str = Field(description="taken; or kept, if the step does not wait yet")
 
 
 class ForkBody(Value):
-    """From where a run is done anew."""
+    """The fork of a run."""
 
-    from_step: str = Field(description="a step, or a name that a step answered to in the end")
+    from_step: str = Field(description="a step, or a name that a step had at the end of the run")
     changes: dict[str, JsonValue] = Field(
-        default_factory=dict, description='of the input, such as {"input.x": 5}; only what is done anew sees them'
+        default_factory=dict, description='changes of the input, such as {"input.x": 5}; only steps that are executed again read them'
     )
 
 
 class TaskInfo(Value):
-    """A Celery task that did steps of a run."""
+    """A Celery task that executed steps of a run."""
 
-    uuid: str = Field(description="Celery's")
+    uuid: str = Field(description="Celery's id")
     name: str = Field(description="the kind of its first step")
-    state: str = Field(description="in Celery's words")
-    steps: list[str] = Field(description="what it was sent for")
-    worker: str | None = Field(description="who took it")
-    received: float | None = Field(description="when, seconds since 1970")
-    runtime: float | None = Field(description="seconds it took")
+    state: str = Field(description="Celery's state")
+    steps: list[str] = Field(description="the steps in its message")
+    worker: str | None = Field(description="the worker that received it")
+    received: float | None = Field(description="seconds since 1970")
+    runtime: float | None = Field(description="its duration in seconds")
 
 
 class TaskList(Value):
     """Celery tasks of a run."""
 
-    tasks: list[TaskInfo] = Field(description="those that are remembered")
+    tasks: list[TaskInfo] = Field(description="the tasks that Flower stores")
 
 
 class Health(Value):
-    """Whether the gateway can do its work."""
+    """Health of the gateway."""
 
     status: str = Field(description="ok")
 
 
-async def read(request: Request, model: type[Body]) -> Body:
-    """The body of a request, which is a JSON object. Raises RequestRejected or ConfigError with every fault."""
+async def read_body(request: Request, model: type[Body]) -> Body:
+    """Return the body of a request, which must be a JSON object. Raises RequestRejected, or ConfigError with every fault."""
     document = parse_json(await _json(request), source="body")
     try:
         return model.model_validate(document.data)
@@ -166,7 +166,7 @@ async def read(request: Request, model: type[Body]) -> Body:
 
 
 async def read_chain(request: Request) -> ChainRequest:
-    """The chain request in the body of a request, in its wire form or plain."""
+    """Return the chain request in the body of a request, in its wire format or plain."""
     return chain_requests.load_request(parse_json(await _json(request), source="body"))
 
 
@@ -177,14 +177,14 @@ async def _json(request: Request) -> str:
     try:
         text = (await request.body()).decode("utf-8")
     except UnicodeDecodeError as error:
-        raise RequestRejected(400, f"the body is no text in UTF-8: byte {error.start} is wrong") from error
+        raise RequestRejected(400, f"the body is not valid UTF-8: byte {error.start}") from error
     if not text.lstrip("\ufeff \t\r\n").startswith("{"):
         raise RequestRejected(400, "the body must be a JSON object; /openapi.json shows an example")
     return text
 
 
 def document_body(model: type[BaseModel], example: Mapping[str, Any]) -> dict[str, Any]:
-    """A request body for the OpenAPI document."""
+    """Return a request body for the OpenAPI document."""
     schema = {"$ref": f"#/components/schemas/{model.__name__}"}
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema, "example": dict(example)}}}}
 

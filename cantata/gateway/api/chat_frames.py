@@ -1,6 +1,6 @@
 """Chat frames: one for an event of a turn, or none. Pure.
 
-Each frame has the offset of its event, so a client that says how far it came gets each frame once.
+Each frame has the offset of its event, so a client that reconnects with its last offset gets each frame once.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MAX_VALUE = 4096  # characters of a call's input or output as JSON; larger ones 
 
 
 def steps_of(events: list[RunEvent]) -> list[str]:
-    """Return the steps that must be known to make frames of these events."""
+    """Return the steps whose records are needed to make frames of these events."""
     needed = [event for event in events if isinstance(event, StepStarted | StepExpanded | StepDone) or event.voids_attempt]
     return list(dict.fromkeys(event.step for event in needed if event.step and event.step != START))
 
@@ -46,37 +46,37 @@ def frame_of(event: RunEvent, step: StepRecord | None) -> Frame | None:
 
 def result_frame(event: RunEvent, result: RunResult) -> Frame:
     """Return the last frame of a turn: how it ended."""
-    said = result.model_dump(mode="json", include={"status", "output", "error", "agents", "usage", "warnings", "duration_ms"})
-    return {"type": "result", "run_id": event.run_id, "seq": event.seq, **said}
+    fields = result.model_dump(mode="json", include={"status", "output", "error", "agents", "usage", "warnings", "duration_ms"})
+    return {"type": "result", "run_id": event.run_id, "seq": event.seq, **fields}
 
 
 def _fields(event: RunEvent, step: StepRecord | None) -> Frame | None:
-    place: Frame = {"step": event.step, "attempt": event.attempt}
+    base: Frame = {"step": event.step, "attempt": event.attempt}
     match event:
         case ReplyDelta():
-            return {"type": "token", **place, "text": event.text}
+            return {"type": "token", **base, "text": event.text}
         case ModelFallback():
-            return {"type": "void", **place, "reason": "fallback"}
+            return {"type": "void", **base, "reason": "fallback"}
         case RunWarning() | QueueUnserved():
-            return {"type": "warning", **place, "message": event.message}
+            return {"type": "warning", **base, "message": event.message}
         case RateLimited():
-            return {"type": "rate_limited", **place, "reason": event.reason}
+            return {"type": "rate_limited", **base, "reason": event.reason}
     if step is None:
         return None
     match step.spec.role:
         case "tool":
-            return _tool(event, step, place)
+            return _tool(event, step, base)
         case "choice":
-            return _choice(event, step, place)
+            return _choice(event, step, base)
     if not kind_named(step.spec.kind).is_heard:
         return None
     if isinstance(event, StepStarted) and step.spec.role in ("turn", "agent") and not step.spec.params.get("round"):
-        return {"type": "agent", **place, "agent": step.spec.work_name}
-    return {"type": "void", **place, "reason": event.type, "error": _error(event)} if event.voids_attempt else None
+        return {"type": "agent", **base, "agent": step.spec.work_name}
+    return {"type": "void", **base, "reason": event.type, "error": _error(event)} if event.voids_attempt else None
 
 
-def _tool(event: RunEvent, step: StepRecord, place: Frame) -> Frame | None:
-    base: Frame = {"type": "tool", **place, "tool": step.spec.work_name}
+def _tool(event: RunEvent, step: StepRecord, base: Frame) -> Frame | None:
+    base = {"type": "tool", **base, "tool": step.spec.work_name}
     match event:
         case StepStarted():
             return {**base, "state": "started", "input": _short(step.spec.params.get("input"))}
@@ -87,13 +87,13 @@ def _tool(event: RunEvent, step: StepRecord, place: Frame) -> Frame | None:
     return None
 
 
-def _choice(event: RunEvent, step: StepRecord, place: Frame) -> Frame | None:
+def _choice(event: RunEvent, step: StepRecord, base: Frame) -> Frame | None:
     found = {name: step.info[name] for name in CHOICE_FIELDS if step.info.get(name)}
     agent = step.info.get("chosen_agent")
     if not isinstance(event, StepDone | StepExpanded) or not (found or agent):
         return None
     by = "default" if step.info.get("source") == "default" else kind_named(step.spec.kind).chosen_by
-    return {"type": "chosen", **place, "agent": agent, "by": by, **found}
+    return {"type": "chosen", **base, "agent": agent, "by": by, **found}
 
 
 def _short(value: JsonValue) -> JsonValue:

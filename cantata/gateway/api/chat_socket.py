@@ -1,7 +1,7 @@
-"""A chat over a WebSocket: texts come in, frames go out. It holds nothing that a client could not get again by another connection.
+"""Chat over a WebSocket: receives texts, sends frames. A client can get everything again with another connection.
 
-A client sends `{"text": ...}` to have a turn answered, and `{"resume": {run_id: seq}}` to go on where it left off; any number of turns
-may be under way. What it sends is taken in in order; frames of one run come in order, each once.
+A client sends `{"text": ...}` for a turn, and `{"resume": {run_id: seq}}` to continue at an offset; any number of turns may be open.
+Messages are processed in order; frames of one run are sent in order, each once.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from cantata.gateway.api.chat_frames import Frame
 from cantata.gateway.grants import Grant
 from cantata.gateway.http_errors import RequestRejected, rejection
 from cantata.gateway.outer_layer import PathName
-from cantata.gateway.request_limits import hold
+from cantata.gateway.request_limits import check_rate
 from cantata.gateway.tenant_service import TenantService, apply_mention
 from cantata.models.values import Value
 from cantata.models.wire import RunResult, TurnRequest
@@ -36,20 +36,20 @@ from cantata.state.redis.connection import RedisFailure
 from cantata.state.runs.streams import StreamsEnded
 from cantata.state.sessions.conversations import fault_of
 
-TOO_SLOW = 4008  # the code that a connection is closed with whose client does not read
-ENDING = 1012  # the gateway ends, and may be started again: come back
-SLOW_S = 10.0  # how long a client may leave what it is sent unread
-CLOSE_S = 2.0  # how long the code of the close may take on its way
-MAX_FOLLOWED = 100  # runs that one connection follows at once
+TOO_SLOW = 4008  # close code for a client that does not read
+ENDING = 1012  # close code for the end of the gateway: the client should reconnect
+SEND_TIMEOUT_S = 10.0  # for a client that does not read
+CLOSE_TIMEOUT_S = 2.0  # for the close frame
+MAX_FOLLOWED = 100  # open runs of one connection
 
 log = structlog.get_logger(__name__)
 router = APIRouter()
 
 
 class ChatText(Value):
-    """A text to be answered."""
+    """A text for a turn."""
 
-    text: str = Field(description="what the user said; `@agent: text` asks an agent, past all routing")
+    text: str = Field(description="the user's message; `@agent: text` addresses an agent without routing")
     id: str | None = Field(
         default=None, min_length=1, max_length=200, description="the client's own, unique in the session: sent twice, it is one turn"
     )
@@ -60,20 +60,20 @@ class ChatText(Value):
 
 
 class ResumeRequest(Value):
-    """Runs to go on with."""
+    """Runs to continue."""
 
     resume: dict[str, Annotated[int, Field(ge=0, le=2**53)]] = Field(
-        min_length=1, max_length=MAX_FOLLOWED, description="run id → the offset of the last frame that came; 0 for all"
+        min_length=1, max_length=MAX_FOLLOWED, description="run id → the offset of the last received frame; 0 for all"
     )
 
 
 class _ClientGone(Exception):
-    """The client is gone, or does not read."""
+    """The client has disconnected, or does not read."""
 
 
 @router.websocket("/ws/{session}")
 async def chat(websocket: WebSocket, session: PathName) -> None:
-    """Answers texts of a session until the client leaves. Its runs go on."""
+    """Serve the chat of a session until the client disconnects. Its runs continue."""
     grant: Grant = websocket.state.grant
     grant.require("chat")
     if fault := fault_of(session):
@@ -85,7 +85,7 @@ async def chat(websocket: WebSocket, session: PathName) -> None:
 
 
 class _ChatConnection:
-    """One client."""
+    """Connection of one client."""
 
     def __init__(self, websocket: WebSocket, service: TenantService, pace: Pace, grant: Grant, session: str) -> None:
         self._websocket = websocket
@@ -99,11 +99,11 @@ class _ChatConnection:
         self._is_disconnected = False
 
     async def serve(self) -> None:
-        """Take in what comes until the client leaves, or is let go of."""
+        """Process messages until the client disconnects, or is disconnected."""
         self._serving = asyncio.current_task()
         try:
             while True:
-                await self._take(await self._websocket.receive())
+                await self._process(await self._websocket.receive())
         except (_ClientGone, WebSocketDisconnect):
             pass
         except asyncio.CancelledError:
@@ -113,30 +113,30 @@ class _ChatConnection:
             for task in self._followed.values():
                 task.cancel()
 
-    async def _take(self, message: Message) -> None:
+    async def _process(self, message: Message) -> None:
         if message["type"] == "websocket.disconnect":
             raise _ClientGone
         named: str | None = None
         try:
-            await hold(self._pace, self._grant.tenant)
+            await check_rate(self._pace, self._grant.tenant)
             document = _document(message.get("text"))
             named = _id_of(document)
-            said = _said(document)
-            await (self._resume(said) if isinstance(said, ResumeRequest) else self._say(said))
+            request = _request(document)
+            await (self._resume(request) if isinstance(request, ResumeRequest) else self._submit(request))
         except (CantataError, RedisFailure, RecursionError) as error:
             await self._send({"type": "error", "id": named, **_fault(error)})
 
-    async def _say(self, said: ChatText) -> None:
+    async def _submit(self, text: ChatText) -> None:
         if len(self._followed) >= MAX_FOLLOWED:
-            raise RequestRejected(429, f"{MAX_FOLLOWED} turns of this connection are not over yet", code="too_many_turns", retry_after_s=1)
-        turn = apply_mention(TurnRequest(session=self._session, **said.model_dump(exclude={"id"})))
-        key = None if said.id is None else f"{self._session}\n{said.id}"
+            raise RequestRejected(429, f"{MAX_FOLLOWED} turns of this connection are still open", code="too_many_turns", retry_after_s=1)
+        turn = apply_mention(TurnRequest(session=self._session, **text.model_dump(exclude={"id"})))
+        key = None if text.id is None else f"{self._session}\n{text.id}"
         run = await self._service.submit_turn(self._grant, turn, key)
-        await self._send({"type": "accepted", "run_id": run.run_id, "id": said.id})
+        await self._send({"type": "accepted", "run_id": run.run_id, "id": text.id})
         self._follow(run, 0)
 
-    async def _resume(self, said: ResumeRequest) -> None:
-        for run_id, after in said.resume.items():
+    async def _resume(self, request: ResumeRequest) -> None:
+        for run_id, after in request.resume.items():
             try:
                 run, turn = await self._service.turn_of(self._grant.tenant, run_id)
                 if turn.session != self._session:
@@ -147,25 +147,25 @@ class _ChatConnection:
                 self._follow(run, after)
 
     def _follow(self, run: TurnRun, after: int) -> None:
-        """Send the frames of a run as they come; one that is followed already goes on as it is."""
+        """Start to send the frames of a run, unless it is followed already."""
         if run.run_id in self._followed:
             return
-        task = asyncio.create_task(self._tell(run, after))
+        task = asyncio.create_task(self._send_frames(run, after))
         self._followed[run.run_id] = task
         task.add_done_callback(lambda _: self._followed.pop(run.run_id, None))
 
-    async def _tell(self, run: TurnRun, after: int) -> None:
+    async def _send_frames(self, run: TurnRun, after: int) -> None:
         with suppress(_ClientGone, WebSocketDisconnect):
             try:
-                await self._tell_all(run, after)
+                await self._follow_to_end(run, after)
             except (_ClientGone, WebSocketDisconnect):
                 pass
             except StreamsEnded:
-                await self._close(ENDING, "the gateway ends; your turns go on")
-            except Exception as error:  # noqa: BLE001  # the edge of a task; `rejection` logs what nobody foresaw
+                await self._close(ENDING, "the gateway is shutting down; your turns continue")
+            except Exception as error:  # noqa: BLE001  # the edge of a task; `rejection` logs unexpected errors
                 await self._send({"type": "error", "run_id": run.run_id, **_fault(error)})
 
-    async def _tell_all(self, run: TurnRun, after: int) -> None:
+    async def _follow_to_end(self, run: TurnRun, after: int) -> None:
         with self._service.streams.follow(run.run_id, after=after) as follower:
             while True:
                 events = await follower.events()
@@ -181,11 +181,11 @@ class _ChatConnection:
                         await self._send(frame)
 
     async def _send(self, frame: Frame) -> None:
-        """Send a frame; who does not read is let go of. Raises _ClientGone."""
+        """Send a frame; disconnect a client that does not read. Raises _ClientGone."""
         text = json.dumps(frame, ensure_ascii=False)
         async with self._sending:
             try:
-                async with asyncio.timeout(SLOW_S):
+                async with asyncio.timeout(SEND_TIMEOUT_S):
                     await self._websocket.send_text(text)
                 return
             except TimeoutError:
@@ -196,36 +196,36 @@ class _ChatConnection:
         raise _ClientGone
 
     async def _disconnect(self) -> None:
-        """End the connection, though its client will not hear of it before it reads."""
+        """End the connection; the client gets the close frame when it reads again."""
         if not self._is_disconnected and self._serving:
             self._is_disconnected = True
-            await self._close(TOO_SLOW, "too slow; come back and resume")
+            await self._close(TOO_SLOW, "too slow; reconnect and resume")
             if self._serving is not asyncio.current_task():
                 self._serving.cancel()
 
     async def _close(self, code: int, reason: str) -> None:
         with suppress(TimeoutError, RuntimeError, WebSocketDisconnect):
-            async with asyncio.timeout(CLOSE_S):
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 await self._websocket.close(code, reason)
 
 
 def _document(text: object) -> Document:
-    """A message, which is a JSON object. Raises ConfigError."""
+    """Return a message, which must be a JSON object. Raises ConfigError."""
     if not isinstance(text, str):
-        raise ConfigError("a message is JSON text, not bytes", source="message")
+        raise ConfigError("a message must be JSON text, not bytes", source="message")
     if not text.lstrip("\ufeff \t\r\n").startswith("{"):
-        raise ConfigError('a message is a JSON object, such as {"text": "..."}', source="message")
+        raise ConfigError('a message must be a JSON object, such as {"text": "..."}', source="message")
     return parse_json(text, source="message")
 
 
 def _id_of(document: Document) -> str | None:
-    """The id that a message has, so that its sender knows which one was wrong."""
+    """Return the id of a message, for the error frame; None if it has none."""
     named = document.data.get("id") if isinstance(document.data, dict) else None
     return named if isinstance(named, str) else None
 
 
-def _said(document: Document) -> ChatText | ResumeRequest:
-    """What a message says. Raises ConfigError with every fault."""
+def _request(document: Document) -> ChatText | ResumeRequest:
+    """Return the request in a message. Raises ConfigError with every fault."""
     model: type[ChatText | ResumeRequest] = ResumeRequest if isinstance(document.data, dict) and "resume" in document.data else ChatText
     try:
         return model.model_validate(document.data)
@@ -234,8 +234,8 @@ def _said(document: Document) -> ChatText | ResumeRequest:
 
 
 def _fault(error: Exception) -> Frame:
-    refused = rejection(error)
-    body: Frame = refused.body.model_dump(mode="json")
-    if refused.retry_after_s:
-        body["retry_after_s"] = refused.retry_after_s
+    rejected = rejection(error)
+    body: Frame = rejected.body.model_dump(mode="json")
+    if rejected.retry_after_s:
+        body["retry_after_s"] = rejected.retry_after_s
     return body

@@ -1,4 +1,4 @@
-"""The events of a run as the gateway tells them, and whether there are more of them."""
+"""Server-sent events of a run over the gateway."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ HEADERS = server_sent_events.HEADERS
 
 
 def lines(service: TenantService, run: Run, after: int) -> AsyncIterator[str]:
-    """The text of the stream: events after an offset, comments while nothing happens, the end with `closed`."""
+    """Yield the text of the stream: events after an offset, comments while there are none, until `closed`."""
     return server_sent_events.lines(service.streams, run.run_id, after, body_of=lambda error: rejection(error).body.model_dump_json())
 
 
 async def has_more(service: TenantService, run: Run, after: int) -> bool:
-    """Whether there are events after an offset now."""
+    """Return whether there are events after an offset now."""
     return bool(await service.call(event_log.read, service.client.redis, run.run_id, after=after, most=1))

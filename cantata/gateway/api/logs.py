@@ -1,4 +1,4 @@
-"""What was logged for a run, over HTTP."""
+"""Log lines of a run over HTTP."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from cantata.state.runs import log_store
 router = APIRouter(responses=ERRORS)
 
 After = Annotated[
-    str, Query(pattern=r"^[0-9]{1,15}-[0-9]{1,10}$", description="the `id` of the last line that is known; only later ones are sent")
+    str, Query(pattern=r"^[0-9]{1,15}-[0-9]{1,10}$", description="the `id` of the last known line; only later lines are sent")
 ]
 Level = Literal["debug", "info", "warning", "error", "critical"]
 
 
 class RunLogLines(Value):
-    """Lines of a run's log."""
+    """Log lines of a run."""
 
-    lines: list[LogLine] = Field(description="in the order they were said")
-    dropped: int = Field(description="how many older lines are not kept any more")
-    next: str | None = Field(description="the `after` to go on with; null if there were no lines")
+    lines: list[LogLine] = Field(description="in the order in which they were logged")
+    dropped: int = Field(description="number of older lines that were dropped")
+    next: str | None = Field(description="the `after` of the next request; null if there were no lines")
 
 
 @router.get("/runs/{run_id}/logs", tags=["runs"], responses=UNKNOWN)
 async def show_logs(
     run_id: PathName, service: ServiceDep, tenant: ReaderTenant, after: After = "0-0", level: Level = "debug", step: str | None = None
 ) -> RunLogLines:
-    """What workers and tools logged for a run, on all machines: up to 1,000 lines, from `after` on."""
+    """Return the log lines of a run from all machines: up to 1,000 lines, after `after`."""
     await service.run(tenant, run_id)
     found = log_store.Logs(service.client.redis, run_id)
     lines = await service.call(found.read, after=after)

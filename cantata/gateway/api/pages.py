@@ -1,4 +1,4 @@
-"""What the run pages ask for: runs found again, drawn as graphs, done anew; and the pages themselves."""
+"""Routes of the run pages: lists, graphs and steps of runs, retry and fork, and the files of the pages."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from cantata.state.runs.listing import MAX_SEARCH_CHARS, RunList
 
 MAX_OPENED = 20
 
-Statuses = Annotated[list[RunStatus] | None, Query(alias="status", description="only runs that stand so; may be given several times")]
+Statuses = Annotated[list[RunStatus] | None, Query(alias="status", description="only runs with this status; may be repeated")]
 Kind = Annotated[Literal["turn", "chain"] | None, Query(description="only runs of this kind")]
 SearchText = Annotated[str, Query(max_length=MAX_SEARCH_CHARS, description="only runs with this in their id, title, session or labels")]
-Before = Annotated[str | None, Query(max_length=220, description="`next` of the page before: what follows it")]
-Opened = Annotated[list[str] | None, Query(alias="open", max_length=MAX_OPENED, description="a map whose items are to be told too")]
+Before = Annotated[str | None, Query(max_length=220, description="`next` of the previous page")]
+Opened = Annotated[list[str] | None, Query(alias="open", max_length=MAX_OPENED, description="a map whose items are included")]
 
-Signalled = Annotated[str | None, Query(max_length=2000, description="the step that a signal would be for")]
+Signalled = Annotated[str | None, Query(max_length=2000, description="the step of a signal")]
 
 router = APIRouter(responses=ERRORS)
 static = APIRouter(include_in_schema=False)
@@ -42,44 +42,44 @@ async def list_runs(
     before: Before = None,
     most: Limit = 20,
 ) -> RunList:
-    """Runs, newest first. A page may be short, or empty, though `next` is set: it was looked for long enough, and more may follow."""
+    """Return runs, newest first. A page may be short or empty although `next` is set: the search of a page is bounded."""
     return await service.call(service.pages.list, tenant, statuses=status or (), kind=kind, text=q, before=before, limit=most)
 
 
 @router.get("/runs/{run_id}/graph", tags=["runs"], responses=UNKNOWN, response_model=GraphView)
 async def show_graph(run_id: PathName, service: ServiceDep, tenant: ReaderTenant, opened: Opened = None) -> Response:
-    """A run's steps and edges as they stand. The items of a map are counted; of one that is opened the first are told as steps."""
+    """Return the current steps and edges of a run. Items of a map are counted; the first items of an opened map are steps."""
     graph = await service.call(lambda: service.pages.graph(tenant, run_id, opened=opened or ()).model_dump_json())
     return Response(graph, media_type="application/json")
 
 
 @router.get("/runs/{run_id}/steps/{step_id:path}", tags=["runs"], responses=UNKNOWN, response_model=StepDetail)
 async def show_step(run_id: PathName, step_id: PathName, service: ServiceDep, tenant: ReaderTenant) -> Response:
-    """A step with its inputs, its output, its attempts, and what was said if it asked a model. Large values are cut."""
+    """Return a step with its inputs, output and attempts, and the messages of a model call. Large values are truncated."""
     step = await service.call(lambda: service.pages.step(tenant, run_id, step_id).model_dump_json())
     return Response(step, media_type="application/json")
 
 
 @router.get("/runs/{run_id}/tasks", tags=["runs"], responses=UNKNOWN)
 async def list_tasks(run_id: PathName, service: ServiceDep, tenant: ReaderTenant) -> bodies.TaskList:
-    """The Celery tasks of a run, where they are known: in Flower, not here."""
+    """Return the Celery tasks of a run: none here, since only Flower stores them."""
     await service.run(tenant, run_id)
     return bodies.TaskList(tasks=[])
 
 
 @router.get("/runs/{run_id}/refusals", tags=["runs"], responses=UNKNOWN)
 async def show_refusals(run_id: PathName, service: ServiceDep, caller: CallerGrant, step: Signalled = None) -> bodies.Refusals:
-    """Why this token may not do what the run pages have buttons for; empty texts for what it may."""
+    """Return the reasons why this token may not use the buttons of the run pages; empty texts for those that it may."""
     caller.require("read")
     return bodies.Refusals.model_validate(await service.refusals(caller, run_id, step))
 
 
 @router.post(
     "/runs/{run_id}/retry", status_code=202, tags=["runs"],
-    responses={**UNKNOWN, 422: {"model": ErrorBody, "description": "it is under way, or succeeded: there is nothing to do anew"}},
+    responses={**UNKNOWN, 422: {"model": ErrorBody, "description": "it is open, or succeeded: there is nothing to retry"}},
 )  # fmt: skip
 async def retry_run(response: Response, run_id: PathName, service: ServiceDep, caller: CallerGrant, key: Key = None) -> bodies.RunState:
-    """Do anew what a run left unfinished that failed, was cancelled or ran out of time, as a new run; the rest is taken over."""
+    """Retry the unfinished part of a run that failed, was cancelled or timed out, as a new run; the rest is copied."""
     return await accepted(await service.retry(caller, run_id, key), response, service)
 
 
@@ -90,8 +90,8 @@ async def retry_run(response: Response, run_id: PathName, service: ServiceDep, c
 async def fork_run(
     request: Request, response: Response, run_id: PathName, service: ServiceDep, caller: CallerGrant, key: Key = None
 ) -> bodies.RunState:
-    """Do a run that is over anew from a step on, as a new run; what lies upstream is taken over as it ended."""
-    body = await bodies.read(request, bodies.ForkBody)
+    """Fork a closed run from a step on, as a new run; the steps upstream are copied."""
+    body = await bodies.read_body(request, bodies.ForkBody)
     return await accepted(await service.fork(caller, run_id, body.from_step, body.changes, key), response, service)
 
 
@@ -100,13 +100,13 @@ async def fork_run(
 
 @static.get("/")
 async def home(service: ServiceDep) -> Response:
-    """To the pages."""
+    """Redirect to the run pages."""
     return RedirectResponse(f"{service.prefix}{PAGES}/")
 
 
 @static.get(f"{PAGES}/static/{{path:path}}")
 async def asset(request: Request, path: str) -> Response:
-    """A script, a style, an image of the pages."""
+    """Return a script, style or image of the pages."""
     found = assets.asset(path)
     if found is None:
         raise RequestRejected(404, f"the pages have no file {path!r}")
@@ -116,7 +116,7 @@ async def asset(request: Request, path: str) -> Response:
 @static.get(PAGES)
 @static.get(f"{PAGES}/{{path:path}}")
 async def page(request: Request, service: ServiceDep, path: str = "") -> Response:
-    """The document of every page."""
+    """Return the document of every page."""
     return _file(request, assets.index(api=service.prefix, base=service.prefix + PAGES, flower=request.app.state.flower))
 
 

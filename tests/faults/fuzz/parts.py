@@ -20,7 +20,7 @@ from tests.faults.fuzz.readers import Readers, by_hypothesis, by_mutation
 from tests.faults.fuzz.requests import PATIENCE_S, RUN_S, Requests
 from tests.faults.fuzz.watch import Watch
 from tests.faults.past import Violation
-from tests.integration.gateway.conftest import Desk, Gateway, start
+from tests.integration.gateway.conftest import Deployment, Gateway, start
 from tests.waiting import until
 
 WARM = 0.3
@@ -39,10 +39,10 @@ class Fed:
 
 
 @contextmanager
-def world(folder: Path) -> Iterator[tuple[Desk, Gateway]]:
+def world(folder: Path) -> Iterator[tuple[Deployment, Gateway]]:
     """A stack and a gateway of their own."""
     with ScriptedModels() as models, start(folder / "home", models, agents=2) as stack:
-        desk = Desk(folder, stack, models)
+        desk = Deployment(folder, stack, models)
         with desk.gateway("--rate", RATE) as gateway:
             yield desk, gateway
 
@@ -62,7 +62,7 @@ def by_chains(requests: Requests, chance: random.Random) -> None:
     requests.chain(chance)
 
 
-def feed(desk: Desk, gateway: Gateway, chance: random.Random, seconds: float, rounds: Round) -> Fed:
+def feed(desk: Deployment, gateway: Gateway, chance: random.Random, seconds: float, rounds: Round) -> Fed:
     """Feed a gateway for some time, then see that all is as it was: the processes, their sizes, and a plain run."""
     watch = Watch({**_processes(desk.stack), "gateway": gateway.process.pid}, desk.folder)
     with closing(Requests(gateway.url)) as requests:

@@ -39,7 +39,7 @@ CHAIN: JsonValue = {
 SAYINGS: tuple[JsonValue, ...] = (
     {"text": "hello", "id": "1"},
     {"text": "@echo: hello", "send_history": True},
-    {"text": "sum 1 2", "team": "desk", "timeout_s": 5},
+    {"text": "sum 1 2", "team": "deployment", "timeout_s": 5},
     {"resume": {"r" * 20: 0}},
 )
 

@@ -378,7 +378,7 @@ def test_what_a_token_may_not_do_is_off_and_says_why(deployment: Stage) -> None:
     file.write_text(json.dumps({f"token-of-{name}-0123456789": {"tenant": "", "name": name, **each} for name, each in rights.items()}))
     run = deployment.chain({"node_id": "ask", "kind": "wait"}, labels={"requested_by": "asker"})
     with deployment.gateway("--tokens-file", str(file)) as address:
-        for name, reason in (("reader", "lacks the scope 'signal'"), ("asker", "another must approve it")):
+        for name, reason in (("reader", "lacks the scope 'signal'"), ("asker", "another token must approve it")):
             with deployment.page(faults=EXPECTED) as page:
                 page.goto(f"{address}/pages/run/{run.run_id}?step=ask")
                 page.get_by_label("Token").fill(f"token-of-{name}-0123456789")

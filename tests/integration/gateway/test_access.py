@@ -132,7 +132,7 @@ def test_other_machines_are_let_in_with_tokens_only(deployment: Deployment, monk
     done = CliRunner().invoke(submit, ["gateway", "--host", "0.0.0.0", "--port", "0"])
 
     assert done.exit_code == 2
-    assert "tokens are needed" in done.stderr
+    assert "tokens are required" in done.stderr
 
 
 def test_published_on_loopback_it_listens_everywhere_and_answers_as_on_loopback(deployment: Deployment) -> None:

@@ -75,5 +75,5 @@ def test_any_other_address_does(host: str) -> None:
     assert not is_loopback(host)
     check_address(host, has_tokens=True)
     check_address(host, has_tokens=False, is_published_on_loopback=True)
-    with pytest.raises(ConfigError, match="tokens are needed"):
+    with pytest.raises(ConfigError, match="tokens are required"):
         check_address(host, has_tokens=False)

@@ -78,9 +78,9 @@ def test_a_limited_token_s_chains_name_what_it_may_and_no_tools() -> None:
 def test_an_approval_needs_another_token_than_the_one_that_asked_for_the_run() -> None:
     own, others = {"requested_by": "app"}, {"requested_by": "else"}
 
-    assert "another must approve it" in token().own_approval(own, Spec(kind="wait", work=""))
-    assert "another must approve it" in token().own_approval(own, None), "a name that is no step may mean one"
-    assert "another must approve it" in token().own_approval(own, Spec(kind="tool.call", work="tools:pay")), (
+    assert "another token must approve it" in token().own_approval(own, Spec(kind="wait", work=""))
+    assert "another token must approve it" in token().own_approval(own, None), "a name that is no step may mean one"
+    assert "another token must approve it" in token().own_approval(own, Spec(kind="tool.call", work="tools:pay")), (
         "a lost call that a person settles"
     )
     assert not token().own_approval(own, Spec(kind="wait", work="tools:clarify")), "a question to whoever asked"

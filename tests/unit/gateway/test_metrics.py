@@ -168,13 +168,13 @@ def test_who_asks_while_redis_hangs_is_told_so_in_time_and_another_try_is_made(
     monkeypatch.setattr(metrics, "FRESH_S", 0.0)
     for _ in range(3):
         with pytest.raises(UnavailableError, match="gave no answer"):
-            monitor.standing()
+            monitor.measure()
     assert "cantata_redis_up 0.0" in monitor.page("", "").body.decode()
     assert len(tries) == 1, "whoever asks meanwhile begins nothing"
 
     monkeypatch.setattr(metrics, "TIMEOUT_S", 20.0)
     monkeypatch.setattr(metrics, "HUNG_S", 0.0)
-    assert monitor.standing()[0] == STANDING, "though the first still hangs"
+    assert monitor.measure()[0] == STANDING, "though the first still hangs"
     free.set()
 
 

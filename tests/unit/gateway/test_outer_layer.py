@@ -1,4 +1,4 @@
-"""What stands before the gateway's paths."""
+"""The URL prefix of the gateway."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from cantata.gateway.outer_layer import OuterLayer, prefix_of
 
 @pytest.mark.parametrize(("text", "prefix"), [("", ""), ("/", ""), ("cantata", "/cantata"), ("/a/b-1/", "/a/b-1"), ("/runs2", "/runs2")])
 def test_a_prefix_is_read_with_or_without_its_slashes(text: str, prefix: str) -> None:
-    assert prefix_of(text, ours={"runs"}) == prefix
+    assert prefix_of(text, own_names={"runs"}) == prefix
 
 
 @pytest.mark.parametrize("text", ["..", "a/../b", "a//b", "a b", "a%2Fb", 'a"b', "https://x.example", "runs", "/runs/x"])
-def test_what_cannot_stand_before_paths_is_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match=r"cannot stand before|begins as a path of the gateway"):
-        prefix_of(text, ours={"runs"})
+def test_an_invalid_prefix_is_rejected(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"is no URL prefix|begins like a path of the gateway"):
+        prefix_of(text, own_names={"runs"})
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ def test_what_cannot_stand_before_paths_is_refused(text: str) -> None:
         ("/a/runs/x%2Fy", "/runs/x%2Fy"),
     ],
 )
-def test_a_prefix_is_taken_off_where_it_is(asked: str, seen: str) -> None:
+def test_a_prefix_is_removed_where_it_is_present(asked: str, seen: str) -> None:
     paths: list[str] = []
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:

@@ -1,4 +1,4 @@
-"""A tenant's pace, where Redis does not tell it."""
+"""Request rate of a tenant."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cantata.gateway import request_limits
 from cantata.gateway.http_errors import RequestRejected
 
 
-class Paces:
+class FixedRate:
     """Answers with a time to wait, or never."""
 
     def __init__(self, answer_s: float | None) -> None:
@@ -23,17 +23,17 @@ class Paces:
         return self._answer_s or 0.0
 
 
-def hold(pace: Any) -> None:
-    asyncio.run(asyncio.wait_for(request_limits.hold(pace, "acme"), 20))
+def check(rate: Any) -> None:
+    asyncio.run(asyncio.wait_for(request_limits.check_rate(rate, "acme"), 20))
 
 
-def test_who_comes_too_soon_is_refused() -> None:
-    hold(Paces(0.0))
+def test_a_request_above_the_rate_is_rejected() -> None:
+    check(FixedRate(0.0))
     with pytest.raises(RequestRejected, match="too many requests"):
-        hold(Paces(0.5))
+        check(FixedRate(0.5))
 
 
-def test_nobody_is_held_back_while_redis_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_rejected_while_redis_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(request_limits, "TIMEOUT_S", 0.01)
 
-    hold(Paces(None))
+    check(FixedRate(None))

@@ -1,4 +1,4 @@
-"""What the gateway does for whoever asks, while Redis hangs."""
+"""Readiness probes of the gateway, while Redis hangs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cantata.state.fleet.load import USUAL_QUEUES
 
 
 class HungClient:
-    """As much of a client as is looked at here; its Redis answers when it is let go."""
+    """The part of a client that is used here; its Redis answers once it is released."""
 
     def __init__(self) -> None:
         self.freed = threading.Event()
@@ -38,7 +38,7 @@ def test_a_probe_is_answered_in_time_though_redis_hangs(monkeypatch: pytest.Monk
 
 
 class CountingClient(HungClient):
-    """One that counts how often it is asked, and has workers for nothing."""
+    """A client that counts its calls, and has no workers."""
 
     asked = 0
 
