@@ -50,7 +50,7 @@ class Document:
             line = node.lines.get(part, line)
             if part not in node.inside:
                 break
-            mark = node.inside[part]
+            node = node.inside[part]
         return line
 
     def fault(self, path: KeyPath, message: str) -> Fault:
