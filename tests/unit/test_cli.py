@@ -285,7 +285,7 @@ def test_a_fault_of_a_chain_has_its_line(documents: Path, old: str, new: str, me
             CONFIG + "chains:\n  c:\n    entry_node: a\n    nodes:\n      - {node_id: a, kind: tool, name: nope}\n",
             "line 7: chains.c.nodes[0] 'a'.name: ",
         ),
-        ("a: [\n", "this is no YAML"),
+        ("a: [\n", "this is not YAML"),
     ],
 )
 def test_a_fault_of_a_configuration_has_its_line(documents: Path, config: str, message: str) -> None:

@@ -78,9 +78,9 @@ def test_a_file_that_cannot_be_read_is_told_in_one_sentence(tmp_path: Path) -> N
 
     assert refusal(Path("gone.yaml")) == "gone.yaml: this file does not exist"
     assert refusal(tmp_path).startswith(
-        f"{tmp_path}: this folder has none of the files that are looked for: config.yml, config.yaml, langswarm.yaml,"
+        f"{tmp_path}: this folder has no configuration file; expected one of config.yml, config.yaml, langswarm.yaml,"
     )
-    assert refusal(Path("bytes.yaml")) == "bytes.yaml: this file is no text in UTF-8: byte 3 is wrong"
+    assert refusal(Path("bytes.yaml")) == "bytes.yaml: this file is not UTF-8 text: byte 3 is invalid"
 
 
 def test_each_fault_of_a_file_is_a_line_with_its_name() -> None:

@@ -229,7 +229,7 @@ WRONG = [
     ('{"resume": {"x": -1}}', "at least 0"),
     ('{"resume": {"unknown": 0}}', "no run"),
     ('{"text": "\\ud800"}', ""),
-    ("{text: hello}", "message: line 1: this is no JSON"),
+    ("{text: hello}", "message: line 1: this is not JSON"),
 ]
 
 

@@ -53,7 +53,7 @@ def test_all_forms_of_a_request_are_one() -> None:
         ("{nodes: [], type: chain/resp}", "line 1: type: expected 'chain/req', found 'chain/resp'; did you mean 'chain/req'?"),
         ("{nodes: [], type: turn}", "line 1: type: expected 'chain/req', found 'turn'"),
         ("entry_node: a", "line 1: 'nodes' is missing"),
-        ("", "line 1: there is nothing in it"),
+        ("", "line 1: it is empty"),
         ("- {node_id: a, kind: tool}", "line 1: expected a mapping, found a list"),
         (
             "entry_node: a\nnodes:\n  a: {kind: tool}",
@@ -68,7 +68,7 @@ def test_all_forms_of_a_request_are_one() -> None:
         ),
         (
             "agents: {a: {}}",
-            "line 1: this is a configuration, not a chain request, which has 'nodes'; `submit turn TEXT --config FILE` asks those it names",
+            "line 1: this is a configuration, not a chain request, which has 'nodes'; `submit turn TEXT --config FILE` asks its agents",
         ),
     ],
 )

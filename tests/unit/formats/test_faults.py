@@ -105,7 +105,7 @@ def test_faults_come_in_the_order_of_their_lines() -> None:
 
 
 def test_an_empty_document_is_told_to_be_empty() -> None:
-    assert told("# nothing") == ["line 1: there is nothing in it"]
+    assert told("# nothing") == ["line 1: it is empty"]
 
 
 def test_values_of_python_that_are_no_json_are_told_by_their_type() -> None:
@@ -119,7 +119,7 @@ def test_of_very_many_errors_those_at_the_beginning_are_told() -> None:
 
     first, second, *_ = found = told_of(Document({"days": days}))
 
-    assert first == "there are 100,001 faults; those at its beginning are told"
+    assert first == "there are 100,001 faults; the first of them follow"
     assert second == "days[0].kind: expected 'soup', 'main' or 'sweet', found 'sup'; did you mean 'soup'?"
     assert len(found) < 100
 

@@ -108,7 +108,7 @@ def test_a_synthesizer_may_have_its_prompt_in_a_file(folder: Path) -> None:
     [
         ("agents: {a: {system: 'file: gone.md'}}", "agents.a.system: the file '{folder}/gone.md' does not exist"),
         ("agents: {a: {instructions: [{file: gone.md}]}}", "agents.a.instructions[0]: the file '{folder}/gone.md' does not exist"),
-        ("agents: {a: {system: bytes.md}}", "agents.a.system: the file '{folder}/bytes.md' is no text in UTF-8"),
+        ("agents: {a: {system: bytes.md}}", "agents.a.system: the file '{folder}/bytes.md' is not UTF-8 text"),
         ("agents: {a: {system: {file: prompts}}}", "agents.a.system: the file '{folder}/prompts' cannot be read: Is a directory"),
         (
             "{agents: {a: {}}, teams: {t: {mode: broadcast, agents: [a], synthesizer: {prompt: {file: gone.md}}}}}",
@@ -125,10 +125,10 @@ def test_a_file_that_cannot_be_read_is_one_fault(folder: Path, text: str, fault:
     [
         ("agents: {analyst: {modle: small}}", "agents.analyst.modle: unknown key 'modle'; did you mean 'model'?"),
         ("agnets: {}", "agnets: unknown key 'agnets'; did you mean 'agents'?"),
-        ("folder: src", "folder: unknown key 'folder'; functions are imported from the folder that the file lies in"),
+        ("folder: src", "folder: unknown key 'folder'; functions are imported from the folder of the file"),
         ("version: 2", "version: expected 1, found 2"),
         ("[]", "expected a mapping, found an empty list"),
-        ("", "there is nothing in it"),
+        ("", "it is empty"),
         (
             "{agents: {writer: {}}, teams: {t: {mode: pipeline, agents: [writer, wirter]}}}",
             "teams.t.agents[1]: there is no agent 'wirter'; did you mean 'writer'?",
@@ -140,12 +140,12 @@ def test_a_file_that_cannot_be_read_is_one_fault(folder: Path, text: str, fault:
         ("defaults: {team: desk}", "defaults.team: there is no team 'desk'"),
         (
             "{agents: {a: {instructions: [{chain: c}]}}, chains: {c: {entry_node: n, nodes: [{node_id: n, kind: agent, name: a}]}}}",
-            "agents.a.instructions[0].chain: agent 'a' would ask itself by way of 'c', for ever",
+            "agents.a.instructions[0].chain: agent 'a' would call itself through 'c' without end",
         ),
         ("{agents: {desk: {}}, defaults: {agent: dsek}}", "defaults.agent: there is no agent 'dsek'; did you mean 'desk'?"),
         (
             "{agents: {a: {}}, teams: {t: {mode: broadcast, agents: [a], synthesizer: {prompt: 'Merge {agent_response}'}}}}",
-            "teams.t.synthesizer.prompt: the prompt has no '{agent_responses}', so it would not tell what the agents said",
+            "teams.t.synthesizer.prompt: the prompt has no '{agent_responses}', so it would not contain the agents' answers",
         ),
         (
             "{agents: {a: {}}, teams: {t: {mode: pipeline, agents: [a], deadline_s: 3}}}",
@@ -160,7 +160,7 @@ def test_a_file_that_cannot_be_read_is_one_fault(folder: Path, text: str, fault:
             "models.m.fallbacks[0]: the model's name is empty; write one, such as 'openai/gpt-4o-mini', or leave the key out",
         ),
         ("agents: {'': {}}", "agents.'': the name is empty"),
-        ("agents: {'@start': {}}", "agents.@start: the name begins with '@', as no agent's or chain's may; steps of runs have it"),
+        ("agents: {'@start': {}}", "agents.@start: the name begins with '@', which is reserved for internal steps; rename it"),
         (
             "tools: {t: {function: 'text_tools:word_cuont'}}",
             "tools.t.function: function 'word_cuont' is not in text_tools.py; did you mean 'word_count'?",
@@ -252,7 +252,7 @@ ROUTER = "agents: {a: {description: A}, b: {description: B}}\nteams:\n  t:\n    
         ),
         (
             "    router: {decision_prompt_template: 'whom?'}\n",
-            "line 6: teams.t.router.decision_prompt_template: the template has no '{user_input}', so it would not tell what is asked",
+            "line 6: teams.t.router.decision_prompt_template: the template has no '{user_input}', so it would not contain the request",
         ),
         (
             "    router: {instructions: ['{input}']}\n",
