@@ -23,7 +23,7 @@ def in_camel_case(document: Document) -> tuple[Document, list[Fault]]:
     """Return the document with all keys as `camelCase`, and a fault for each key that occurs in both spellings."""
     faults: list[Fault] = []
     data = _renamed(document.data, (), document, faults)
-    marks = document.marks
+    marks = document.source_map
     return dataclasses.replace(document, data=data, marks=(lambda: _renamed_node(marks())) if marks else None), faults
 
 
