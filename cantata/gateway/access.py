@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from cantata.config.documents import Document, parse
 from cantata.config.faults import faults_of
-from cantata.dashboard.pages.origins import is_asked_here, other_page
+from cantata.dashboard.pages.origins import foreign_page, is_local_request
 from cantata.errors import ConfigError, Fault
 from cantata.gateway.grants import UNLIMITED, Grant
 from cantata.gateway.http_errors import RequestRejected
@@ -130,9 +130,9 @@ def _check_origin(headers: Headers, path: str) -> None:
     Without tokens, any page that is open on this machine could otherwise start runs. Other pages may link to ours.
     """
     host = headers.get("host", "")
-    if not is_asked_here(host):
+    if not is_local_request(host):
         raise RequestRejected(403, f"without tokens the gateway answers only to names of this machine, such as localhost, not {host!r}")
-    other = None if is_page(path) else other_page(headers)
+    other = None if is_page(path) else foreign_page(headers)
     if other is not None:
         raise RequestRejected(403, f"{other} may not call the gateway; start it with tokens, and give the page one")
 

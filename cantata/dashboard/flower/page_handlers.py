@@ -10,7 +10,7 @@ from cantata.dashboard.flower import flower_options
 from cantata.dashboard.flower.blocking_calls import BlockingCalls
 from cantata.dashboard.flower.http_errors import PageRequestRejected, body_of, page_rejection
 from cantata.dashboard.pages import assets
-from cantata.dashboard.pages.origins import is_asked_here, other_page
+from cantata.dashboard.pages.origins import foreign_page, is_local_request
 
 if TYPE_CHECKING:  # Flower has no types; its handler is Tornado's, with Flower's authentication
     from tornado.web import RequestHandler as BaseHandler
@@ -69,7 +69,7 @@ class ApiHandler(RunPageHandler):
     """Base of the handlers of the JSON API; checks that the request is authorized."""
 
     def prepare(self) -> None:
-        if flower_options.is_local() and not is_asked_here(self.request.headers.get("Host", "")):
+        if flower_options.is_local() and not is_local_request(self.request.headers.get("Host", "")):
             raise PageRequestRejected(403, "without passwords Flower answers only to names of this machine, such as localhost")
         self._check_page()
         if not self.current_user:  # Flower's attribute; with basic authentication it raises 401 itself
@@ -85,7 +85,7 @@ class ApiHandler(RunPageHandler):
             raise PageRequestRejected(403, "a browser that does not name the requesting page may change nothing")
 
     def _check_page(self) -> None:
-        if (other := other_page({name.lower(): value for name, value in self.request.headers.items()})) is not None:
+        if (other := foreign_page({name.lower(): value for name, value in self.request.headers.items()})) is not None:
             raise PageRequestRejected(403, f"{other} may not use the API of the run pages")
 
     def answer(self, body: str | dict[str, Any], status: int = 200) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, cast
 
-from cantata.dashboard.pages.map_folding import Folded, Items
+from cantata.dashboard.pages.map_folding import FoldedGraph, MapItems
 from cantata.dashboard.pages.page_views import EdgeView, MapView, StepView
 from cantata.dashboard.pages.step_names import name_of
 from cantata.models.graph import START, STEP_OVER
@@ -25,11 +25,11 @@ NOT_READY = frozenset({"waiting", "failed", "skipped"})
 
 
 @dataclass(frozen=True)
-class Drawing:
+class RunGraph:
     """What of a run is drawn."""
 
     snapshot: Snapshot
-    folded: Folded
+    folded: FoldedGraph
     parts: Parts
     moments: Mapping[str, Moments]
     shown: Set[str]
@@ -99,19 +99,19 @@ class Drawing:
         edges = [*self._own(), *self._past_items()]
         led_to, parents = {START, *(edge.target for edge in edges)}, self._parents()
         for step_id in self.shown:
-            grower = parents.get(step_id, START)
-            if step_id not in led_to and grower in self.shown:
-                edges.append(EdgeView(source=grower, target=step_id, label=EXPANDED, wakes=True, taken=True))
+            parent = parents.get(step_id, START)
+            if step_id not in led_to and parent in self.shown:
+                edges.append(EdgeView(source=parent, target=step_id, label=EXPANDED, wakes=True, taken=True))
         return edges
 
     def _own(self) -> Iterator[EdgeView]:
-        """The run's own edges: those that are kept, and those that were resolved when a growth added them."""
+        """The run's own edges: those that are kept, and those that were resolved when a expansion added them."""
         for source in self.shown:
             for target, label, wakes in self.parts.edges.get(source, ()):
                 if target in self.shown:
                     yield EdgeView(source=source, target=target, label=label, wakes=wakes, taken=self._is_taken(source, label))
-        for growth in self.parts.expansions.values():
-            for source, target, label, wakes in cast("list[tuple[str, str, str, bool]]", growth.get("counted") or []):
+        for expansion in self.parts.expansions.values():
+            for source, target, label, wakes in cast("list[tuple[str, str, str, bool]]", expansion.get("counted") or []):
                 if source in self.shown and target in self.shown:
                     yield EdgeView(source=source, target=target, label=label, wakes=wakes, taken=self._is_taken(source, label))
 
@@ -122,7 +122,7 @@ class Drawing:
             if owner in self.shown and gather in self.shown and items.total > self.folded.limits[owner]:
                 yield EdgeView(source=owner, target=gather, label="done", wakes=True, taken=self._is_gathered(gather, items))
 
-    def _is_gathered(self, gather: str, items: Items) -> bool | None:
+    def _is_gathered(self, gather: str, items: MapItems) -> bool | None:
         """Whether the items led to their gather: not where it never began, since one of them failed or the run was ended."""
         cell = self.snapshot.cells[gather]
         if cell.word in ("failed", "skipped"):
@@ -132,8 +132,8 @@ class Drawing:
     def _parents(self) -> dict[str, str]:
         """Step → the one that grew it; what the plan began with is not in it."""
         parents = {step_id: owner for step_id, owner in self.folded.map_of.items() if step_id.rpartition("/")[0] == owner}
-        for grower, growth in self.parts.expansions.items():
-            parents |= dict.fromkeys(cast("list[str]", growth.get("ids") or []), grower)
+        for parent, expansion in self.parts.expansions.items():
+            parents |= dict.fromkeys(cast("list[str]", expansion.get("ids") or []), parent)
         return parents
 
     def _is_taken(self, source: str, label: str) -> bool | None:

@@ -10,14 +10,14 @@ from cantata.models.graph import STEP_OVER
 from cantata.planning.chains.step_ids import GATHER
 from cantata.state.runs.run_snapshot import Snapshot
 
-MOST_ITEMS = 200
-"""Items of an opened map that are shown."""
+MAX_ITEMS = 200
+"""MapItems of an opened map that are shown."""
 
 _ITEM = re.compile(r"/(\d+)(?=/|$)")
 
 
 @dataclass(slots=True)
-class Items:
+class MapItems:
     """The items of a map, counted by how they stand."""
 
     counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("waiting", "running", "done", "failed", "skipped"), 0))
@@ -29,12 +29,12 @@ class Items:
 
 
 @dataclass(frozen=True, slots=True)
-class Folded:
+class FoldedGraph:
     """A run whose maps are folded, but for those that are opened."""
 
     shown: list[str]
     """The steps that are shown."""
-    maps: dict[str, Items]
+    maps: dict[str, MapItems]
     """Those among them that are maps with items."""
     limits: dict[str, int]
     """Map → how many of its items are shown."""
@@ -42,11 +42,11 @@ class Folded:
     """Step → the innermost map that it is an item of, or grew in."""
 
 
-def fold(snapshot: Snapshot, opened: Collection[str]) -> Folded:
+def fold(snapshot: Snapshot, opened: Collection[str]) -> FoldedGraph:
     """The steps of a run without the items of maps that are not opened, and what grew from them."""
     cells = snapshot.cells
     shown: list[str] = []
-    maps: dict[str, Items] = {}
+    maps: dict[str, MapItems] = {}
     map_of: dict[str, str] = {}
     limits: dict[str, int] = {}
     for step_id in cells:
@@ -55,15 +55,15 @@ def fold(snapshot: Snapshot, opened: Collection[str]) -> Folded:
             if f"{owner}/{GATHER}" not in cells:
                 continue
             if step_id == item:
-                maps.setdefault(owner, Items()).counts[_word(snapshot, item)] += 1
-            limits[owner] = MOST_ITEMS if owner in opened else 0
+                maps.setdefault(owner, MapItems()).counts[_word(snapshot, item)] += 1
+            limits[owner] = MAX_ITEMS if owner in opened else 0
             map_of[step_id] = owner
             if index >= limits[owner]:
                 is_shown = False
                 break
         if is_shown:
             shown.append(step_id)
-    return Folded(shown, maps, limits, map_of)
+    return FoldedGraph(shown, maps, limits, map_of)
 
 
 def _places(step_id: str) -> Iterator[tuple[str, str, int]]:

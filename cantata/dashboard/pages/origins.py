@@ -17,7 +17,7 @@ def is_loopback(host: str) -> bool:
         return host.lower() in _LOCAL_NAMES
 
 
-def is_asked_here(host: str) -> bool:
+def is_local_request(host: str) -> bool:
     """Whether a `Host` header names this machine only. After DNS rebinding it names the page that wants to get around its origin."""
     try:
         return is_loopback(urlsplit(f"//{host}").hostname or "")
@@ -25,7 +25,7 @@ def is_asked_here(host: str) -> bool:
         return False
 
 
-def other_page(headers: Mapping[str, str]) -> str | None:
+def foreign_page(headers: Mapping[str, str]) -> str | None:
     """The page that sends a request, if a browser says that it is not ours: its own address stands in `Origin`."""
     origin = headers.get("origin")
     if origin is not None and _netloc(origin) != headers.get("host", ""):

@@ -9,11 +9,11 @@ from cantata.client.client import Client
 from cantata.coordinator.fork_requests import FORKED_FROM
 from cantata.dashboard.pages import transcripts
 from cantata.dashboard.pages.attempts import attempts_of
-from cantata.dashboard.pages.graph_view import Drawing
+from cantata.dashboard.pages.graph_view import RunGraph
 from cantata.dashboard.pages.map_folding import fold
 from cantata.dashboard.pages.page_views import GraphView, MessageView, RunDetail, StepDetail
-from cantata.dashboard.pages.transcripts import Recorded
-from cantata.dashboard.pages.truncate import Scissors
+from cantata.dashboard.pages.transcripts import RecordedStep
+from cantata.dashboard.pages.truncate import Truncation
 from cantata.errors import UnknownRunError
 from cantata.models.graph import RAW, START
 from cantata.models.step_kinds import kind_named
@@ -27,14 +27,14 @@ from cantata.state.runs.log_store import Logs
 from cantata.state.runs.outputs import beginnings
 from cantata.state.runs.run_snapshot import Moments, Snapshot
 
-MOST_STEPS = 2000
+MAX_STEPS = 2000
 """Steps of a graph that are told: those that began last, if there are more."""
 
 MAX_VALUES = 100
 """Inputs of a step, and answers of a run, that are told."""
 MAX_LINES = 200
 """Lines of a step's log that are told."""
-TOLD = frozenset({"error", "usage", "model", transcripts.PROMPT})
+SHOWN_APART = frozenset({"error", "usage", "model", transcripts.PROMPT})
 """What is recorded of a step and told elsewhere than in `info`."""
 
 
@@ -63,10 +63,10 @@ class RunPages:
         folded = fold(snapshot, set(opened))
         moments = self._timeline.moments(run_id, snapshot.offset, folded=folded.limits)
         shown = _newest(folded.shown, moments)
-        drawing = Drawing(snapshot, folded, run_snapshot.parts(self._ledger, run_id, shown), moments, dict.fromkeys(shown).keys())
+        run_graph = RunGraph(snapshot, folded, run_snapshot.parts(self._ledger, run_id, shown), moments, dict.fromkeys(shown).keys())
         return GraphView(
             run=self._detail(snapshot), offset=snapshot.offset, more=len(shown) < len(folded.shown),
-            steps=drawing.steps(), edges=drawing.edges, maps=drawing.maps(),
+            steps=run_graph.steps(), edges=run_graph.edges, maps=run_graph.maps(),
         )  # fmt: skip
 
     def step(self, tenant: str | None, run_id: str, step_id: str) -> StepDetail:
@@ -78,21 +78,21 @@ class RunPages:
             raise UnknownRunError(f"run {run_id!r} has no step {step_id!r}" + (f"; did you mean {near!r}?" if near else ""))
         events = run_snapshot.step_events(self._ledger, run_id, step_id, snapshot.offset)
         parts = run_snapshot.parts(self._ledger, run_id, [step_id])
-        drawing = Drawing(snapshot, fold(snapshot, ()), parts, {step_id: run_snapshot.moments_in(events)}, {step_id})
-        view, scissors = drawing.step(step_id), Scissors()
+        run_graph = RunGraph(snapshot, fold(snapshot, ()), parts, {step_id: run_snapshot.moments_in(events)}, {step_id})
+        view, truncation = run_graph.step(step_id), Truncation()
         return StepDetail(
             step=view,
-            params={name: scissors.value(value) for name, value in record.spec.params.items()},
-            inputs=self._inputs(snapshot, record, scissors),
-            given=scissors.value(run_snapshot.given(self._ledger, run_id, step_id)),
-            output=scissors.value(record.output),
-            info={name: scissors.value(value) for name, value in record.info.items() if name not in TOLD},
+            params={name: truncation.value(value) for name, value in record.spec.params.items()},
+            inputs=self._inputs(snapshot, record, truncation),
+            given=truncation.value(run_snapshot.given(self._ledger, run_id, step_id)),
+            output=truncation.value(record.output),
+            info={name: truncation.value(value) for name, value in record.info.items() if name not in SHOWN_APART},
             attempts=attempts_of(events, snapshot.run.closed_at),
             transcript=list(self._transcript(snapshot, record)),
             logs=[line for line in Logs(self._ledger.redis, run_id).read() if line.step == step_id][-MAX_LINES:],
             usage=view.usage,
             model=view.model,
-            cut=scissors.has_cut,
+            cut=truncation.was_cut,
         )
 
     def check(self, tenant: str | None, run_id: str) -> None:
@@ -119,73 +119,73 @@ class RunPages:
     # --- reading ----------------------------------------------------------------------------------------------------
 
     def _detail(self, snapshot: Snapshot) -> RunDetail:
-        scissors = Scissors()
+        truncation = Truncation()
         request: JsonValue = snapshot.request
         if not snapshot.is_cut:
             request = json.loads(snapshot.request)
-        answer = scissors.value(self._answer(snapshot, scissors))
+        answer = truncation.value(self._answer(snapshot, truncation))
         return RunDetail(
             **dict(snapshot.run), request=request, answer=answer, forked_from=snapshot.run.labels.get(FORKED_FROM),
-            code_mixed=code_versions.describe_mixed(snapshot.run.code), cut=snapshot.is_cut or scissors.has_cut,
+            code_mixed=code_versions.describe_mixed(snapshot.run.code), cut=snapshot.is_cut or truncation.was_cut,
         )  # fmt: skip
 
-    def _answer(self, snapshot: Snapshot, scissors: Scissors) -> JsonValue:
+    def _answer(self, snapshot: Snapshot, truncation: Truncation) -> JsonValue:
         """The output of a run that is over: of its last step, or of several by name."""
         if snapshot.run.status not in RUN_OVER:
             return None
         is_turn = snapshot.run.kind == "turn"
         ends = {name: snapshot.answering(name) for name in (snapshot.terminals[-1:] if is_turn else snapshot.terminals)}
         done = {name: end for name, end in ends.items() if end in snapshot.cells and snapshot.cells[end].word == "done"}
-        came = self._outputs(snapshot, done, scissors)
+        came = self._outputs(snapshot, done, truncation)
         if is_turn and not came:
             infos = self._ledger.reader.infos(snapshot.run.run_id, list(ends.values())) if ends else []
             return infos[0].get("last_output") if infos else None
         return next(iter(came.values())) if len(came) == 1 else came or None
 
-    def _inputs(self, snapshot: Snapshot, record: StepRecord, scissors: Scissors) -> dict[str, JsonValue]:
+    def _inputs(self, snapshot: Snapshot, record: StepRecord, truncation: Truncation) -> dict[str, JsonValue]:
         """What a step reads, by name."""
         if record.step_id == START:
             return {}
         refs = record.spec.reads.items()
         sources = {name: ref.removeprefix(RAW) if ref.startswith(RAW) else snapshot.answering(ref) for name, ref in refs}
-        return self._outputs(snapshot, sources, scissors)
+        return self._outputs(snapshot, sources, truncation)
 
-    def _outputs(self, snapshot: Snapshot, sources: Mapping[str, str], scissors: Scissors) -> dict[str, JsonValue]:
+    def _outputs(self, snapshot: Snapshot, sources: Mapping[str, str], truncation: Truncation) -> dict[str, JsonValue]:
         """What steps gave, by the names they are known by here: of each the beginning, and the first of many."""
         names = list(sources)[:MAX_VALUES]
         found = beginnings(self._ledger, snapshot.run.run_id, [sources[name] for name in names])
-        scissors.has_cut |= len(names) < len(sources) or any(each.is_cut for each in found)
-        return {name: scissors.value(each.value) for name, each in zip(names, found, strict=True)}
+        truncation.was_cut |= len(names) < len(sources) or any(each.is_cut for each in found)
+        return {name: truncation.value(each.value) for name, each in zip(names, found, strict=True)}
 
     def _transcript(self, snapshot: Snapshot, record: StepRecord) -> Sequence[MessageView]:
         """What was said in a step that asked a model."""
         if record.spec.role != "turn":
-            own = Recorded(record.state, record.output, record.info)
+            own = RecordedStep(record.state, record.output, record.info)
             return transcripts.transcript([(record.step_id, own)], {}) if transcripts.PROMPT in record.info else []
-        base, last = transcripts.place_of(record.step_id, record.spec.params)
+        base, last = transcripts.conversation_of(record.step_id, record.spec.params)
         turns = transcripts.turns_of(base, snapshot.cells)
         rounds = set(turns if kind_named(record.spec.kind).ends_with_round else turns[:-1])
         told = self._recorded(snapshot, turns if last is None else turns[: last + 1], rounds)
         calls = [call for step_id, turn in told.items() for call in transcripts.calls_in(step_id, turn)]
         return transcripts.transcript(list(told.items()), self._recorded(snapshot, calls, ()))
 
-    def _recorded(self, snapshot: Snapshot, step_ids: Sequence[str], rounds: Collection[str]) -> dict[str, Recorded]:
+    def _recorded(self, snapshot: Snapshot, step_ids: Sequence[str], rounds: Collection[str]) -> dict[str, RecordedStep]:
         """How steps ended; of those among `rounds` that are done, the output is one."""
         ids = [step_id for step_id in step_ids if step_id in snapshot.cells]
         records = self._ledger.reader.records(snapshot.run.run_id, ids) if ids else {}
         return {
-            step_id: Recorded(record.state, record.output, record.info, record.state == "done" and step_id in rounds)
+            step_id: RecordedStep(record.state, record.output, record.info, record.state == "done" and step_id in rounds)
             for step_id, record in records.items()
         }
 
 
 def _newest(step_ids: Sequence[str], moments: Mapping[str, Moments]) -> Sequence[str]:
     """The steps that are told: those that did not begin yet, or began last."""
-    if len(step_ids) <= MOST_STEPS:
+    if len(step_ids) <= MAX_STEPS:
         return step_ids
 
     def began(step_id: str) -> float:
         at = moments.get(step_id)
         return float("inf") if at is None or step_id == START else at.first_ms or at.ended_ms or float("inf")
 
-    return sorted(step_ids, key=began)[-MOST_STEPS:]
+    return sorted(step_ids, key=began)[-MAX_STEPS:]

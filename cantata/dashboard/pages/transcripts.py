@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from cantata.dashboard.pages.page_views import CallView, MessageView
-from cantata.dashboard.pages.truncate import Scissors
+from cantata.dashboard.pages.truncate import Truncation
 from cantata.models.values import JsonValue
 
 PROMPT = "prompt"
@@ -20,7 +20,7 @@ PROMPT = "prompt"
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class RecordedStep:
     """How a step ended."""
 
     word: str
@@ -30,7 +30,7 @@ class Recorded:
     """Whether its output is a round, and not an answer."""
 
 
-def place_of(step_id: str, params: Mapping[str, JsonValue]) -> tuple[str, int | None]:
+def conversation_of(step_id: str, params: Mapping[str, JsonValue]) -> tuple[str, int | None]:
     """The first turn of the conversation that a step belongs to, and its number; None for the first."""
     number = int(cast(int, params.get("round") or 0))
     return (str(params["base"]), number) if number else (step_id, None)
@@ -44,12 +44,12 @@ def turns_of(base: str, known: Mapping[str, object]) -> list[str]:
     return ids
 
 
-def calls_in(step_id: str, turn: Recorded) -> list[str]:
+def calls_in(step_id: str, turn: RecordedStep) -> list[str]:
     """The steps of the calls that a turn grew."""
     return [f"{step_id}/t{number}" for number, _ in enumerate(_calls(turn))]
 
 
-def transcript(turns: Sequence[tuple[str, Recorded]], calls: Mapping[str, Recorded]) -> list[MessageView]:
+def transcript(turns: Sequence[tuple[str, RecordedStep]], calls: Mapping[str, RecordedStep]) -> list[MessageView]:
     """The messages, oldest first. `turns` are turns of one conversation, `calls` the steps that their calls became."""
     messages: list[MessageView] = []
     for number, (step_id, turn) in enumerate(turns):
@@ -66,11 +66,11 @@ def _prompt(recorded: JsonValue) -> Iterator[MessageView]:
         yield _message(each["role"], each.get("text", "")).model_copy(update=noted)
 
 
-def _calls(turn: Recorded) -> list[dict[str, Any]]:
+def _calls(turn: RecordedStep) -> list[dict[str, Any]]:
     return cast("list[dict[str, Any]]", cast("dict[str, Any]", turn.output).get("calls") or []) if turn.is_round else []
 
 
-def _round(step_id: str, turn: Recorded, calls: Mapping[str, Recorded]) -> Iterator[MessageView]:
+def _round(step_id: str, turn: RecordedStep, calls: Mapping[str, RecordedStep]) -> Iterator[MessageView]:
     """A reply, what came of the calls in it, and what the model was told next."""
     asked, output = _calls(turn), cast("dict[str, Any]", turn.output)
     shown = [
@@ -86,7 +86,7 @@ def _round(step_id: str, turn: Recorded, calls: Mapping[str, Recorded]) -> Itera
         yield _message("user", output["note"])
 
 
-def _came(call: Mapping[str, Any], came: Recorded | None) -> JsonValue:
+def _came(call: Mapping[str, Any], came: RecordedStep | None) -> JsonValue:
     if call.get("fault"):
         return str(call["fault"])
     error = cast("dict[str, str] | None", came.info.get("error")) if came else None
@@ -96,9 +96,9 @@ def _came(call: Mapping[str, Any], came: Recorded | None) -> JsonValue:
 
 
 def _message(role: Any, content: JsonValue) -> MessageView:
-    scissors = Scissors()
-    text = scissors.text(_text(content))
-    return MessageView(role=role, text=text, cut=scissors.has_cut)
+    truncation = Truncation()
+    text = truncation.text(_text(content))
+    return MessageView(role=role, text=text, cut=truncation.was_cut)
 
 
 def _text(value: JsonValue) -> str:

@@ -12,11 +12,11 @@ MOST = 20_000
 
 
 @dataclass(slots=True)
-class Scissors:
+class Truncation:
     """Cuts values, and remembers whether it had to."""
 
     most: int = MOST
-    has_cut: bool = False
+    was_cut: bool = False
 
     def value(self, value: JsonValue) -> JsonValue:
         """The value; of a large one the beginning, as text."""
@@ -31,5 +31,5 @@ class Scissors:
         """The text, or its beginning."""
         if len(text) <= self.most:
             return text
-        self.has_cut = True
+        self.was_cut = True
         return text[: self.most]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from cantata.dashboard.pages.graph_view import Drawing
+from cantata.dashboard.pages.graph_view import RunGraph
 from cantata.dashboard.pages.map_folding import fold
 from cantata.models.values import JsonValue
 from cantata.models.wire import RunStatus
@@ -28,16 +28,16 @@ def snapshot(
     return Snapshot(run=run, request="{}", is_cut=False, offset=1, cells=cells, names=names or {}, terminals=())
 
 
-def drawing(
+def run_graph(
     run: Snapshot, *, edges: Mapping[str, list[tuple[str, str, bool]]] | None = None, infos: Facts = None,
     expansions: Facts = None, at: Mapping[str, Moments] | None = None,
     specs: Facts = None, opened: Iterable[str] = (),
-) -> Drawing:  # fmt: skip
+) -> RunGraph:  # fmt: skip
     """What is drawn of it."""
     known: dict[str, Mapping[str, JsonValue]] = {step_id: {"kind": "tool.call"} for step_id in run.cells}
     folded = fold(run, set(opened))
     parts = Parts({**known, **(specs or {})}, edges or {}, infos or {}, expansions or {})
-    return Drawing(run, folded, parts, at or {}, dict.fromkeys(folded.shown).keys())
+    return RunGraph(run, folded, parts, at or {}, dict.fromkeys(folded.shown).keys())
 
 
 def ran(first: int, ended: int | None = None, started: int | None = None) -> Moments:

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from cantata.dashboard.pages.truncate import Scissors
+from cantata.dashboard.pages.truncate import Truncation
 from cantata.models.values import JsonValue
 
 
 def test_what_is_small_stays_as_it_is() -> None:
-    scissors = Scissors(most=20)
+    truncation = Truncation(most=20)
 
     values: list[JsonValue] = ["text", 5, None, True, {"a": [1]}]
-    assert [scissors.value(each) for each in values] == values
-    assert not scissors.has_cut
+    assert [truncation.value(each) for each in values] == values
+    assert not truncation.was_cut
 
 
 def test_of_what_is_large_the_beginning_is_left_as_text() -> None:
-    scissors = Scissors(most=10)
+    truncation = Truncation(most=10)
 
-    assert scissors.value("x" * 11) == "x" * 10
-    assert scissors.value({"name": "value"}) == '{"name": "'
-    assert scissors.has_cut
+    assert truncation.value("x" * 11) == "x" * 10
+    assert truncation.value({"name": "value"}) == '{"name": "'
+    assert truncation.was_cut

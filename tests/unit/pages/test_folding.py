@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cantata.dashboard.pages.map_folding import MOST_ITEMS, fold
+from cantata.dashboard.pages.map_folding import MAX_ITEMS, fold
 from tests.unit.pages.drawn import snapshot
 
 
@@ -27,15 +27,15 @@ def test_an_item_that_grew_stands_as_what_answers_for_it() -> None:
 
 
 def test_of_an_opened_map_the_first_items_are_shown_with_what_they_grew() -> None:
-    items = {f"m/{number}": "done" for number in range(MOST_ITEMS + 5)}
-    grown = {"m/3/t0": "done", f"m/{MOST_ITEMS + 1}/t0": "done"}
+    items = {f"m/{number}": "done" for number in range(MAX_ITEMS + 5)}
+    grown = {"m/3/t0": "done", f"m/{MAX_ITEMS + 1}/t0": "done"}
 
     folded = fold(snapshot({"m": "done", "m/@gather": "done", **items, **grown}), {"m"})
 
-    assert len(folded.shown) == 2 + MOST_ITEMS + 1
+    assert len(folded.shown) == 2 + MAX_ITEMS + 1
     assert "m/3/t0" in folded.shown
-    assert f"m/{MOST_ITEMS}" not in folded.shown
-    assert folded.maps["m"].total == MOST_ITEMS + 5
+    assert f"m/{MAX_ITEMS}" not in folded.shown
+    assert folded.maps["m"].total == MAX_ITEMS + 5
     assert folded.map_of["m/3/t0"] == "m"
 
 

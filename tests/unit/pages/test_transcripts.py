@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cantata.dashboard.pages.page_views import MessageView
-from cantata.dashboard.pages.transcripts import Recorded, calls_in, place_of, transcript, turns_of
+from cantata.dashboard.pages.transcripts import RecordedStep, calls_in, conversation_of, transcript, turns_of
 from cantata.models.values import JsonValue
 
 PROMPT: JsonValue = [{"role": "system", "text": "Be kind."}, {"role": "user", "text": "Add 1 and 2", "cut": True, "omitted": 3}]
@@ -14,7 +14,7 @@ def said(messages: list[MessageView]) -> list[tuple[str, str]]:
 
 
 def test_a_reply_follows_its_prompt() -> None:
-    messages = transcript([("a", Recorded("done", "hello", {"prompt": PROMPT}))], {})
+    messages = transcript([("a", RecordedStep("done", "hello", {"prompt": PROMPT}))], {})
 
     assert said(messages) == [("system", "Be kind."), ("user", "Add 1 and 2"), ("assistant", "hello")]
     assert (messages[1].cut, messages[1].omitted) == (True, 3)
@@ -23,7 +23,7 @@ def test_a_reply_follows_its_prompt() -> None:
 def test_an_answer_that_is_json_is_told_as_text_even_if_it_looks_like_a_round() -> None:
     answers: list[JsonValue] = [{"reply": "yes", "calls": [], "usage": {}}, {"n": 1}, [1], None, 3]
     for answer in answers:
-        (message,) = transcript([("a", Recorded("done", answer, {}))], {})
+        (message,) = transcript([("a", RecordedStep("done", answer, {}))], {})
 
         assert (message.role, message.calls) == ("assistant", [])
         assert message.text.startswith(("{", "[", "null", "3"))
@@ -36,12 +36,12 @@ def test_rounds_of_tools_are_told_with_calls_results_and_notes() -> None:
     ]  # fmt: skip
     first: JsonValue = {"reply": "let me see", "calls": calls, "note": "give your answer now", "usage": {}}
     answers = {
-        "a/t0": Recorded("done", 3, {}), "a/t2": Recorded("failed", None, {"error": {"code": "x", "message": "broke"}}),
-        "a/t3": Recorded("running", None, {}),
+        "a/t0": RecordedStep("done", 3, {}), "a/t2": RecordedStep("failed", None, {"error": {"code": "x", "message": "broke"}}),
+        "a/t3": RecordedStep("running", None, {}),
     }  # fmt: skip
 
     messages = transcript(
-        [("a", Recorded("done", first, {"prompt": PROMPT}, is_round=True)), ("a/r1", Recorded("done", "it is 3", {}))], answers
+        [("a", RecordedStep("done", first, {"prompt": PROMPT}, is_round=True)), ("a/r1", RecordedStep("done", "it is 3", {}))], answers
     )
 
     assert said(messages)[2:] == [
@@ -53,11 +53,11 @@ def test_rounds_of_tools_are_told_with_calls_results_and_notes() -> None:
 
 
 def test_a_turn_that_is_not_over_has_said_nothing_yet() -> None:
-    assert transcript([("a", Recorded("running", None, {}))], {}) == []
+    assert transcript([("a", RecordedStep("running", None, {}))], {}) == []
 
 
 def test_a_large_text_is_cut() -> None:
-    (message,) = transcript([("a", Recorded("done", "x" * 30_000, {}))], {})
+    (message,) = transcript([("a", RecordedStep("done", "x" * 30_000, {}))], {})
 
     assert (len(message.text), message.cut) == (20_000, True)
 
@@ -65,9 +65,9 @@ def test_a_large_text_is_cut() -> None:
 def test_the_turns_of_a_conversation_are_found_by_their_names() -> None:
     known = dict.fromkeys(("a", "a/t0", "a/r1", "a/r2", "a/r4"))
 
-    assert place_of("a", {}) == ("a", None)
-    assert place_of("a/r1", {"round": 1, "base": "a"}) == ("a", 1)
+    assert conversation_of("a", {}) == ("a", None)
+    assert conversation_of("a/r1", {"round": 1, "base": "a"}) == ("a", 1)
     assert turns_of("a", known) == ["a", "a/r1", "a/r2"]
     calls: JsonValue = {"calls": [{"id": "1", "name": "f"}, {"id": "2", "name": "g"}]}
-    assert calls_in("a", Recorded("done", calls, {}, is_round=True)) == ["a/t0", "a/t1"]
-    assert calls_in("a", Recorded("done", calls, {})) == []
+    assert calls_in("a", RecordedStep("done", calls, {}, is_round=True)) == ["a/t0", "a/t1"]
+    assert calls_in("a", RecordedStep("done", calls, {})) == []

@@ -69,7 +69,7 @@ function Detail({ detail, said, isRunning }) {
     ${params && html`<${Value} name="Parameters" json=${params} isOpen=${!detail.transcript.length} />`}
     ${inputs && html`<${Value} name="Inputs" json=${inputs} isOpen=${!detail.transcript.length} />`}
     ${detail.attempts.length > 0 && html`<section><h3>Attempts</h3><${Attempts} attempts=${detail.attempts} /></section>`}
-    ${info && html`<${Value} name="Recorded with its end" json=${info} />`}
+    ${info && html`<${Value} name="RecordedStep with its end" json=${info} />`}
     ${detail.logs.length > 0 && html`<section><h3>Logs</h3><${Logs} lines=${detail.logs} /></section>`}
     ${detail.cut && html`<p class="muted">Large values were cut; <code>submit runs show</code> has them whole.</p>`}`;
 }
