@@ -25,7 +25,7 @@ KEY = "longterm_memories"
 
 def store_memories(context: StepContext, state: ConversationState) -> None:
     """Store the long-term memories for the next turn, unless the run is a fork."""
-    if _is_kept(context) and FORKED_FROM not in tool_calling.metadata_of(context):
+    if _has_stored_memory(context) and FORKED_FROM not in tool_calling.metadata_of(context):
         bank = memory_access.bank_of(context).of(session=memory_access.session_of(context.begun))
         memories: JsonValue = {key: dict(memory) for key, memory in state.memories.items()}
         bank.store_memory(KEY, memories, NAMESPACE)
@@ -33,7 +33,7 @@ def store_memories(context: StepContext, state: ConversationState) -> None:
 
 def load_memories(context: StepContext) -> Mapping[str, Mapping[str, JsonValue]]:
     """Return the long-term memories of the turn before."""
-    if not _is_kept(context):
+    if not _has_stored_memory(context):
         return {}
     found = memory_access.bank_of(context).of(session=memory_access.session_of(context.begun)).retrieve_memory(KEY, NAMESPACE)
     return {key: memory for key, memory in found.items() if isinstance(memory, dict)} if isinstance(found, dict) else {}
@@ -41,11 +41,11 @@ def load_memories(context: StepContext) -> Mapping[str, Mapping[str, JsonValue]]
 
 def earlier_utterances(context: StepContext) -> list[Utterance]:
     """Return the messages of the turns before: the user's texts and the answers."""
-    if not _is_kept(context):
+    if not _has_stored_memory(context):
         return []
-    entries, _ = session_history.shown_to(context, History(), max_tokens=MAX_HISTORY_TOKENS)
+    entries, _ = session_history.visible_entries(context, History(), max_tokens=MAX_HISTORY_TOKENS)
     return [Utterance(role="user" if entry.role == "user" else "assistant", text=entry.content) for entry in entries]
 
 
-def _is_kept(context: StepContext) -> bool:
+def _has_stored_memory(context: StepContext) -> bool:
     return bool(context.begun.session) and code_loading.config_of(context).keeps_memory
