@@ -1,4 +1,4 @@
-"""What a model was asked, as it is recorded with the step: people read it later. What was said since then is recorded as rounds."""
+"""The prompt of a step as it is recorded for people to read. The rounds that follow it are recorded on their own."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ MAX_TOTAL_CHARS = 16_000  # of all: a run is kept for a day, beside many others
 
 
 def recorded(messages: Sequence[Message]) -> list[JsonValue]:
-    """The messages, oldest first, as {role, text}: long ones cut, and of many the first and the newest.
+    """Return the messages, oldest first, as {role, text}: long ones truncated, and of many the first and the newest.
 
-    `cut` says that a text goes on, `omitted` how many messages before this one are not recorded.
+    `cut` marks a truncated text; `omitted` is the number of messages before this one that are not recorded.
     """
     left = MAX_TOTAL_CHARS
     kept: list[dict[str, JsonValue]] = []
     rest = list(messages)
-    first = _shown(rest.pop(0)) if rest else None
+    first = _entry(rest.pop(0)) if rest else None
     left -= len(str(first["text"])) if first else 0
     while rest:
-        shown = _shown(rest[-1])
-        left -= len(str(shown["text"]))
+        entry = _entry(rest[-1])
+        left -= len(str(entry["text"]))
         if left < 0 and kept:
             break
-        kept.insert(0, shown)
+        kept.insert(0, entry)
         rest.pop()
     if rest:
         kept[0]["omitted"] = len(rest)
     return [*([first] if first else []), *kept]
 
 
-def _shown(message: Message) -> dict[str, JsonValue]:
+def _entry(message: Message) -> dict[str, JsonValue]:
     text = str(message.get("content") or "")
-    shown: dict[str, JsonValue] = {"role": message["role"], "text": text[:MAX_MESSAGE_CHARS]}
-    return shown if len(text) <= MAX_MESSAGE_CHARS else {**shown, "cut": True}
+    entry: dict[str, JsonValue] = {"role": message["role"], "text": text[:MAX_MESSAGE_CHARS]}
+    return entry if len(text) <= MAX_MESSAGE_CHARS else {**entry, "cut": True}

@@ -1,4 +1,4 @@
-"""Has agents take their turns: the model is asked, the tools it calls are grown with the next turn behind them, till it answers."""
+"""Rounds of an agent's model: each round calls the model and expands to its tool calls and the next round, until it answers."""
 
 from __future__ import annotations
 
@@ -22,24 +22,25 @@ from cantata.workers.models.model_calls import call_models
 from cantata.workers.runtime.step_context import StepContext
 from cantata.workers.steps.model_turns import ModelTurn
 
-NOT_WHOLE = ("length", "content_filter")  # why a model stopped before it was done
+TRUNCATED = ("length", "content_filter")  # finish reasons of incomplete replies
 NO_WORKFLOW = "This tool has no workflow of its own; name one of its methods, with params."
 
 
 async def agent_turn(context: StepContext) -> Outcome:
-    """Asks an agent's model for one instruction; grows the tool calls that it asks for, and the turn that follows them."""
+    """Call an agent's model for one instruction; expand to the tool calls that it requests, and to the round that follows them."""
     turn = await asyncio.to_thread(ModelTurn.read, context)
     if turn.agent.response_mode == "streaming" and turn.rounds and turn.rounds[-1].calls:
-        return Outcome(output=_as_it_came(turn))
+        return Outcome(output=_streaming_output(turn))
     known = await turn.tools()
-    since = time.perf_counter()
-    reply = await _ask(turn, known)
-    ms = round((time.perf_counter() - since) * 1000, 1)
+    started_at = time.perf_counter()
+    reply = await _call_model(turn, known)
+    ms = round((time.perf_counter() - started_at) * 1000, 1)
     return await asyncio.to_thread(_outcome, turn, reply, known, ms)
 
 
-async def _ask(turn: ModelTurn, known: tuple[ToolSchema, ...]) -> llm.Reply:
-    schema = await asyncio.to_thread(lambda: turn.shape.schema if turn.shape else None)  # it may import a user's module
+async def _call_model(turn: ModelTurn, known: tuple[ToolSchema, ...]) -> llm.Reply:
+    validator = turn.validator
+    schema = await asyncio.to_thread(lambda: validator.schema if validator else None)  # it may import a user's module
     native = known if turn.agent.dialect == "native" else ()
     return await call_models(
         turn.context, turn.models(), turn.messages(known), stream=turn.is_streamed, timeout_s=turn.agent.timeout_s,
@@ -49,46 +50,47 @@ async def _ask(turn: ModelTurn, known: tuple[ToolSchema, ...]) -> llm.Reply:
 
 
 def _outcome(turn: ModelTurn, reply: llm.Reply, known: Sequence[ToolSchema], ms: float) -> Outcome:
-    """What comes of a reply: another round, or the answer."""
+    """Return the outcome of a reply: another round, or the answer."""
     is_json = turn.agent.dialect == "json"
-    said = calls_of(reply.text, reply.tool_calls) if known or is_json else ParsedReply(reply.text)
-    if not (is_json or said.calls):
-        said = ParsedReply(reply.text)  # to a model that calls natively, a JSON object is an answer like any other
-    another = _another(turn, reply, said, known)
-    told: dict[str, object] = {} if turn.rounds else {"memory": dict(turn.memory)}
-    done = (another or ModelRound()).model_copy(update={"reply": reply.text, "usage": reply.usage, "ms": ms, **told})
-    outcome = _round(turn, done) if another else _end(turn, said, done)
+    parsed = calls_of(reply.text, reply.tool_calls) if known or is_json else ParsedReply(reply.text)
+    if not (is_json or parsed.calls):
+        parsed = ParsedReply(reply.text)  # to a model that calls natively, a JSON object is an answer like any other
+    another = _another_round(turn, reply, parsed, known)
+    memory: dict[str, object] = {} if turn.rounds else {"memory": dict(turn.memory)}
+    done = (another or ModelRound()).model_copy(update={"reply": reply.text, "usage": reply.usage, "ms": ms, **memory})
+    outcome = _expanded(turn, done) if another else _answered(turn, parsed, done)
     detail: dict[str, JsonValue] = {"model": reply.model, "finish": reply.finish_reason, **({"cached": True} if reply.cached else {})}
     if not turn.rounds:
         detail["prompt"] = prompt_record.recorded(turn.messages(known))
-    warnings = () if turn.rounds else tuple(_odd(turn))
-    if reply.finish_reason in NOT_WHOLE:
-        warnings = (*warnings, f"a reply to agent {turn.name!r} is not whole: the model stopped for {reply.finish_reason!r}")
+    warnings = () if turn.rounds else tuple(_instruction_warnings(turn))
+    if reply.finish_reason in TRUNCATED:
+        warnings = (*warnings, f"a reply to agent {turn.name!r} is incomplete: its finish reason is {reply.finish_reason!r}")
     return outcome.model_copy(update={"usage": reply.usage, "detail": {**detail, **outcome.detail}, "warnings": warnings})
 
 
-def _another(turn: ModelTurn, reply: llm.Reply, said: ParsedReply, known: Sequence[ToolSchema]) -> ModelRound | None:
-    """Why the model is asked again, and what it is told: it called tools, said nothing, or not what was asked for. None if it answered."""
-    if said.calls and not turn.is_closing:
+def _another_round(turn: ModelTurn, reply: llm.Reply, parsed: ParsedReply, known: Sequence[ToolSchema]) -> ModelRound | None:
+    """Return the next round after a reply with calls, without text, or with an invalid answer; None if the model answered."""
+    if parsed.calls and not turn.is_closing:
         names = [tool.name for tool in known]
-        calls = tuple(_without_workflow(resolve(call, names)) for call in said.calls)
-        is_over = turn.count("calls") + 1 >= turn.most_tool_rounds
-        return ModelRound(calls=calls, note=followup_prompts.rounds_over(turn.most_tool_rounds) if is_over else "")
-    if _is_empty(said.response):
+        calls = tuple(_without_workflow(resolve(call, names)) for call in parsed.calls)
+        is_last = turn.count("calls") + 1 >= turn.max_tool_rounds
+        return ModelRound(calls=calls, note=followup_prompts.rounds_exhausted(turn.max_tool_rounds) if is_last else "")
+    if _is_empty(parsed.response):
         if not isinstance(turn.instruction, AgenticStep) or turn.is_closing:
             return None
-        is_over = turn.count("nudge") + 1 >= turn.most_steps
-        return ModelRound(kind="nudge", note=followup_prompts.steps_over(turn.most_steps) if is_over else followup_prompts.nudge())
-    if turn.shape is None or (fault := turn.shape.fault_of(said, reply.text)) is None:
+        is_last = turn.count("nudge") + 1 >= turn.max_steps
+        note = followup_prompts.steps_exhausted(turn.max_steps) if is_last else followup_prompts.empty_reply()
+        return ModelRound(kind="nudge", note=note)
+    if turn.validator is None or (fault := turn.validator.fault_of(parsed, reply.text)) is None:
         return None
-    trials = turn.shape.output.trials
+    trials = turn.validator.output.trials
     if turn.count("correction") >= trials:
-        raise StepError(f"the model's reply is not what was asked for, after {trials} corrections: {fault}", code="bad_reply")
+        raise StepError(f"the model's reply is invalid after {trials} corrections: {fault}", code="bad_reply")
     return ModelRound(kind="correction", note=followup_prompts.correction(fault))
 
 
-def _round(turn: ModelTurn, done: ModelRound) -> Outcome:
-    """The outcome of a turn that another follows."""
+def _expanded(turn: ModelTurn, done: ModelRound) -> Outcome:
+    """Return the outcome of a round that expands to its tool calls and the next round."""
     begun = turn.context.begun
     calls = [
         tool_step(f"{begun.step_id}/t{number}", call.name, call.arguments or {}, turn.context.definitions)
@@ -99,13 +101,14 @@ def _round(turn: ModelTurn, done: ModelRound) -> Outcome:
     return Outcome(output=done.to_json(), fragment=fragment)
 
 
-def _end(turn: ModelTurn, said: ParsedReply, last: ModelRound) -> Outcome:
-    """The answer."""
-    if _is_empty(said.response):
+def _answered(turn: ModelTurn, parsed: ParsedReply, last: ModelRound) -> Outcome:
+    """Return the outcome of the last round: the answer."""
+    if _is_empty(parsed.response):
         if not turn.is_closing:
-            raise StepError(f"the model of agent {turn.name!r} answered nothing", code="model_empty", retryable=True)
-        raise StepError(f"agent {turn.name!r} gave no answer within its {turn.bound}", code="exhausted")
-    output = turn.shape.parsed(said, last.reply) if turn.shape else said.response
+            raise StepError(f"the model of agent {turn.name!r} gave an empty reply", code="model_empty", retryable=True)
+        used_up = f"{turn.max_steps} steps" if turn.count("nudge") >= turn.max_steps else f"{turn.max_tool_rounds} rounds of tool calls"
+        raise StepError(f"agent {turn.name!r} gave no answer within its {used_up}", code="exhausted")
+    output = turn.validator.parsed(parsed, last.reply) if turn.validator else parsed.response
     if not isinstance(turn.instruction, AgenticStep):
         return Outcome(output=output)
     result = agentic_result(
@@ -114,11 +117,11 @@ def _end(turn: ModelTurn, said: ParsedReply, last: ModelRound) -> Outcome:
     return Outcome(output=output, detail={"agentic": result})
 
 
-def _as_it_came(turn: ModelTurn) -> str:
-    """The reply that called tools, and what they gave, without asking the model again. Source: LangSwarm, `response_mode: streaming`."""
+def _streaming_output(turn: ModelTurn) -> str:
+    """Return the last reply and the results of its calls, without another model call. Source: LangSwarm, `response_mode: streaming`."""
     last, answers = turn.rounds[-1], turn.answers[-1]
-    said = calls_of(last.reply).response
-    parts = [said if isinstance(said, str) else to_json(said)]
+    response = calls_of(last.reply).response
+    parts = [response if isinstance(response, str) else to_json(response)]
     for call, answer in zip(last.calls, answers, strict=True):
         error = call.fault or answer.error
         parts.append(f"Tool error: {error}" if error else f"[Tool executed successfully]\n\n{to_json(answer.value)}")
@@ -133,10 +136,11 @@ def _is_empty(response: JsonValue) -> bool:
     return response is None or (isinstance(response, str) and not response.strip())
 
 
-def _odd(turn: ModelTurn) -> Iterator[str]:
-    """What is to be said of an instruction once."""
-    what = f"instruction {turn.number + 1} of agent {turn.name!r}"
+def _instruction_warnings(turn: ModelTurn) -> Iterator[str]:
+    """Yield the warnings of an instruction, which the first round records."""
+    subject = f"instruction {turn.number + 1} of agent {turn.name!r}"
     if not turn.uses_input:
-        yield f"{what} has no {{input}}, so its input is not used"
-    for name in turn.forgotten:
-        yield f"{what}: nothing is remembered under {{{name}}}, so it is left empty"
+        yield f"{subject} has no {{input}}, so its input is not used"
+    for name, text in turn.memory.items():
+        if text is None:
+            yield f"{subject}: there is no memory {{{name}}}, so it is left empty"

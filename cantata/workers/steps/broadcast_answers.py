@@ -1,4 +1,4 @@
-"""Merges what the agents of a broadcast said."""
+"""The answers of a broadcast team: collected, or merged by a synthesizer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cantata.workers.runtime.step_context import StepContext
 
 
 async def team_synthesize(context: StepContext) -> Outcome:
-    """Merges a broadcast's answers; if the model fails for good, the answers stand as they are, with a warning."""
+    """Merge a broadcast's answers with a model; if it fails for good, return the answers unmerged, with a warning."""
     synthesizer = context.definitions.teams[context.text_param("team")].synthesizer
     if synthesizer is None:
         raise StepError("the team has no synthesizer", code="internal")
@@ -31,20 +31,20 @@ async def team_synthesize(context: StepContext) -> Outcome:
     except ModelError as error:
         if error.retryable and context.begun.failures < context.begun.spec.retries:
             raise
-        told = f"the synthesizer failed, so the answers stand unmerged: {error}"
-        return Outcome(output=to_json(responses), warnings=(*warnings, told), detail={"unmerged": str(error)})
+        warning = f"the synthesizer failed, so the answers are not merged: {error}"
+        return Outcome(output=to_json(responses), warnings=(*warnings, warning), detail={"unmerged": str(error)})
     detail: dict[str, JsonValue] = {"model": reply.model, "finish": reply.finish_reason, "prompt": prompt_record.recorded(messages)}
     return Outcome(output=reply.text, usage=reply.usage, warnings=warnings, detail=detail)
 
 
 def team_collect(context: StepContext) -> Outcome:
-    """Gathers a broadcast's answers as a JSON object in text."""
+    """Collect a broadcast's answers as a JSON object in text."""
     responses, warnings = responses_of(context)
     return Outcome(output=to_json(responses), warnings=warnings)
 
 
 def responses_of(context: StepContext) -> tuple[dict[str, JsonValue], tuple[str, ...]]:
-    """Each agent's answer, or "Error: …", in declared order, and warnings for those that failed or came late.
+    """Return each agent's answer, or "Error: …", in declared order, and warnings for those that failed or missed the deadline.
 
     Raises StepError if none answered.
     """
@@ -59,6 +59,6 @@ def responses_of(context: StepContext) -> tuple[dict[str, JsonValue], tuple[str,
             errors[name] = error["message"]
         responses[name] = f"Error: {error['message']}" if error else context.begun.inputs.get(name)
     if len(errors) == len(members):
-        said = "; ".join(f"{name}: {message}" for name, message in errors.items())
-        raise StepError(f"every agent of the team failed: {said}", code="all_failed")
+        messages = "; ".join(f"{name}: {message}" for name, message in errors.items())
+        raise StepError(f"every agent of the team failed: {messages}", code="all_failed")
     return responses, tuple(f"agent {name!r} is missing: {message}" for name, message in errors.items())

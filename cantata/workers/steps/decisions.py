@@ -1,4 +1,4 @@
-"""Steps that only decide or lay out work: planning, branches, maps, gathers. Any worker does them in place."""
+"""Steps that only decide or expand: planning, branches, maps, gathers. Any worker executes them in place."""
 
 from __future__ import annotations
 
@@ -19,37 +19,35 @@ from cantata.workers.runtime.step_context import StepContext, placeholder_values
 
 
 def run_start(context: StepContext) -> Outcome:
-    """Plans the run."""
+    """Plan the run."""
     return plan_run(context.begun.run_kind, context.begun.inputs["@request"], context.definitions)
 
 
 def chain_branch(context: StepContext) -> Outcome:
-    """Takes one side; a side that points back grows another round."""
-    holds = context.is_true(context.text_param("condition"))
-    side = "true" if holds else "false"
+    """Take one side of a branch; a side that points back expands to another round of the loop."""
+    is_true = context.is_true(context.text_param("condition"))
+    side = "true" if is_true else "false"
     loop = cast("dict[str, JsonValue] | None", context.params.get("loop"))
-    if loop is None:
-        return Outcome(output=holds, takes=("done", side))
-    if loop["side"] != side:
-        return Outcome(output=holds, takes=("done", side))
-    most, done = int(cast(int, loop["max_iterations"])), split(context.begun.step_id)[1][-1]
-    if done >= most:
-        raise StepError(f"the loop went round {done} times, which is its max_iterations, and would go on", code="max_iterations")
+    if loop is None or loop["side"] != side:
+        return Outcome(output=is_true, takes=("done", side))
+    max_iterations, done = int(cast(int, loop["max_iterations"])), split(context.begun.step_id)[1][-1]
+    if done >= max_iterations:
+        raise StepError(f"the loop ran {done} times, which is its max_iterations, and did not end", code="max_iterations")
     round_again = expansion.expand_loop(
         _nodes(context, str(loop["chain"])), context.definitions, branch_step_id=context.begun.step_id, spec=context.begun.spec
     )
-    return Outcome(output=holds, fragment=round_again)
+    return Outcome(output=is_true, fragment=round_again)
 
 
 def _nodes(context: StepContext, chain: str) -> Sequence[ChainNode]:
-    """The nodes of a named chain, or of the request itself."""
+    """Return the nodes of a named chain, or of the request itself."""
     if chain:
         return context.definitions.chains[chain].nodes
     return ChainRequest.model_validate_json(context.process.ledger.runs.request_of(context.begun.run_id)[1]).nodes
 
 
 def chain_map(context: StepContext) -> Outcome:
-    """Grows a step for each item, and a gather."""
+    """Expand to a step for each item, and a gather."""
     text = context.text_param("items")
     items = context.evaluate(text)
     if items is None:
@@ -62,7 +60,7 @@ def chain_map(context: StepContext) -> Outcome:
 
 
 def chain_gather(context: StepContext) -> Outcome:
-    """Gathers a map's results in the order of its items."""
+    """Gather a map's results in the order of its items."""
     of, count = context.text_param("of"), int(cast(int, context.params["items"]))
     ids = context.process.ledger.reader.answering(context.begun.run_id, [f"{of}/{i}" for i in range(count)])
     texts = context.process.ledger.reader.outputs(context.begun.run_id, ids)
@@ -70,7 +68,7 @@ def chain_gather(context: StepContext) -> Outcome:
 
 
 def chain_run(context: StepContext) -> Outcome:
-    """Lays out a nested chain."""
+    """Expand to a nested chain."""
     name = context.text_param("chain")
     chain = context.definitions.chains[name]
     graph = expansion.expand_chain(chain.nodes, chain.entry_node, context.definitions, parent=context.begun.step_id, chain=name)
@@ -78,7 +76,7 @@ def chain_run(context: StepContext) -> Outcome:
 
 
 def chain_end(context: StepContext) -> Outcome:
-    """Ends a nested chain: its one answer, or the output of the one terminal that ran, or an object of several."""
+    """Return the output of a nested chain: its one answer, or the output of the one terminal that ran, or an object of several."""
     answers = cast("dict[str, str]", context.params.get("answers") or {})
     given = {name: context.evaluate(text) for name, text in answers.items()} or context.begun.inputs
     ran = {name: value for name, value in given.items() if value is not None}
@@ -86,7 +84,7 @@ def chain_end(context: StepContext) -> Outcome:
 
 
 def agent_run(context: StepContext) -> Outcome:
-    """Lays out an agent's instructions."""
+    """Expand to an agent's instructions."""
     name = context.text_param("agent")
     graph = agent_steps.expand_agent(
         name, context.definitions, parent=context.begun.step_id, spec=context.begun.spec, filling=placeholder_values(context)
@@ -95,7 +93,7 @@ def agent_run(context: StepContext) -> Outcome:
 
 
 def team_run(context: StepContext) -> Outcome:
-    """Lays out a team's work."""
+    """Expand to the steps of a team."""
     name = context.text_param("team")
     return Outcome(output=text_input(context), fragment=turn_plan.expand_team(name, context.definitions, parent=context.begun.step_id))
 

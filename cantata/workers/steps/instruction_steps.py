@@ -1,4 +1,4 @@
-"""What stands between the prompts of an agent: functions, chainbreakers, and the end of its row."""
+"""The steps between the prompts of an agent: functions, chainbreakers, and the end of its instructions."""
 
 from __future__ import annotations
 
@@ -16,43 +16,43 @@ from cantata.models.values import JsonValue, Usage
 from cantata.planning.turns.agent_steps import STOP
 from cantata.state.ledger.encoding import to_json
 from cantata.workers.code.config_folder import local_folder
-from cantata.workers.models.dialects.conversation import cut
+from cantata.workers.models.dialects.conversation import truncated
 from cantata.workers.runtime.step_context import StepContext, text_input
 from cantata.workers.tools import functions
 from cantata.workers.tools.schemas import signature_of
 
 
 def agent_function(context: StepContext) -> Outcome:
-    """Calls a function with the text before it, or with nothing if it takes none; what it gives is text."""
+    """Call a function with the text before it, or without arguments if it has no parameters; its output is text."""
     instruction = _agent(context).instructions[_number(context)]
     assert isinstance(instruction, FunctionStep)
     function = functions.load(instruction.function, local_folder(context.definitions.folder))
     signature = signature_of(function)
     given = [text_input(context)] if signature is None or signature.parameters else []
-    answer = functions.call(context, instruction.function, partial(function, *given), {})
-    return Outcome(output=answer if isinstance(answer, str) else str(answer), usage=Usage(tool_calls=1))
+    output = functions.call(context, instruction.function, partial(function, *given), {})
+    return Outcome(output=output if isinstance(output, str) else str(output), usage=Usage(tool_calls=1))
 
 
 def agent_break(context: StepContext) -> Outcome:
-    """Asks the chainbreakers, in order, whether the row ends here; the first that says so may put its own output in place."""
+    """Call the chainbreakers in order; the first that stops the instructions may replace their output."""
     agent, number = _agent(context), _number(context)
     output = text_input(context)
     info: dict[str, JsonValue] = {
-        "step": number + 1, "input": _shown_input(agent.instructions[number], context.begun.inputs.get("@input")), "output": output,
+        "step": number + 1, "input": _recorded_input(agent.instructions[number], context.begun.inputs.get("@input")), "output": output,
         "type": _type_of(agent.instructions[number]),
     }  # fmt: skip
     warnings: list[str] = []
     for name in agent.chainbreakers:
-        stop, reason, replaced = _ask(context, name, (number + 1, output, info), warnings) or (False, "", None)
+        stop, reason, replaced = _call_breaker(context, name, (number + 1, output, info), warnings) or (False, "", None)
         if stop:
-            detail: dict[str, JsonValue] = {"breaker": name, "reason": str(reason), "original": cut(output)}
+            detail: dict[str, JsonValue] = {"breaker": name, "reason": str(reason), "original": truncated(output)}
             context.process.ledger.runs.append_event(context.begun.run_id, "break", step_id=context.begun.step_id, detail=detail)
             return Outcome(output=output if replaced is None else str(replaced), takes=(STOP,), warnings=tuple(warnings))
     return Outcome(output=output, warnings=tuple(warnings))
 
 
 def agent_end(context: StepContext) -> Outcome:
-    """Ends a row: the output of the last instruction that ran, or the list of all if the agent shows its full history."""
+    """End an agent: return the output of the last instruction that ran, or the list of all if the agent has `full_history`."""
     agent = _agent(context)
     ledger, run_id = context.process.ledger, context.begun.run_id
     done, ends = (cast("list[str]", context.params[key]) for key in ("done", "ends"))
@@ -71,14 +71,14 @@ def agent_end(context: StepContext) -> Outcome:
 
 
 def _history(agent: Agent, text: str, texts: Sequence[str]) -> list[dict[str, JsonValue]]:
-    """What was given to each instruction and what came of it; the initial input is step 0."""
+    """Return the input and the output of each instruction; the initial input is step 0."""
     entries: list[dict[str, JsonValue]] = [{"step": 0, "input": text, "output": text, "type": "initial"}]
     models = iter(agent.models * len(texts) if len(agent.models) == 1 else agent.models)
     before = text
     for number, (instruction, output) in enumerate(zip(agent.instructions, texts, strict=False)):
         entry: dict[str, JsonValue] = {
             "step": number + 1,
-            "input": _shown_input(instruction, before),
+            "input": _recorded_input(instruction, before),
             "output": output,
             "type": _type_of(instruction),
         }
@@ -93,13 +93,13 @@ def _params_of(entry: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
     return {key: entry[key] for key in ("model_params",) if key in entry}
 
 
-def _ask(context: StepContext, name: str, arguments: tuple[Any, ...], warnings: list[str]) -> tuple[Any, Any, Any] | None:
-    """What a chainbreaker says; None, with a warning, if it cannot be asked or says nothing that can be understood."""
+def _call_breaker(context: StepContext, name: str, arguments: tuple[Any, ...], warnings: list[str]) -> tuple[Any, Any, Any] | None:
+    """Return the triple of a chainbreaker; None, with a warning, if it cannot be called or returns something else."""
     try:
         breaker = functions.load(name, local_folder(context.definitions.folder))
         count = len(inspect.signature(breaker).parameters)
         if count not in (2, 3):
-            warnings.append(f"chainbreaker {name} takes {count} arguments, not (step, output) or (step, output, info); it is left out")
+            warnings.append(f"chainbreaker {name} takes {count} arguments, not (step, output) or (step, output, info); it is ignored")
             return None
         answer = breaker(*arguments[:count])
         if inspect.iscoroutine(answer):
@@ -132,7 +132,7 @@ def _type_of(instruction: Instruction) -> str:
     return "agentic_step" if isinstance(instruction, AgenticStep) else "chain"
 
 
-def _shown_input(instruction: Instruction, before: JsonValue) -> JsonValue:
+def _recorded_input(instruction: Instruction, before: JsonValue) -> JsonValue:
     if isinstance(instruction, MemoryStep):
         return f"Function: memory of {instruction.memory}"
     return f"Function: {instruction.function.partition(':')[2]}" if isinstance(instruction, FunctionStep) else before

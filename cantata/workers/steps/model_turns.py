@@ -1,4 +1,4 @@
-"""One turn of a model within an agent's instruction: what it was told before, what it may call, what it is asked."""
+"""A model's turn within an agent's instruction: the rounds so far, the tools it may call, and the messages it receives."""
 
 from __future__ import annotations
 
@@ -38,96 +38,88 @@ JSON_TOOLS = (
 
 @dataclass(frozen=True)
 class ModelTurn:
-    """A model turn, and the rounds of its instruction so far."""
+    """A round of a model to be executed, and the rounds of its instruction before."""
 
     context: StepContext
     rounds: tuple[ModelRound, ...]
     answers: tuple[tuple[ToolResult, ...], ...]
     memory: Mapping[str, str | None] = field(default_factory=dict)
-    """What the placeholders of its templates name, as it was in the first round."""
-    said_before: Sequence[HistoryEntry] = ()
-    """What its model is told of the session's conversation."""
+    """The memories that placeholders of its templates name, as they were in the first round."""
+    session_entries: Sequence[HistoryEntry] = ()
+    """The entries of the session's conversation that its model sees."""
 
     @classmethod
     def read(cls, context: StepContext) -> ModelTurn:
-        """What the ledger knows of the rounds before this turn."""
+        """Read the rounds before this one from the ledger."""
         base, number = str(context.params.get("base") or context.begun.step_id), int(cast(int, context.params.get("round", 0)))
         ledger, run_id = context.process.ledger, context.begun.run_id
         ids = [base if i == 0 else f"{base}/r{i}" for i in range(number)]
         rounds = tuple(ModelRound.from_json(json.loads(text)) for text in ledger.reader.outputs(run_id, ids) if text)
         calls = [f"{step_id}/t{i}" for step_id, done in zip(ids, rounds, strict=True) for i in range(len(done.calls))]
-        came = (
-            dict(zip(calls, map(_answer, ledger.reader.outputs(run_id, calls), ledger.reader.infos(run_id, calls)), strict=True))
+        results = (
+            dict(zip(calls, map(_result_of, ledger.reader.outputs(run_id, calls), ledger.reader.infos(run_id, calls)), strict=True))
             if calls
             else {}
         )
-        answers = tuple(tuple(came[f"{step_id}/t{i}"] for i in range(len(done.calls))) for step_id, done in zip(ids, rounds, strict=True))
+        answers = tuple(
+            tuple(results[f"{step_id}/t{i}"] for i in range(len(done.calls))) for step_id, done in zip(ids, rounds, strict=True)
+        )
         turn = cls(context, rounds, answers)
         memory = rounds[0].memory if rounds else memory_access.recall(context, turn._templates())
-        return replace(turn, memory=memory, said_before=session_history.shown_to_agent(context))
+        return replace(turn, memory=memory, session_entries=session_history.visible_to_agent(context))
 
     @property
     def name(self) -> str:
-        """The agent's."""
+        """The agent's name."""
         return self.context.text_param("agent")
 
     @cached_property
     def agent(self) -> Agent:
-        """Who asks."""
+        """The agent's definition."""
         return self.context.definitions.agents[self.name]
 
     @cached_property
     def number(self) -> int:
-        """Of the instruction, from 0."""
+        """The number of the instruction, from 0."""
         return int(cast(int, self.context.params.get("turn", 0)))
 
     @cached_property
     def instruction(self) -> str | PromptStep | AgenticStep:
-        """What is asked for."""
+        """The instruction that the model executes."""
         instruction = self.agent.instructions[self.number]
         assert not isinstance(instruction, FunctionStep | MemoryStep | NestedStep)
         return instruction
 
     @property
-    def is_last(self) -> bool:
-        """Whether what it gives is the agent's answer."""
-        return self.number == len(self.agent.instructions) - 1
-
-    @property
     def is_streamed(self) -> bool:
-        """Whether events tell of a reply while it comes. A streamed call takes three times the processor time, so chains go without."""
+        """Whether the reply is published while it comes. A streamed call takes three times the processor time, so chains do without."""
         return self.context.begun.run_kind == "turn" if self.agent.stream is None else self.agent.stream
 
-    # --- bounds -----------------------------------------------------------------------------------------------------
+    # --- limits -----------------------------------------------------------------------------------------------------
 
     @property
-    def most_tool_rounds(self) -> int:
-        """How often its model may call tools."""
+    def max_tool_rounds(self) -> int:
+        """The number of rounds in which the model may call tools."""
         return self.instruction.max_tool_rounds if isinstance(self.instruction, AgenticStep) else self.agent.max_tool_rounds
 
     @property
-    def most_steps(self) -> int:
-        """How often its model may reply with nothing."""
+    def max_steps(self) -> int:
+        """The number of empty replies that the model may give."""
         return self.instruction.max_internal_steps if isinstance(self.instruction, AgenticStep) else 1
 
     def count(self, kind: str) -> int:
-        """How many rounds there were of a kind."""
+        """Return the number of rounds of a kind so far."""
         return sum(each.kind == kind for each in self.rounds)
 
     @property
     def is_closing(self) -> bool:
         """Whether the model must answer now, because its rounds or steps are used up."""
-        return self.count("calls") >= self.most_tool_rounds or self.count("nudge") >= self.most_steps
+        return self.count("calls") >= self.max_tool_rounds or self.count("nudge") >= self.max_steps
 
-    @property
-    def bound(self) -> str:
-        """What is used up, in words."""
-        return f"{self.most_steps} steps" if self.count("nudge") >= self.most_steps else f"{self.most_tool_rounds} rounds of tool calls"
-
-    # --- what is asked ----------------------------------------------------------------------------------------------
+    # --- the request ------------------------------------------------------------------------------------------------
 
     def models(self) -> list[Model]:
-        """The model to ask, and those to ask when it fails for good."""
+        """Return the model to call, and its fallbacks."""
         definitions, agent, instruction = self.context.definitions, self.agent, self.instruction
         params: Mapping[str, JsonValue] = {}
         if isinstance(instruction, AgenticStep):
@@ -141,11 +133,11 @@ class ModelTurn:
         return [model.model_copy(update={"params": {**model.params, **own}}) for model in definitions.with_fallbacks(first)]
 
     def _examples(self) -> dict[str, JsonValue]:
-        shown: list[JsonValue] = [{"text": example.input, "label": example.output} for example in self.agent.examples]
-        return {"examples": shown} if shown else {}
+        examples: list[JsonValue] = [{"text": example.input, "label": example.output} for example in self.agent.examples]
+        return {"examples": examples} if examples else {}
 
     async def tools(self) -> tuple[ToolSchema, ...]:
-        """What its model may call."""
+        """Return the schemas of the tools that the model may call."""
         known = self.context.definitions.tools
         folder = local_folder(self.context.definitions.folder)
         found: list[ToolSchema] = []
@@ -153,7 +145,7 @@ class ModelTurn:
             server, method = mcp_tool(name, known) or (name, "*")
             tool = known[server]
             if tool.mcp is None:
-                found.append(await asyncio.to_thread(_described, name, tool, folder))
+                found.append(await asyncio.to_thread(_function_schema, name, tool, folder))
                 continue
             wanted = [each for each in await mcp.list_tools(server, tool.mcp, folder=folder) if method in ("*", each.name)]
             if not wanted:
@@ -162,47 +154,42 @@ class ModelTurn:
         return tuple({tool.name: tool for tool in found}.values())
 
     def _templates(self) -> list[str]:
-        """The texts whose placeholders may name memories."""
-        shown = self.agent.instructions[: self.number] if "@first" in self.context.begun.inputs else []
-        return [self.agent.system or "", *map(template, [*shown, self.instruction])]
+        """Return the texts whose placeholders may name memories."""
+        earlier = self.agent.instructions[: self.number] if "@first" in self.context.begun.inputs else []
+        return [self.agent.system or "", *map(template, [*earlier, self.instruction])]
 
     @cached_property
-    def _fillings(self) -> dict[str, str]:
+    def _placeholders(self) -> dict[str, str]:
         return {**{name: text or "" for name, text in self.memory.items()}, **placeholder_values(self.context)}
-
-    @property
-    def forgotten(self) -> list[str]:
-        """The placeholders that name memories which are not there."""
-        return [name for name, text in self.memory.items() if text is None]
 
     @cached_property
     def _prompt(self) -> tuple[str, bool]:
-        return _asked(self.instruction, text_input(self.context), self._fillings)
+        return _prompt_of(self.instruction, text_input(self.context), self._placeholders)
 
     @property
     def uses_input(self) -> bool:
-        """Whether the instruction has a place for its input."""
+        """Whether the instruction has a placeholder for its input."""
         return self._prompt[1]
 
     def messages(self, known: Sequence[ToolSchema]) -> list[Message]:
-        """The conversation so far."""
-        system = [templates.fill(self.agent.system or "", self._fillings)]
+        """Return the messages of the request, for a model that may call the `known` tools."""
+        system = [templates.fill(self.agent.system or "", self._placeholders)]
         mode = "minimal"
         if isinstance(self.instruction, AgenticStep):
             mode = self.instruction.history_mode
-            system.append(templates.fill(OBJECTIVE, {"objective": templates.fill(self.instruction.objective, self._fillings)}))
+            system.append(templates.fill(OBJECTIVE, {"objective": templates.fill(self.instruction.objective, self._placeholders)}))
         if self.agent.dialect == "json" and known and not self.is_closing:
-            system.append("\n".join([JSON_TOOLS, *(_line(tool) for tool in known)]))
-        if self.shape and known:  # not every provider takes tools and a schema at once
-            system.append(f"{ANSWER}\n{_json(self.shape.schema)}")
-        told = "\n\n".join(part for part in system if part)
-        base: list[Message] = [{"role": "system", "content": told}] if told else []
+            system.append("\n".join([JSON_TOOLS, *(_tool_line(tool) for tool in known)]))
+        if self.validator and known:  # not every provider takes tools and a schema at once
+            system.append(f"{ANSWER}\n{_json(self.validator.schema)}")
+        system_text = "\n\n".join(part for part in system if part)
+        base: list[Message] = [{"role": "system", "content": system_text}] if system_text else []
         first, *rest = [*self._earlier(), {"role": "user", "content": self._prompt[0]}]
-        base += [*history.as_messages(self.said_before, str(first["content"])), *rest]
+        base += [*history.as_messages(self.session_entries, str(first["content"])), *rest]
         return conversation(base, self.rounds, self.answers, mode=mode)  # type: ignore[arg-type]  # one of the three
 
     def _earlier(self) -> list[Message]:
-        """The agent's earlier instructions and what came of them, where it shows them."""
+        """Return the agent's earlier instructions and their outputs as messages, if the agent is configured to show them."""
         inputs = self.context.begun.inputs
         if "@first" not in inputs:
             return []
@@ -211,39 +198,39 @@ class ModelTurn:
         for number, instruction in enumerate(self.agent.instructions[: self.number]):
             output = inputs[f"@earlier/{number}"]
             if not isinstance(instruction, FunctionStep | MemoryStep | NestedStep):
-                asked, _ = _asked(instruction, _text(before), self._fillings)
-                messages += [{"role": "user", "content": asked}, {"role": "assistant", "content": _text(output)}]
+                prompt, _ = _prompt_of(instruction, _text(before), self._placeholders)
+                messages += [{"role": "user", "content": prompt}, {"role": "assistant", "content": _text(output)}]
             before = output
         return messages
 
-    # --- what is answered -------------------------------------------------------------------------------------------
+    # --- the answer -------------------------------------------------------------------------------------------------
 
     @cached_property
-    def shape(self) -> AnswerValidator | None:
-        """The shape that the answer must have, if it must have one."""
-        output = self.agent.output
-        return AnswerValidator(output, self.name, local_folder(self.context.definitions.folder)) if output and self.is_last else None
+    def validator(self) -> AnswerValidator | None:
+        """The validator of the answer; None if this is not the agent's last instruction, or the agent has no output schema."""
+        output, is_last = self.agent.output, self.number == len(self.agent.instructions) - 1
+        return AnswerValidator(output, self.name, local_folder(self.context.definitions.folder)) if output and is_last else None
 
 
-def _described(name: str, tool: Tool, folder: str | None) -> ToolSchema:
-    """What a model is told of a function: what the configuration says, else what its signature does."""
+def _function_schema(name: str, tool: Tool, folder: str | None) -> ToolSchema:
+    """Return the schema of a function: from the configuration, else from its signature."""
     if tool.parameters is not None:
         return ToolSchema(name=name, description=tool.description, parameters=tool.parameters)
     return schemas.schema_of(functions.load(str(tool.function), folder), tool, name)
 
 
-def _answer(output: str | None, info: Mapping[str, JsonValue]) -> ToolResult:
+def _result_of(output: str | None, info: Mapping[str, JsonValue]) -> ToolResult:
     error = cast("dict[str, str] | None", info.get("error"))
     if error:
         return ToolResult(error=error["message"])
     return ToolResult(value=json.loads(output) if output else None)
 
 
-def _asked(instruction: str | PromptStep | AgenticStep, text: str, remembered: Mapping[str, str]) -> tuple[str, bool]:
-    """What an instruction asks of a model, given its input and the memories it names, and whether it uses the input."""
+def _prompt_of(instruction: str | PromptStep | AgenticStep, text: str, placeholders: Mapping[str, str]) -> tuple[str, bool]:
+    """Return the prompt of an instruction for its input, and whether it uses the input."""
     if isinstance(instruction, AgenticStep):
         return text, True
-    return templates.instruct(template(instruction), text, remembered)
+    return templates.instruct(template(instruction), text, placeholders)
 
 
 def _text(value: JsonValue) -> str:
@@ -254,5 +241,5 @@ def _json(value: JsonValue) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _line(tool: ToolSchema) -> str:
+def _tool_line(tool: ToolSchema) -> str:
     return f"- {tool.name}: {tool.description or 'no description'} params: {_json(tool.parameters)}"

@@ -1,4 +1,4 @@
-"""Asks those who route: a model, or a function. What they say is the output of the step; `cantata/workers/steps/routing.py` reads it."""
+"""Router calls: a model or a function. The router's reply is the output of the step, which `cantata/workers/steps/routing.py` reads."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from cantata.workers.runtime.step_context import StepContext, as_text, text_inpu
 from cantata.workers.steps import session_history
 from cantata.workers.tools import functions
 
-LATE = frozenset({"timeout", "model_timeout"})
-"""The codes of errors that tell of a router which took too long."""
+TIMEOUT_CODES = frozenset({"timeout", "model_timeout"})
+"""The codes of errors of a router that took too long."""
 
 CORRECTION = "Your reply cannot be used: {fault}. Reply with JSON only: {form}"
 
 
 async def team_ask(context: StepContext) -> Outcome:
-    """Asks the model that routes; its reply is the output."""
+    """Call the routing model; its reply is the output."""
     team = _team(context)
     settings = team.router or Router()
     models = [_with_params(model, settings.params) for model in context.definitions.with_fallbacks(_model(context, settings))]
@@ -39,7 +39,7 @@ async def team_ask(context: StepContext) -> Outcome:
     try:
         reply = await call_models(context, models, messages, timeout_s=settings.timeout_s, schema=schema)
     except ModelError as error:
-        if error.code in LATE:  # it had its time: it is not tried again in the step, but decided upon
+        if error.code in TIMEOUT_CODES:  # it is not retried in this step: the next step decides
             raise StepError(f"the router took longer than its {settings.timeout_s:g} s", code="timeout") from error
         raise
     detail: dict[str, JsonValue] = {"model": reply.model, "finish": reply.finish_reason, "prompt": prompt_record.recorded(messages)}
@@ -47,34 +47,34 @@ async def team_ask(context: StepContext) -> Outcome:
 
 
 def team_call(context: StepContext) -> Outcome:
-    """Calls the function that routes with (user_input, history, agent_descriptions); what it gives is the output."""
+    """Call the routing function with (user_input, history, agent_descriptions); its result is the output."""
     team = _team(context)
     name = str((team.router or Router()).function)
     function = functions.load(name, local_folder(context.definitions.folder))
-    entries, _ = session_history.shown_to(context, History(), max_tokens=team.max_history_tokens)
-    told = [{"role": entry.role, "content": entry.content} for entry in entries]
-    answer = functions.call(context, name, partial(function, text_input(context), told, _descriptions(context)), {})
-    return Outcome(output=answer, usage=Usage(tool_calls=1))
+    entries, _ = session_history.visible_entries(context, History(), max_tokens=team.max_history_tokens)
+    messages = [{"role": entry.role, "content": entry.content} for entry in entries]
+    output = functions.call(context, name, partial(function, text_input(context), messages, _descriptions(context)), {})
+    return Outcome(output=output, usage=Usage(tool_calls=1))
 
 
 def _messages(context: StepContext, settings: Router) -> Sequence[Message]:
-    """What a routing model is asked; the second time also what it said, and what was wrong with it."""
+    """Return the messages to a routing model; the second time also its reply, and what was wrong with it."""
     team = _team(context)
-    entries, is_any = session_history.shown_to(context, History(), max_tokens=team.max_history_tokens)
+    entries, is_any = session_history.visible_entries(context, History(), max_tokens=team.max_history_tokens)
     text, last = text_input(context), context.begun.inputs.get("@last")
-    gaps = {
+    placeholders = {
         "user_input": text,
         "initial_user_request": as_text(context.begun.inputs.get("@request")),
         "last_step_output": choices.NO_STEP_YET if last is None else as_text(last),
         "history": history.as_lines(entries, is_any=is_any),
         "agent_details": choices.agent_details(_descriptions(context)),
     }
-    prompt = templates.fill(settings.template(team.strategy) or choices.DEFAULT_TEMPLATES[team.strategy], gaps)
+    prompt = templates.fill(settings.template(team.strategy) or choices.DEFAULT_TEMPLATES[team.strategy], placeholders)
     messages: list[Message] = [{"role": "user", "content": templates.instruct(str(settings.instructions[1]), prompt)[0]}]
     if "fault" in context.params:
-        said = context.begun.inputs.get("@reply")
+        reply = context.begun.inputs.get("@reply")
         correction = templates.fill(CORRECTION, {"fault": context.text_param("fault"), "form": choices.REPLY_FORMS[team.strategy]})
-        messages += [{"role": "assistant", "content": as_text(said)}] if said else []
+        messages += [{"role": "assistant", "content": as_text(reply)}] if reply else []
         messages.append({"role": "user", "content": correction})
     return messages
 

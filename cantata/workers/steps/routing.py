@@ -1,4 +1,4 @@
-"""Decides who answers in a turn: by rules, by a router's reply, one after the other; and by what answers say of the turn."""
+"""Decisions about the agent that answers a turn: by rules, a router's reply or rotation, and by the prefixes of answers."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from cantata.planning.turns.prefixes import prefix_of
 from cantata.planning.turns.routing import RoutingRound
 from cantata.state.sessions import rotation
 from cantata.workers.runtime.step_context import StepContext, text_input
-from cantata.workers.steps.routers import LATE
-from cantata.workers.steps.rule_choice import matched
+from cantata.workers.steps.routers import TIMEOUT_CODES
+from cantata.workers.steps.rule_choice import agent_by_rule
 
-NOBODY = "I couldn't determine which agent should handle your request."
+NO_AGENT = "I couldn't determine which agent should handle your request."
 NO_DECISION: Mapping[str, str] = {
     "single_agent_dispatch": "Sorry, an error occurred during agent selection: ",
     "static_plan": "Error: Could not determine execution plan. ",
     "dynamic_decomposition": "Sorry, an error occurred while determining the next step: ",
 }
-"""What a turn fails with if its router cannot be asked; what went wrong stands behind it. Source: PromptChain."""
+"""The beginning of the error of a turn whose router cannot be called. Source: PromptChain."""
 
-LAST_INPUT = 150  # characters of it that are told when the steps are used up
+MAX_QUOTED_CHARS = 150  # of the last input, in the error when the steps are used up
 
 
 def team_rules(context: StepContext) -> Outcome:
-    """Chooses an agent by the first rule that matches, else has the router asked."""
+    """Choose an agent by the first rule that matches, else expand to a call of the router."""
     now, team, text = RoutingRound.of(context.params), _team(context), text_input(context)
     warnings: list[str] = []
     for number in range(len(team.rules)):
-        agent = matched(context, team, number, text, warnings)
+        agent = agent_by_rule(context, team, number, text, warnings)
         if agent is not None:
             return _rules_chose(context, now, agent, {"source": "rules", "rule": number}, warnings)
     if team.default_agent and not routing.asks_router(team):
@@ -45,7 +45,7 @@ def team_rules(context: StepContext) -> Outcome:
 
 
 def team_route(context: StepContext) -> Outcome:
-    """Does what the router's reply says."""
+    """Carry out the router's decision."""
     now, team = RoutingRound.of(context.params), _team(context)
     error = _error_of_router(context)
     if error is not None:
@@ -58,7 +58,7 @@ def team_route(context: StepContext) -> Outcome:
 
 
 def team_reply(context: StepContext) -> Outcome:
-    """Reads what an agent's answer says of the turn: it is the answer, or what is to be done next."""
+    """Decide by the prefix of an agent's answer: it is the answer of the turn, or the input of the next agent."""
     now, team = RoutingRound.of(context.params), _team(context)
     answer = context.begun.inputs["@text"]
     prefix, rest = prefix_of(answer)
@@ -68,60 +68,60 @@ def team_reply(context: StepContext) -> Outcome:
     if "plan" in context.params:
         return _along_the_plan(context, now, answer, rest if prefix and rest else None).model_copy(update={"detail": detail})
     if team.strategy == "dynamic_decomposition" and "is_default" not in context.params:
-        following = replace(now, number=now.number + 1, last=_this(context))
+        following = replace(now, number=now.number + 1, last=_own_output(context))
         return Outcome(output=rest, fragment=routing.ask_router(following, context.definitions), detail=detail)
     if not prefix:
         return Outcome(output=answer, detail=detail)
     if now.number >= team.max_internal_steps:
-        return _exhausted(context, f"the last agent asked to go on with: {str(rest)[:LAST_INPUT]}", answer)
-    text = _this(context) if rest else now.text  # without an input: the same is routed again
+        return _exhausted(context, f"the last agent asked to go on with: {str(rest)[:MAX_QUOTED_CHARS]}", answer)
+    text = _own_output(context) if rest else now.text  # without an input: the same is routed again
     fragment = routing.next_routing_round(replace(now, number=now.number + 1, text=text), context.definitions)
     return Outcome(output=rest, fragment=fragment, detail=detail)
 
 
 def team_next(context: StepContext) -> Outcome:
-    """Chooses the agent whose turn it is."""
+    """Choose the next agent of the rotation."""
     begun, name = context.begun, context.text_param("team")
     agents = context.definitions.teams[name].agents
     step = f"{begun.run_id}|{begun.step_id}"
     number = rotation.take(context.process.ledger, tenant=begun.tenant, team=name, session=begun.session, step=step)
     agent = agents[number % len(agents)]
-    fragment = routing.run_next(name, agent, context.definitions, prefix=context.text_param("prefix"), asked=_this(context))
+    fragment = routing.run_next(name, agent, context.definitions, prefix=context.text_param("prefix"), asked=_own_output(context))
     return Outcome(output=text_input(context), fragment=fragment, detail={"chosen_agent": agent, "index": number})
 
 
-# --- what is decided ------------------------------------------------------------------------------------------------
+# --- outcomes -------------------------------------------------------------------------------------------------------
 
 
 def _rules_chose(context: StepContext, now: RoutingRound, agent: str, why: Mapping[str, JsonValue], warnings: Sequence[str]) -> Outcome:
-    """The outcome where nobody need be asked."""
-    fragment = routing.run_agent(now, agent, context.definitions, asked=_this(context), is_default=why["source"] == "default")
+    """Return the outcome where a rule or the default chose an agent."""
+    fragment = routing.run_agent(now, agent, context.definitions, asked=_own_output(context), is_default=why["source"] == "default")
     return Outcome(output=text_input(context), fragment=fragment, detail={"chosen_agent": agent, **why}, warnings=tuple(warnings))
 
 
 def _decided(context: StepContext, now: RoutingRound, choice: RouterDecision) -> Outcome:
-    """The outcome of a decision that can be used."""
+    """Return the outcome of a valid decision."""
     team, text = _team(context), text_input(context)
     asked = text if choice.asked is None else choice.asked
     detail: dict[str, JsonValue] = {"strategy": team.strategy, "source": "router", "refined": choice.asked is not None}
     if choice.answer is not None:
         return Outcome(output=choice.answer, detail={**detail, "next_action": "final_answer"})
     if team.strategy == "static_plan":
-        fragment = routing.run_plan(now, choice.agents, context.definitions, asked=_this(context))
+        fragment = routing.run_plan(now, choice.agents, context.definitions, asked=_own_output(context))
         return Outcome(output=asked, fragment=fragment, detail={**detail, "plan": list(choice.agents)})
     agent = choice.agents[0]
     if now.number > team.max_internal_steps:  # only where the router decides after each agent
         return _exhausted(context, f"the router would ask {agent!r} next", context.begun.inputs.get("@last"))
-    fragment = routing.run_agent(now, agent, context.definitions, asked=_this(context))
+    fragment = routing.run_agent(now, agent, context.definitions, asked=_own_output(context))
     return Outcome(output=asked, fragment=fragment, detail={**detail, "chosen_agent": agent})
 
 
 def _undecided(context: StepContext, now: RoutingRound, fault: str, code: str = "") -> Outcome:
-    """The outcome where the router gave nothing that can be used: it is asked once more, then the default agent answers, if any."""
+    """Return the outcome without a valid decision: the router is called once more, then the default agent answers, if there is one."""
     team, text = _team(context), text_input(context)
     is_model = not (team.router and team.router.function)
-    was_asked = not code or code in LATE  # and gave nothing, or nothing in time
-    if is_model and not now.again and was_asked:
+    was_called = not code or code in TIMEOUT_CODES  # without a valid decision, or too late
+    if is_model and not now.again and was_called:
         said = None if code else context.text_param("asked")
         fragment = routing.ask_router(replace(now, again=True), context.definitions, fault=fault, said=said)
         return Outcome(output=text, fragment=fragment, detail={"strategy": team.strategy, "fault": fault})
@@ -132,18 +132,18 @@ def _undecided(context: StepContext, now: RoutingRound, fault: str, code: str = 
             "strategy": team.strategy, "chosen_agent": team.default_agent, "source": "default", "refined": False, "fault": fault,
         }  # fmt: skip
         warning = f"the router did not decide, so {team.default_agent!r} answers: {fault}"
-        fragment = routing.run_agent(now, team.default_agent, context.definitions, asked=_this(context), is_default=True)
+        fragment = routing.run_agent(now, team.default_agent, context.definitions, asked=_own_output(context), is_default=True)
         return Outcome(output=text, fragment=fragment, detail=detail, warnings=(warning,))
-    said_nothing = team.strategy == "single_agent_dispatch" and was_asked
-    head = f"{NOBODY} (" if said_nothing else NO_DECISION[team.strategy]
-    raise StepError(f"{head}{fault}{')' if said_nothing else ''}", code="no_agent")
+    is_undetermined = team.strategy == "single_agent_dispatch" and was_called
+    head = f"{NO_AGENT} (" if is_undetermined else NO_DECISION[team.strategy]
+    raise StepError(f"{head}{fault}{')' if is_undetermined else ''}", code="no_agent")
 
 
 def _along_the_plan(context: StepContext, now: RoutingRound, answer: JsonValue, asked_again: JsonValue) -> Outcome:
-    """The outcome of a plan's agent: it is asked again, the next one has its turn, or the plan is at its end."""
+    """Return the outcome of a plan's agent: it is called again, the next one is called, or the plan has ended."""
     plan = cast("list[str]", context.params["plan"])
     position, run = (int(cast(int, context.params[key])) for key in ("position", "run"))
-    go_on = partial(routing.run_plan, now, plan, context.definitions, asked=_this(context))
+    go_on = partial(routing.run_plan, now, plan, context.definitions, asked=_own_output(context))
     if asked_again is not None and run < _team(context).max_internal_steps:
         return Outcome(output=asked_again, fragment=go_on(position=position, run=run + 1))
     if position + 1 < len(plan):
@@ -152,14 +152,14 @@ def _along_the_plan(context: StepContext, now: RoutingRound, answer: JsonValue, 
 
 
 def _exhausted(context: StepContext, why: str, last: JsonValue) -> Outcome:
-    """The outcome when no more agents may run; what the last one said is kept."""
-    most = _team(context).max_internal_steps
-    error = ErrorInfo(code="exhausted", message=f"[Info] Reached max internal steps ({most}); {why}", step=context.begun.step_id)
+    """Return the outcome when no more agents may run; it keeps the last answer."""
+    limit = _team(context).max_internal_steps
+    error = ErrorInfo(code="exhausted", message=f"[Info] Reached max internal steps ({limit}); {why}", step=context.begun.step_id)
     return Outcome(status="failed", error=error, detail={"last_output": last})
 
 
 def _error_of_router(context: StepContext) -> Mapping[str, str] | None:
-    """Why the router could not be asked, if it could not."""
+    """Return the error of the router's call; None if it replied."""
     (info,) = context.process.ledger.reader.infos(context.begun.run_id, [context.text_param("asked")])
     return cast("Mapping[str, str] | None", info.get("error"))
 
@@ -168,6 +168,6 @@ def _team(context: StepContext) -> Team:
     return context.definitions.teams[context.text_param("team")]
 
 
-def _this(context: StepContext) -> str:
-    """What refers to the output of this very step."""
+def _own_output(context: StepContext) -> str:
+    """Return the reference to the output of this step."""
     return f"{RAW}{context.begun.step_id}"

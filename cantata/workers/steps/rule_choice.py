@@ -1,4 +1,4 @@
-"""Asks the rules of a team whom they choose, before any model is asked."""
+"""Evaluation of a team's rules, before any model is called."""
 
 from __future__ import annotations
 
@@ -14,31 +14,34 @@ from cantata.workers.code.config_folder import local_folder
 from cantata.workers.runtime.step_context import StepContext
 from cantata.workers.tools import functions
 
-PATIENCE_S = 1.0
-"""How long one pattern may take. With some, a text makes `re` search for years, and nothing else runs in its process meanwhile."""
+PATTERN_TIMEOUT_S = 1.0
+"""The time-out of one pattern. With some patterns and texts, `re` would search for years and block its process."""
 
 
-def matched(context: StepContext, team: Team, number: int, text: str, warnings: list[str]) -> str | None:
-    """The agent that a rule chooses, if it chooses one. A rule that fails chooses nobody, and says so in `warnings`."""
+def agent_by_rule(context: StepContext, team: Team, number: int, text: str, warnings: list[str]) -> str | None:
+    """Return the agent that a rule chooses; None if it chooses none. A rule that fails chooses none, and adds to `warnings`."""
     rule = team.rules[number]
     try:
-        agent = (
-            rule.agent if rule.match is not None and _search(rule.match, text) else _called(context, rule, text) if rule.function else None
-        )
+        agent: Any = None
+        if rule.match is not None and _search(rule.match, text):
+            agent = rule.agent
+        elif rule.function:
+            agent = _call_function(context, rule, text)
     except TimeoutError:
-        warnings.append(f"rule {number + 1} chooses nobody: its pattern {rule.match!r} searched this text for more than {PATIENCE_S:g} s")
+        fault = f"its pattern {rule.match!r} searched this text for more than {PATTERN_TIMEOUT_S:g} s"
+        warnings.append(f"rule {number + 1} chooses no agent: {fault}")
         return None
     except Exception as error:  # noqa: BLE001  # whatever a user's function raises
-        warnings.append(f"rule {number + 1} ({rule.function}) chooses nobody: {type(error).__name__}: {error}")
+        warnings.append(f"rule {number + 1} ({rule.function}) chooses no agent: {type(error).__name__}: {error}")
         return None
     if not agent or agent in team.agents:
         return agent or None
-    warnings.append(f"rule {number + 1} ({rule.function}) chooses {agent!r}, which is no agent of the team")
+    warnings.append(f"rule {number + 1} ({rule.function}) chooses {agent!r}, which is not an agent of the team")
     return None
 
 
 def _search(pattern: str, text: str) -> bool:
-    return _compiled(pattern).search(text, timeout=PATIENCE_S, concurrent=True) is not None
+    return _compiled(pattern).search(text, timeout=PATTERN_TIMEOUT_S, concurrent=True) is not None
 
 
 @lru_cache(maxsize=512)
@@ -46,7 +49,7 @@ def _compiled(pattern: str) -> Any:
     return regex.compile(pattern)
 
 
-def _called(context: StepContext, rule: TeamRule, text: str) -> Any:
+def _call_function(context: StepContext, rule: TeamRule, text: str) -> Any:
     answer = functions.load(str(rule.function), local_folder(context.definitions.folder))(text)
     if inspect.iscoroutine(answer):
         answer = asyncio.run_coroutine_threadsafe(answer, context.process.loop()).result()

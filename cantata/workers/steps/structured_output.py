@@ -1,4 +1,4 @@
-"""Holds an agent's answer against the shape that was asked for: a JSON schema, or a pydantic model."""
+"""Validation of an agent's answer against its output schema: a JSON schema, or a pydantic model."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from cantata.planning import json_repair
 from cantata.workers.models.dialects.call_parsing import ParsedReply
 from cantata.workers.tools import functions
 
-MOST_FAULTS = 5  # that a model is told at once
-LONGEST_FAULT = 300  # characters: a validator repeats what it refuses
+MAX_FAULTS = 5  # in one message to the model
+MAX_FAULT_CHARS = 300  # a validator quotes the value that it refuses
 
 
 @dataclass(frozen=True)
 class AnswerValidator:
-    """What an agent's answer must be."""
+    """Parses and validates the answer of an agent."""
 
     output: OutputSchema
     agent: str
@@ -33,33 +33,33 @@ class AnswerValidator:
 
     @cached_property
     def schema(self) -> dict[str, JsonValue]:
-        """As a JSON schema. Raises StepError if what is declared is none."""
+        """The JSON schema of the answer. Raises StepError if the declared one is not valid."""
         declared = self.output.json_schema
         if declared is None:
             return cast("dict[str, JsonValue]", self._model.model_json_schema())
         try:
             Draft202012Validator.check_schema(declared)
         except SchemaError as error:
-            said = _cut(error.message)
-            raise StepError(f"'output.schema' of agent {self.agent!r} is no JSON schema: {said}", code="bad_schema") from error
+            fault = _truncated(error.message)
+            raise StepError(f"'output.schema' of agent {self.agent!r} is not a JSON schema: {fault}", code="bad_schema") from error
         return declared
 
-    def fault_of(self, said: ParsedReply, text: str) -> str | None:
-        """What is wrong with an answer, for the model; None if it is what was asked for."""
+    def fault_of(self, reply: ParsedReply, text: str) -> str | None:
+        """Return what is wrong with an answer, as a message for the model; None if it is valid."""
         try:
-            self.parsed(said, text)
+            self.parsed(reply, text)
         except ValueError as error:
             return str(error)
         return None
 
-    def parsed(self, said: ParsedReply, text: str) -> JsonValue:
-        """The answer as the JSON that was asked for: the whole reply, or its `response`. Raises ValueError with what is wrong."""
+    def parsed(self, reply: ParsedReply, text: str) -> JsonValue:
+        """Return the valid JSON of an answer: the whole reply, or its `response`. Raises ValueError if neither is valid."""
         try:
             return self._checked(_json_in(text))
         except ValueError:
-            if said.response == text:
+            if reply.response == text:
                 raise
-            return self._checked(_json_in(said.response) if isinstance(said.response, str) else said.response)
+            return self._checked(_json_in(reply.response) if isinstance(reply.response, str) else reply.response)
 
     def _checked(self, value: JsonValue) -> JsonValue:
         if self.output.json_schema is None:
@@ -77,12 +77,12 @@ class AnswerValidator:
         name = str(self.output.model_class)
         found: Any = functions.load(name, self.folder)
         if not (isinstance(found, type) and issubclass(found, BaseModel)):
-            raise StepError(f"{name} is no pydantic model", code="bad_output_class")
+            raise StepError(f"{name} is not a pydantic model", code="bad_output_class")
         return found
 
 
 def _json_in(text: str) -> JsonValue:
-    """The JSON that a reply is, or the one object in it. Raises ValueError."""
+    """Return the JSON of a text: all of it, or the one object in it. Raises ValueError."""
     try:
         return cast(JsonValue, json.loads(text, parse_constant=_refuse_constant))
     except (ValueError, RecursionError) as error:
@@ -93,13 +93,13 @@ def _json_in(text: str) -> JsonValue:
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")
 
 
 def _refuse(faults: Sequence[tuple[str, str]]) -> NoReturn:
-    told = [_cut(f"{place or 'the reply'}: {message}") for place, message in faults[:MOST_FAULTS]]
-    raise ValueError("; ".join([*told, *([f"and {len(faults) - MOST_FAULTS} more"] if len(faults) > MOST_FAULTS else [])]))
+    messages = [_truncated(f"{path or 'the reply'}: {message}") for path, message in faults[:MAX_FAULTS]]
+    raise ValueError("; ".join([*messages, *([f"and {len(faults) - MAX_FAULTS} more"] if len(faults) > MAX_FAULTS else [])]))
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= LONGEST_FAULT else f"{text[:LONGEST_FAULT]}…"
+def _truncated(text: str) -> str:
+    return text if len(text) <= MAX_FAULT_CHARS else f"{text[:MAX_FAULT_CHARS]}…"

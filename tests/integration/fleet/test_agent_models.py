@@ -130,7 +130,7 @@ def test_a_reply_that_was_cut_at_its_longest_is_the_answer_with_a_warning(desk: 
 
     result = desk.ask(agent())
 
-    assert (result.output, result.warnings) == ("and then", ["a reply to agent 'it' is not whole: the model stopped for 'length'"])
+    assert (result.output, result.warnings) == ("and then", ["a reply to agent 'it' is incomplete: its finish reason is 'length'"])
 
 
 def test_after_the_failure_of_a_later_round_only_that_round_is_asked_again(desk: Desk, client: EmbeddedClient) -> None:

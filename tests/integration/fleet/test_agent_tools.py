@@ -355,7 +355,7 @@ def test_a_schema_that_is_none_is_told_before_a_model_is_asked(desk: Desk) -> No
 
     assert desk.requests() == []
     assert result.error is not None
-    assert result.error.message == "'output.schema' of agent 'it' is no JSON schema: 'objct' is not valid under any of the given schemas"
+    assert result.error.message == "'output.schema' of agent 'it' is not a JSON schema: 'objct' is not valid under any of the given schemas"
 
 
 def test_an_agent_with_tools_is_told_the_schema_and_corrected_even_when_its_rounds_are_over(desk: Desk) -> None:

@@ -88,7 +88,7 @@ def test_a_tool_of_a_tenant_does_not_reach_another(desk: Desk, bank: MemoryBank)
     answer = run_tool(desk, "trespass", "ann", other="bob")
 
     assert answer.error is not None
-    assert "this is the memory of tenant 'ann', which does not lead to that of 'bob'" in answer.error.message
+    assert "this is the memory of tenant 'ann', which cannot open that of 'bob'" in answer.error.message
 
 
 def test_threads_of_a_tool_write_at_once(desk: Desk, bank: MemoryBank) -> None:
@@ -133,7 +133,7 @@ def test_what_is_not_remembered_is_left_empty_and_told_once(desk: Desk, bank: Me
 
     result = ask(desk, it)
 
-    assert result.warnings == ["instruction 1 of agent 'it': nothing is remembered under {memory.preferences.tone}, so it is left empty"]
+    assert result.warnings == ["instruction 1 of agent 'it': there is no memory {memory.preferences.tone}, so it is left empty"]
     assert [message["content"] for message in desk.messages()[:2]] == ["<>", "|\n\ngo"]
 
 
@@ -189,7 +189,7 @@ def test_a_command_that_cannot_be_done_is_answered_with_the_reason(desk: Desk, b
     readonly, notes = (agent(instructions=[{"memory": namespace}]) for namespace in ("conversations", "notes"))
 
     stored, found = str(ask(desk, readonly, text).output).splitlines()
-    assert stored.startswith("Memory error: the namespace 'conversations' shows what was said in sessions, and cannot be written")
+    assert stored.startswith("Memory error: the namespace 'conversations' holds the conversations of sessions and is read-only")
     assert found.endswith(" = Not found")
 
     _, stored, found = str(ask(desk, notes, f"{text}\nMEMORY STORE {'k' * 1025}=b").output).splitlines()

@@ -114,7 +114,7 @@ def test_a_rule_may_be_a_function(stage: Stage) -> None:
     rules += [TeamRule(function="routing_tools:first_word")]
     result = stage.ask("math is fun", rules=rules, default_agent="clerk", router=None)
     assert result.output == "echo: math <math is fun>"
-    assert result.warnings == ["rule 1 (routing_tools:broken) chooses nobody: RuntimeError: out of order"]
+    assert result.warnings == ["rule 1 (routing_tools:broken) chooses no agent: RuntimeError: out of order"]
     assert stage.ask("x" * 200, rules=rules, default_agent="clerk", router=None).agents == ["poet"]
     assert stage.ask("nobody", rules=rules, default_agent="clerk", router=None).agents == ["clerk"]
 
@@ -123,7 +123,7 @@ def test_a_pattern_that_would_search_for_ever_chooses_nobody_and_holds_up_nobody
     rules = [TeamRule(match="(a|aa)+$", agent="math"), TeamRule(match="!$", agent="poet")]
     result = stage.ask("a" * 60 + "!", rules=rules, default_agent="clerk", router=None)
     assert result.agents == ["poet"]
-    assert result.warnings == ["rule 1 chooses nobody: its pattern '(a|aa)+$' searched this text for more than 1 s"]
+    assert result.warnings == ["rule 1 chooses no agent: its pattern '(a|aa)+$' searched this text for more than 1 s"]
 
 
 def test_a_refined_query_takes_the_place_of_the_text(stage: Stage) -> None:

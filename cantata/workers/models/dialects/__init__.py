@@ -1,1 +1,1 @@
-"""The two ways in which models call tools, native calls and calls in a JSON reply, as one thing. Pure: no service, no clock."""
+"""One model of the two dialects in which models call tools: native calls, and calls in a JSON reply. Pure: no service, no clock."""

@@ -1,4 +1,4 @@
-"""What an agentic step tells about itself when it is over."""
+"""The result of an agentic step, with its rounds, tool calls and errors."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import cast
 
 from cantata.models.values import JsonValue
-from cantata.workers.models.dialects.conversation import cut
+from cantata.workers.models.dialects.conversation import truncated
 from cantata.workers.models.dialects.rounds import HistoryMode, ModelRound, ToolResult, effective_result
 
 
@@ -20,7 +20,7 @@ def agentic_result(
     max_steps_reached: bool = False,
     warnings: Sequence[str] = (),
 ) -> dict[str, JsonValue]:
-    """The fields of PromptChain's AgenticStepResult; a step of it is a round. Results are cut as the model saw them."""
+    """Return the fields of PromptChain's AgenticStepResult; each of its steps is a round. Results are truncated as the model saw them."""
     steps = [_step(number, done, came) for number, (done, came) in enumerate(zip(rounds, answers, strict=True), 1)]
     errors = [error for done, came in zip(rounds, answers, strict=True) for error in _errors(done, came)]
     return {
@@ -56,8 +56,8 @@ def _tool_call(name: str, arguments: dict[str, JsonValue] | None, answer: ToolRe
     if answer.error:
         return {**call, "error": answer.error}
     text = answer.value if isinstance(answer.value, str) else json.dumps(answer.value, ensure_ascii=False)
-    shown = cut(text)
-    return {**call, "result": answer.value if shown is text else shown}
+    result = truncated(text)
+    return {**call, "result": answer.value if result is text else result}
 
 
 def _errors(done: ModelRound, answers: Sequence[ToolResult]) -> list[str]:

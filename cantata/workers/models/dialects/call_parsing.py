@@ -1,4 +1,4 @@
-"""What a model's reply asks for: its answer, and the calls in it, native or written as JSON."""
+"""Parsing of model replies: the answer, and the tool calls in it, native or written as JSON."""
 
 from __future__ import annotations
 
@@ -19,53 +19,53 @@ UNKNOWN_FUNCTION = "unknown_function"
 
 
 class ParsedCall(Value):
-    """One call of a tool that a model asked for."""
+    """One tool call that a model requested."""
 
-    id: str = Field(description="what its answer is given under; of no other call of the reply")
+    id: str = Field(description="the id of its result, unique in the reply")
     name: str = Field(description="as the model wrote it, or the tool's own name once resolved")
     arguments: dict[str, JsonValue] | None = Field(default=None, description="null if they cannot be read")
     fault: str = Field(default="", description="why the call cannot be made, for the model")
-    dialect: Dialect = Field(default="native", description="how it was asked, and so how it is answered")
-    intent: str = Field(default="", description="what the tool's own workflow is to achieve, where no method is named")
+    dialect: Dialect = Field(default="native", description="the form of the call, and so of its result")
+    intent: str = Field(default="", description="the aim of the tool's own workflow, where no method is named")
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedReply:
-    """What a reply says."""
+    """A parsed reply: its response and its calls."""
 
     response: JsonValue
-    """To whoever asked: the answer if there are no calls, else what was said along with them."""
+    """The answer if there are no calls, else the text beside them."""
     calls: tuple[ParsedCall, ...] = ()
 
 
 def calls_of(text: str, tool_calls: Sequence[ToolCallRequest] = ()) -> ParsedReply:
-    """What a reply with this text and these native calls says; native calls come first.
+    """Return the response and the calls of a reply with this text and these native calls; native calls come first.
 
     A JSON reply is an object with `response`, or `mcp` ({tool, method, params}, {tool, intent, context}, or a list of them), or
     {tool, intent, context} itself. Another JSON object is the answer as it is; any other text is the answer, unchanged.
     """
     value = _json_reply(text)
     asked = [_native(call) for call in tool_calls]
-    spoken = [] if value is None else [_spoken(each) for each in _asked_in(value)]
-    asked += spoken
+    json_calls = [] if value is None else [_json_call(each) for each in _requests_in(value)]
+    asked += json_calls
     ids = _unique(call.id for call in asked)
     calls = tuple(call.model_copy(update={"id": call_id}) for call, call_id in zip(asked, ids, strict=True))
     if value is None:
         return ParsedReply(text, calls)
-    response = value.get("response", None if spoken else value)
-    return ParsedReply("" if spoken and response is None else response, calls)
+    response = value.get("response", None if json_calls else value)
+    return ParsedReply("" if json_calls and response is None else response, calls)
 
 
 def _json_reply(text: str) -> dict[str, JsonValue] | None:
-    """The object that the text is; else, of those among words, the first that calls a tool, or the first with a response."""
+    """Return the object that the text is; else, of the objects within it, the first that calls a tool, or the first with a response."""
     found = list(json_repair.objects_in(text))
     if len(found) == 1 and found[0].is_whole_text:
         return found[0].value
     values = [each.value for each in found]
-    return next((value for value in values if _asked_in(value)), None) or next((value for value in values if "response" in value), None)
+    return next((value for value in values if _requests_in(value)), None) or next((value for value in values if "response" in value), None)
 
 
-def _asked_in(value: dict[str, JsonValue]) -> list[JsonValue]:
+def _requests_in(value: dict[str, JsonValue]) -> list[JsonValue]:
     mcp = value.get("mcp")
     if mcp:
         return mcp if isinstance(mcp, list) else [mcp]
@@ -83,9 +83,9 @@ def _native(call: ToolCallRequest) -> ParsedCall:
     return ParsedCall(id=call.id, name=call.name, arguments=arguments, fault=fault)
 
 
-def _spoken(asked: JsonValue) -> ParsedCall:
+def _json_call(asked: JsonValue) -> ParsedCall:
     if not isinstance(asked, dict):
-        return _nameless(f"A call is an object {{tool, method, params}}, not {_shown(asked)}.")
+        return _nameless(f"A call is an object {{tool, method, params}}, not {_quoted(asked)}.")
     if not _texts(asked, "tool"):
         return _nameless("The call has no field 'tool' that names a tool.")
     tool, method, intent = str(asked["tool"]), asked.get("method"), asked.get("intent")
@@ -93,7 +93,7 @@ def _spoken(asked: JsonValue) -> ParsedCall:
         context: dict[str, JsonValue] = {key: asked[key] for key in ("intent", "context") if key in asked}
         return ParsedCall(id="", name=tool, arguments=context, dialect="json", intent=str(intent))
     if method and not isinstance(method, str):
-        return ParsedCall(id="", name=tool, fault=f"'method' is a text, not {_shown(method)}.", dialect="json")
+        return ParsedCall(id="", name=tool, fault=f"'method' is a text, not {_quoted(method)}.", dialect="json")
     arguments, fault = _arguments(asked.get("params"))
     return ParsedCall(id="", name=f"{tool}.{method}" if method else tool, arguments=arguments, fault=fault, dialect="json")
 
@@ -103,29 +103,29 @@ def _nameless(fault: str) -> ParsedCall:
 
 
 def _arguments(given: JsonValue) -> tuple[dict[str, JsonValue] | None, str]:
-    """The arguments and what is wrong with them. None, and a text that says nothing, is what models write for no arguments."""
+    """Return the arguments, or None and what is wrong with them. For no arguments models write null or an empty text."""
     value = given
     if isinstance(given, str):
         try:
             value = json.loads(given, strict=False) if given.strip() else None
         except (ValueError, RecursionError) as error:
-            return None, f"The arguments are not valid JSON: {error}. They were {_shown(given)}."
+            return None, f"The arguments are not valid JSON: {error}. They were {_quoted(given)}."
     if value is None:
         return {}, ""
     if not isinstance(value, dict):
-        return None, f"The arguments must be a JSON object, not {_shown(value)}."
+        return None, f"The arguments must be a JSON object, not {_quoted(value)}."
     if not json_repair.is_object(value):
         return None, "The arguments hold a number that is not finite, a broken character, or lists within lists too deep."
     return value, ""
 
 
-def _shown(value: JsonValue, most: int = 200) -> str:
+def _quoted(value: JsonValue, max_chars: int = 200) -> str:
     text = repr(value)
-    return text if len(text) <= most else f"{text[:most]}…"
+    return text if len(text) <= max_chars else f"{text[:max_chars]}…"
 
 
 def _unique(ids: Iterable[str]) -> list[str]:
-    """The ids, with one for each call that has none or that of another."""
+    """Return the ids, with a new one for each call that has none, or that of another call."""
     taken: list[str] = []
     for number, given in enumerate(ids, 1):
         unique = given or f"call_{number}"

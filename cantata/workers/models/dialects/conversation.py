@@ -1,4 +1,4 @@
-"""Rebuilds the conversation with a model from the rounds of a step."""
+"""The conversation with a model, rebuilt from the rounds of a step."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cantata.workers.models.dialects.rounds import HistoryMode, ModelRound, Tool
 Message = Mapping[str, JsonValue]
 
 RESULT_LIMIT = 20_000
-"""Characters of one result that a model is shown: about 5,000 tokens, so that a dozen of them fit every model now in use."""
+"""Characters of one result that a model sees: about 5,000 tokens, so that a dozen of them fit every model now in use."""
 
 
 def conversation(
@@ -23,76 +23,76 @@ def conversation(
     mode: HistoryMode = "minimal",
     limit: int = RESULT_LIMIT,
 ) -> list[Message]:
-    """The messages before the rounds, and those that the rounds became; `answers` has a list for each round, an answer for each call.
+    """Return the messages before the rounds and those of the rounds; `answers` has a list for each round, a result for each call.
 
-    minimal: every call and its result, and what the last round was told; progressive: also the texts that came with native calls;
-    kitchen_sink: also the replies without calls and the notes of earlier rounds. A call in JSON is a text, so it is always there.
+    minimal: every call and its result, and the note of the last round; progressive: also the texts beside native calls;
+    kitchen_sink: also the replies without calls and the notes of earlier rounds. A call in JSON is text, so it is always included.
     """
     messages = list(base)
     for number, (done, came) in enumerate(zip(rounds, answers, strict=True), 1):
-        is_told = mode == "kitchen_sink" or number == len(rounds)
-        if done.calls or is_told:
+        is_complete = mode == "kitchen_sink" or number == len(rounds)
+        if done.calls or is_complete:
             messages += exchange(done, came, with_text=mode != "minimal", limit=limit)
-        if done.note and is_told:
+        if done.note and is_complete:
             messages.append({"role": "user", "content": done.note})
     return messages
 
 
 def exchange(done: ModelRound, answers: Sequence[ToolResult], *, with_text: bool = True, limit: int = RESULT_LIMIT) -> list[Message]:
-    """A reply, and what came back for its calls, an answer for each in their order.
+    """Return a reply and the results of its calls as messages.
 
-    Native calls are answered by a `tool` message each, calls in JSON by one `user` message. Without `with_text`, the text of a reply is
-    left out where it only came along with native calls.
+    Native calls are answered by a `tool` message each, calls in JSON by one `user` message. Without `with_text`, the text beside native
+    calls is left out.
     """
-    settled_answers = [(call, effective_result(call, answer)) for call, answer in zip(done.calls, answers, strict=True)]
-    native = [each for each in settled_answers if each[0].dialect == "native"]
-    spoken = [each for each in settled_answers if each[0].dialect == "json"]
-    text = done.reply if with_text or spoken or not native else ""
+    results = [(call, effective_result(call, answer)) for call, answer in zip(done.calls, answers, strict=True)]
+    native = [each for each in results if each[0].dialect == "native"]
+    in_json = [each for each in results if each[0].dialect == "json"]
+    text = done.reply if with_text or in_json or not native else ""
     return [
         *_reply(text, [call for call, _ in native]),
         *(_tool_message(call, answer, limit) for call, answer in native),
-        *_spoken_results(done.reply, spoken, limit),
+        *_json_results(done.reply, in_json, limit),
     ]
 
 
 def _reply(text: str, native: Sequence[ParsedCall]) -> Iterator[Message]:
-    """The model's own message; none if it said nothing, for some providers refuse an empty one."""
+    """Yield the model's own message; none if it is empty, since some providers refuse that."""
     if native:
-        yield {"role": "assistant", "content": text or None, "tool_calls": [_echo(call) for call in native]}
+        yield {"role": "assistant", "content": text or None, "tool_calls": [_wire_call(call) for call in native]}
     elif text.strip():
         yield {"role": "assistant", "content": text}
 
 
-def _echo(call: ParsedCall) -> JsonValue:
-    """The call as OpenAI writes it; arguments that could not be read are shown in its fault, for some providers refuse them here."""
+def _wire_call(call: ParsedCall) -> JsonValue:
+    """Return the call in OpenAI's format. Unreadable arguments are quoted in its fault only, since some providers refuse them here."""
     return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": _json(call.arguments or {})}}
 
 
 def _tool_message(call: ParsedCall, answer: ToolResult, limit: int) -> Message:
     if answer.error:
-        content = _json({"error": cut(answer.error, limit)})
+        content = _json({"error": truncated(answer.error, limit)})
     else:
-        content = cut(answer.value if isinstance(answer.value, str) else _json(answer.value), limit)
+        content = truncated(answer.value if isinstance(answer.value, str) else _json(answer.value), limit)
     return {"role": "tool", "tool_call_id": call.id, "name": call.name, "content": content}
 
 
-def _spoken_results(reply: str, spoken: Sequence[tuple[ParsedCall, ToolResult]], limit: int) -> Iterator[Message]:
-    """What was said, and under it the results; each has its tool's name if there are several. Source: LangSwarm."""
-    if spoken:
+def _json_results(reply: str, in_json: Sequence[tuple[ParsedCall, ToolResult]], limit: int) -> Iterator[Message]:
+    """Yield the response of a reply with the results below it, each with its tool's name if there are several. Source: LangSwarm."""
+    if in_json:
         response = calls_of(reply).response
-        said = response if isinstance(response, str) else _json(response)
-        results = (_spoken_result(f" ({call.name})" if len(spoken) > 1 else "", answer, limit) for call, answer in spoken)
-        yield {"role": "user", "content": "\n\n".join(part for part in (said, *results) if part)}
+        text = response if isinstance(response, str) else _json(response)
+        results = (_json_result(f" ({call.name})" if len(in_json) > 1 else "", answer, limit) for call, answer in in_json)
+        yield {"role": "user", "content": "\n\n".join(part for part in (text, *results) if part)}
 
 
-def _spoken_result(of: str, answer: ToolResult, limit: int) -> str:
+def _json_result(of: str, answer: ToolResult, limit: int) -> str:
     if answer.error:
-        return f"Tool error{of}: {cut(answer.error, limit)}"
-    return f"Tool result{of}: {cut(_json(answer.value), limit)}"
+        return f"Tool error{of}: {truncated(answer.error, limit)}"
+    return f"Tool result{of}: {truncated(_json(answer.value), limit)}"
 
 
-def cut(text: str, limit: int = RESULT_LIMIT) -> str:
-    """The text, or so many characters of it and a note that tells how long it is."""
+def truncated(text: str, limit: int = RESULT_LIMIT) -> str:
+    """Return the text; if it is longer than the limit, its beginning and a note of its length."""
     return text if len(text) <= limit else f"{text[:limit]}\n[cut here: these are the first {limit:,} of {len(text):,} characters]"
 
 

@@ -1,4 +1,4 @@
-"""Rounds of the agent loop: what a model said, what it called, what came back, what it was told."""
+"""Rounds of the agent loop: the model's reply, its tool calls, their results, and the note to the model."""
 
 from __future__ import annotations
 
@@ -14,37 +14,37 @@ HistoryMode = Literal["minimal", "progressive", "kitchen_sink"]
 
 
 class ModelRound(Value):
-    """One turn of the model within its step; what came back for its calls is kept elsewhere."""
+    """One round of a model within its instruction. The results of its calls are the outputs of their own steps."""
 
-    reply: str = Field(default="", description="the text of the reply, as it came")
-    calls: tuple[ParsedCall, ...] = Field(default=(), description="what it asked for, in order")
-    kind: Literal["calls", "nudge", "correction"] = Field(default="calls", description="why the model is asked again")
-    note: str = Field(default="", description="what the model is told next: a nudge, a correction, a bound that is reached")
-    ms: float = Field(default=0.0, description="how long the model took")
-    usage: Usage = Field(default_factory=Usage, description="what the model took")
+    reply: str = Field(default="", description="the text of the reply, unchanged")
+    calls: tuple[ParsedCall, ...] = Field(default=(), description="the tool calls, in order")
+    kind: Literal["calls", "nudge", "correction"] = Field(default="calls", description="why the model is called again")
+    note: str = Field(default="", description="the next message to the model: after an empty reply, a correction, a limit that is reached")
+    ms: float = Field(default=0.0, description="the duration of the model call")
+    usage: Usage = Field(default_factory=Usage, description="the usage of the model call")
     memory: dict[str, str | None] = Field(
-        default_factory=dict, description="of the first round: what placeholders of the prompt name, so that it stays the same"
+        default_factory=dict, description="in the first round: the memories that placeholders of the prompt name, kept for later rounds"
     )
-    errors: tuple[str, ...] = Field(default=(), description="what went wrong meanwhile and was borne")
+    errors: tuple[str, ...] = Field(default=(), description="errors that did not end the step")
 
     def to_json(self) -> JsonValue:
-        """As it is stored."""
+        """Return the round as it is stored."""
         return cast(JsonValue, self.model_dump(mode="json", exclude_defaults=True))
 
     @classmethod
     def from_json(cls, stored: JsonValue) -> ModelRound:
-        """As it was before `to_json`."""
+        """Return the round that `to_json` stored."""
         return cls.model_validate(stored)
 
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """What a call came to: a value, or an error for the model."""
+    """The result of a tool call: a value, or an error for the model."""
 
     value: JsonValue = None
     error: str = ""
 
 
 def effective_result(call: ParsedCall, answer: ToolResult) -> ToolResult:
-    """What the call came to; one that could not be made came to its fault, whatever the answer says."""
+    """Return the result of a call; for one that could not be made, its fault."""
     return ToolResult(error=call.fault) if call.fault else answer

@@ -1,4 +1,4 @@
-"""Which tool a call means."""
+"""Resolution of tool names in calls."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Collection
 
 from cantata.workers.models.dialects.call_parsing import ParsedCall
 
-LONGEST = 100
-"""Characters of a name that are repeated to a model; no tool has a longer one."""
+MAX_QUOTED_CHARS = 100
+"""Characters of a name that are quoted to a model; no tool has a longer one."""
 
-FEW = 10
-"""So many tools are all named to a model that asks for one which is not there."""
+MAX_LISTED_TOOLS = 10
+"""The number of tools up to which all are listed to a model that calls an unknown one."""
 
 
 def resolve(call: ParsedCall, known: Collection[str]) -> ParsedCall:
-    """The call with its tool's own name, or with the fault that there is none.
+    """Return the call with its tool's own name, or with a fault if there is no such tool.
 
     A call in JSON names `tool.method`; the method is ignored if the tool has none.
     """
@@ -26,18 +26,18 @@ def resolve(call: ParsedCall, known: Collection[str]) -> ParsedCall:
 
 
 def unknown_tool(name: str, known: Collection[str]) -> str:
-    """What a model is told that asked for a tool which is not there. Source: PromptChain."""
-    name = name if len(name) <= LONGEST else f"{name[:LONGEST]}…"
+    """Return the message to a model that called an unknown tool. Source: PromptChain."""
+    name = name if len(name) <= MAX_QUOTED_CHARS else f"{name[:MAX_QUOTED_CHARS]}…"
     message = f"Tool function {name!r} is not available."
     methods = [other for other in known if other.startswith(f"{name}.")]
     near = difflib.get_close_matches(name, known, n=3) or difflib.get_close_matches(name, methods, n=3, cutoff=0)
     if near:
         return f"{message} Did you mean {' or '.join(map(repr, near))}?"
-    return f"{message} There are {', '.join(map(repr, sorted(known)))}." if 0 < len(known) <= FEW else message
+    return f"{message} There are {', '.join(map(repr, sorted(known)))}." if 0 < len(known) <= MAX_LISTED_TOOLS else message
 
 
 def _without_method(name: str, known: Collection[str]) -> str | None:
-    """The tool in `tool.method`, if it is one without methods."""
+    """Return the tool in `tool.method` if it has no methods; None otherwise."""
     tool, dot, _ = name.rpartition(".")
     while dot and tool not in known:
         tool, dot, _ = tool.rpartition(".")

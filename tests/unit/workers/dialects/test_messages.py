@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from cantata.models.values import JsonValue, Usage
 from cantata.workers.models.dialects.call_parsing import ParsedCall
 from cantata.workers.models.dialects.conversation import Message, conversation, exchange
-from cantata.workers.models.dialects.followup_prompts import nudge, rounds_over
+from cantata.workers.models.dialects.followup_prompts import empty_reply, rounds_exhausted
 from cantata.workers.models.dialects.rounds import HistoryMode, ModelRound, ToolResult
 
 BASE: list[Message] = [{"role": "system", "content": "Be."}, {"role": "user", "content": "Go."}]
@@ -116,8 +116,8 @@ def test_the_last_reply_and_its_note_are_always_told() -> None:
 
 
 def test_notes_say_what_is_over() -> None:
-    assert "all 3 rounds" in rounds_over(3)
-    assert nudge()
+    assert "all 3 rounds" in rounds_exhausted(3)
+    assert empty_reply()
 
 
 IDS = st.uuids().map(str)
