@@ -105,8 +105,8 @@ class AgentReader:
 
     def _tools(self, part: ConfigPart) -> dict[str, object]:
         """Return the fields of an agent that a list of tools sets."""
-        names, most = read_tool_list(part, self._symbols)
-        return {"tools": names, **({"max_tool_rounds": most} if most else {})}
+        names, limit = read_tool_list(part, self._symbols)
+        return {"tools": names, **({"max_tool_rounds": limit} if limit else {})}
 
     # --- tools --------------------------------------------------------------------------------------------------------
 
@@ -250,8 +250,8 @@ def read_tool_list(part: ConfigPart, symbols: SymbolTable) -> tuple[list[str], i
         for key in ("repeatable", "return_to_agent"):
             if options.has(key) and not options.at(key).boolean():
                 options.at(key).fault("every tool may be called again, and its result goes back to the agent")
-        if options.has("retry_limit") and (most := options.at("retry_limit").count(least=1)):
-            limits.append(most)
+        if options.has("retry_limit") and (limit := options.at("retry_limit").count(least=1)):
+            limits.append(limit)
     return list(dict.fromkeys(names)), max(limits, default=None)
 
 

@@ -68,8 +68,8 @@ class CallBuilder:
         if step.has("no_mcp"):
             inner = step.at("no_mcp")
             inner.check_keys(("tools",))
-            tools, most = read_tool_list(inner.at("tools"), self.symbols)
-            changes |= {"tools": tools, **({"max_tool_rounds": most} if most else {})}
+            tools, limit = read_tool_list(inner.at("tools"), self.symbols)
+            changes |= {"tools": tools, **({"max_tool_rounds": limit} if limit else {})}
             if not inner.has("tools"):
                 inner.fault("'no_mcp' needs 'tools': the tools that the agent may call in this step")
         if navigation is not None and navigation.asks:
@@ -186,8 +186,8 @@ class CallBuilder:
         elif not isinstance(part.at("for_each").value, list) and not is_reference(part.at("for_each").value):
             part.at("for_each").fault(f"expected a list, or a reference to one, found {shown(part.at('for_each').value)}")
         items = _rendered(part.at("for_each"), scope).text
-        if part.has("max") and (most := part.at("max").count(least=1)):
-            items = f"({items})[:{most}]"
+        if part.has("max") and (limit := part.at("max").count(least=1)):
+            items = f"({items})[:{limit}]"
         at_once = step.is_true("async") if step.has("async") else self.at_once
         return {"kind": "map", "items_path": items, **({} if at_once else {"max_concurrency": 1})}
 

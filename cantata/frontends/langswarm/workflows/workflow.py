@@ -256,8 +256,8 @@ class _Compiler:
             why = "comes later" if target in self._steps else f"is not there{did_you_mean(target, earlier)}"
             part.fault(f"step {target!r} {why}; a rollback goes to an earlier step")
             return None
-        most = step.at("rollback_limit").count(least=1) if step.has("rollback_limit") else 1
-        return target, most or 1
+        limit = step.at("rollback_limit").count(least=1) if step.has("rollback_limit") else 1
+        return target, limit or 1
 
     def _answer_schema(self, step: WorkflowStep, routes: Sequence[Route]) -> JsonValue:
         """Return the output schema for steps whose output goes to the user."""
