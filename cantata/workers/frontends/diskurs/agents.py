@@ -123,21 +123,21 @@ def _messages(context: StepContext, turn: AgentTurn) -> tuple[list[Message], tup
     base: list[Message] = [{"role": "system", "content": start.system}]
     base += [{"role": each.role, "content": each.text} for each in utterances]
     rounds, answers = tool_calling.rounds_of(context)
-    most = config.llms[str(agent.llm)].max_tokens
-    return conversation(truncate(base, most), rounds, answers), rounds, start.tools
+    token_limit = config.llms[str(agent.llm)].max_tokens
+    return conversation(truncate(base, token_limit), rounds, answers), rounds, start.tools
 
 
-def truncate(messages: Sequence[Message], most: int | None) -> list[Message]:
+def truncate(messages: Sequence[Message], token_limit: int | None) -> list[Message]:
     """Return the messages that fit into so many tokens: always the first and the last, then the newest."""
     first, *others = messages
-    if most is None or not others:
+    if token_limit is None or not others:
         return list(messages)
     *middle, last = others
-    left = most - _tokens(first) - _tokens(last)
+    remaining = token_limit - _tokens(first) - _tokens(last)
     stored: list[Message] = []
     for message in reversed(middle):
-        left -= _tokens(message)
-        if left < 0:
+        remaining -= _tokens(message)
+        if remaining < 0:
             break
         stored.append(message)
     return [first, *stored[::-1], last]
@@ -219,7 +219,7 @@ def _request_correction(
     """Return the outcome where a reply is not valid: a message with the fault for the model, if trials are left."""
     config, this = code_loading.config_of(context), context.begun.step_id
     fragment = handovers.ask_again(turn, config, before=this, is_valid=False)
-    message = fault if fragment else NO_ANSWER.format(most=config.agents[turn.agent].max_trials)
+    message = fault if fragment else NO_ANSWER.format(token_limit=config.agents[turn.agent].max_trials)
     state = state.with_(this, reply, Utterance(role="user", text=message, by=turn.agent, is_inner=reply.is_inner))
     if fragment is None:
         return turn_end.give_up(context, turn, state, f"agent {turn.agent!r}: {message} The last fault: {fault}")
