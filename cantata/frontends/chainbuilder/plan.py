@@ -120,9 +120,9 @@ def create(plan: BuilderPlan, chain_id: str, parts: ChainParts, *, mode: Mode, g
 
 def create_task(plan: BuilderPlan, chain_id: str, task: str, head: str, *, mode: Mode, group: str) -> BuilderPlan:
     """Return the plan with a chain for a task that another chain, its head, listed."""
-    gap = f"task {chain_id}"  # which is no chain's id
-    text = f"{{{gap}}}" if "{input}" in plan.base.instruction else f"{{{gap}}}\n\n{{input}}"
-    with_task = plan.model_copy(update={"tasks": {**plan.tasks, gap: task}})
+    placeholder = f"task {chain_id}"  # which is no chain's id
+    text = f"{{{placeholder}}}" if "{input}" in plan.base.instruction else f"{{{placeholder}}}\n\n{{input}}"
+    with_task = plan.model_copy(update={"tasks": {**plan.tasks, placeholder: task}})
     return create(with_task, chain_id, ChainParts(instructions=[text]), mode=mode, group=group, dependencies=[head])
 
 
