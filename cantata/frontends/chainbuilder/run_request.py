@@ -81,7 +81,7 @@ def _chain(plan: BuilderPlan, chain_id: str, together: Sequence[str]) -> ChainNo
     reads = {
         each: json.dumps(each) if each in together else f"input.done.{json.dumps(each)}" for each in member.dependencies if each in named
     }
-    tasks = {gap: _literal(task) for gap, task in plan.tasks.items() if gap in named}
+    tasks = {placeholder: _literal(task) for placeholder, task in plan.tasks.items() if placeholder in named}
     return ChainNode(node_id=chain_id, kind="agent", name=chain_id, input_map={"input": "input.input", **reads, **tasks})
 
 
