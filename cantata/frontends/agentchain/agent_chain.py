@@ -188,9 +188,9 @@ class AgentChain:
     def remove_agent(self, name: str) -> None:
         """Remove an agent, from the next turn on. Raises ValueError if it is unknown, or a rule or `default_agent` names it."""
         check_known([name], self._agents, "remove_agent")
-        left = [other for other in self._agents if other != name]
-        if left:
-            self._team = self._build_team(left)
+        remaining = [other for other in self._agents if other != name]
+        if remaining:
+            self._team = self._build_team(remaining)
         del self._agents[name], self._descriptions[name]
         self._histories.pop(name, None)
         self._log.write("remove_agent", {"agent": name, "session": self._session})
