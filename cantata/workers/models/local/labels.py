@@ -54,7 +54,7 @@ class LabelQuestion:
     rules: str = ""
 
     @classmethod
-    def of(cls, asked: EnumField, messages: Messages) -> LabelQuestion:
+    def of(cls, requested: EnumField, messages: Messages) -> LabelQuestion:
         """Return the question in a chat: the last user message is the text; earlier turns answered with a label are the examples.
 
         Without such turns the system messages are the rules.
@@ -62,9 +62,9 @@ class LabelQuestion:
         turns = [(str(message.get("role")), str(message.get("content") or "")) for message in messages]
         text = next((content for role, content in reversed(turns) if role == "user"), "")
         examples = tuple((content, label) for (role, content), (answered_by, answer) in pairwise(turns)
-                         if (role, answered_by) == ("user", "assistant") and (label := asked.read(answer)) is not None)  # fmt: skip
+                         if (role, answered_by) == ("user", "assistant") and (label := requested.read(answer)) is not None)  # fmt: skip
         rules = "" if examples else "\n".join(content for role, content in turns if role == "system")
-        return cls(asked.labels, text, examples, rules)
+        return cls(requested.labels, text, examples, rules)
 
     def prompt(self) -> str:
         """Return the prompt after which the model continues with the text's label."""
@@ -180,9 +180,9 @@ class _MeteredClient:
 
     async def shares(self, prompt: str, fork: TokenFork) -> dict[int, float]:
         """Return the probability of each branch's token after the prompt and the fork's path, among these tokens only."""
-        asked: JsonValue = [prompt, *fork.path] if fork.path else prompt
+        requested: JsonValue = [prompt, *fork.path] if fork.path else prompt
         bias: list[JsonValue] = [[token, LOGIT_BIAS] for token in fork.branches]
-        (reply,) = await self._next([asked], {"n_probs": len(fork.branches), "post_sampling_probs": True, "logit_bias": bias})
+        (reply,) = await self._next([requested], {"n_probs": len(fork.branches), "post_sampling_probs": True, "logit_bias": bias})
         return {each["id"]: each["prob"] for each in reply["top_probs"]}
 
     async def profiles(self, texts: Sequence[str]) -> list[Mapping[int, float]]:

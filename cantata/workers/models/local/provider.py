@@ -64,8 +64,10 @@ class Provider:
         chosen = await self._choose_tool(offer, text) if offer.functions else None
         if chosen and chosen.label != SMALL_TALK:
             return await self._call(offer.labels()[chosen.label], text, chosen)
-        asked = _field(params.get("response_format"))
-        reply = await (self._choose(asked, inline_tool_results(messages)) if asked else self._write(inline_tool_results(messages), params))
+        requested = _field(params.get("response_format"))
+        reply = await (
+            self._choose(requested, inline_tool_results(messages)) if requested else self._write(inline_tool_results(messages), params)
+        )
         return _with(reply, chosen) if chosen else reply
 
     async def _choose_tool(self, offer: ToolOffer, text: str) -> LabelChoice:
@@ -83,15 +85,15 @@ class Provider:
         call: JsonObject = {"id": "call_0", "type": "function", "function": {"name": function.name, "arguments": arguments}}
         return _with(_reply({"role": "assistant", "content": None, "tool_calls": [call]}, "tool_calls", *usage), chosen)
 
-    async def _choose(self, asked: EnumField, messages: Messages) -> JsonObject:
-        choice = await self._scorer.choose(LabelQuestion.of(asked, messages), self._ask)
-        message: JsonObject = {"role": "assistant", "content": asked.to_json(choice.label)}
+    async def _choose(self, requested: EnumField, messages: Messages) -> JsonObject:
+        choice = await self._scorer.choose(LabelQuestion.of(requested, messages), self._ask)
+        message: JsonObject = {"role": "assistant", "content": requested.to_json(choice.label)}
         return _reply(message, "stop", choice.input_tokens, choice.output_tokens)
 
     async def _write(self, messages: Messages, params: Mapping[str, JsonValue]) -> JsonObject:
-        asked = {name: value for name, value in params.items() if name not in ADAPTER_PARAMETERS}
+        requested = {name: value for name, value in params.items() if name not in ADAPTER_PARAMETERS}
         reply = await self._ask(
-            "/v1/chat/completions", {**DEFAULT_PARAMETERS, **asked, "messages": cast(JsonValue, messages), "stream": False}
+            "/v1/chat/completions", {**DEFAULT_PARAMETERS, **requested, "messages": cast(JsonValue, messages), "stream": False}
         )
         kept = ("object", "created", "choices", "usage")
         return {"model": NAME, **{key: value for key, value in cast(JsonObject, reply).items() if key in kept}}
