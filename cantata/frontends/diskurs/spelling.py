@@ -23,8 +23,8 @@ def in_camel_case(document: Document) -> tuple[Document, list[Fault]]:
     """Return the document with all keys as `camelCase`, and a fault for each key that occurs in both spellings."""
     faults: list[Fault] = []
     data = _renamed(document.data, (), document, faults)
-    marks = document.source_map
-    return dataclasses.replace(document, data=data, marks=(lambda: _renamed_node(marks())) if marks else None), faults
+    source_map = document.source_map
+    return dataclasses.replace(document, data=data, source_map=(lambda: _renamed_node(source_map())) if source_map else None), faults
 
 
 def with_variables(document: Document, environ: Mapping[str, str]) -> tuple[Document, list[Fault]]:

@@ -33,7 +33,7 @@ from cantata.workers.runtime.step_context import StepContext, text_input
 CALL_TIMEOUT_S = 60.0
 MAX_TOOL_ROUNDS = 25
 """Rounds of tool calls before the model must answer without tools."""
-NO_ANSWER = "No valid answer found after {most} trials."
+NO_ANSWER = "No valid answer found after {max_trials} trials."
 
 
 def diskurs_open(context: StepContext) -> Outcome:
@@ -219,7 +219,7 @@ def _request_correction(
     """Return the outcome where a reply is not valid: a message with the fault for the model, if trials are left."""
     config, this = code_loading.config_of(context), context.begun.step_id
     fragment = handovers.ask_again(turn, config, before=this, is_valid=False)
-    message = fault if fragment else NO_ANSWER.format(token_limit=config.agents[turn.agent].max_trials)
+    message = fault if fragment else NO_ANSWER.format(max_trials=config.agents[turn.agent].max_trials)
     state = state.with_(this, reply, Utterance(role="user", text=message, by=turn.agent, is_inner=reply.is_inner))
     if fragment is None:
         return turn_end.give_up(context, turn, state, f"agent {turn.agent!r}: {message} The last fault: {fault}")

@@ -64,7 +64,7 @@ class Provider:
         chosen = await self._choose_tool(offer, text) if offer.functions else None
         if chosen and chosen.label != SMALL_TALK:
             return await self._call(offer.labels()[chosen.label], text, chosen)
-        requested = _field(params.get("response_format"))
+        field = _field(params.get("response_format"))
         reply = await (
             self._choose(requested, inline_tool_results(messages)) if requested else self._write(inline_tool_results(messages), params)
         )
