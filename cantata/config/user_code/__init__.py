@@ -1,1 +1,1 @@
-"""User code as text: functions are found and checked without importing them."""
+"""User code as text: functions are found and checked without importing their modules."""

@@ -1,4 +1,4 @@
-"""Modules of a configuration's folder that cannot be imported, since Cantata's own packages have their names."""
+"""Clashes of module names: modules of a configuration's folder that are hidden by Cantata's own packages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cantata.packages import HERE, OURS
 
 
 def clash_of(module: str, folder: Path | None) -> str | None:
-    """Return why a module of the folder cannot be imported: it, or one that it imports there, has a name of ours. None if it can."""
+    """Return why a module of the folder cannot be imported: it, or one that it imports, has the name of our package. None if it can."""
     taken = {name for name in OURS if folder and _is_there(folder, name)}
     if not folder or not taken:
         return None
@@ -34,7 +34,7 @@ def _is_there(folder: Path, name: str) -> bool:
 
 
 def _imported(module: str, folder: Path) -> Iterator[str]:
-    """The modules that a module of the folder imports, wherever in its text."""
+    """Yield the modules that a module of the folder imports, anywhere in its text."""
     spec = spec_of(module, folder)
     file = Path(spec.origin) if spec and spec.origin else None
     if spec is None or file is None or file.suffix != ".py" or not file.resolve().is_relative_to(folder.resolve()):
@@ -42,7 +42,7 @@ def _imported(module: str, folder: Path) -> Iterator[str]:
     try:
         tree = tree_of(file, file.stat().st_mtime_ns)
     except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
-        return  # `fault_of` says why
+        return  # `fault_of` reports it
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)

@@ -1,4 +1,4 @@
-"""Reads what `@tool` says of functions, from the text of their modules."""
+"""Settings in `@tool` decorators, read from the text of modules."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from cantata.models.definitions import Tool
 from cantata.models.values import JsonValue
 
 SETTINGS = ("name", "description", "queue", "timeout_s", "retries", "cheap", "at_most_once", "hidden")
-"""What a decorator may say; all but the name are options of a tool in a configuration."""
+"""Settings of the decorator; all but the name are options of a tool in a configuration."""
 
 _OURS = ("cantata.tool", "cantata.config.user_code.tool_decorator.tool")
 _GIVEN_BY_US = "context"
@@ -27,7 +27,7 @@ _SECTIONS = ("tools", "skills")
 
 
 def check_settings(settings: Mapping[str, JsonValue]) -> list[str]:
-    """What is wrong with the settings that a decorator gives."""
+    """Return the faults of a decorator's settings."""
     unknown = [f"unknown setting {key!r}{did_you_mean(key, SETTINGS)}" for key in settings if key not in SETTINGS]
     name = settings.get("name", "a name")
     if not isinstance(name, str) or not name.strip():
@@ -41,13 +41,13 @@ def check_settings(settings: Mapping[str, JsonValue]) -> list[str]:
 
 
 def read_decorators(document: Document, *, folder: Path | None) -> tuple[Document, list[Fault]]:
-    """The document with what decorators say where it says nothing, and a fault for each decorator that cannot be used.
+    """Return the document with the settings of decorators that it does not override, and a fault for each invalid decorator.
 
-    What a function hides from models, a configuration may add to but not take from.
+    A configuration may hide further parameters from models, but not reveal those that the decorator hides.
     """
     data, faults = document.data, []
     for path, entry, definition in _functions(document, folder):
-        settings, wrong = _settings(definition, said=entry)
+        settings, wrong = _settings(definition, overridden=entry)
         faults += [document.fault((*path, "function"), message) for message in wrong]
         if not wrong:
             data = _put(data, path, _merged(entry, settings))
@@ -55,7 +55,7 @@ def read_decorators(document: Document, *, folder: Path | None) -> tuple[Documen
 
 
 def check_parameters(document: Document, folder: Path | None) -> Iterator[Fault]:
-    """A fault for each hidden parameter that is none, or that nothing gives."""
+    """Yield a fault for each option that names an unknown parameter, and for each hidden parameter without a value."""
     for path, entry, definition in _functions(document, folder):
         if not isinstance(definition.node, ast.FunctionDef | ast.AsyncFunctionDef):
             continue
@@ -63,7 +63,7 @@ def check_parameters(document: Document, folder: Path | None) -> Iterator[Fault]
         values, hidden = (_names(entry, key) for key in ("values", "hidden"))
         for option, names in (("values", values), ("hidden", hidden)):
             for name in () if takes_any else [name for name in names if name not in known]:
-                message = f"{name!r} is no parameter of {definition.node.name!r}{did_you_mean(name, known)}"
+                message = f"{name!r} is not a parameter of {definition.node.name!r}{did_you_mean(name, known)}"
                 yield document.fault((*path, option) if option in entry else path, message)
         for name in hidden:
             if name in needed and name not in values and name != _GIVEN_BY_US:
@@ -71,7 +71,7 @@ def check_parameters(document: Document, folder: Path | None) -> Iterator[Fault]
 
 
 def _functions(document: Document, folder: Path | None) -> Iterator[tuple[KeyPath, dict[str, JsonValue], SourceDefinition]]:
-    """The entries of functions whose text is found."""
+    """Yield the entries of functions whose source is found."""
     for section in _SECTIONS:
         for path, entry in find(document.data, f"{section}.*"):
             function = value_at(entry, "function")
@@ -82,21 +82,21 @@ def _functions(document: Document, folder: Path | None) -> Iterator[tuple[KeyPat
                 yield path, entry, definition
 
 
-def _settings(definition: SourceDefinition, *, said: Collection[str]) -> tuple[dict[str, JsonValue], list[str]]:
-    """What the decorator says that is not `said` already, and what is wrong with it."""
+def _settings(definition: SourceDefinition, *, overridden: Collection[str]) -> tuple[dict[str, JsonValue], list[str]]:
+    """Return the settings of the decorator without the `overridden` ones, and their faults."""
     call = _call(definition)
     if call is None:
         return {}, []
     settings: dict[str, JsonValue] = {}
     wrong = []
     for keyword in call.keywords:
-        if keyword.arg in said and keyword.arg != "hidden":
+        if keyword.arg in overridden and keyword.arg != "hidden":
             continue
         try:
             value = ast.literal_eval(keyword.value)
         except ValueError:
             setting = repr(keyword.arg) if keyword.arg else f"'**{ast.unparse(keyword.value)}'"
-            wrong.append(f"{setting} is no literal, and modules are not imported to find out what it is; write it in the configuration")
+            wrong.append(f"{setting} is not a literal, and modules are not imported to evaluate it; write it in the configuration")
             continue
         if value is not None:
             settings[str(keyword.arg)] = list(value) if isinstance(value, tuple) else value
@@ -105,7 +105,7 @@ def _settings(definition: SourceDefinition, *, said: Collection[str]) -> tuple[d
 
 
 def _call(definition: SourceDefinition) -> ast.Call | None:
-    """The call of our decorator, where it is written with settings."""
+    """Return the call of our decorator; None if it has no settings."""
     makers: list[ast.expr] = getattr(definition.node, "decorator_list", [])
     if isinstance(definition.node, ast.Assign) and isinstance(definition.node.value, ast.Call):
         makers = [definition.node.value.func]  # name = tool(...)(function)
@@ -119,7 +119,7 @@ def _call(definition: SourceDefinition) -> ast.Call | None:
 
 
 def _origins(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    """The imported names, each with what it is the name of."""
+    """Yield the imported names, each with its full name."""
     for _, node in bindings(tree):
         if isinstance(node, ast.ImportFrom) and not node.level:
             yield from ((alias.asname or alias.name, f"{node.module}.{alias.name}") for alias in node.names)
@@ -130,7 +130,7 @@ def _origins(tree: ast.Module) -> Iterator[tuple[str, str]]:
 
 
 def _parameters(arguments: ast.arguments) -> tuple[list[str], list[str], bool]:
-    """The names of the parameters, those without a default, and whether there may be any others."""
+    """Return the names of the parameters, those without a default, and whether any others are accepted."""
     ordered = [each.arg for each in (*arguments.posonlyargs, *arguments.args)]
     named = {each.arg: default for each, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)}
     needed = ordered[: len(ordered) - len(arguments.defaults)] + [name for name, default in named.items() if default is None]
@@ -138,7 +138,7 @@ def _parameters(arguments: ast.arguments) -> tuple[list[str], list[str], bool]:
 
 
 def _names(entry: Mapping[str, JsonValue], key: str) -> list[str]:
-    """What an option names; nothing if it is no list or mapping of names, which the model tells."""
+    """Return the names in an option; none if it is not a list or mapping, which the model reports."""
     value = entry.get(key)
     return [name for name in value if isinstance(name, str)] if isinstance(value, list | dict) else []
 
@@ -150,7 +150,7 @@ def _merged(entry: Mapping[str, JsonValue], settings: Mapping[str, JsonValue]) -
 
 
 def _put(data: JsonValue, path: KeyPath, entry: JsonValue) -> JsonValue:
-    """A copy of the data with the entry at `section.name`."""
+    """Return a copy of the data with the entry at `section.name`."""
     section, name = map(str, path)
     entries = value_at(data, section)
     assert isinstance(data, dict)

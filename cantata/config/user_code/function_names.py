@@ -1,4 +1,4 @@
-"""From Python functions to the names that workers import them by."""
+"""The names by which workers import Python functions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cantata.config.user_code.function_source import fault_of
 from cantata.errors import ConfigError
 
 IN_WORKER = "CANTATA_WORKER"
-"""Set in the environment of workers, which import the modules of functions: what such a module does must not start runs."""
+"""Set in the environment of workers, which import the modules of functions: the import of such a module must not start runs."""
 
 _REMEDY = "workers import functions by name: define it with `def` at the top level of a module"
 _PLACES = (*(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")), *site.getsitepackages(), site.getusersitepackages())
@@ -28,14 +28,14 @@ _FIND = (
 
 
 def name_of(function: Callable[..., Any]) -> tuple[str, Path | None]:
-    """`module:name` of a function, and the folder that its module is imported from; None for what is installed.
+    """Return `module:name` of a function, and the folder that its module is imported from; None for installed modules.
 
-    A function of the script that runs is named by the script's file. Raises ConfigError for what no worker could find: a lambda, a
-    function inside another, a method, an object that is called, whatever was typed into an interactive session.
+    The module of a function in the running script is named by the script's file. Raises ConfigError for functions that no worker could
+    find: lambdas, nested functions, methods, callable objects, definitions of an interactive session.
     """
     name = getattr(function, "__qualname__", None)
     if name is None:
-        raise _refused(f"{function!r} is no function", f"{_REMEDY} that calls it")
+        raise _refused(f"{function!r} is not a function", f"{_REMEDY} that calls it")
     if name.endswith("<lambda>"):
         raise _refused("a lambda has no name", _REMEDY)
     if "<locals>" in name:
@@ -50,9 +50,9 @@ def name_of(function: Callable[..., Any]) -> tuple[str, Path | None]:
 
 
 def shared_folder(names: Mapping[str, Path | None]) -> Path | None:
-    """The folder that workers need to import all these functions; None if they find them by themselves. Raises ConfigError.
+    """Return the folder that workers need to import all these functions; None if they need none. Raises ConfigError.
 
-    Workers import from one folder. Of several, those count not that an interpreter finds by itself, as with an editable install.
+    Workers import from one folder. Of several, those are ignored that an interpreter finds by itself, as with an editable install.
     """
     folders = set(filter(None, names.values()))
     if len(folders) > 1:
@@ -85,7 +85,7 @@ def _script_of(function: Callable[..., Any], name: str) -> tuple[str, Path]:
 def _module_of(function: Callable[..., Any], name: str) -> tuple[str, Path | None]:
     module = sys.modules.get(function.__module__)
     if getattr(module, name, None) is not function:
-        raise _refused(f"{function.__module__}.{name} is not this function, but another or none", _REMEDY)
+        raise _refused(f"{function.__module__}.{name} is not this function", _REMEDY)
     file = getattr(module, "__file__", None)
     return function.__module__, Path(file).resolve() if file else None
 
@@ -97,7 +97,7 @@ def _folder_of(module: str, file: Path | None) -> Path | None:
 
 
 def _found_alone(roots: Mapping[str, Path]) -> set[Path]:
-    """The folders whose modules a new interpreter finds without being told of them."""
+    """Return the folders whose modules a new interpreter finds by itself."""
     found = subprocess.run([sys.executable, "-P", "-c", _FIND, *roots], capture_output=True, text=True, cwd="/", check=True)
     origins: Iterable[str | None] = json.loads(found.stdout)
     lost = {folder for folder, origin in zip(roots.values(), origins, strict=True) if not origin or not Path(origin).is_relative_to(folder)}

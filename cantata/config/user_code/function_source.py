@@ -1,4 +1,4 @@
-"""Finds functions named `module:name` in the text of their modules, without importing them."""
+"""Search for functions named `module:name` in the text of their modules, without importing these."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from cantata.config.faults import did_you_mean, nearest
 from cantata.config.user_code.clashes import clash_of
 from cantata.config.user_code.modules import spec_of, tree_of
 
-_ANYTHING = "*"  # among a module's names: it has names that its text does not tell
+_ANYTHING = "*"  # among a module's names: it has names that are not in its text
 _MAX_IMPORTS = 5  # that a name is followed through
 
 
 def fault_of(function: str, *, folder: Path | None) -> str | None:
-    """Why `module:name` will not be found by the workers, who look in `folder` and then among what is installed; None if it will.
+    """Return why workers will not find `module:name` in `folder` or among installed modules; None if they will.
 
-    What a module without a text of its own (a compiled one) defines is taken on trust.
+    The names of modules without source, such as compiled ones, are not checked.
     """
     module, _, name = function.partition(":")
     if clash := clash_of(module, folder):
@@ -48,7 +48,7 @@ def fault_of(function: str, *, folder: Path | None) -> str | None:
 
 @dataclass(frozen=True)
 class SourceDefinition:
-    """What a module's text says a name is."""
+    """The statement that defines a name, in its module."""
 
     node: ast.stmt
     file: Path
@@ -56,7 +56,7 @@ class SourceDefinition:
 
 
 def definition_of(function: str, *, folder: Path | None) -> SourceDefinition | None:
-    """The statement that makes `module:name`, in that module or in one that it imports the name from; None if no text tells."""
+    """Return the statement that defines `module:name`, in that module or in one that it imports the name from; None if none is found."""
     module, _, name = function.partition(":")
     for _ in range(_MAX_IMPORTS):
         spec = spec_of(module, folder)
@@ -70,13 +70,13 @@ def definition_of(function: str, *, folder: Path | None) -> SourceDefinition | N
                 return SourceDefinition(node, file, tree) if node else None
             module = importlib.util.resolve_name(f"{'.' * node.level}{node.module or ''}", spec.parent or "")
         except (OSError, ValueError, SyntaxError, ImportError, RecursionError, MemoryError):
-            return None  # `fault_of` tells why
+            return None  # `fault_of` reports it
         name = next(alias.name for alias in node.names if name == (alias.asname or alias.name))
     return None
 
 
 def bindings(node: ast.AST) -> Iterator[tuple[str, ast.stmt]]:
-    """The names that are bound at the top level, each with its statement: a definition, an assignment or an import."""
+    """Yield the names that are bound at the top level, each with its statement: a definition, an assignment or an import."""
     for child in ast.iter_child_nodes(node):
         match child:
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
@@ -96,12 +96,12 @@ def _modules_in(folder: Path) -> Iterator[str]:
 
 @lru_cache(maxsize=64)
 def _names_in(file: Path, mtime_ns: int) -> frozenset[str]:
-    """The names that a module's text defines."""
+    """Return the names that a module's text defines."""
     return frozenset(_names(tree_of(file, mtime_ns)))
 
 
 def _names(node: ast.AST) -> Iterator[str]:
-    """The names bound at the top level: also under `if`, `try`, `with` and the like, but not inside functions and classes."""
+    """Yield the names bound at the top level, also under `if`, `try`, `with` and the like, but not inside functions and classes."""
     for child in ast.iter_child_nodes(node):
         match child:
             case ast.FunctionDef(name="__getattr__"):

@@ -1,4 +1,4 @@
-"""Modules of a folder, found and read without importing them."""
+"""Search and parsing of modules in a folder without importing them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 
 
 def spec_of(module: str, folder: Path | None) -> ModuleSpec | None:
-    """How Python would import the module, found out without importing the packages it is in, as its own `find_spec` would."""
+    """Return the spec by which Python would import a module. Unlike Python's `find_spec`, it does not import the parent packages."""
     top, *rest = module.split(".")
     here = _find(top, [str(folder)]) if folder else None
     try:
@@ -36,7 +36,7 @@ def _find(name: str, folders: Iterable[str]) -> ModuleSpec | None:
 
 @lru_cache(maxsize=8)
 def tree_of(file: Path, mtime_ns: int) -> ast.Module:
-    """A module's text. A configuration often names many functions of one module: it is read once."""
+    """Return the syntax tree of a module; cached, since a configuration often names many functions of one module."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about the style of other people's code
         return ast.parse(file.read_bytes(), str(file))

@@ -1,4 +1,4 @@
-"""Scripts in workflows' files, by the digest of their text."""
+"""Scripts in the files of workflows, identified by the digest of their text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Marks Python functions as tools, with the settings they have where a configuration says nothing."""
+"""The `@tool` decorator: marks Python functions as tools and gives them default settings."""
 
 from __future__ import annotations
 
@@ -49,16 +49,17 @@ def tool(
     at_most_once: bool | None = None,
     hidden: Sequence[str] = (),
 ) -> Function | Callable[[Function], Function]:
-    """Give a function the settings of a tool; it stays the function it was.
+    """Give a function the settings of a tool; the function itself is not changed.
 
-    `name` is what `tools_of` calls it, `hidden` are parameters that no model sees; the others are those of a tool in a configuration, which
-    wins. Configurations read the settings from the text of the module, without importing it, so they must be literals. Raises ConfigError.
+    `name` is its name in `tools_of`, `hidden` are parameters that no model sees; the others are options of a tool in a configuration, which
+    override the decorator's. Configurations read the settings from the text of the module, without importing it, so they must be literals.
+    Raises ConfigError.
     """
-    said: dict[str, JsonValue] = {
+    given: dict[str, JsonValue] = {
         "name": name, "description": description, "queue": queue, "timeout_s": timeout_s, "retries": retries, "cheap": cheap,
         "at_most_once": at_most_once, "hidden": cast(JsonValue, hidden if isinstance(hidden, str) else list(hidden)) or None,
     }  # fmt: skip
-    settings = {key: value for key, value in said.items() if value is not None}
+    settings = {key: value for key, value in given.items() if value is not None}
 
     def mark(function: Function) -> Function:
         wrong = check_settings(settings) or _strangers(function, hidden)
@@ -71,12 +72,12 @@ def tool(
 
 
 def settings_of(function: Callable[..., Any]) -> Mapping[str, JsonValue]:
-    """What the decorator of a function says; nothing if it has none."""
+    """Return the settings of a function's decorator; empty if it has none."""
     return getattr(function, MARK, {})
 
 
 def tools_of(*functions: Callable[..., Any]) -> dict[str, Tool]:
-    """Functions as `tools` of definitions written in Python, decorated or not. Raises ConfigError."""
+    """Return functions, decorated or not, as `tools` of definitions written in Python. Raises ConfigError."""
     return dict(map(_entry, functions))
 
 
@@ -90,7 +91,7 @@ def _entry(function: Callable[..., Any]) -> tuple[str, Tool]:
 
 
 def _strangers(function: Callable[..., Any], hidden: Sequence[str]) -> list[str]:
-    """What is wrong with the hidden names of a function."""
+    """Return the faults of the hidden names of a function."""
     try:
         parameters = inspect.signature(function).parameters
     except (TypeError, ValueError):  # some C functions have none
