@@ -1,4 +1,4 @@
-"""The files of the run pages: one document, and the scripts and styles it loads."""
+"""Files of the run pages: one document, and the scripts and styles that it loads."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HEADERS = {
 }
 """Sent with the document and with every file."""
 
-CACHE = "no-cache"  # asked again each time, and answered by its ETag if it is the same
+CACHE = "no-cache"  # browsers revalidate it at each use, by its ETag
 
 MEDIA_TYPES = {
     "css": "text/css; charset=utf-8",
@@ -39,7 +39,7 @@ _STATIC = files("cantata.dashboard.pages") / "static"
 
 @dataclass(frozen=True, slots=True)
 class Asset:
-    """A file as it is sent."""
+    """A file with its headers."""
 
     body: bytes
     media_type: str
@@ -47,22 +47,22 @@ class Asset:
 
 
 def index(*, api: str, base: str, flower: str = "") -> Asset:
-    """The document of every page; `{{api}}`, `{{base}}` and `{{flower}}` in it are filled in, none with a slash at its end."""
+    """Return the document of every page, with values for `{{api}}`, `{{base}}` and `{{flower}}`, without a trailing slash."""
     text = _files()["index.html"].body.decode()
     for name, value in (("api", api), ("base", base), ("flower", flower)):
         text = text.replace("{{" + name + "}}", escape(value.rstrip("/")))
-    return _made(text.encode(), "index.html")
+    return _asset(text.encode(), "index.html")
 
 
 def asset(path: str) -> Asset | None:
-    """A file by its path below `static/`, such as `app.js` or `vendor/preact.js`; None if there is none."""
+    """Return a file by its path in `static/`, such as `app.js` or `vendor/dagre.js`; None if there is none."""
     return _files().get(path) if path != "index.html" else None
 
 
 @cache
 def _files() -> dict[str, Asset]:
-    """All files by path, read at once: a long-lived process must not mix them with those of a version that is installed over it."""
-    return {path: _made(file.read_bytes(), path) for path, file in _found(_STATIC, "")}
+    """Return all files by path, read once: a long-lived process must not mix them with those of a version that is installed later."""
+    return {path: _asset(file.read_bytes(), path) for path, file in _found(_STATIC, "")}
 
 
 def _found(folder: Traversable, path: str) -> Iterator[tuple[str, Traversable]]:
@@ -73,5 +73,5 @@ def _found(folder: Traversable, path: str) -> Iterator[tuple[str, Traversable]]:
             yield f"{path}{each.name}", each
 
 
-def _made(body: bytes, path: str) -> Asset:
+def _asset(body: bytes, path: str) -> Asset:
     return Asset(body, MEDIA_TYPES[path.rpartition(".")[2]], f'"{sha256(body).hexdigest()[:32]}"')

@@ -1,4 +1,4 @@
-"""A run as a graph that can be drawn: its steps and edges, and which of these were taken. Pure."""
+"""Graph of a run for display: its steps and edges, and which of these were taken. Pure."""
 
 from __future__ import annotations
 
@@ -18,33 +18,33 @@ from cantata.state.runs.run_snapshot import NEVER, Moments, Parts, Snapshot
 from cantata.state.runs.summaries import shown_state
 
 EXPANDED = "expanded"
-"""The label of an edge that is none of the run's: from a step to what it grew."""
+"""The label of edges that we add: from a step to those of its expansion."""
 
 NOT_READY = frozenset({"waiting", "failed", "skipped"})
-"""How steps stand that may never have been ready, if they did not begin."""
+"""States of steps that may never have been ready, if they did not start."""
 
 
 @dataclass(frozen=True)
 class RunGraph:
-    """What of a run is drawn."""
+    """The displayed part of a run."""
 
     snapshot: Snapshot
     folded: FoldedGraph
     parts: Parts
     moments: Mapping[str, Moments]
     shown: Set[str]
-    """The steps, of which all parts are known."""
+    """The displayed steps; all their parts are known."""
 
     # --- steps --------------------------------------------------------------------------------------------------------
 
     def steps(self) -> list[StepView]:
-        """The steps, in the order they began; those that did not begin come last."""
+        """Return the steps in the order of their start; steps that did not start come last."""
         ready = self._ready()
         order = sorted(self.shown, key=lambda step_id: (self._at(step_id).first_ms or self._at(step_id).ended_ms or float("inf"), step_id))
         return [self.step(step_id, ready.get(step_id)) for step_id in order]
 
     def step(self, step_id: str, ready_ms: int | None = None) -> StepView:
-        """A step that is shown."""
+        """Return a displayed step."""
         cell, spec, info = self.snapshot.cells[step_id], self.parts.specs[step_id], self.parts.infos.get(step_id, {})
         at, work = self._at(step_id), str(spec.get("work", ""))
         is_over = cell.word in STEP_OVER
@@ -74,12 +74,12 @@ class RunGraph:
         )
 
     def _ready(self) -> dict[str, int]:
-        """When steps were first ready: when the last step before them was over, or they were grown; at the latest when they began."""
+        """Return when steps were first ready: when the last step upstream ended, or they were added; at the latest when they started."""
         last = {START: round(self.snapshot.run.created_at * 1000)}
         for edge in self.edges:
             last[edge.target] = max(last.get(edge.target, 0), self._at(edge.source).ended_ms or 0)
         for owner in self.folded.maps:
-            last.pop(f"{owner}/{GATHER}", None)  # it waits for items that may not be shown
+            last.pop(f"{owner}/{GATHER}", None)  # it waits for items that may not be displayed
         ready = {}
         for step_id in self.shown:
             first, before = self._at(step_id).first_ms, last.get(step_id)
@@ -95,7 +95,7 @@ class RunGraph:
 
     @cached_property
     def edges(self) -> list[EdgeView]:
-        """The edges between steps that are shown, and one from each step to what it grew that nothing else leads to."""
+        """The edges between displayed steps, and one from each step to those of its expansion that have no other edge."""
         edges = [*self._own(), *self._past_items()]
         led_to, parents = {START, *(edge.target for edge in edges)}, self._parents()
         for step_id in self.shown:
@@ -105,7 +105,7 @@ class RunGraph:
         return edges
 
     def _own(self) -> Iterator[EdgeView]:
-        """The run's own edges: those that are kept, and those that were resolved when a expansion added them."""
+        """Yield the run's own edges: the stored ones, and those that were already resolved when an expansion added them."""
         for source in self.shown:
             for target, label, wakes in self.parts.edges.get(source, ()):
                 if target in self.shown:
@@ -116,21 +116,21 @@ class RunGraph:
                     yield EdgeView(source=source, target=target, label=label, wakes=wakes, taken=self._is_taken(source, label))
 
     def _past_items(self) -> Iterator[EdgeView]:
-        """From a map to its gather, past the items that are not shown."""
+        """Yield edges from a map to its gather, in place of the items that are not displayed."""
         for owner, items in self.folded.maps.items():
             gather = f"{owner}/{GATHER}"
             if owner in self.shown and gather in self.shown and items.total > self.folded.limits[owner]:
                 yield EdgeView(source=owner, target=gather, label="done", wakes=True, taken=self._is_gathered(gather, items))
 
     def _is_gathered(self, gather: str, items: MapItems) -> bool | None:
-        """Whether the items led to their gather: not where it never began, since one of them failed or the run was ended."""
+        """Return whether the items led to their gather: not if it never started, because an item failed or the run was closed."""
         cell = self.snapshot.cells[gather]
         if cell.word in ("failed", "skipped"):
             return cell.attempt > 0
         return None if items.counts["waiting"] or items.counts["running"] else True
 
     def _parents(self) -> dict[str, str]:
-        """Step → the one that grew it; what the plan began with is not in it."""
+        """Return step → its parent step; steps of the initial plan have none."""
         parents = {step_id: owner for step_id, owner in self.folded.map_of.items() if step_id.rpartition("/")[0] == owner}
         for parent, expansion in self.parts.expansions.items():
             parents |= dict.fromkeys(cast("list[str]", expansion.get("ids") or []), parent)
@@ -146,7 +146,7 @@ class RunGraph:
     # --- maps ---------------------------------------------------------------------------------------------------------
 
     def maps(self) -> list[MapView]:
-        """The maps that are shown."""
+        """Return the displayed maps."""
         return [
             MapView(id=owner, name=name_of(owner, ""), prefix=owner, count=items.total, **items.counts)
             for owner, items in self.folded.maps.items()

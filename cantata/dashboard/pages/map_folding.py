@@ -1,4 +1,4 @@
-"""Maps as pages show them: one node with a count, until it is opened. Pure."""
+"""Folding of maps for display: one node with a count, until the user opens it. Pure."""
 
 from __future__ import annotations
 
@@ -11,39 +11,39 @@ from cantata.planning.chains.step_ids import GATHER
 from cantata.state.runs.run_snapshot import Snapshot
 
 MAX_ITEMS = 200
-"""MapItems of an opened map that are shown."""
+"""Displayed items of an opened map."""
 
 _ITEM = re.compile(r"/(\d+)(?=/|$)")
 
 
 @dataclass(slots=True)
 class MapItems:
-    """The items of a map, counted by how they stand."""
+    """Counts of a map's items by state."""
 
     counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("waiting", "running", "done", "failed", "skipped"), 0))
 
     @property
     def total(self) -> int:
-        """How many there are."""
+        """The number of items."""
         return sum(self.counts.values())
 
 
 @dataclass(frozen=True, slots=True)
 class FoldedGraph:
-    """A run whose maps are folded, but for those that are opened."""
+    """A run whose maps are folded, except those that are open."""
 
     shown: list[str]
-    """The steps that are shown."""
+    """The displayed steps."""
     maps: dict[str, MapItems]
-    """Those among them that are maps with items."""
+    """The displayed maps with items."""
     limits: dict[str, int]
-    """Map → how many of its items are shown."""
+    """Map → number of its displayed items."""
     map_of: dict[str, str]
-    """Step → the innermost map that it is an item of, or grew in."""
+    """Step → the innermost map whose item it is, or whose item's expansion it is in."""
 
 
 def fold(snapshot: Snapshot, opened: Collection[str]) -> FoldedGraph:
-    """The steps of a run without the items of maps that are not opened, and what grew from them."""
+    """Return the steps of a run without the items of folded maps and the expansions of those items."""
     cells = snapshot.cells
     shown: list[str] = []
     maps: dict[str, MapItems] = {}
@@ -51,11 +51,11 @@ def fold(snapshot: Snapshot, opened: Collection[str]) -> FoldedGraph:
     limits: dict[str, int] = {}
     for step_id in cells:
         is_shown = True
-        for owner, item, index in _places(step_id):
+        for owner, item, index in _maps_above(step_id):
             if f"{owner}/{GATHER}" not in cells:
                 continue
             if step_id == item:
-                maps.setdefault(owner, MapItems()).counts[_word(snapshot, item)] += 1
+                maps.setdefault(owner, MapItems()).counts[_state(snapshot, item)] += 1
             limits[owner] = MAX_ITEMS if owner in opened else 0
             map_of[step_id] = owner
             if index >= limits[owner]:
@@ -66,15 +66,15 @@ def fold(snapshot: Snapshot, opened: Collection[str]) -> FoldedGraph:
     return FoldedGraph(shown, maps, limits, map_of)
 
 
-def _places(step_id: str) -> Iterator[tuple[str, str, int]]:
-    """The maps that a step may be in, the outermost first: the map, its item, the item's number."""
+def _maps_above(step_id: str) -> Iterator[tuple[str, str, int]]:
+    """Yield the maps that a step may be in, the outermost first: the map, its item, the item's index."""
     if "/" in step_id:
         for match in _ITEM.finditer(step_id):
             yield step_id[: match.start()], step_id[: match.end()], int(match[1])
 
 
-def _word(snapshot: Snapshot, item: str) -> str:
-    """How an item stands; one that grew stands as what answers in its place."""
+def _state(snapshot: Snapshot, item: str) -> str:
+    """Return the state of an item; if it expanded, that of the step that answers in its place."""
     cell = snapshot.cells[item]
     exit_id = snapshot.answering(item)
     last = snapshot.cells.get(exit_id, cell)

@@ -1,4 +1,4 @@
-"""Who sends a request: a program or our own page, or another page that is open in somebody's browser. Pure."""
+"""Origin of a request: a program or our own page, or another page in a browser. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _LOCAL_NAMES = frozenset({"localhost", "localhost."})
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host's name or address means this machine only."""
+    """Return whether a host name or address is a loopback address."""
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
@@ -18,7 +18,7 @@ def is_loopback(host: str) -> bool:
 
 
 def is_local_request(host: str) -> bool:
-    """Whether a `Host` header names this machine only. After DNS rebinding it names the page that wants to get around its origin."""
+    """Return whether a `Host` header names a loopback address. After DNS rebinding it names the host of the attacking page."""
     try:
         return is_loopback(urlsplit(f"//{host}").hostname or "")
     except ValueError:
@@ -26,7 +26,7 @@ def is_local_request(host: str) -> bool:
 
 
 def foreign_page(headers: Mapping[str, str]) -> str | None:
-    """The page that sends a request, if a browser says that it is not ours: its own address stands in `Origin`."""
+    """Return the page that sends a request, if the browser's headers name another page than ours; else None."""
     origin = headers.get("origin")
     if origin is not None and _netloc(origin) != headers.get("host", ""):
         return f"a page of {origin!r}"
@@ -34,7 +34,7 @@ def foreign_page(headers: Mapping[str, str]) -> str | None:
 
 
 def _netloc(origin: str) -> str | None:
-    """The host and port of an origin; None if it is no address."""
+    """Return host and port of an origin; None if it is no URL."""
     try:
         return urlsplit(origin).netloc or None
     except ValueError:

@@ -1,4 +1,4 @@
-"""What the run pages ask for and do: the door for the gateway and for Flower. Every call blocks for some milliseconds."""
+"""Data and actions of the run pages, for the gateway and Flower. Every call blocks for some milliseconds."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ from cantata.state.runs.outputs import beginnings
 from cantata.state.runs.run_snapshot import Moments, Snapshot
 
 MAX_STEPS = 2000
-"""Steps of a graph that are told: those that began last, if there are more."""
+"""Steps of a graph: if there are more, those that started last."""
 
 MAX_VALUES = 100
-"""Inputs of a step, and answers of a run, that are told."""
+"""Inputs of a step, and answers of a run."""
 MAX_LINES = 200
-"""Lines of a step's log that are told."""
+"""Log lines of a step."""
 SHOWN_APART = frozenset({"error", "usage", "model", transcripts.PROMPT})
-"""What is recorded of a step and told elsewhere than in `info`."""
+"""Recorded fields of a step that a view has elsewhere than in `info`."""
 
 
 class RunPages:
-    """Runs as pages show them.
+    """Views and actions of runs.
 
-    Every method takes whose runs may be seen: those of one tenant ("" for runs without one), or with None those of all. Each raises
-    UnknownRunError for a run that is not known or not to be seen, and ConfigError for what is asked wrongly.
+    Every method takes the tenant whose runs are visible ("" for runs without one); None for all. Each raises UnknownRunError for a run
+    that does not exist or is not visible, and ConfigError for an invalid request.
     """
 
     def __init__(self, client: Client) -> None:
@@ -54,11 +54,11 @@ class RunPages:
         self, tenant: str | None, *, statuses: Sequence[str] = (), kind: str | None = None, text: str = "",
         before: str | None = None, limit: int = 50,
     ) -> RunList:  # fmt: skip
-        """Runs, newest first, from after the place `before` that an earlier answer gave as `next`."""
+        """Return runs, newest first; `before` is the `next` of the previous page."""
         return listing.find_page(self._ledger, RunFilter(tenant, tuple(statuses), kind, text), before=before, most=limit)
 
     def graph(self, tenant: str | None, run_id: str, *, opened: Sequence[str] = ()) -> GraphView:
-        """A run's graph as it stands, with the first items of the maps that are opened."""
+        """Return the current graph of a run, with the first items of open maps."""
         snapshot = run_snapshot.snapshot(self._ledger, run_id, tenant)
         folded = fold(snapshot, set(opened))
         moments = self._timeline.moments(run_id, snapshot.offset, folded=folded.limits)
@@ -70,7 +70,7 @@ class RunPages:
         )  # fmt: skip
 
     def step(self, tenant: str | None, run_id: str, step_id: str) -> StepDetail:
-        """All that is shown of one step. Raises UnknownRunError for a step that is not there."""
+        """Return the details of one step. Raises UnknownRunError for a step that does not exist."""
         snapshot = run_snapshot.snapshot(self._ledger, run_id, tenant)
         record = self._ledger.reader.records(run_id, [step_id]).get(step_id) if step_id in snapshot.cells else None
         if record is None:
@@ -96,23 +96,23 @@ class RunPages:
         )
 
     def check(self, tenant: str | None, run_id: str) -> None:
-        """Nothing, for a run that may be seen: what is asked before its events are read from `state.streams` or `state.events`."""
+        """Raise UnknownRunError unless a run is visible. Call this before its events are read from `streams` or `event_log`."""
         _, _, _, labels = self._ledger.runs.request_of(run_id)
         if tenant not in (None, labels.get("tenant", "")):
             raise UnknownRunError.of(run_id)
 
     def cancel(self, tenant: str | None, run_id: str) -> RunStatus:
-        """End a run; its status after that."""
+        """Cancel a run; return its status then."""
         self.check(tenant, run_id)
         return self._client.run(run_id).cancel()
 
     def retry(self, tenant: str | None, run_id: str, *, key: str | None = None) -> str:
-        """Do anew what a run left unfinished; the id of the new run. The same key gives the same run."""
+        """Retry the unfinished part of a run; return the id of the new run. The same key gives the same run."""
         self.check(tenant, run_id)
         return self._client.retry(run_id, idempotency_key=key).run_id
 
     def signal(self, tenant: str | None, run_id: str, step: str, value: JsonValue) -> str:
-        """Give a waiting step its value; taken, kept, over, closed or unknown."""
+        """Signal a waiting step; return the outcome: taken, kept, over, closed, unclear, full or unknown."""
         self.check(tenant, run_id)
         return self._client.run(run_id).signal(step, value)
 
@@ -130,20 +130,20 @@ class RunPages:
         )  # fmt: skip
 
     def _answer(self, snapshot: Snapshot, truncation: Truncation) -> JsonValue:
-        """The output of a run that is over: of its last step, or of several by name."""
+        """Return the output of a closed run: that of its last step, or of several by name."""
         if snapshot.run.status not in RUN_OVER:
             return None
         is_turn = snapshot.run.kind == "turn"
         ends = {name: snapshot.answering(name) for name in (snapshot.terminals[-1:] if is_turn else snapshot.terminals)}
         done = {name: end for name, end in ends.items() if end in snapshot.cells and snapshot.cells[end].word == "done"}
-        came = self._outputs(snapshot, done, truncation)
-        if is_turn and not came:
+        outputs = self._outputs(snapshot, done, truncation)
+        if is_turn and not outputs:
             infos = self._ledger.reader.infos(snapshot.run.run_id, list(ends.values())) if ends else []
             return infos[0].get("last_output") if infos else None
-        return next(iter(came.values())) if len(came) == 1 else came or None
+        return next(iter(outputs.values())) if len(outputs) == 1 else outputs or None
 
     def _inputs(self, snapshot: Snapshot, record: StepRecord, truncation: Truncation) -> dict[str, JsonValue]:
-        """What a step reads, by name."""
+        """Return the outputs that a step reads, by name."""
         if record.step_id == START:
             return {}
         refs = record.spec.reads.items()
@@ -151,26 +151,26 @@ class RunPages:
         return self._outputs(snapshot, sources, truncation)
 
     def _outputs(self, snapshot: Snapshot, sources: Mapping[str, str], truncation: Truncation) -> dict[str, JsonValue]:
-        """What steps gave, by the names they are known by here: of each the beginning, and the first of many."""
+        """Return the outputs of steps by name: the beginning of each, and the first of many."""
         names = list(sources)[:MAX_VALUES]
         found = beginnings(self._ledger, snapshot.run.run_id, [sources[name] for name in names])
         truncation.was_cut |= len(names) < len(sources) or any(each.is_cut for each in found)
         return {name: truncation.value(each.value) for name, each in zip(names, found, strict=True)}
 
     def _transcript(self, snapshot: Snapshot, record: StepRecord) -> Sequence[MessageView]:
-        """What was said in a step that asked a model."""
+        """Return the messages of a step that called a model."""
         if record.spec.role != "turn":
             own = RecordedStep(record.state, record.output, record.info)
             return transcripts.transcript([(record.step_id, own)], {}) if transcripts.PROMPT in record.info else []
         base, last = transcripts.conversation_of(record.step_id, record.spec.params)
         turns = transcripts.turns_of(base, snapshot.cells)
         rounds = set(turns if kind_named(record.spec.kind).ends_with_round else turns[:-1])
-        told = self._recorded(snapshot, turns if last is None else turns[: last + 1], rounds)
-        calls = [call for step_id, turn in told.items() for call in transcripts.calls_in(step_id, turn)]
-        return transcripts.transcript(list(told.items()), self._recorded(snapshot, calls, ()))
+        recorded = self._recorded(snapshot, turns if last is None else turns[: last + 1], rounds)
+        calls = [call for step_id, turn in recorded.items() for call in transcripts.calls_in(step_id, turn)]
+        return transcripts.transcript(list(recorded.items()), self._recorded(snapshot, calls, ()))
 
     def _recorded(self, snapshot: Snapshot, step_ids: Sequence[str], rounds: Collection[str]) -> dict[str, RecordedStep]:
-        """How steps ended; of those among `rounds` that are done, the output is one."""
+        """Return the records of steps; the outputs of `rounds` that are done are rounds."""
         ids = [step_id for step_id in step_ids if step_id in snapshot.cells]
         records = self._ledger.reader.records(snapshot.run.run_id, ids) if ids else {}
         return {
@@ -180,12 +180,12 @@ class RunPages:
 
 
 def _newest(step_ids: Sequence[str], moments: Mapping[str, Moments]) -> Sequence[str]:
-    """The steps that are told: those that did not begin yet, or began last."""
+    """Return the steps to display: those that have not started yet, or started last."""
     if len(step_ids) <= MAX_STEPS:
         return step_ids
 
-    def began(step_id: str) -> float:
+    def start_of(step_id: str) -> float:
         at = moments.get(step_id)
         return float("inf") if at is None or step_id == START else at.first_ms or at.ended_ms or float("inf")
 
-    return sorted(step_ids, key=began)[-MAX_STEPS:]
+    return sorted(step_ids, key=start_of)[-MAX_STEPS:]

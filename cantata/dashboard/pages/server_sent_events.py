@@ -1,4 +1,4 @@
-"""The events of a run as server-sent events: their ids are offsets, so a reader that comes again misses nothing and gets nothing twice."""
+"""Server-sent events of a run. Their ids are offsets, so a client that reconnects gets every event once."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from cantata.errors import CantataError
 from cantata.models.events import RunEvent
 from cantata.state.runs.streams import Streams, StreamsEnded
 
-KEEP_ALIVE_S = 15.0  # shorter than proxies wait for a silent answer
-RETRY_MS = 1000  # how soon a browser comes again when the connection is lost
+KEEP_ALIVE_S = 15.0  # less than the idle time-out of proxies
+RETRY_MS = 1000  # until a browser reconnects
 
 MEDIA_TYPE = "text/event-stream"
-HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}  # the second: nginx is not to collect what it hands on
+HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}  # the second: nginx must not buffer the response
 
 
 async def lines(streams: Streams, run_id: str, after: int, *, body_of: Callable[[CantataError], str]) -> AsyncIterator[str]:
-    """The text of the stream: events after an offset, comments while nothing happens, the end with `closed`.
+    """Yield the text of the stream: events after an offset, comments while there are none, until `closed`.
 
-    `body_of` tells an error as JSON.
+    `body_of` returns an error as JSON.
     """
     yield f"retry: {RETRY_MS}\n\n"
     with streams.follow(run_id, after=after) as follower:
@@ -26,7 +26,7 @@ async def lines(streams: Streams, run_id: str, after: int, *, body_of: Callable[
             try:
                 found = await follower.events(KEEP_ALIVE_S)
             except StreamsEnded:
-                return  # it comes again, to another server
+                return  # the client reconnects, to another server
             except CantataError as error:
                 yield f"event: error\ndata: {body_of(error)}\n\n"
                 return

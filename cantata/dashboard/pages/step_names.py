@@ -1,4 +1,4 @@
-"""What people call a step: a node, an agent, a tool, an instruction, an item."""
+"""Display names of steps: a node, an agent, a tool, an instruction or an item."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _CALL = re.compile(r"t\d+")
 
 
 def name_of(step_id: str, work: str) -> str:
-    """The name of a step, by its id and its work, such as `agents:writer`."""
+    """Return the display name of a step, from its id and its work, such as `agents:writer`."""
     if step_id == START:
         return "start"
     above, _, last = step_id.rpartition("/")

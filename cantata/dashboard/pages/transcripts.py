@@ -1,7 +1,7 @@
-"""What was said between us and a model in a step, by what is recorded: its prompt, its replies, its calls and what came of them. Pure.
+"""Messages of a conversation with a model, from the records of its steps: prompt, replies, tool calls and their results. Pure.
 
-A turn of a model that is followed by another records a round: the reply, the calls in it, and what the model is told next. The last one
-has the answer as its output. The prompt stands with the first.
+A model turn that is followed by another records a round: the reply, its tool calls, and the next message to the model. The last one has
+the answer as its output. The prompt is recorded with the first.
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ from cantata.dashboard.pages.truncate import Truncation
 from cantata.models.values import JsonValue
 
 PROMPT = "prompt"
-"""Where the prompt stands in what is recorded with a step."""
+"""The field of a step's info with the prompt."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedStep:
-    """How a step ended."""
+    """State, output and info of a step."""
 
-    word: str
+    state: str
     output: JsonValue
     info: Mapping[str, JsonValue]
     is_round: bool = False
-    """Whether its output is a round, and not an answer."""
+    """True if the output is a round, and not an answer."""
 
 
 def conversation_of(step_id: str, params: Mapping[str, JsonValue]) -> tuple[str, int | None]:
-    """The first turn of the conversation that a step belongs to, and its number; None for the first."""
+    """Return the first turn of a step's conversation, and the number of this turn; None for the first."""
     number = int(cast(int, params.get("round") or 0))
     return (str(params["base"]), number) if number else (step_id, None)
 
 
 def turns_of(base: str, known: Mapping[str, object]) -> list[str]:
-    """The turns of a conversation: its first, and those that followed."""
+    """Return the steps of a conversation: its first turn, and those that followed."""
     ids = [base]
     while (following := f"{base}/r{len(ids)}") in known:
         ids.append(following)
@@ -45,16 +45,16 @@ def turns_of(base: str, known: Mapping[str, object]) -> list[str]:
 
 
 def calls_in(step_id: str, turn: RecordedStep) -> list[str]:
-    """The steps of the calls that a turn grew."""
+    """Return the steps of the tool calls of a turn."""
     return [f"{step_id}/t{number}" for number, _ in enumerate(_calls(turn))]
 
 
 def transcript(turns: Sequence[tuple[str, RecordedStep]], calls: Mapping[str, RecordedStep]) -> list[MessageView]:
-    """The messages, oldest first. `turns` are turns of one conversation, `calls` the steps that their calls became."""
+    """Return the messages, oldest first. `turns` are turns of one conversation, `calls` the steps of their tool calls."""
     messages: list[MessageView] = []
     for number, (step_id, turn) in enumerate(turns):
         messages += _prompt(turn.info.get(PROMPT)) if number == 0 else []
-        if turn.word != "done":
+        if turn.state != "done":
             continue
         messages += _round(step_id, turn, calls) if turn.is_round else [_message("assistant", turn.output)]
     return messages
@@ -62,8 +62,8 @@ def transcript(turns: Sequence[tuple[str, RecordedStep]], calls: Mapping[str, Re
 
 def _prompt(recorded: JsonValue) -> Iterator[MessageView]:
     for each in cast("list[dict[str, Any]]", recorded or []):
-        noted = {"cut": bool(each.get("cut")), "omitted": int(each.get("omitted", 0))}
-        yield _message(each["role"], each.get("text", "")).model_copy(update=noted)
+        update = {"cut": bool(each.get("cut")), "omitted": int(each.get("omitted", 0))}
+        yield _message(each["role"], each.get("text", "")).model_copy(update=update)
 
 
 def _calls(turn: RecordedStep) -> list[dict[str, Any]]:
@@ -71,28 +71,28 @@ def _calls(turn: RecordedStep) -> list[dict[str, Any]]:
 
 
 def _round(step_id: str, turn: RecordedStep, calls: Mapping[str, RecordedStep]) -> Iterator[MessageView]:
-    """A reply, what came of the calls in it, and what the model was told next."""
-    asked, output = _calls(turn), cast("dict[str, Any]", turn.output)
+    """Yield a reply, the results of its tool calls, and the next message to the model."""
+    calls_asked, output = _calls(turn), cast("dict[str, Any]", turn.output)
     shown = [
         CallView(id=call.get("id") or f"call {i}", name=call["name"], arguments=_text(call.get("arguments")))
-        for i, call in enumerate(asked, 1)
+        for i, call in enumerate(calls_asked, 1)
     ]
     yield _message("assistant", output.get("reply", "")).model_copy(update={"calls": shown})
-    for number, (call, told) in enumerate(zip(asked, shown, strict=True)):
-        came = calls.get(f"{step_id}/t{number}")
-        if call.get("fault") or (came is not None and came.word in ("done", "failed")):
-            yield _message("tool", _came(call, came)).model_copy(update={"call_id": told.id, "name": told.name})
+    for number, (call, view) in enumerate(zip(calls_asked, shown, strict=True)):
+        step = calls.get(f"{step_id}/t{number}")
+        if call.get("fault") or (step is not None and step.state in ("done", "failed")):
+            yield _message("tool", _tool_result(call, step)).model_copy(update={"call_id": view.id, "name": view.name})
     if output.get("note"):
         yield _message("user", output["note"])
 
 
-def _came(call: Mapping[str, Any], came: RecordedStep | None) -> JsonValue:
+def _tool_result(call: Mapping[str, Any], step: RecordedStep | None) -> JsonValue:
     if call.get("fault"):
         return str(call["fault"])
-    error = cast("dict[str, str] | None", came.info.get("error")) if came else None
+    error = cast("dict[str, str] | None", step.info.get("error")) if step else None
     if error:
         return f"Error: {error['message']}"
-    return came.output if came else None
+    return step.output if step else None
 
 
 def _message(role: Any, content: JsonValue) -> MessageView:

@@ -1,4 +1,4 @@
-"""Large values, cut for a page. Pure."""
+"""Truncation of large values for display. Pure."""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ from dataclasses import dataclass
 
 from cantata.models.values import JsonValue
 
-MOST = 20_000
-"""Characters of one value."""
+MAX_CHARS = 20_000
+"""Of one value."""
 
 
 @dataclass(slots=True)
 class Truncation:
-    """Cuts values, and remembers whether it had to."""
+    """Truncates values, and records whether it did."""
 
-    most: int = MOST
+    max_chars: int = MAX_CHARS
     was_cut: bool = False
 
     def value(self, value: JsonValue) -> JsonValue:
-        """The value; of a large one the beginning, as text."""
+        """Return the value; of a large one the beginning of its JSON, as text."""
         if isinstance(value, str):
             return self.text(value)
         if not isinstance(value, dict | list):
             return value
         text = json.dumps(value, ensure_ascii=False)
-        return value if len(text) <= self.most else self.text(text)
+        return value if len(text) <= self.max_chars else self.text(text)
 
     def text(self, text: str) -> str:
-        """The text, or its beginning."""
-        if len(text) <= self.most:
+        """Return the text, or its beginning."""
+        if len(text) <= self.max_chars:
             return text
         self.was_cut = True
-        return text[: self.most]
+        return text[: self.max_chars]

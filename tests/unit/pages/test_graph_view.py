@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cantata.dashboard.pages.graph_view import RunGraph
 from cantata.state.runs.run_snapshot import Moments
-from tests.unit.pages.drawn import AT, ran, run_graph, snapshot
+from tests.unit.pages.graphs import AT, ran, run_graph, snapshot
 
 
 def edges_of(drawn: RunGraph) -> set[tuple[str, str, str, bool | None]]:

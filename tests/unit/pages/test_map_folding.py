@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cantata.dashboard.pages.map_folding import MAX_ITEMS, fold
-from tests.unit.pages.drawn import snapshot
+from tests.unit.pages.graphs import snapshot
 
 
 def test_items_of_a_map_are_counted_and_not_shown() -> None:

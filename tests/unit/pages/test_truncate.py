@@ -7,7 +7,7 @@ from cantata.models.values import JsonValue
 
 
 def test_what_is_small_stays_as_it_is() -> None:
-    truncation = Truncation(most=20)
+    truncation = Truncation(max_chars=20)
 
     values: list[JsonValue] = ["text", 5, None, True, {"a": [1]}]
     assert [truncation.value(each) for each in values] == values
@@ -15,7 +15,7 @@ def test_what_is_small_stays_as_it_is() -> None:
 
 
 def test_of_what_is_large_the_beginning_is_left_as_text() -> None:
-    truncation = Truncation(most=10)
+    truncation = Truncation(max_chars=10)
 
     assert truncation.value("x" * 11) == "x" * 10
     assert truncation.value({"name": "value"}) == '{"name": "'
