@@ -240,16 +240,16 @@ def test_all_faults_are_told_together() -> None:
 @pytest.mark.parametrize(
     ("text", "line", "words"),
     [
-        ("a: [1, 2\nb: 3", 2, "no YAML: .*flow sequence"),
-        ("a: 1\n  b: 2", 2, "no YAML: mapping values are not allowed"),
+        ("a: [1, 2\nb: 3", 2, "not YAML: .*flow sequence"),
+        ("a: 1\n  b: 2", 2, "not YAML: mapping values are not allowed"),
         ("a:\n\tb: 1", 2, "not tabs"),
-        ('a: "x', 1, "no YAML: .*end of stream"),
-        ('{"a": 1,\n "b" 2}', 2, "no JSON: Expecting ':' delimiter"),
-        ('{"a": 1', 1, "no JSON: Expecting ',' delimiter"),
-        ("{a: 1,\n b: [2}", 2, "no YAML"),
+        ('a: "x', 1, "not YAML: .*end of stream"),
+        ('{"a": 1,\n "b" 2}', 2, "not JSON: Expecting ':' delimiter"),
+        ('{"a": 1', 1, "not JSON: Expecting ',' delimiter"),
+        ("{a: 1,\n b: [2}", 2, "not YAML"),
         ("a: \x01", None, "control character"),
-        ('{"a": \x01}', 1, "no JSON"),
-        ("a: \ud800", None, "does not know"),
+        ('{"a": \x01}', 1, "not JSON"),
+        ("a: \ud800", None, "does not allow"),
     ],
 )
 def test_a_syntax_error_tells_its_line(text: str, line: int | None, words: str) -> None:

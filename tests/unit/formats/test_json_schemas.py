@@ -25,7 +25,7 @@ def test_a_schema_finds_what_jsonschema_finds(value: object) -> None:
     [({"pattern": CATASTROPHE}, "a" * 5000), ({"patternProperties": {CATASTROPHE: {"type": "string"}}}, {"a" * 5000: 1})],
 )
 def test_a_pattern_that_searches_for_years_is_given_up(schema: object, value: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(json_schemas, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(json_schemas, "PATTERN_TIMEOUT_S", 0.2)
 
     (error,) = errors_in(value, schema)
 
