@@ -57,17 +57,17 @@ def shared_folder(names: Mapping[str, Path | None]) -> Path | None:
     folders = set(filter(None, names.values()))
     if len(folders) > 1:
         roots = {name.partition(":")[0].partition(".")[0]: folder for name, folder in names.items() if folder}
-        folders -= _found_alone(roots)
+        folders -= _found_by_default(roots)
     if len(folders) > 1:
-        told = ", ".join(sorted(map(str, folders)))
+        listed = ", ".join(sorted(map(str, folders)))
         raise _refused(
-            f"the functions lie in several folders: {told}", "workers import from one folder: put them in one, or install the others"
+            f"the functions lie in several folders: {listed}", "workers import from one folder: put them in one, or install the others"
         )
     return next(iter(folders), None)
 
 
 def _script_of(function: Callable[..., Any], name: str) -> tuple[str, Path]:
-    """The module that the running script is, if it is imported."""
+    """Return the module name and file of the running script. Raises ConfigError if workers cannot import it."""
     namespace = getattr(inspect.unwrap(function), "__globals__", {})
     file = Path(namespace.get("__file__") or "")
     if not file.is_file() or namespace.get(name) is not function:
@@ -96,7 +96,7 @@ def _folder_of(module: str, file: Path | None) -> Path | None:
     return file.parents[module.count(".") + (1 if file.stem == "__init__" else 0)]
 
 
-def _found_alone(roots: Mapping[str, Path]) -> set[Path]:
+def _found_by_default(roots: Mapping[str, Path]) -> set[Path]:
     """Return the folders whose modules a new interpreter finds by itself."""
     found = subprocess.run([sys.executable, "-P", "-c", _FIND, *roots], capture_output=True, text=True, cwd="/", check=True)
     origins: Iterable[str | None] = json.loads(found.stdout)

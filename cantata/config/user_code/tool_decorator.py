@@ -62,7 +62,7 @@ def tool(
     settings = {key: value for key, value in given.items() if value is not None}
 
     def mark(function: Function) -> Function:
-        wrong = check_settings(settings) or _strangers(function, hidden)
+        wrong = check_settings(settings) or _hidden_faults(function, hidden)
         if wrong:
             raise ConfigError(f"@tool of {getattr(function, '__qualname__', function)!r}: {'; '.join(wrong)}")
         setattr(function, MARK, settings)
@@ -90,7 +90,7 @@ def _entry(function: Callable[..., Any]) -> tuple[str, Tool]:
     return called, Tool.model_validate({"function": f"{where}:{name}", **settings})
 
 
-def _strangers(function: Callable[..., Any], hidden: Sequence[str]) -> list[str]:
+def _hidden_faults(function: Callable[..., Any], hidden: Sequence[str]) -> list[str]:
     """Return the faults of the hidden names of a function."""
     try:
         parameters = inspect.signature(function).parameters
@@ -98,4 +98,4 @@ def _strangers(function: Callable[..., Any], hidden: Sequence[str]) -> list[str]
         return []
     if any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
         return []
-    return [f"hidden {name!r} is no parameter{did_you_mean(name, parameters)}" for name in hidden if name not in parameters]
+    return [f"hidden {name!r} is not a parameter{did_you_mean(name, parameters)}" for name in hidden if name not in parameters]
