@@ -61,7 +61,7 @@ def test_a_function_that_workers_cannot_find_is_refused() -> None:
         ({"timeout_s": -1}, "'charge': timeout_s: expected more than 0, found -1"),
         ({"retries": "many"}, "retries: expected a whole number, found 'many'"),
         ({"hidden": "user_id"}, "hidden: expected a list, found 'user_id'"),
-        ({"hidden": ["usr_id"]}, "hidden 'usr_id' is no parameter; did you mean 'user_id'?"),
+        ({"hidden": ["usr_id"]}, "hidden 'usr_id' is not a parameter; did you mean 'user_id'?"),
         ({"at_most_once": True, "retries": 2}, "'at_most_once' means that a call is never made again; leave 'retries' out"),
         ({"name": " "}, "name: expected a text that is not empty"),
     ],

@@ -121,12 +121,12 @@ def test_a_function_is_followed_through_imports(folder: Path) -> None:
     [
         (
             "{function: 'work_tools:counted'}",
-            ".function: @tool in work_tools.py line 37: 'timeout_s' is no literal, and modules are not imported to find out what it is; "
+            ".function: @tool in work_tools.py line 37: 'timeout_s' is not a literal, and modules are not imported to evaluate it; "
             "write it in the configuration",
         ),
         (
             "{function: 'work_tools:spread', timeout_s: 3}",
-            ".function: @tool in work_tools.py line 40: '**LIMIT' is no literal, and modules are not imported to find out what it is; "
+            ".function: @tool in work_tools.py line 40: '**LIMIT' is not a literal, and modules are not imported to evaluate it; "
             "write it in the configuration",
         ),
         (
@@ -135,11 +135,11 @@ def test_a_function_is_followed_through_imports(folder: Path) -> None:
         ),
         (
             "{function: 'work_tools:draw', values: {colour: red}}",
-            ".values: 'colour' is no parameter of 'draw'",
+            ".values: 'colour' is not a parameter of 'draw'",
         ),
         (
             "{function: 'work_tools:charge', hidden: [cent], values: {user_id: a}}",
-            ".hidden: 'cent' is no parameter of 'charge'; did you mean 'cents'?",
+            ".hidden: 'cent' is not a parameter of 'charge'; did you mean 'cents'?",
         ),
         ("{function: 'work_tools:charge'}", ": the hidden parameter 'user_id' has no default; give it under 'values'"),
         ("{function: 'work_tools:searches'}", ": the hidden parameter 'limit' has no default; give it under 'values'"),
