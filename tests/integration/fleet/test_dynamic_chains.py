@@ -258,7 +258,7 @@ def test_what_is_not_known_is_told(models: ScriptedModels) -> None:
         made.execute_chain("nobody", "it")
     with pytest.raises(ValueError, match="Group 'nobody' not found"):
         made.execute_group("nobody", "it")
-    with pytest.raises(ValueError, match="there is a builder 'known' already"):
+    with pytest.raises(ValueError, match="a builder 'known' exists already"):
         builder(name="known")
     with pytest.raises(ValueError, match="there is no builder 'unknown'"):
         ChainBuilder.open("unknown")

@@ -65,9 +65,7 @@ class Provider:
         if chosen and chosen.label != SMALL_TALK:
             return await self._call(offer.labels()[chosen.label], text, chosen)
         field = _field(params.get("response_format"))
-        reply = await (
-            self._choose(requested, inline_tool_results(messages)) if requested else self._write(inline_tool_results(messages), params)
-        )
+        reply = await (self._choose(field, inline_tool_results(messages)) if field else self._write(inline_tool_results(messages), params))
         return _with(reply, chosen) if chosen else reply
 
     async def _choose_tool(self, offer: ToolOffer, text: str) -> LabelChoice:
