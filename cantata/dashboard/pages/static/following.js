@@ -2,15 +2,15 @@
 
 import { useCallback, useEffect, useRef, useState } from "./vendor/htm-preact.js";
 import { makeReader } from "./reading.js";
-import { applied, heard } from "./core/live.js";
+import { applyEvents, collectReplies } from "./core/live.js";
 import { appended, empty, prepended } from "./core/event_list.js";
 import { between, follow } from "./stream.js";
 
 const EARLIER = 500; // events before those that are under way, at first and with each "earlier"
 
-const nothing = { view: null, events: empty, said: new Map(), connection: "live", fault: null };
+const nothing = { view: null, events: empty, replies: new Map(), connection: "live", fault: null };
 
-/** {view, events, said, connection, fault, reload, earlier} of a run; `opened` are the maps whose items are wanted. */
+/** {view, events, replies, connection, fault, reload, earlier} of a run; `opened` are the maps whose items are wanted. */
 export function useRun(runId, opened) {
   const [state, setState] = useState(nothing);
   const follower = useRef(null);
@@ -41,7 +41,7 @@ function makeFollower(runId, setState, openMaps) {
   };
   const graphs = makeReader(runId, openMaps, {
     give(view, since) {
-      const caughtUp = applied(view, since);
+      const caughtUp = applyEvents(view, since);
       set({ view: caughtUp.view, fault: null });
       return caughtUp.stale;
     },
@@ -50,9 +50,9 @@ function makeFollower(runId, setState, openMaps) {
   });
 
   function take(events) {
-    const { view, stale } = applied(current.view, events);
+    const { view, stale } = applyEvents(current.view, events);
     graphs.passed(events);
-    set({ view, events: appended(current.events, events), said: heard(current.said, events) });
+    set({ view, events: appended(current.events, events), replies: collectReplies(current.replies, events) });
     if (stale) graphs.ask(stale);
   }
 

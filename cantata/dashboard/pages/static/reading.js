@@ -1,7 +1,7 @@
 /** Reads a run's graph again when events say that it changed: soon, but not more often than is useful. */
 
 import { ofRun, read } from "./api.js";
-import { viewOf } from "./core/live.js";
+import { makeView } from "./core/live.js";
 import { learn } from "./ticking.js";
 
 const LEAST_MS = {
@@ -34,7 +34,7 @@ export function makeReader(runId, openMaps, { give, fail, isFirst }) {
       const query = new URLSearchParams([...openMaps()].map((map) => ["open", map]));
       const graph = await read(`${ofRun(runId, "graph")}?${query}`, { signal: ending.signal });
       learn(graph.run.now);
-      wanted = sooner(wanted, give(viewOf(graph), since));
+      wanted = sooner(wanted, give(makeView(graph), since));
     } catch (fault) {
       if (ending.signal.aborted) return;
       fail(fault);

@@ -3,7 +3,7 @@
 import { EVENTS, STEP_OVER } from "./vocabulary.js";
 
 /** The graph that the API sent, with its steps by id. */
-export function viewOf(graph) {
+export function makeView(graph) {
   return { ...graph, steps: new Map(graph.steps.map((step) => [step.id, step])) };
 }
 
@@ -21,7 +21,7 @@ const CHANGES = {
  * The view after some events, and how soon the graph must be asked for again: "" (not at all), "soon" (only figures that events do not
  * tell, such as tokens), or "now" (its shape).
  */
-export function applied(view, events) {
+export function applyEvents(view, events) {
   let stale = "";
   const need = (when) => (stale = stale === "now" ? stale : when);
   const steps = new Map(view.steps);
@@ -62,27 +62,27 @@ function resolved(edge, ended, steps, need) {
   return edge;
 }
 
-const MOST_SAID = 100_000; // characters of one attempt
+const MAX_REPLY_CHARS = 100_000; // characters of one attempt
 
 /**
- * What steps said while they worked: a map of step → [{attempt, text, void}], oldest first. Events for what a step said void it when its
+ * What steps replies while they worked: a map of step → [{attempt, text, void}], oldest first. Events for what a step replies void it when its
  * attempt came to nothing.
  */
-export function heard(said, events) {
-  const known = new Map(said);
+export function collectReplies(replies, events) {
+  const known = new Map(replies);
   for (const { type, step, attempt, text } of events) {
-    if (type === "delta") known.set(step, added(known.get(step) ?? [], attempt, String(text ?? "")));
-    else if (EVENTS[type]?.voids && known.has(step)) known.set(step, known.get(step).map((piece) => voided(piece, attempt)));
+    if (type === "delta") known.set(step, addText(known.get(step) ?? [], attempt, String(text ?? "")));
+    else if (EVENTS[type]?.voids && known.has(step)) known.set(step, known.get(step).map((piece) => voidPiece(piece, attempt)));
   }
   return known;
 }
 
-function added(pieces, attempt, text) {
+function addText(pieces, attempt, text) {
   const last = pieces.at(-1);
   if (!last || last.attempt !== attempt || last.void) return [...pieces, { attempt, text, void: false }];
-  return [...pieces.slice(0, -1), { ...last, text: (last.text + text).slice(-MOST_SAID) }];
+  return [...pieces.slice(0, -1), { ...last, text: (last.text + text).slice(-MAX_REPLY_CHARS) }];
 }
 
-function voided(piece, attempt) {
+function voidPiece(piece, attempt) {
   return attempt === null || attempt === undefined || piece.attempt === attempt ? { ...piece, void: true } : piece;
 }

@@ -1,4 +1,4 @@
-/** One step: what it read and gave, what was said, how its attempts went; and the form for what it waits for. */
+/** One step: what it read and gave, what was replies, how its attempts went; and the form for what it waits for. */
 
 import { html, useEffect, useRef, useState } from "../vendor/htm-preact.js";
 import { ofRun, read } from "../api.js";
@@ -14,8 +14,8 @@ import { Transcript } from "./transcript.js";
 
 const AGAIN_MS = 400; // a step that moves is read again at most so often
 
-/** The panel; `said` is what the step said while we watched. */
-export function Panel({ runId, stepId, view, said, now, onClose, reload }) {
+/** The panel; `replies` is what the step replies while we watched. */
+export function Panel({ runId, stepId, view, replies, now, onClose, reload }) {
   const known = view.steps.get(stepId);
   const { detail, fault } = useDetail(runId, stepId, known);
   const heading = useRef(null);
@@ -31,8 +31,8 @@ export function Panel({ runId, stepId, view, said, now, onClose, reload }) {
       ${fault && html`<p class="fault" role="alert">${fault.message}</p>`}
       ${step?.error && html`<div class="card bad"><h3>${clip(step.error.code ?? "Error", 60)}</h3><pre class="text">${plain(messageOf(step.error))}</pre></div>`}
       ${step?.state === "waiting_signal" && html`<${Signal} runId=${runId} stepId=${stepId} onDone=${reload} />`}
-      ${said && step?.state === "running" && html`<section><h3>Says</h3><${Pieces} said=${said} /></section>`}
-      ${detail ? html`<${Detail} detail=${detail} said=${said} isRunning=${step?.state === "running"} />` : !fault && html`<p class="muted">Reading…</p>`}
+      ${replies && step?.state === "running" && html`<section><h3>Says</h3><${Pieces} replies=${replies} /></section>`}
+      ${detail ? html`<${Detail} detail=${detail} replies=${replies} isRunning=${step?.state === "running"} />` : !fault && html`<p class="muted">Reading…</p>`}
     </div>
   </aside>`;
 }
@@ -55,15 +55,15 @@ function Facts({ step, detail, now }) {
   return html`<dl class="step-facts">${facts.filter(([, what]) => what).map(([name, what]) => html`<div key=${name}><dt>${name}</dt><dd>${what}</dd></div>`)}</dl>`;
 }
 
-function Detail({ detail, said, isRunning }) {
+function Detail({ detail, replies, isRunning }) {
   const inputs = Object.keys(detail.inputs ?? {}).length ? detail.inputs : null;
   const params = Object.keys(detail.params ?? {}).length ? detail.params : null;
   const given = detail.given ?? null;
   const info = Object.keys(detail.info ?? {}).length ? detail.info : null;
-  const isVoided = !isRunning && said?.some((piece) => piece.void);
+  const isVoided = !isRunning && replies?.some((piece) => piece.void);
   return html`
     ${detail.transcript.length > 0 && html`<section><h3>Transcript</h3><${Transcript} messages=${detail.transcript} /></section>`}
-    ${isVoided && html`<section><h3>Said in attempts that came to nothing</h3><${Pieces} said=${said.filter((piece) => piece.void)} /></section>`}
+    ${isVoided && html`<section><h3>Said in attempts that came to nothing</h3><${Pieces} replies=${replies.filter((piece) => piece.void)} /></section>`}
     ${detail.output !== null && html`<${Value} name="Output" json=${detail.output} isOpen />`}
     ${given !== null && html`<${Value} name="Given" json=${given} isOpen />`}
     ${params && html`<${Value} name="Parameters" json=${params} isOpen=${!detail.transcript.length} />`}
@@ -78,8 +78,8 @@ function Value({ name, json, isOpen = false }) {
   return html`<details class="value" open=${isOpen}><summary>${name}</summary><pre class="text boxed">${value(json)}</pre></details>`;
 }
 
-function Pieces({ said }) {
-  return html`<div class="text boxed pieces">${said.map((piece, place) => html`<${Said} key=${place} text=${piece.text} isVoid=${piece.void} />`)}</div>`;
+function Pieces({ replies }) {
+  return html`<div class="text boxed pieces">${replies.map((piece, place) => html`<${Said} key=${place} text=${piece.text} isVoid=${piece.void} />`)}</div>`;
 }
 
 /** What the API tells of a step, read again when the step moves. */

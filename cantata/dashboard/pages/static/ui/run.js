@@ -27,7 +27,7 @@ export function RunPage({ runId, search, go }) {
   const [timed, setTimed] = useState(none); // in the time line every map tells its items
   const maps = useRef(none);
   maps.current = mapsAmong([...timed, ...opened], maps.current);
-  const { view, events, said, connection, fault, reload, earlier } = useRun(runId, maps.current);
+  const { view, events, replies, connection, fault, reload, earlier } = useRun(runId, maps.current);
   const isOpen = view !== null && !runIsOver(view.run.status);
   const now = useNow(500, isOpen);
   const tasks = useTasks(runId, isOpen);
@@ -59,7 +59,7 @@ export function RunPage({ runId, search, go }) {
         ${shown === "request" && html`<${RequestTab} run=${view.run} />`}
       </div>
     </div>
-    ${step !== null && html`<${Panel} key=${step} runId=${runId} stepId=${step} view=${view} said=${said.get(step)} now=${now} onClose=${close} reload=${reload} />`}
+    ${step !== null && html`<${Panel} key=${step} runId=${runId} stepId=${step} view=${view} replies=${replies.get(step)} now=${now} onClose=${close} reload=${reload} />`}
   </main>`;
 }
 
