@@ -8,41 +8,41 @@ const MAX_TEXT = 20_000; // characters of a reply
 export const empty = { first: null, last: 0, entries: [] };
 
 /** The list with later events after it; those it has already are left out. */
-export function appended(list, events) {
+export function append(list, events) {
   const fresh = events.filter((event) => event.seq > list.last);
   if (!fresh.length) return list;
   const entries = [...list.entries];
   const open = openReplies(entries);
-  for (const event of fresh) take(entries, open, event);
+  for (const event of fresh) addEvent(entries, open, event);
   return { first: list.first ?? fresh[0].seq, last: fresh.at(-1).seq, entries };
 }
 
 /** The list with earlier events put before it. */
-export function prepended(list, events) {
-  const earlier = appended(empty, events.filter((event) => list.first === null || event.seq < list.first));
+export function prepend(list, events) {
+  const earlier = append(empty, events.filter((event) => list.first === null || event.seq < list.first));
   if (!earlier.entries.length) return list;
   return { first: earlier.first, last: Math.max(list.last, earlier.last), entries: [...earlier.entries, ...list.entries] };
 }
 
 function openReplies(entries) {
   const open = new Map();
-  entries.forEach((entry, place) => {
-    if (entry.type === "delta" && !entry.void) open.set(keyOf(entry), place);
+  entries.forEach((entry, index) => {
+    if (entry.type === "delta" && !entry.void) open.set(keyOf(entry), index);
   });
   return open;
 }
 
 const keyOf = (event) => `${event.attempt ?? ""}|${event.step}`;
 
-function take(entries, open, event) {
+function addEvent(entries, open, event) {
   if (event.type === "delta") {
-    const place = open.get(keyOf(event));
+    const index = open.get(keyOf(event));
     const text = String(event.text ?? "");
-    if (place === undefined) {
+    if (index === undefined) {
       open.set(keyOf(event), entries.length);
       entries.push({ ...event, text, void: false });
     } else {
-      entries[place] = { ...entries[place], text: (entries[place].text + text).slice(0, MAX_TEXT) };
+      entries[index] = { ...entries[index], text: (entries[index].text + text).slice(0, MAX_TEXT) };
     }
     return;
   }
@@ -51,10 +51,10 @@ function take(entries, open, event) {
 }
 
 function voidReplies(entries, open, event) {
-  for (const [key, place] of open) {
-    const entry = entries[place];
+  for (const [key, index] of open) {
+    const entry = entries[index];
     if (entry.step === event.step && (event.attempt === null || event.attempt === undefined || entry.attempt === event.attempt)) {
-      entries[place] = { ...entry, void: true };
+      entries[index] = { ...entry, void: true };
       open.delete(key);
     }
   }
