@@ -3,7 +3,7 @@
 import { useCallback, useEffect, useRef, useState } from "./vendor/htm-preact.js";
 import { makeReader } from "./reading.js";
 import { applyEvents, collectReplies } from "./core/live.js";
-import { appended, empty, prepended } from "./core/event_list.js";
+import { append, empty, prepend } from "./core/event_list.js";
 import { between, follow } from "./stream.js";
 
 const EARLIER = 500; // events before those that are under way, at first and with each "earlier"
@@ -13,24 +13,24 @@ const nothing = { view: null, events: empty, replies: new Map(), connection: "li
 /** {view, events, replies, connection, fault, reload, earlier} of a run; `opened` are the maps whose items are wanted. */
 export function useRun(runId, opened) {
   const [state, setState] = useState(nothing);
-  const follower = useRef(null);
+  const reader = useRef(null);
   const maps = useRef(opened);
   maps.current = opened;
   useEffect(() => {
     setState(nothing);
-    follower.current = makeFollower(runId, setState, () => maps.current);
-    follower.current.begin();
-    return () => follower.current.end();
+    reader.current = makeRunReader(runId, setState, () => maps.current);
+    reader.current.begin();
+    return () => reader.current.end();
   }, [runId]);
   useEffect(() => {
-    if (state.view) follower.current.reload();
+    if (state.view) reader.current.reload();
   }, [opened]);
-  const reload = useCallback(() => follower.current.reload(), []);
-  const earlier = useCallback(() => follower.current.earlier(), []);
+  const reload = useCallback(() => reader.current.reload(), []);
+  const earlier = useCallback(() => reader.current.earlier(), []);
   return { ...state, reload, earlier };
 }
 
-function makeFollower(runId, setState, openMaps) {
+function makeRunReader(runId, setState, openMaps) {
   let current = nothing;
   let stopFollowing = () => {};
   let ended = false;
@@ -40,7 +40,7 @@ function makeFollower(runId, setState, openMaps) {
     setState(current);
   };
   const graphs = makeReader(runId, openMaps, {
-    give(view, since) {
+    onEvents(view, since) {
       const caughtUp = applyEvents(view, since);
       set({ view: caughtUp.view, fault: null });
       return caughtUp.stale;
@@ -49,10 +49,10 @@ function makeFollower(runId, setState, openMaps) {
     isFirst: () => current.view === null,
   });
 
-  function take(events) {
+  function receive(events) {
     const { view, stale } = applyEvents(current.view, events);
     graphs.passed(events);
-    set({ view, events: appended(current.events, events), replies: collectReplies(current.replies, events) });
+    set({ view, events: append(current.events, events), replies: collectReplies(current.replies, events) });
     if (stale) graphs.ask(stale);
   }
 
@@ -61,7 +61,7 @@ function makeFollower(runId, setState, openMaps) {
       await graphs.first();
       if (ended || !current.view) return;
       const after = Math.max(0, current.view.offset - EARLIER);
-      stopFollowing = follow(runId, after, { give: take, tell: (connection) => set({ connection }) });
+      stopFollowing = follow(runId, after, { onEvents: receive, onConnection: (connection) => set({ connection }) });
     },
     reload: () => graphs.ask("reload"),
     async earlier() {
@@ -69,7 +69,7 @@ function makeFollower(runId, setState, openMaps) {
       if (first === null || first <= 1) return;
       try {
         const earlierOnes = await between(runId, Math.max(0, first - 1 - EARLIER), first);
-        set({ events: prepended(current.events, earlierOnes), fault: null });
+        set({ events: prepend(current.events, earlierOnes), fault: null });
       } catch (fault) {
         set({ fault });
       }
