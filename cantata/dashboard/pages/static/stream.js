@@ -1,21 +1,21 @@
 /** Follows the events of a run: reads the stream, and comes again where it was when the connection is lost. */
 
 import { ofRun, open, Refusal } from "./api.js";
-import { reader } from "./core/sse.js";
+import { makeParser } from "./core/sse.js";
 
 const FIRST_WAIT_MS = 300;
-const LONGEST_WAIT_MS = 8000;
-const SILENCE_MS = 45_000; // the server says something every 15 s, so a stream that is silent for longer is dead
-const TOGETHER_MS = 80; // what comes within this time is given at once
+const MAX_WAIT_MS = 8000;
+const IDLE_TIMEOUT_MS = 45_000; // the server says something every 15 s, so a stream that is silent for longer is dead
+const BATCH_MS = 80; // what comes within this time is given at once
 
 /**
- * Follow a run's events from after an offset, up to `closed`. `give(events)` gets them in order, each once; `tell(word)` how the
+ * Follow a run's events from after an offset, up to `closed`. `onEvents(events)` gets them in order, each once; `onConnection(word)` how the
  * connection stands: "live", "lost", "over" or "gone". Answers a function that ends it.
  */
-export function follow(runId, after, { give, tell }) {
+export function follow(runId, after, { onEvents, onConnection }) {
   const ending = new AbortController();
-  const box = batches(give);
-  run(runId, after, { give: box.add, tell, signal: ending.signal });
+  const box = batches(onEvents);
+  run(runId, after, { onEvents: box.add, onConnection, signal: ending.signal });
   return () => {
     ending.abort();
     box.end();
@@ -35,57 +35,57 @@ export async function between(runId, after, until) {
   return found;
 }
 
-async function run(runId, after, { give, tell, signal }) {
-  let place = after;
+async function run(runId, after, { onEvents, onConnection, signal }) {
+  let offset = after;
   let wait = FIRST_WAIT_MS;
   while (!signal.aborted) {
     let closed = false;
     try {
-      closed = await readStream(runId, place, signal, (event) => {
-        if (event.seq <= place) return;
-        place = event.seq;
+      closed = await readStream(runId, offset, signal, (event) => {
+        if (event.seq <= offset) return;
+        offset = event.seq;
         wait = FIRST_WAIT_MS;
-        give(event);
-      }, () => tell("live"));
+        onEvents(event);
+      }, () => onConnection("live"));
     } catch (error) {
       if (signal.aborted) return;
       if (error instanceof Refusal && (error.status === 404 || error.status === 401)) {
-        tell(error.status === 404 ? "gone" : "lost");
+        onConnection(error.status === 404 ? "gone" : "lost");
         return;
       }
     }
     if (closed) {
-      tell("over");
+      onConnection("over");
       return;
     }
     if (signal.aborted) return;
-    tell("lost");
+    onConnection("lost");
     await pause(wait * (0.75 + Math.random() / 2), signal);
-    wait = Math.min(LONGEST_WAIT_MS, wait * 2);
+    wait = Math.min(MAX_WAIT_MS, wait * 2);
   }
 }
 
 /** Read a stream to its end; answers whether the run is over. */
-async function readStream(runId, after, signal, give, opened = () => {}) {
+async function readStream(runId, after, signal, onEvents, opened = () => {}) {
   const silence = new AbortController();
   const both = AbortSignal.any([signal, silence.signal]);
   const headers = { Accept: "text/event-stream", ...(after ? { "Last-Event-ID": String(after) } : {}) };
   const response = await open(`${ofRun(runId, "events")}`, { headers, signal: both });
   opened();
   if (response.status === 204) return true;
-  const take = reader();
+  const take = makeParser();
   const texts = response.body.pipeThrough(new TextDecoderStream()).getReader();
-  let timer = setTimeout(() => silence.abort(), SILENCE_MS);
+  let timer = setTimeout(() => silence.abort(), IDLE_TIMEOUT_MS);
   try {
     for (;;) {
       const { value, done } = await texts.read();
       if (done) return false;
       clearTimeout(timer);
-      timer = setTimeout(() => silence.abort(), SILENCE_MS);
+      timer = setTimeout(() => silence.abort(), IDLE_TIMEOUT_MS);
       for (const message of take(value)) {
         if (message.event === "error" || message.id === undefined) continue;
         const event = JSON.parse(message.data);
-        give(event);
+        onEvents(event);
         if (event.type === "closed") return true;
       }
     }
@@ -95,19 +95,19 @@ async function readStream(runId, after, signal, give, opened = () => {}) {
   }
 }
 
-function batches(give) {
+function batches(onEvents) {
   let waiting = [];
   let timer = 0;
   const flush = () => {
     timer = 0;
     const found = waiting;
     waiting = [];
-    if (found.length) give(found);
+    if (found.length) onEvents(found);
   };
   return {
     add(event) {
       waiting.push(event);
-      timer ||= setTimeout(flush, TOGETHER_MS);
+      timer ||= setTimeout(flush, BATCH_MS);
     },
     end: () => clearTimeout(timer),
   };
