@@ -2,16 +2,16 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { neighbour, overlap, pathOf } from "../../../../cantata/dashboard/pages/static/core/geometry.js";
 import { filterOf, filterQuery, listAddress, pageOf, placeIn, runAddress } from "../../../../cantata/dashboard/pages/static/core/route.js";
-import { reader } from "../../../../cantata/dashboard/pages/static/core/sse.js";
+import { makeParser } from "../../../../cantata/dashboard/pages/static/core/sse.js";
 import { ofRun, ofStep, runIsOver } from "../../../../cantata/dashboard/pages/static/core/states.js";
 import { marks, timesOf } from "../../../../cantata/dashboard/pages/static/core/times.js";
 
 test("messages are read whole, wherever the stream was cut", () => {
   const text = 'retry: 1000\n\n: still here\n\nid: 7\r\nevent: done\r\ndata: {"a":1}\r\n\r\nid: 8\ndata: one\ndata: two\n\n';
   for (let size = 1; size < text.length; size += 1) {
-    const take = reader();
+    const setField = makeParser();
     const found = [];
-    for (let at = 0; at < text.length; at += size) found.push(...take(text.slice(at, at + size)));
+    for (let at = 0; at < text.length; at += size) found.push(...setField(text.slice(at, at + size)));
     assert.deepEqual(found, [{ id: "7", event: "done", data: '{"a":1}' }, { id: "8", data: "one\ntwo" }], `pieces of ${size}`);
   }
 });

@@ -1,10 +1,10 @@
 /** Reads the text of server-sent events. Pure. */
 
 /**
- * A reader of a stream's text: call it with each piece; it answers the messages that are whole, each {id, event, data}.
+ * A makeParser of a stream's text: call it with each piece; it answers the messages that are whole, each {id, event, data}.
  * What is no field that we know, such as a comment, is passed over.
  */
-export function reader() {
+export function makeParser() {
   let rest = "";
   let message = {};
   return (piece) => {
@@ -13,7 +13,7 @@ export function reader() {
     const found = [];
     for (const line of lines) {
       if (line) {
-        take(message, line);
+        setField(message, line);
       } else {
         if (message.data !== undefined) found.push(message);
         message = {};
@@ -23,7 +23,7 @@ export function reader() {
   };
 }
 
-function take(message, line) {
+function setField(message, line) {
   const colon = line.indexOf(":");
   const name = colon < 0 ? line : line.slice(0, colon);
   const value = colon < 0 ? "" : line.slice(colon + 1).replace(/^ /, "");
