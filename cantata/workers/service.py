@@ -158,7 +158,7 @@ class WorkerService:
 
         user_code.serve(report, is_replaced=embedded.is_in_stack())
         if self.queues != ("coordinator",):
-            config_preload.adopt()
+            config_preload.preload()
 
     def _collect_code_reports(self, read: int) -> None:
         """Keep the digests that processes report, and pass their other reports on to the stack's supervisor."""

@@ -1,1 +1,1 @@
-"""User code in a worker: one version of it, found, loaded and watched."""
+"""The user code of a worker: one version of it, found, loaded and reported."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 @lru_cache(maxsize=64)
 def local_folder(folder: str | None) -> str | None:
-    """Return a run's folder: where its configuration was read if that is here too, else where CANTATA_CONFIG lies."""
+    """Return a run's folder on this machine: that of its configuration if it exists here, else that of CANTATA_CONFIG."""
     return folder if folder is None or Path(folder).is_dir() else own_config_folder()
 
 

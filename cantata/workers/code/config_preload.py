@@ -1,4 +1,4 @@
-"""Adopts the code that the configuration of this machine names, before a worker process has children."""
+"""Reads the user code that this machine's configuration names, before a worker process has children."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from cantata.errors import CantataError
 from cantata.workers.code import user_code
 from cantata.workers.code.config_folder import local_folder
 
-# Functions stand in many places of definitions. What looks like one and is no module of the user's is passed over.
+# Functions are named in many fields of definitions. Text that looks like a function, but is not in a user's module, is ignored.
 _FUNCTION = re.compile(r'"([A-Za-z_]\w*)(?:\.\w+)*:[A-Za-z_]\w*"')
 
 log = structlog.get_logger(__name__)
 
 
-def adopt() -> None:
-    """Adopt the modules that CANTATA_CONFIG, or configs/default.yaml here, names: all children then serve what is read now."""
+def preload() -> None:
+    """Read the modules that CANTATA_CONFIG, or ./configs/default.yaml, names, so that all children serve one version of them."""
     try:
         definitions = loading.load(loading.find())
         folder = local_folder(definitions.folder)
@@ -27,4 +27,4 @@ def adopt() -> None:
         for module in sorted(set(_FUNCTION.findall(definitions.model_dump_json(exclude_defaults=True)))):
             user_code.use(folder, module)
     except (CantataError, OSError, ValueError, RecursionError) as error:
-        log.warning("configuration_not_read", error=str(error), note="runs bring their own; code is read when a step first needs it")
+        log.warning("configuration_not_read", error=str(error), note="code is read when a step first needs it")

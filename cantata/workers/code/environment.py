@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from cantata.errors import StepError
 
 BASE = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "TERM", "TMPDIR", "TZ", "LANG", "LC_ALL", "LC_CTYPE")
-"""What every program is given if the worker has it: where things are, and how times and texts are written. No secret belongs here."""
+"""The variables of the worker that every program receives: locations, and the formats of times and texts. None may hold a secret."""
 
 
 def environment(names: Sequence[str]) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Finds the files of user code: those of a module, and of the modules that its text imports."""
+"""The files of user code: those of a module, and the modules that a text imports."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ _IMPORT = re.compile(
 )
 
 
-def is_users(file: Path) -> bool:
-    """Whether a file is neither of Python nor of what is installed."""
-    return not any(file.is_relative_to(place) for place in LIBRARIES) and not INSTALLED & set(file.parts)
+def is_user_code(file: Path) -> bool:
+    """Return whether a file belongs neither to Python nor to an installed package."""
+    return not any(file.is_relative_to(library) for library in LIBRARIES) and not INSTALLED & set(file.parts)
 
 
-def folders_of_user() -> list[str]:
-    """The folders that Python imports the user's own modules from, such as that of an editable install."""
-    return [folder for folder in sys.path if folder and is_users(Path(folder)) and Path(folder).is_dir()]
+def user_folders() -> list[str]:
+    """Return the folders of sys.path that hold the user's own modules, such as that of an editable install."""
+    return [folder for folder in sys.path if folder and is_user_code(Path(folder)) and Path(folder).is_dir()]
 
 
 def folder_of(module: str, folders: Iterable[str]) -> str | None:
-    """The first folder that has a top-level module, as a file or as a package; None if none has."""
-    places = list(folders)
-    found = (place for place in places if Path(place, f"{module}.py").is_file() or Path(place, module, "__init__.py").is_file())
-    return next(found, None) or next((place for place in places if Path(place, module).is_dir()), None)
+    """Return the first folder that has a top-level module, as a file or as a package; None if none has."""
+    listed = list(folders)
+    found = (folder for folder in listed if Path(folder, f"{module}.py").is_file() or Path(folder, module, "__init__.py").is_file())
+    return next(found, None) or next((folder for folder in listed if Path(folder, module).is_dir()), None)
 
 
 def files_of(folder: str, module: str) -> list[Path]:
-    """The files of a top-level module: its own, or all of its package. Without a name: all of the folder."""
+    """Return the files of a top-level module: its own, or all of its package. Without a name: all files of the folder."""
     package, file = Path(folder, module), Path(folder, f"{module}.py")
     if module and file.is_file() and not (package / "__init__.py").is_file():
         return [file]
@@ -48,7 +48,7 @@ def files_of(folder: str, module: str) -> list[Path]:
 
 
 def imported_by(text: bytes) -> set[str]:
-    """The top-level modules that a text imports anywhere, by the form of its lines: it may be no valid Python."""
+    """Return the top-level modules that a text imports anywhere, found by the form of its lines: it need not be valid Python."""
     names: set[str] = set()
     for origin, listed, called in _IMPORT.findall(text):
         names.update(part.strip().partition(b".")[0].split(b" ")[0].decode() for part in (origin or called or listed).split(b","))
@@ -57,13 +57,13 @@ def imported_by(text: bytes) -> set[str]:
 
 def _tree(folder: Path) -> Iterator[Path]:
     count = 0
-    for place, folders, files in os.walk(folder):
+    for parent, folders, files in os.walk(folder):
         folders[:] = sorted(
-            each for each in folders if each[0] != "." and each not in _SKIPPED and not Path(place, each, "pyvenv.cfg").exists()
+            each for each in folders if each[0] != "." and each not in _SKIPPED and not Path(parent, each, "pyvenv.cfg").exists()
         )
         for file in sorted(files):
             if file.endswith(".py"):
                 count += 1
                 if count > MAX_FILES:
                     return
-                yield Path(place, file)
+                yield Path(parent, file)

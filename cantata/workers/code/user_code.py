@@ -1,9 +1,9 @@
 """The user code that a worker process serves: one version of it, read once, whenever and wherever it is imported.
 
-    adopt ──▶ files of the module and of what it imports ──▶ kept in memory ──▶ every later import
-                      └──▶ reported: the stack's supervisor watches them; the fleet is told their digest
+    read_module ──▶ files of the module and of its imports ──▶ kept in memory ──▶ every later import
+                      └──▶ reported: the stack's supervisor watches them, and the fleet's registry has their digest
 
-So an edited file changes nothing in a process that has read it, though a function imports it an hour later: no step sees two versions.
+So an edited file changes nothing in a process that has read it, even if a function imports it an hour later: no step sees two versions.
 """
 
 from __future__ import annotations
@@ -31,21 +31,20 @@ from cantata.packages import OURS
 from cantata.workers.code import prefork_imports, sources
 
 DIGEST_CHARS = 12
-AGAIN_S = 0.5  # until the stack's supervisor has noticed a change
-SETTLED_NS = (
-    1_000_000_000  # a compiled file that is not this much younger than its source may be of another text with the same size and second
-)
+RELOAD_WAIT_S = 0.5  # until the stack's supervisor has noticed a change
+MTIME_MARGIN_NS = 1_000_000_000
+"""A compiled file that is not this much younger than its source may be of another text with the same size and second."""
 
 log = structlog.get_logger(__name__)
 
 Report = Callable[[str], None]
-"""Takes a line: `file`, a path and its digest; or `code`, a process id, a module and its digest; with tabs between."""
+"""Receives a line of tab-separated fields: `file`, a path and its digest; or `code`, a process id, a module and its digest."""
 
 _Stat = tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class SourceFile:
     """A file as this process read it."""
 
     text: bytes
@@ -54,17 +53,17 @@ class Source:
 
 
 _lock = threading.RLock()
-_files: dict[str, Source] = {}
+_files: dict[str, SourceFile] = {}
 _digests: dict[tuple[str, str], str] = {}
-_places: dict[tuple[str | None, str], str | None] = {}  # by the configuration's folder and the module: the folder it is in
-_installed: set[str] = set()  # top-level modules that are none of the user's
+_module_folders: dict[tuple[str | None, str], str | None] = {}  # the folder of a module, by the configuration's folder and its name
+_installed: set[str] = set()  # top-level modules that are not the user's
 _report: Report | None = None
 _is_replaced = False  # whether a process whose code has changed is replaced
 _used: ContextVar[set[str] | None] = ContextVar("code_used", default=None)
 
 
 def serve(report: Report, *, is_replaced: bool) -> None:
-    """Import user code from what was read first, from now on, and report what is read."""
+    """Serve all later imports of user code from the files as they were first read, and report what is read."""
     global _report, _is_replaced
     _report, _is_replaced = report, is_replaced
     if not any(isinstance(finder, Finder) for finder in sys.meta_path):
@@ -73,7 +72,7 @@ def serve(report: Report, *, is_replaced: bool) -> None:
 
 @contextmanager
 def recording() -> Iterator[set[str]]:
-    """Collect the modules of user code that are asked for, as `module@digest`."""
+    """Collect the modules of user code that are used in the block, as `module@digest`."""
     used: set[str] = set()
     token = _used.set(used)
     try:
@@ -83,35 +82,35 @@ def recording() -> Iterator[set[str]]:
 
 
 def use(folder: str | None, module: str) -> None:
-    """Adopt a top-level module of a folder, or of where Python finds the user's modules, and note that it is used.
+    """Read a top-level module from a folder, or from where Python finds the user's modules, and note that it is used.
 
-    Raises MustWait if files of it have changed since this process read them, while others of it were not read yet.
+    Raises MustWait if some of its files have changed since this process read them, while others were not read yet.
     """
-    if (folder, module) not in _places:
-        place = _folder_of(module, folder)
-        if place is None and module not in _installed:
-            return  # it may come
-        _places[folder, module] = place
-    place = _places[folder, module]
-    if place is None:
+    if (folder, module) not in _module_folders:
+        found = _folder_of(module, folder)
+        if found is None and module not in _installed:
+            return  # it may be created later
+        _module_folders[folder, module] = found
+    module_folder = _module_folders[folder, module]
+    if module_folder is None:
         return
     _unload_library(module)
-    digest = adopt(place, module)
+    digest = read_module(module_folder, module)
     if (used := _used.get()) is not None:
-        used.add(f"{module or Path(place).name}@{digest}")
+        used.add(f"{module or Path(module_folder).name}@{digest}")
 
 
-def adopt(folder: str, module: str) -> str:
-    """Read a module with all that it imports, unless that is done; return the digest of both."""
+def read_module(folder: str, module: str) -> str:
+    """Read a module and its imports, once; return their digest."""
     known = _digests.get((folder, module))
     if known is None:
         with _lock:
-            known = _digests.get((folder, module)) or _adopt(folder, module)
+            known = _digests.get((folder, module)) or _read_module(folder, module)
     return known
 
 
 def _unload_library(module: str) -> None:
-    """Unload a library of this name, so that the user's module is imported, if it came with LiteLLM and this process calls no model."""
+    """Unload a library with the name of a user's module, if it came with LiteLLM and this process calls no model."""
     if module not in prefork_imports.litellm_modules:
         return
     for name in [name for name in prefork_imports.litellm_modules if name == module or name.startswith(f"{module}.")]:
@@ -125,19 +124,19 @@ def _folder_of(module: str, folder: str | None) -> str | None:
     if module in OURS or module in sys.stdlib_module_names:
         _installed.add(module)
         return None
-    found = sources.folder_of(module, [*([folder] if folder else []), *sources.folders_of_user()])
+    found = sources.folder_of(module, [*([folder] if folder else []), *sources.user_folders()])
     return found or (None if module in _installed else _found_by_python(module))
 
 
 def _found_by_python(module: str) -> str | None:
-    """The folder of a module of the user's that only an import hook finds, as with some editable installs."""
+    """Return the folder of a user's module that only an import hook finds, as with some editable installs."""
     try:
         spec = find_spec(module)
     except (ImportError, ValueError):
         return None
     if spec is None:
         return None
-    if spec.origin is None or not sources.is_users(Path(spec.origin)):
+    if spec.origin is None or not sources.is_user_code(Path(spec.origin)):
         _installed.add(module)
         return None
     return _folder_above(spec)
@@ -148,15 +147,15 @@ def _folder_above(spec: ModuleSpec) -> str:
     return str(Path(spec.origin or "").parents[depth])
 
 
-def _adopt(folder: str, module: str) -> str:
+def _read_module(folder: str, module: str) -> str:
     before = dict(_files)
     while True:
         found = _closure(folder, module)
         if all(_stat(path) == source.stat for path, source in found.values() if path not in before):
-            break  # else they were being saved while they were read
+            break  # otherwise they were saved while they were read
     stale = [path for path, _ in found.values() if path in before and _stat(path) != before[path].stat]
     if stale and len(stale) < len(found) and _is_replaced and any(_digest(Path(path)) != before[path].digest for path in stale):
-        raise MustWait(AGAIN_S, f"{Path(stale[0]).name} has changed: new processes serve it in a moment")
+        raise MustWait(RELOAD_WAIT_S, f"{Path(stale[0]).name} has changed: new processes will serve it in a moment")
     _files.update(dict(found.values()))
     whole = hashlib.sha256()
     for name, (_, source) in sorted(found.items()):
@@ -170,26 +169,26 @@ def _adopt(folder: str, module: str) -> str:
     return digest
 
 
-def _closure(folder: str, module: str) -> dict[str, tuple[str, Source]]:
-    """The files of a module and of what it imports, by their names from the folder that each was found in."""
-    places = [folder, *sources.folders_of_user()]
-    found: dict[str, tuple[str, Source]] = {}
-    todo, seen = deque([(folder, module)]), {module}
-    while todo and len(found) < sources.MAX_FILES:
-        place, name = todo.popleft()
-        for path in sources.files_of(place, name):
+def _closure(folder: str, module: str) -> dict[str, tuple[str, SourceFile]]:
+    """Return the files of a module and of its imports, by their paths relative to the folder of each module."""
+    folders = [folder, *sources.user_folders()]
+    found: dict[str, tuple[str, SourceFile]] = {}
+    pending, seen = deque([(folder, module)]), {module}
+    while pending and len(found) < sources.MAX_FILES:
+        module_folder, name = pending.popleft()
+        for path in sources.files_of(module_folder, name):
             source = _files.get(str(path)) or _read(path)
             if source is None:
                 continue
-            found[str(path.relative_to(place))] = str(path), source
+            found[str(path.relative_to(module_folder))] = str(path), source
             for other in sorted(sources.imported_by(source.text) - seen):
                 seen.add(other)
-                if where := sources.folder_of(other, places):
-                    todo.append((where, other))
+                if other_folder := sources.folder_of(other, folders):
+                    pending.append((other_folder, other))
     return found
 
 
-def _read(path: Path) -> Source | None:
+def _read(path: Path) -> SourceFile | None:
     for _ in range(3):
         stat = _stat(str(path))
         if stat is None:
@@ -197,7 +196,7 @@ def _read(path: Path) -> Source | None:
         with suppress(OSError):
             text = path.read_bytes()
             if _stat(str(path)) == stat:
-                return Source(text, stat, hashlib.sha256(text).hexdigest())
+                return SourceFile(text, stat, hashlib.sha256(text).hexdigest())
     return None
 
 
@@ -217,7 +216,7 @@ def _stat(path: str) -> _Stat | None:
 
 
 class Loader(SourceFileLoader):
-    """Loads a module from what was read first, and from its compiled file only if that is certainly of the same text."""
+    """Loads a module from its text as first read, and from its compiled file only if that is certainly of the same text."""
 
     def get_data(self, path: str) -> bytes:
         known = _files.get(path)
@@ -227,19 +226,19 @@ class Loader(SourceFileLoader):
         known = _files.get(path)
         if known is None:
             return super().path_stats(path)
-        is_old = time.time_ns() - known.stat[0] > 2 * SETTLED_NS
+        is_old = time.time_ns() - known.stat[0] > 2 * MTIME_MARGIN_NS
         if not is_old or _stat(path) != known.stat or not _is_younger(cache_from_source(path), known.stat[0]):
-            raise OSError("compiled files do not count here")
+            raise OSError("the compiled file may be of another text")
         return {"mtime": known.stat[0] / 1e9, "size": known.stat[1]}
 
 
 def _is_younger(compiled: str, than_ns: int) -> bool:
     found = _stat(compiled)
-    return found is None or found[0] > than_ns + SETTLED_NS
+    return found is None or found[0] > than_ns + MTIME_MARGIN_NS
 
 
 class Finder:
-    """Finds the user's modules before all other finders, wherever code imports them."""
+    """Finds the user's modules, before all other finders."""
 
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
         top = name.partition(".")[0]
@@ -247,18 +246,18 @@ class Finder:
             return None
         others = (finder.find_spec(name, path, target) for finder in sys.meta_path if finder is not self)
         spec = next(filter(None, others), None)
-        if spec is None or (spec.origin and not sources.is_users(Path(spec.origin))):
+        if spec is None or (spec.origin and not sources.is_user_code(Path(spec.origin))):
             if spec is not None and name == top:
                 _installed.add(top)
             return None
-        return spec if self._is_served(spec) else None
+        return spec if self._set_loader(spec) else None
 
-    def _is_served(self, spec: ModuleSpec) -> bool:
-        """Have a module loaded from what was read, and read it now if it was not foreseen."""
+    def _set_loader(self, spec: ModuleSpec) -> bool:
+        """Have a module loaded from its text as first read, and read it now if it was not; return whether the module is a file."""
         if not isinstance(spec.loader, SourceFileLoader) or spec.origin is None:
             return False
         if spec.origin not in _files:
-            with suppress(MustWait):  # the importing code is under way: too late to put its step back
-                adopt(_folder_above(spec), spec.name.partition(".")[0])
+            with suppress(MustWait):  # the importing step is running: too late to let it wait
+                read_module(_folder_above(spec), spec.name.partition(".")[0])
         spec.loader = Loader(spec.loader.name, spec.loader.path)
         return True

@@ -100,7 +100,7 @@ try:
 except MustWait as wait:
     print(json.dumps(str(wait)))
 """
-    assert in_a_process(tmp_path, code) == "shared.py has changed: new processes serve it in a moment"
+    assert in_a_process(tmp_path, code) == "shared.py has changed: new processes will serve it in a moment"
 
 
 def test_a_module_that_no_text_names_is_read_when_it_is_imported(tmp_path: Path) -> None:
