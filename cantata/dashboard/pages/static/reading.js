@@ -4,19 +4,19 @@ import { ofRun, read } from "./api.js";
 import { makeView } from "./core/live.js";
 import { learn } from "./ticking.js";
 
-const LEAST_MS = {
+const MIN_INTERVAL_MS = {
   reload: 0, // what a person wants is read at once
   now: 300, // its shape changed
   soon: 2000, // figures changed that events do not tell
 };
-const PART_OF_TIME = 3; // a graph that takes long to read is read at most a third of the time
+const READ_SHARE = 3; // a graph that takes long to read is read at most a third of the time
 const RETRY_MS = 1500;
 
 /**
- * A reader of a run's graph. `give(view, since)` gets each, with the events that came while it was read, and answers how soon it must be
- * read again; `fail(fault)` what went wrong.
+ * A reader of a run's graph. `onView(view, since)` gets each, with the events that came while it was read, and answers how soon it must be
+ * read again; `onFault(fault)` what went wrong.
  */
-export function makeReader(runId, openMaps, { give, fail, isFirst }) {
+export function makeGraphReader(runId, openMaps, { onView, onFault, isFirst }) {
   const ending = new AbortController();
   let timer = 0;
   let due = Infinity;
@@ -34,10 +34,10 @@ export function makeReader(runId, openMaps, { give, fail, isFirst }) {
       const query = new URLSearchParams([...openMaps()].map((map) => ["open", map]));
       const graph = await read(`${ofRun(runId, "graph")}?${query}`, { signal: ending.signal });
       learn(graph.run.now);
-      wanted = sooner(wanted, give(makeView(graph), since));
+      wanted = sooner(wanted, onView(makeView(graph), since));
     } catch (fault) {
       if (ending.signal.aborted) return;
-      fail(fault);
+      onFault(fault);
       if (fault.status === 0 || fault.status >= 500 || fault.status === 429) await retry();
     } finally {
       readAt = performance.now();
@@ -60,7 +60,7 @@ export function makeReader(runId, openMaps, { give, fail, isFirst }) {
       wanted = sooner(wanted, when);
       return;
     }
-    const at = Math.max(performance.now(), readAt + LEAST_MS[when], readAt + PART_OF_TIME * spent);
+    const at = Math.max(performance.now(), readAt + MIN_INTERVAL_MS[when], readAt + READ_SHARE * spent);
     if (at >= due) return;
     clearTimeout(timer);
     due = at;
@@ -70,7 +70,7 @@ export function makeReader(runId, openMaps, { give, fail, isFirst }) {
   return {
     first: readNow,
     ask,
-    passed(events) {
+    noteEvents(events) {
       if (isReading) since.push(...events);
     },
     end() {
