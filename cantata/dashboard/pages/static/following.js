@@ -1,7 +1,7 @@
 /** One run as it is now: its graph, its events, what its agents say. Keeps them up to date while the page is open. */
 
 import { useCallback, useEffect, useRef, useState } from "./vendor/htm-preact.js";
-import { makeReader } from "./reading.js";
+import { makeGraphReader } from "./reading.js";
 import { applyEvents, collectReplies } from "./core/live.js";
 import { append, empty, prepend } from "./core/event_list.js";
 import { between, follow } from "./stream.js";
@@ -39,7 +39,7 @@ function makeRunReader(runId, setState, openMaps) {
     current = { ...current, ...change };
     setState(current);
   };
-  const graphs = makeReader(runId, openMaps, {
+  const graphReader = makeGraphReader(runId, openMaps, {
     onEvents(view, since) {
       const caughtUp = applyEvents(view, since);
       set({ view: caughtUp.view, fault: null });
@@ -51,19 +51,19 @@ function makeRunReader(runId, setState, openMaps) {
 
   function receive(events) {
     const { view, stale } = applyEvents(current.view, events);
-    graphs.passed(events);
+    graphReader.passed(events);
     set({ view, events: append(current.events, events), replies: collectReplies(current.replies, events) });
-    if (stale) graphs.ask(stale);
+    if (stale) graphReader.ask(stale);
   }
 
   return {
     async begin() {
-      await graphs.first();
+      await graphReader.first();
       if (ended || !current.view) return;
       const after = Math.max(0, current.view.offset - EARLIER);
       stopFollowing = follow(runId, after, { onEvents: receive, onConnection: (connection) => set({ connection }) });
     },
-    reload: () => graphs.ask("reload"),
+    reload: () => graphReader.ask("reload"),
     async earlier() {
       const { first } = current.events;
       if (first === null || first <= 1) return;
@@ -76,7 +76,7 @@ function makeRunReader(runId, setState, openMaps) {
     },
     end() {
       ended = true;
-      graphs.end();
+      graphReader.end();
       stopFollowing();
     },
   };
