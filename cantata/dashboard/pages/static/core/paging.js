@@ -9,7 +9,7 @@ function order(a, b) {
  * The known runs after a page of them was read again: what the page covers is as the page says. `page` is the API's answer; `isFirst`
  * tells that it begins at the newest run.
  */
-export function merged(known, page, { isFirst }) {
+export function merge(known, page, { isFirst }) {
   const found = new Map(page.runs.map((run) => [run.run_id, run]));
   const newest = isFirst ? Infinity : (page.runs[0]?.created_at ?? -Infinity);
   const oldest = page.next === null ? -Infinity : (page.runs.at(-1)?.created_at ?? Infinity);
@@ -23,15 +23,15 @@ export function hasGap(known, page) {
   return page.runs.at(-1).created_at > known[0].created_at;
 }
 
-/** How many runs of a first page are newer than all that are known. */
-export function newer(known, page) {
+/** How many runs of a first page are countNewer than all that are known. */
+export function countNewer(known, page) {
   if (!known.length) return 0;
   const ids = new Set(known.map((run) => run.run_id));
   return page.runs.filter((run) => !ids.has(run.run_id) && run.created_at >= known[0].created_at).length;
 }
 
-/** Which rows of a long list are drawn: {from, to, before, after}, the last two in pixels of rows that are not. */
-export function drawn({ count, rowHeight, top, height, margin = 10 }) {
+/** Which rows of a long list are visibleRows: {from, to, before, after}, the last two in pixels of rows that are not. */
+export function visibleRows({ count, rowHeight, top, height, margin = 10 }) {
   const from = Math.max(0, Math.min(count, Math.floor(top / rowHeight) - margin));
   const to = Math.max(from, Math.min(count, Math.ceil((top + height) / rowHeight) + margin));
   return { from, to, before: from * rowHeight, after: (count - to) * rowHeight };

@@ -1,8 +1,8 @@
-/** The list of runs: filtered, searched, read page by page while one scrolls, kept up to date without losing one's place. */
+/** The list of runs: filtered, searched, read page by page while one scrolls, kept up to date without losing one's index. */
 
 import { html, useEffect, useRef, useState } from "../vendor/htm-preact.js";
 import { filterOf, listAddress } from "../core/route.js";
-import { drawn } from "../core/paging.js";
+import { visibleRows } from "../core/paging.js";
 import { RUN_STATUSES, ofRun } from "../core/states.js";
 import { plural } from "../core/format.js";
 import { useRuns } from "../listing.js";
@@ -57,7 +57,7 @@ function Filters({ filter, change }) {
   return html`<form class="filters" role="search" onSubmit=${(event) => { event.preventDefault(); clearTimeout(typed.current); change({ text: text.trim() }); }}>
     <input type="search" name="q" value=${text} onInput=${type} placeholder="Search by text, id, session or label" aria-label="Search runs" />
     <select name="kind" aria-label="Kind" value=${filter.kind} onChange=${(event) => change({ kind: event.target.value })}>
-      <option value="">Turns and chains</option><option value="turn">Turns</option><option value="chain">Chains</option>
+      <option value="">Turns and chains</option><option value="round">Turns</option><option value="chain">Chains</option>
     </select>
     <div class="chips-row" role="group" aria-label="Status">
       ${RUN_STATUSES.map((status) => {
@@ -73,7 +73,7 @@ function Rows({ runs, now, isFiltered }) {
   const body = useRef(null);
   const [view, setView] = useState({ top: 0, height: 900, row: ROW.wide });
   useScrolling(body, setView);
-  const { from, to, before, after } = drawn({ count: runs.list.length, rowHeight: view.row, top: view.top, height: view.height });
+  const { from, to, before, after } = visibleRows({ count: runs.list.length, rowHeight: view.row, top: view.top, height: view.height });
   useEffect(() => {
     if (after < NEAR_END && runs.next !== null && !runs.isReading && !runs.fault) runs.more();
   });
@@ -84,7 +84,7 @@ function Rows({ runs, now, isFiltered }) {
       <th scope="col" class="num">Age</th></tr></thead>
     <tbody ref=${body}>
       ${before > 0 && html`<tr key="before" class="spacer" style=${{ height: `${before}px` }} aria-hidden="true"><td colspan="8"></td></tr>`}
-      ${runs.list.slice(from, to).map((run, place) => html`<${RunRow} key=${run.run_id} run=${run} now=${now} number=${from + place + 2} />`)}
+      ${runs.list.slice(from, to).map((run, index) => html`<${RunRow} key=${run.run_id} run=${run} now=${now} number=${from + index + 2} />`)}
       ${after > 0 && html`<tr key="after" class="spacer" style=${{ height: `${after}px` }} aria-hidden="true"><td colspan="8"></td></tr>`}
     </tbody>
   </table>
@@ -94,7 +94,7 @@ function Rows({ runs, now, isFiltered }) {
 function Empty({ isFiltered }) {
   return html`<div class="empty">${isFiltered
     ? html`<p>No run fits this filter.</p>`
-    : html`<p>No runs yet.</p><p class="muted">Submit one: <code>submit turn "How are you?"</code></p>`}</div>`;
+    : html`<p>No runs yet.</p><p class="muted">Submit one: <code>submit round "How are you?"</code></p>`}</div>`;
 }
 
 /** Keeps a state equal to what of the rows the window shows. */

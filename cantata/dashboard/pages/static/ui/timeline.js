@@ -2,14 +2,14 @@
 
 import { html, useEffect, useMemo, useRef, useState } from "../vendor/htm-preact.js";
 import { clip, duration } from "../core/format.js";
-import { drawn } from "../core/paging.js";
+import { visibleRows } from "../core/paging.js";
 import { attemptOf, ofStep } from "../core/states.js";
 import { marks, timesOf } from "../core/times.js";
 import { Icon } from "./icons.js";
 
 const ROW = 32; // pixels, as in run.css
 
-/** The time line; only the rows that can be seen are drawn. */
+/** The time line; only the rows that can be seen are visibleRows. */
 export function TimeTab({ view, now, selected, onSelect }) {
   const { rows, from, until } = useMemo(() => timesOf(view, now), [view, now]);
   const box = useRef(null);
@@ -25,7 +25,7 @@ export function TimeTab({ view, now, selected, onSelect }) {
       element.removeEventListener("scroll", read);
     };
   }, []);
-  const part = drawn({ count: rows.length, rowHeight: ROW, ...seen });
+  const part = visibleRows({ count: rows.length, rowHeight: ROW, ...seen });
   return html`<section aria-label="Time line" class="times">
     <div class="time-legend muted"><span class="swatch wait" /> waited in a queue <span class="swatch before" /> earlier attempts <span class="swatch work" /> worked</div>
     <div class="time-row time-head" aria-hidden="true"><span>Step</span><span>Worker</span>
