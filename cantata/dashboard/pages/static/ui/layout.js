@@ -2,11 +2,11 @@
 
 import { useEffect, useState } from "../vendor/htm-preact.js";
 
-let desk = null;
+let queue = null;
 
 /** Start the worker, so that it is ready when a graph is. */
 export function prepareLayouts() {
-  desk ??= makeDesk();
+  queue ??= makeLayoutQueue();
 }
 
 /**
@@ -17,47 +17,47 @@ export function useLayout(graph, shape, isDown) {
   const [laidOut, setLaidOut] = useState({ layout: null, failed: false });
   useEffect(() => {
     prepareLayouts();
-    return desk.open(setLaidOut);
+    return queue.open(setLaidOut);
   }, []);
   useEffect(() => {
     if (isDown === null) return;
     const edges = graph.edges.map(({ source, target }) => [source, target]);
-    desk.ask({ isDown, nodes: graph.nodes.map(({ id, size }) => [id, size]), edges });
+    queue.ask({ isDown, nodes: graph.nodes.map(({ id, size }) => [id, size]), edges });
   }, [shape, isDown]);
   return laidOut;
 }
 
-function makeDesk() {
+function makeLayoutQueue() {
   const worker = new Worker(new URL("../layout-worker.js", import.meta.url), { type: "module" });
-  let taker = null;
+  let receiver = null;
   let next = null;
   let busy = null;
-  const tell = (what) => {
-    if (busy?.taker === taker) taker?.(what);
+  const publish = (what) => {
+    if (busy?.receiver === receiver) receiver?.(what);
   };
   const send = () => {
     [busy, next] = [next, null];
     if (busy) worker.postMessage(busy.graph);
   };
   worker.onmessage = ({ data }) => {
-    const lines = new Map(busy.graph.edges.map(([source, target], place) => [JSON.stringify([source, target]), data.lines[place]]));
-    tell({ layout: { ...data, boxes: new Map(data.boxes), lines }, failed: false });
+    const lines = new Map(busy.graph.edges.map(([source, target], index) => [JSON.stringify([source, target]), data.lines[index]]));
+    publish({ layout: { ...data, boxes: new Map(data.boxes), lines }, failed: false });
     send();
   };
   worker.onerror = () => {
-    tell((last) => ({ ...last, failed: true }));
+    publish((last) => ({ ...last, failed: true }));
     send();
   };
   return {
-    /** Give layouts to who asks from now on; answers a function that ends it. */
-    open(who) {
-      taker = who;
+    /** Give layouts to callback asks from now on; answers a function that ends it. */
+    open(callback) {
+      receiver = callback;
       return () => {
-        if (taker === who) taker = null;
+        if (receiver === callback) receiver = null;
       };
     },
     ask(graph) {
-      next = { graph, taker };
+      next = { graph, receiver };
       if (!busy) send();
     },
   };
