@@ -1,6 +1,6 @@
 /** Asks the API. Every call carries the token, if there is one. */
 
-import { places, token } from "./settings.js";
+import { urls, token } from "./settings.js";
 
 /** The API refused, or was not reached (status 0). */
 export class Refusal extends Error {
@@ -26,7 +26,7 @@ export async function open(path, { headers = {}, ...options } = {}) {
   const all = { Accept: "application/json", ...(known ? { Authorization: `Bearer ${known}` } : {}), ...headers };
   let response;
   try {
-    response = await fetch(places.api + path, { ...options, headers: all, credentials: "same-origin", cache: "no-store" });
+    response = await fetch(urls.api + path, { ...options, headers: all, credentials: "same-origin", cache: "no-store" });
   } catch (error) {
     if (error.name === "AbortError") throw error;
     throw new Refusal(0);

@@ -3,7 +3,7 @@
 import { html, render, useCallback, useEffect, useState } from "./vendor/htm-preact.js";
 import { whenTokenIsWanted } from "./api.js";
 import { pageOf } from "./core/route.js";
-import { keepToken, places, switchTheme, theme, token } from "./settings.js";
+import { keepToken, urls, switchTheme, theme, token } from "./settings.js";
 import { ListPage } from "./ui/list.js";
 import { RunPage } from "./ui/run.js";
 import { SignIn } from "./ui/signin.js";
@@ -23,19 +23,19 @@ function App() {
 }
 
 function Page({ address, go }) {
-  const found = pageOf(places.base, address.path);
+  const found = pageOf(urls.base, address.path);
   if (found.page === "list") return html`<${ListPage} search=${address.search} go=${go} />`;
   if (found.page === "run") return html`<${RunPage} key=${found.runId} runId=${found.runId} search=${address.search} go=${go} />`;
-  return html`<main id="main" class="list-page" tabindex="-1"><h1>There is no such page</h1><p><a href=${`${places.base}/`}>All runs</a></p></main>`;
+  return html`<main id="main" class="list-page" tabindex="-1"><h1>There is no such page</h1><p><a href=${`${urls.base}/`}>All runs</a></p></main>`;
 }
 
 function TopBar({ onSignOut }) {
   const [shown, setShown] = useState(theme());
   const other = shown === "dark" ? "light" : "dark";
   return html`<header class="top">
-    <a class="brand" href=${`${places.base}/`}><img src=${`${places.base}/static/icon.svg`} width="22" height="22" alt="" />Cantata</a>
-    <nav aria-label="Pages"><a href=${`${places.base}/`}>Runs</a>
-      ${places.flower && html`<a href=${`${places.flower}/tasks`} data-outside>Tasks in Flower</a>`}</nav>
+    <a class="brand" href=${`${urls.base}/`}><img src=${`${urls.base}/static/icon.svg`} width="22" height="22" alt="" />Cantata</a>
+    <nav aria-label="Pages"><a href=${`${urls.base}/`}>Runs</a>
+      ${urls.flower && html`<a href=${`${urls.flower}/tasks`} data-outside>Tasks in Flower</a>`}</nav>
     ${onSignOut && html`<button type="button" class="quiet" onClick=${onSignOut}>Sign out</button>`}
     <button type="button" class="quiet only-icon" onClick=${() => setShown(switchTheme())} aria-label="Show the ${other} theme" title="Show the ${other} theme">
       <svg class="icon" viewBox="0 0 16 16" width="16" height="16" aria-hidden="true"><circle cx="8" cy="8" r="5.5" /><path class="filled" d="M8 2.5a5.5 5.5 0 0 1 0 11z" /></svg>
@@ -72,7 +72,7 @@ function useAddress() {
 }
 
 function isOurs(link) {
-  return link.origin === location.origin && !link.hash && pageOf(places.base, link.pathname).page !== "none" && !("outside" in link.dataset);
+  return link.origin === location.origin && !link.hash && pageOf(urls.base, link.pathname).page !== "none" && !("outside" in link.dataset);
 }
 
 const root = document.getElementById("app");

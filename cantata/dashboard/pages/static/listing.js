@@ -5,7 +5,7 @@ import { read } from "./api.js";
 import { filterQuery } from "./core/route.js";
 import { hasGap, merge, countNewer } from "./core/paging.js";
 import { runIsOver } from "./core/states.js";
-import { learn } from "./ticking.js";
+import { syncClock } from "./ticking.js";
 
 const PAGE_SIZE = 50;
 const REFRESH_MS = 2000;
@@ -49,7 +49,7 @@ function makeListReader(query, setState) {
     asked.set("most", String(PAGE_SIZE));
     if (before) asked.set("before", before);
     const found = await read(`/runs?${asked}`, { signal: ending.signal });
-    learn(found.runs[0]?.now);
+    syncClock(found.runs[0]?.now);
     return found;
   };
   const exclusive = async (act) => {

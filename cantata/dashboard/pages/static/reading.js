@@ -2,7 +2,7 @@
 
 import { ofRun, read } from "./api.js";
 import { makeView } from "./core/live.js";
-import { learn } from "./ticking.js";
+import { syncClock } from "./ticking.js";
 
 const MIN_INTERVAL_MS = {
   reload: 0, // what a person wants is read at once
@@ -33,7 +33,7 @@ export function makeGraphReader(runId, openMaps, { onView, onFault, isFirst }) {
     try {
       const query = new URLSearchParams([...openMaps()].map((map) => ["open", map]));
       const graph = await read(`${ofRun(runId, "graph")}?${query}`, { signal: ending.signal });
-      learn(graph.run.now);
+      syncClock(graph.run.now);
       wanted = sooner(wanted, onView(makeView(graph), since));
     } catch (fault) {
       if (ending.signal.aborted) return;

@@ -5,7 +5,7 @@ const TOKEN = "cantata.token";
 const THEME = "cantata.theme";
 
 /** Where the API and the pages are, without a slash at the end; where Flower is, or "". */
-export const places = { api: api ?? "", base: base ?? "", flower: webAddress(flower) };
+export const urls = { api: api ?? "", base: base ?? "", flower: webAddress(flower) };
 
 function webAddress(text) {
   return /^(https?:\/\/|\/)/.test(text ?? "") ? text : "";

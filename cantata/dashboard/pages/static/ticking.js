@@ -5,7 +5,7 @@ import { useEffect, useState } from "./vendor/htm-preact.js";
 let ahead = 0; // seconds that Redis's clock is ahead of this machine's
 
 /** Learn what time it is from an answer. */
-export function learn(now) {
+export function syncClock(now) {
   if (typeof now === "number") ahead = now - Date.now() / 1000;
 }
 

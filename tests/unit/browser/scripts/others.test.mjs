@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { neighbour, overlap, pathOf } from "../../../../cantata/dashboard/pages/static/core/geometry.js";
-import { filterOf, filterQuery, listAddress, pageOf, placeIn, runAddress } from "../../../../cantata/dashboard/pages/static/core/route.js";
+import { filterOf, filterQuery, listAddress, pageOf, locationIn, runAddress } from "../../../../cantata/dashboard/pages/static/core/route.js";
 import { makeParser } from "../../../../cantata/dashboard/pages/static/core/sse.js";
 import { ofRun, ofStep, runIsOver } from "../../../../cantata/dashboard/pages/static/core/states.js";
 import { marks, timesOf } from "../../../../cantata/dashboard/pages/static/core/times.js";
@@ -20,11 +20,11 @@ test("addresses lead to what they were made of", () => {
   const id = "a/b c?#ü";
   const address = new URL(runAddress("/p", id, { tab: "time", step: "x/0 &=" }), "http://h");
   assert.deepEqual(pageOf("/p", address.pathname), { page: "run", runId: id });
-  assert.deepEqual(placeIn(address.search), { tab: "time", step: "x/0 &=" });
+  assert.deepEqual(locationIn(address.search), { tab: "time", step: "x/0 &=" });
   assert.equal(runAddress("", "r"), "/run/r");
   assert.deepEqual([pageOf("/p", "/p/"), pageOf("/p", "/p"), pageOf("/p", "/p/other")].map(({ page }) => page), ["list", "list", "none"]);
   assert.equal(pageOf("", "/run/%E0%A4%A").runId, "%E0%A4%A");
-  assert.equal(placeIn("?tab=odd").tab, "graph");
+  assert.equal(locationIn("?tab=odd").tab, "graph");
   const filter = { statuses: ["failed", "running"], kind: "turn", text: "a&b" };
   assert.deepEqual(filterOf(new URL(listAddress("/p", filter), "http://h").search), filter);
   assert.equal(filterQuery({ statuses: [], kind: "", text: "" }).toString(), "");

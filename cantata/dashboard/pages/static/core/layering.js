@@ -16,11 +16,11 @@ export function layered(nodes, edges, { isDown, along, aside, margin }) {
   let start = margin;
   for (const layer of layers(nodes, before, after)) {
     const sizes = layer.map(([, [width, height]]) => (isDown ? [height, width] : [width, height]));
-    const places = placed(layer.map(([id]) => wanted(before.get(id), middles)), sizes.map(([, across]) => across), aside);
+    const urls = placed(layer.map(([id]) => wanted(before.get(id), middles)), sizes.map(([, across]) => across), aside);
     layer.forEach(([id], n) => {
       const [length, across] = sizes[n];
-      middles.set(id, places[n] + across / 2);
-      boxes.set(id, { start, from: places[n], length, across });
+      middles.set(id, urls[n] + across / 2);
+      boxes.set(id, { start, from: urls[n], length, across });
     });
     start += Math.max(...sizes.map(([length]) => length)) + along;
   }
@@ -53,15 +53,15 @@ function wanted(sources, middles) {
 /** Where each of a rank begins: in the order of what they want, without overlap, and as a whole where they want to be. */
 function placed(middles, sizes, aside) {
   const order = middles.map((_, n) => n).sort((a, b) => middles[a] - middles[b] || a - b);
-  const places = [];
+  const urls = [];
   let free = -Infinity;
   let aslant = 0;
   for (const n of order) {
-    places[n] = Math.max(free, middles[n] - sizes[n] / 2);
-    free = places[n] + sizes[n] + aside;
-    aslant += places[n] + sizes[n] / 2 - middles[n];
+    urls[n] = Math.max(free, middles[n] - sizes[n] / 2);
+    free = urls[n] + sizes[n] + aside;
+    aslant += urls[n] + sizes[n] / 2 - middles[n];
   }
-  return places.map((place) => place - aslant / order.length);
+  return urls.map((place) => place - aslant / order.length);
 }
 
 function turned(found, { isDown, margin, length }) {

@@ -20,7 +20,7 @@ export function runAddress(base, runId, { tab = "graph", step = null } = {}) {
 }
 
 /** What of a run is shown: {tab, step}. */
-export function placeIn(search) {
+export function locationIn(search) {
   const query = new URLSearchParams(search);
   const tab = query.get("tab");
   return { tab: TABS.has(tab) ? tab : "graph", step: query.get("step") };

@@ -5,7 +5,7 @@ import { ofRun, send } from "../api.js";
 import { age, clip, cost, duration, moment, plural, tokens, value } from "../core/format.js";
 import { runAddress } from "../core/route.js";
 import { ofRun as stateOfRun, runIsOver } from "../core/states.js";
-import { places } from "../settings.js";
+import { urls } from "../settings.js";
 import { useRefusals } from "../refusals.js";
 import { Confirmed } from "./dialog.js";
 import { State } from "./icons.js";
@@ -17,7 +17,7 @@ const CAN_RETRY = new Set(["failed", "timed_out", "cancelled", "exhausted"]);
 /** The head; `go` shows the new run after a retry. */
 export function Head({ run, now, connection, fault, reload, go }) {
   return html`<div class="head">
-    <p class="back"><a href=${`${places.base}/`}>All runs</a></p>
+    <p class="back"><a href=${`${urls.base}/`}>All runs</a></p>
     <div class="head-line"><h1>${clip(run.title || run.run_id, 120)}</h1><${Buttons} run=${run} reload=${reload} go=${go} /></div>
     <div class="facts">
       <span aria-live="polite" class="run-state"><${State} is=${stateOfRun(run.status, run.failures)} /></span>
@@ -28,7 +28,7 @@ export function Head({ run, now, connection, fault, reload, go }) {
       <${Fact} name="Calls" title="Of models, of tools">${run.usage.model_calls} + ${run.usage.tool_calls}<//>
       ${run.code?.length > 0 && html`<${Fact} name="Code" title=${run.code.join("\n")}><bdi>${clip(run.code.join(", "), 60)}</bdi><//>`}
       ${run.session && html`<${Fact} name="Session"><bdi>${clip(run.session, 60)}</bdi><//>`}
-      ${run.forked_from && html`<${Fact} name="Forked from"><a href=${runAddress(places.base, run.forked_from)}>${clip(run.forked_from, 24)}</a><//>`}
+      ${run.forked_from && html`<${Fact} name="Forked from"><a href=${runAddress(urls.base, run.forked_from)}>${clip(run.forked_from, 24)}</a><//>`}
     </div>
     <div class="facts"><bdi class="id">${clip(run.run_id, 120)}</bdi><${Labels} labels=${run.labels} /></div>
     <${Connection} connection=${connection} fault=${fault} />
@@ -50,7 +50,7 @@ function Buttons({ run, reload, go }) {
   };
   const retry = async () => {
     const made = await send(ofRun(run.run_id, "retry"), undefined, { "Idempotency-Key": key.current });
-    go(runAddress(places.base, made.run_id));
+    go(runAddress(urls.base, made.run_id));
   };
   if (!runIsOver(run.status)) {
     return html`<${Confirmed} question="Cancel this run?" yes="Cancel the run" className="danger" act=${cancel} refused=${refusals.cancel}

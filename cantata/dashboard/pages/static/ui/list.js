@@ -6,7 +6,7 @@ import { visibleRows } from "../core/paging.js";
 import { RUN_STATUSES, ofRun } from "../core/states.js";
 import { plural } from "../core/format.js";
 import { useRuns } from "../listing.js";
-import { places } from "../settings.js";
+import { urls } from "../settings.js";
 import { useNow } from "../ticking.js";
 import { Icon } from "./icons.js";
 import { RunRow } from "./row.js";
@@ -23,7 +23,7 @@ export function ListPage({ search, go }) {
   const now = useNow(1000);
   const latest = useRef(filter); // what is typed arrives later than what is clicked
   latest.current = filter;
-  const change = (part) => go(listAddress(places.base, { ...latest.current, ...part }), { replace: true });
+  const change = (part) => go(listAddress(urls.base, { ...latest.current, ...part }), { replace: true });
   useEffect(() => {
     document.title = "Runs · Cantata";
   }, []);

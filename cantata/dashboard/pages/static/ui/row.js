@@ -4,7 +4,7 @@ import { html } from "../vendor/htm-preact.js";
 import { age, clip, cost, count, duration, moment, tokens } from "../core/format.js";
 import { runAddress } from "../core/route.js";
 import { ofRun, runIsOver } from "../core/states.js";
-import { places } from "../settings.js";
+import { urls } from "../settings.js";
 import { State } from "./icons.js";
 
 const MOST_LABELS = 4;
@@ -14,7 +14,7 @@ export function RunRow({ run, now, number }) {
   const until = run.closed_at ?? now;
   return html`<tr aria-rowindex=${number} class=${runIsOver(run.status) ? "" : "is-open"}>
     <td class="cell-status"><${State} is=${ofRun(run.status, run.failures)} /></td>
-    <td class="cell-title"><a class="row-link" href=${runAddress(places.base, run.run_id)}>${clip(run.title || run.run_id, 120)}</a>
+    <td class="cell-title"><a class="row-link" href=${runAddress(urls.base, run.run_id)}>${clip(run.title || run.run_id, 120)}</a>
       <span class="row-more"><bdi class="id">${clip(run.run_id, 60)}</bdi><${Labels} labels=${run.labels} />
         ${run.error && html`<bdi class="row-error">${clip(messageOf(run.error), 120)}</bdi>`}</span></td>
     <td class="cell-kind">${clip(run.kind, 20)}</td>

@@ -2,10 +2,10 @@
 
 import { html, useCallback, useEffect, useRef, useState } from "../vendor/htm-preact.js";
 import { clip } from "../core/format.js";
-import { placeIn, runAddress } from "../core/route.js";
+import { locationIn, runAddress } from "../core/route.js";
 import { ofRun, runIsOver } from "../core/states.js";
 import { useRun } from "../following.js";
-import { places } from "../settings.js";
+import { urls } from "../settings.js";
 import { useNow } from "../ticking.js";
 import { EventsTab } from "./events.js";
 import { GraphTab } from "./graph.js";
@@ -22,7 +22,7 @@ const MOST_OPENED = 20; // maps whose items the API tells at once
 
 /** The page. `search` is the query of its address, `go(address, {replace})` goes to another. */
 export function RunPage({ runId, search, go }) {
-  const { tab, step } = placeIn(search);
+  const { tab, step } = locationIn(search);
   const [opened, setOpened] = useState(none);
   const [timed, setTimed] = useState(none); // in the time line every map tells its items
   const maps = useRef(none);
@@ -36,7 +36,7 @@ export function RunPage({ runId, search, go }) {
   useEffect(() => setTimed(new Set(inTime)), [JSON.stringify(inTime)]);
   useEffect(prepareLayouts, []);
 
-  const show = (part, how) => go(runAddress(places.base, runId, { tab, step, ...part }), how);
+  const show = (part, how) => go(runAddress(urls.base, runId, { tab, step, ...part }), how);
   const select = useCallback((id) => show({ step: id }, { replace: step !== null }), [tab, step]);
   const close = useCallback(() => {
     show({ step: null }, { replace: true });
@@ -65,7 +65,7 @@ export function RunPage({ runId, search, go }) {
 
 function Unread({ runId, fault }) {
   const gone = fault?.status === 404;
-  return html`<main id="main" class="list-page" tabindex="-1"><p class="back"><a href=${`${places.base}/`}>All runs</a></p>
+  return html`<main id="main" class="list-page" tabindex="-1"><p class="back"><a href=${`${urls.base}/`}>All runs</a></p>
     ${fault ? html`<h1>${gone ? "There is no such run" : "The run cannot be read"}</h1><p class="fault" role="alert">${fault.message}</p>`
       : html`<h1 class="muted">Reading the run…</h1>`}
     <p><bdi class="id">${clip(runId, 200)}</bdi></p></main>`;

@@ -3,7 +3,7 @@
 import { html, useEffect, useState } from "../vendor/htm-preact.js";
 import { ofRun, read } from "../api.js";
 import { clip, duration } from "../core/format.js";
-import { places } from "../settings.js";
+import { urls } from "../settings.js";
 
 const EVERY_MS = 5000;
 const AFTER_MS = 1500; // after the end: what Flower hears comes a little later
@@ -29,7 +29,7 @@ export function TasksTab({ tasks, onSelect }) {
   return html`<section aria-label="Tasks" class="pad"><table class="plain">
     <thead><tr><th scope="col">Task</th><th scope="col">State</th><th scope="col">Steps</th><th scope="col">Worker</th><th scope="col" class="num">Time</th></tr></thead>
     <tbody>${tasks.map((task) => html`<tr key=${task.uuid}>
-      <td><a href=${`${places.flower}/task/${encodeURIComponent(task.uuid)}`} data-outside>${clip(task.name ?? task.uuid, 60)}</a></td>
+      <td><a href=${`${urls.flower}/task/${encodeURIComponent(task.uuid)}`} data-outside>${clip(task.name ?? task.uuid, 60)}</a></td>
       <td>${clip(task.state ?? "", 20)}</td>
       <td>${task.steps.map((step) => html`<button type="button" class="link" key=${step} onClick=${() => onSelect(step)}>${clip(step, 60)}</button> `)}</td>
       <td><bdi>${clip(task.worker ?? "", 60)}</bdi></td><td class="num">${duration(task.runtime)}</td></tr>`)}</tbody>
