@@ -1,8 +1,8 @@
-/** What of a run's graph is drawn: maps, and many steps in the same place, are one counted node until they are opened. Pure. */
+/** What of a run's graph is drawn: maps, and many steps in the same place, are one countStates node until they are opened. Pure. */
 
 import { ofStep } from "./states.js";
 
-export const CROWD = 16; // so many steps between the same neighbours are told as one
+export const MIN_CROWD = 16; // so many steps between the same neighbours are told as one
 const COLUMNS = [[4, 2], [24, 3], [80, 5], [Infinity, 8]]; // up to so many members: columns of chips
 export const SIZE = { step: [190, 50], group: [190, 68], chip: [140, 26], gap: 6, pad: 10, head: 44 };
 
@@ -11,20 +11,20 @@ export const SIZE = { step: [190, 50], group: [190, 68], chip: [140, 26], gap: 6
  * isOpen, hidden} has its members if it is open, and how many of them the API left out. Edges join nodes: {source, target, label, wakes,
  * taken}.
  */
-export function folded(view, opened) {
+export function fold(view, opened) {
   const groups = [...mapsOf(view, opened), ...crowdsOf(view, opened)];
   const owner = new Map();
   for (const group of groups) for (const member of group.all) owner.set(member.id, group.id);
   const nodes = [];
   const byId = new Map(groups.map((group) => [group.id, group]));
-  const placed = new Set();
+  const shown = new Set();
   for (const step of view.steps.values()) {
     const id = owner.get(step.id) ?? step.id;
-    if (placed.has(id)) continue;
-    placed.add(id);
+    if (shown.has(id)) continue;
+    shown.add(id);
     nodes.push(byId.has(id) ? groupNode(byId.get(id), view.steps.get(id)) : { id, size: SIZE.step, step });
   }
-  return { nodes, edges: joined(view.edges, owner, placed) };
+  return { nodes, edges: joinEdges(view.edges, owner, shown) };
 }
 
 /** A text that changes when nodes must be laid out anew. */
@@ -46,18 +46,18 @@ function crowdsOf(view, opened) {
   const sources = new Map();
   const targets = new Map();
   for (const { source, target, label } of view.edges) {
-    listed(sources, target).push(`${label}|${source}`);
-    listed(targets, source).push(`${label}|${target}`);
+    listAt(sources, target).push(`${label}|${source}`);
+    listAt(targets, source).push(`${label}|${target}`);
   }
   const maps = new Set(view.maps.map((map) => map.id));
   const crowds = new Map();
   for (const step of view.steps.values()) {
     if (step.map !== null || maps.has(step.id) || !sources.has(step.id)) continue;
-    listed(crowds, JSON.stringify([sources.get(step.id).sort(), (targets.get(step.id) ?? []).sort()])).push(step);
+    listAt(crowds, JSON.stringify([sources.get(step.id).sort(), (targets.get(step.id) ?? []).sort()])).push(step);
   }
   return [...crowds.values()]
-    .filter((steps) => steps.length >= CROWD)
-    .map((steps) => group(`+${steps[0].id}`, "crowd", commonName(steps), steps.length, counted(steps), steps, opened));
+    .filter((steps) => steps.length >= MIN_CROWD)
+    .map((steps) => group(`+${steps[0].id}`, "crowd", commonName(steps), steps.length, countStates(steps), steps, opened));
 }
 
 function group(id, kind, name, count, counts, members, opened) {
@@ -78,10 +78,10 @@ function openSize(count, hidden) {
 
 /** How many chips of an open group stand side by side. */
 export function columnsOf(count) {
-  return COLUMNS.find(([most]) => count <= most)[1];
+  return COLUMNS.find(([max]) => count <= max)[1];
 }
 
-function counted(steps) {
+function countStates(steps) {
   const counts = { waiting: 0, running: 0, done: 0, failed: 0, skipped: 0 };
   for (const { state } of steps) counts[state === "timed_out" ? "done" : state in counts ? state : "waiting"] += 1;
   return counts;
@@ -101,11 +101,11 @@ function commonName(steps) {
   return start.length === steps[0].name.length ? start : start.length > 1 ? `${start}…` : "Steps";
 }
 
-function joined(edges, owner, placed) {
+function joinEdges(edges, owner, shown) {
   const found = new Map();
   for (const edge of edges) {
     const [source, target] = [owner.get(edge.source) ?? edge.source, owner.get(edge.target) ?? edge.target];
-    if (source === target || !placed.has(source) || !placed.has(target)) continue;
+    if (source === target || !shown.has(source) || !shown.has(target)) continue;
     const key = JSON.stringify([source, target, edge.label]);
     const known = found.get(key);
     const taken = known ? known.taken || edge.taken : edge.taken;
@@ -114,7 +114,7 @@ function joined(edges, owner, placed) {
   return [...found.values()];
 }
 
-function listed(map, key) {
+function listAt(map, key) {
   if (!map.has(key)) map.set(key, []);
   return map.get(key);
 }
