@@ -1,7 +1,7 @@
 /** A run's graph: drawn where it can be seen, moved by scrolling, by its buttons and by keys. */
 
 import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "../vendor/htm-preact.js";
-import { folded, shapeOf } from "../core/folding.js";
+import { fold, shapeOf } from "../core/folding.js";
 import { neighbour, overlap } from "../core/geometry.js";
 import { plural } from "../core/format.js";
 import { runIsOver } from "../core/states.js";
@@ -10,12 +10,12 @@ import { useLayout } from "./layout.js";
 import { GroupNode, StepNode } from "./node.js";
 
 const ZOOMS = [0.25, 0.35, 0.5, 0.7, 0.85, 1, 1.25];
-const SMALLEST_AT_FIRST = 0.75; // below this nothing can be read, so a larger graph begins with a part of it
-const AT_FIRST = 0.85;
+const MIN_FIRST_ZOOM = 0.75; // below this nothing can be read, so a larger graph begins with a part of it
+const FIRST_ZOOM = 0.85;
 const LABELS_FROM = 0.5;
-const NARROW = 700;
-const LEAST_HEIGHT = 260;
-const AROUND = 210; // pixels of a window that are not for the graph
+const NARROW_PX = 700;
+const MIN_HEIGHT = 260;
+const CHROME_PX = 210; // pixels of a window that are not for the graph
 const MARGIN = 240; // drawn around what is seen, so that scrolling shows no gaps
 
 /** The graph of `view`; `opened` are the groups that are open, `selected` the step whose panel is. */
@@ -24,12 +24,12 @@ export function GraphTab({ view, opened, onOpen, selected, onSelect, now }) {
   const [size, setSize] = useState(null);
   const [zoom, setZoom] = useState(null);
   const [home, setHome] = useState(null);
-  const isDown = size && size.width < NARROW;
-  const graph = useMemo(() => folded(view, opened), [view.steps, view.edges, view.maps, opened]);
+  const isDown = size && size.width < NARROW_PX;
+  const graph = useMemo(() => fold(view, opened), [view.steps, view.edges, view.maps, opened]);
   const shape = useMemo(() => shapeOf(graph), [graph]);
   const { layout, failed } = useLayout(graph, shape, isDown);
 
-  useWindow(scroller, setSize);
+  useViewport(scroller, setSize);
   useLayoutEffect(() => {
     if (layout && zoom === null) setZoom(firstZoom(layout, scroller.current));
   }, [layout]);
@@ -37,7 +37,7 @@ export function GraphTab({ view, opened, onOpen, selected, onSelect, now }) {
   useFollowing(scroller, view, layout, zoom);
   useEffect(() => {
     if (layout?.boxes.has(selected)) show(scroller.current, layout.boxes.get(selected), scale, null);
-  }, [selected, size?.width, layout === null]); // its panel takes room
+  }, [selected, size?.width, layout === null]); // its panel takes availableHeight
 
   const change = (step) => setZoom(ZOOMS[Math.min(ZOOMS.length - 1, Math.max(0, nearest(scale) + step))]);
   const fit = () => setZoom(fitting(layout, scroller.current));
@@ -78,10 +78,10 @@ function Canvas({ graph, layout, scale, size, isDown, selected, onSelect, onOpen
     <div class="sheet-inner ${scale < LABELS_FROM ? "far" : ""}" style=${{ transform: `scale(${scale})` }}>
       <${Edges} edges=${graph.edges} layout=${layout} seen=${seen} isDown=${isDown} withLabels=${scale >= LABELS_FROM} />
       ${shown.map((node) => {
-        const place = { key: node.id, box: layout.boxes.get(node.id), isHome: node.id === first };
+        const position = { key: node.id, box: layout.boxes.get(node.id), isHome: node.id === first };
         return node.group
-          ? html`<${GroupNode} ...${common} ...${place} node=${node} selected=${selected} onOpen=${onOpen} />`
-          : html`<${StepNode} ...${common} ...${place} step=${node.step} joins=${joins.get(node.id) ?? 0} isSelected=${selected === node.id} />`;
+          ? html`<${GroupNode} ...${common} ...${position} node=${node} selected=${selected} onOpen=${onOpen} />`
+          : html`<${StepNode} ...${common} ...${position} step=${node.step} joins=${joins.get(node.id) ?? 0} isSelected=${selected === node.id} />`;
       })}
     </div>
   </div>`;
@@ -94,7 +94,7 @@ function joinsOf(edges) {
 }
 
 /** Keeps a state equal to what of an element can be seen. */
-function useWindow(scroller, setSize) {
+function useViewport(scroller, setSize) {
   useEffect(() => {
     const element = scroller.current;
     let frame = 0;
@@ -153,24 +153,24 @@ function show(element, box, scale, focused) {
   requestAnimationFrame(() => requestAnimationFrame(() => element.querySelector(`[data-node="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true })));
 }
 
-/** As high as the graph, within what the window has room for. */
+/** As high as the graph, within what the window has availableHeight for. */
 function heightOf(layout, scale) {
-  return Math.min(room(), layout ? Math.max(LEAST_HEIGHT, layout.height * scale + 18) : LEAST_HEIGHT);
+  return Math.min(availableHeight(), layout ? Math.max(MIN_HEIGHT, layout.height * scale + 18) : MIN_HEIGHT);
 }
 
-function room() {
-  return Math.max(1.4 * LEAST_HEIGHT, innerHeight - AROUND);
+function availableHeight() {
+  return Math.max(1.4 * MIN_HEIGHT, innerHeight - CHROME_PX);
 }
 
 function fitting(layout, element) {
-  return Math.max(ZOOMS[0], Math.min(1, element.clientWidth / layout.width, room() / layout.height));
+  return Math.max(ZOOMS[0], Math.min(1, element.clientWidth / layout.width, availableHeight() / layout.height));
 }
 
 function firstZoom(layout, element) {
   const whole = fitting(layout, element);
-  return whole >= SMALLEST_AT_FIRST ? whole : AT_FIRST;
+  return whole >= MIN_FIRST_ZOOM ? whole : FIRST_ZOOM;
 }
 
 function nearest(scale) {
-  return ZOOMS.reduce((best, zoom, place) => (Math.abs(zoom - scale) < Math.abs(ZOOMS[best] - scale) ? place : best), 0);
+  return ZOOMS.reduce((best, zoom, position) => (Math.abs(zoom - scale) < Math.abs(ZOOMS[best] - scale) ? position : best), 0);
 }
