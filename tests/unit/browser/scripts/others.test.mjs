@@ -4,7 +4,7 @@ import { neighbour, overlap, pathOf } from "../../../../cantata/dashboard/pages/
 import { filterOf, filterQuery, listAddress, pageOf, locationIn, runAddress } from "../../../../cantata/dashboard/pages/static/core/route.js";
 import { makeParser } from "../../../../cantata/dashboard/pages/static/core/sse.js";
 import { ofRun, ofStep, runIsOver } from "../../../../cantata/dashboard/pages/static/core/states.js";
-import { marks, timesOf } from "../../../../cantata/dashboard/pages/static/core/times.js";
+import { ticks, timesOf } from "../../../../cantata/dashboard/pages/static/core/times.js";
 
 test("messages are read whole, wherever the stream was cut", () => {
   const text = 'retry: 1000\n\n: still here\n\nid: 7\r\nevent: done\r\ndata: {"a":1}\r\n\r\nid: 8\ndata: one\ndata: two\n\n';
@@ -64,5 +64,5 @@ test("a time line tells waiting from work", () => {
   const asking = { id: "e", state: "waiting_signal", ready_at: 100, first_at: 101, started_at: 101, ended_at: null };
   const others = timesOf({ ...view, steps: new Map([between, asking].map((each) => [each.id, each])) }, 110).rows;
   assert.deepEqual(others.map((row) => [row.waited, row.retried, row.worked]), [[2, 8, null], [1, null, 9]]);
-  assert.deepEqual(marks(10).map(([at]) => at), [0, 2, 4, 6, 8]);
+  assert.deepEqual(ticks(10).map(([at]) => at), [0, 2, 4, 6, 8]);
 });

@@ -16,7 +16,7 @@ export function timesOf(view, now) {
   return { rows, from, until };
 }
 
-const AT_WORK = new Set(["running", "waiting_signal"]);
+const WORKING = new Set(["running", "waiting_signal"]);
 const startOf = (step) => Math.min(step.ready_at ?? Infinity, step.started_at ?? Infinity);
 const clamp = (x) => Math.min(1, Math.max(0, x));
 
@@ -24,7 +24,7 @@ function rowOf(step, part, until) {
   const { ready_at: ready, started_at: started, ended_at: ended } = step;
   const first = step.first_at ?? started;
   const waitEnds = first ?? ended ?? until;
-  const works = started !== null && (ended !== null || AT_WORK.has(step.state)); // else another attempt is to come
+  const works = started !== null && (ended !== null || WORKING.has(step.state)); // else another attempt is to come
   const last = started === null || works ? started : until;
   return {
     step,
@@ -38,7 +38,7 @@ function rowOf(step, part, until) {
 }
 
 /** Round moments on a span of seconds: [seconds from its start, as part of it]. */
-export function marks(seconds) {
+export function ticks(seconds) {
   const raw = seconds / 5;
   const power = 10 ** Math.floor(Math.log10(raw));
   const size = [1, 2, 5, 10].map((n) => n * power).find((each) => each >= raw);

@@ -4,7 +4,7 @@ import { html, useEffect, useMemo, useRef, useState } from "../vendor/htm-preact
 import { clip, duration } from "../core/format.js";
 import { visibleRows } from "../core/paging.js";
 import { attemptOf, ofStep } from "../core/states.js";
-import { marks, timesOf } from "../core/times.js";
+import { ticks, timesOf } from "../core/times.js";
 import { Icon } from "./icons.js";
 
 const ROW = 32; // pixels, as in run.css
@@ -29,7 +29,7 @@ export function TimeTab({ view, now, selected, onSelect }) {
   return html`<section aria-label="Time line" class="times">
     <div class="time-legend muted"><span class="swatch wait" /> waited in a queue <span class="swatch before" /> earlier attempts <span class="swatch work" /> worked</div>
     <div class="time-row time-head" aria-hidden="true"><span>Step</span><span>Worker</span>
-      <span class="lane">${marks(until - from).map(([at, x]) => html`<span key=${at} class="mark num" style=${{ left: `${100 * x}%` }}>${at ? duration(at) : "0"}</span>`)}</span></div>
+      <span class="lane">${ticks(until - from).map(([at, x]) => html`<span key=${at} class="mark num" style=${{ left: `${100 * x}%` }}>${at ? duration(at) : "0"}</span>`)}</span></div>
     <div class="time-list" ref=${box} tabindex="-1">
       <div style=${{ height: `${part.before}px` }} />
       ${rows.slice(part.from, part.to).map((row) => html`<${Row} key=${row.step.id} row=${row} isSelected=${selected === row.step.id} onSelect=${onSelect} />`)}
