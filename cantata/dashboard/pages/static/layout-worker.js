@@ -3,13 +3,13 @@
 import { layered } from "./core/layering.js";
 import { Graph, layout } from "./vendor/dagre.js";
 
-const MOST_FOR_DAGRE = 300; // nodes: it takes 0.1 s for so many, seconds for 2,000, and a row of these is too deep for it
-const ALONG = 46;
-const ASIDE = 18;
+const MAX_DAGRE_NODES = 300; // nodes: it takes 0.1 s for so many, seconds for 2,000, and a row of these is too deep for it
+const RANK_GAP = 46;
+const NODE_GAP = 18;
 const MARGIN = 24;
 
 self.onmessage = ({ data: { nodes, edges, isDown } }) => {
-  const { boxes, points, width, height } = nodes.length > MOST_FOR_DAGRE ? byRanks(nodes, edges, isDown) : byDagre(nodes, edges, isDown);
+  const { boxes, points, width, height } = nodes.length > MAX_DAGRE_NODES ? byRanks(nodes, edges, isDown) : byDagre(nodes, edges, isDown);
   const lines = edges.map(([source, target]) => line(boxes.get(source), points(source, target), boxes.get(target), isDown));
   self.postMessage({ boxes: [...boxes], lines, width, height });
 };
@@ -18,7 +18,7 @@ function byDagre(nodes, edges, isDown) {
   const graph = new Graph();
   // The tight tree takes a quarter of the time that dagre's default takes, and its long rows are as straight.
   graph.setGraph({
-    rankdir: isDown ? "TB" : "LR", ranker: "tight-tree", nodesep: ASIDE, ranksep: ALONG, edgesep: 10, marginx: MARGIN, marginy: MARGIN,
+    rankdir: isDown ? "TB" : "LR", ranker: "tight-tree", nodesep: NODE_GAP, ranksep: RANK_GAP, edgesep: 10, marginx: MARGIN, marginy: MARGIN,
   });
   for (const [name, [width, height]] of nodes) graph.setNode(name, { width, height });
   for (const [source, target] of edges) graph.setEdge(source, target, {});
@@ -32,7 +32,7 @@ function byDagre(nodes, edges, isDown) {
 }
 
 function byRanks(nodes, edges, isDown) {
-  return { ...layered(nodes, edges, { isDown, along: ALONG, aside: ASIDE, margin: MARGIN }), points: () => [] };
+  return { ...layered(nodes, edges, { isDown, along: RANK_GAP, aside: NODE_GAP, margin: MARGIN }), points: () => [] };
 }
 
 /** From the middle of a node's end to the middle of the next one's beginning; past other ranks by the way that dagre found free. */
