@@ -4,7 +4,7 @@
  * Boxes by id, and how large the whole is: {boxes, width, height}. `nodes` are [id, [width, height]], `edges` [source, target] without
  * cycles; `along` is the room between ranks, `aside` between neighbours in a rank.
  */
-export function layered(nodes, edges, { isDown, along, aside, margin }) {
+export function layOut(nodes, edges, { isDown, along, aside, margin }) {
   const before = new Map(nodes.map(([id]) => [id, []]));
   const after = new Map(nodes.map(([id]) => [id, []]));
   for (const [source, target] of edges) {
@@ -16,7 +16,7 @@ export function layered(nodes, edges, { isDown, along, aside, margin }) {
   let start = margin;
   for (const layer of layers(nodes, before, after)) {
     const sizes = layer.map(([, [width, height]]) => (isDown ? [height, width] : [width, height]));
-    const urls = placed(layer.map(([id]) => wanted(before.get(id), middles)), sizes.map(([, across]) => across), aside);
+    const urls = alignRank(layer.map(([id]) => wantedMiddle(before.get(id), middles)), sizes.map(([, across]) => across), aside);
     layer.forEach(([id], n) => {
       const [length, across] = sizes[n];
       middles.set(id, urls[n] + across / 2);
@@ -24,7 +24,7 @@ export function layered(nodes, edges, { isDown, along, aside, margin }) {
     });
     start += Math.max(...sizes.map(([length]) => length)) + along;
   }
-  return turned(boxes, { isDown, margin, length: start - along + margin });
+  return orient(boxes, { isDown, margin, length: start - along + margin });
 }
 
 /** The nodes by rank: each one after all that lead to it. */
@@ -45,33 +45,33 @@ function layers(nodes, before, after) {
   return found.filter(Boolean);
 }
 
-function wanted(sources, middles) {
+function wantedMiddle(sources, middles) {
   const known = sources.map((id) => middles.get(id)).filter((middle) => middle !== undefined);
   return known.length ? known.reduce((a, b) => a + b) / known.length : 0;
 }
 
 /** Where each of a rank begins: in the order of what they want, without overlap, and as a whole where they want to be. */
-function placed(middles, sizes, aside) {
+function alignRank(middles, sizes, aside) {
   const order = middles.map((_, n) => n).sort((a, b) => middles[a] - middles[b] || a - b);
   const urls = [];
   let free = -Infinity;
-  let aslant = 0;
+  let shift = 0;
   for (const n of order) {
     urls[n] = Math.max(free, middles[n] - sizes[n] / 2);
     free = urls[n] + sizes[n] + aside;
-    aslant += urls[n] + sizes[n] / 2 - middles[n];
+    shift += urls[n] + sizes[n] / 2 - middles[n];
   }
-  return urls.map((place) => place - aslant / order.length);
+  return urls.map((start) => start - shift / order.length);
 }
 
-function turned(found, { isDown, margin, length }) {
-  const least = Math.min(...[...found.values()].map(({ from }) => from));
-  let most = 0;
+function orient(found, { isDown, margin, length }) {
+  const minAcross = Math.min(...[...found.values()].map(({ from }) => from));
+  let maxAcross = 0;
   const boxes = new Map();
   for (const [id, { start, from, length: own, across }] of found) {
-    const aside = from - least + margin;
-    most = Math.max(most, aside + across + margin);
+    const aside = from - minAcross + margin;
+    maxAcross = Math.max(maxAcross, aside + across + margin);
     boxes.set(id, isDown ? { x: aside, y: start, width: across, height: own } : { x: start, y: aside, width: own, height: across });
   }
-  return { boxes, width: isDown ? most : length, height: isDown ? length : most };
+  return { boxes, width: isDown ? maxAcross : length, height: isDown ? length : maxAcross };
 }
