@@ -1,6 +1,6 @@
 /** Lays graphs out, beside the page so that it never waits: takes {nodes, edges, isDown}, answers {boxes, lines, width, height}. */
 
-import { layered } from "./core/layering.js";
+import { layOut } from "./core/layering.js";
 import { Graph, layout } from "./vendor/dagre.js";
 
 const MAX_DAGRE_NODES = 300; // nodes: it takes 0.1 s for so many, seconds for 2,000, and a row of these is too deep for it
@@ -32,7 +32,7 @@ function byDagre(nodes, edges, isDown) {
 }
 
 function byRanks(nodes, edges, isDown) {
-  return { ...layered(nodes, edges, { isDown, along: RANK_GAP, aside: NODE_GAP, margin: MARGIN }), points: () => [] };
+  return { ...layOut(nodes, edges, { isDown, along: RANK_GAP, aside: NODE_GAP, margin: MARGIN }), points: () => [] };
 }
 
 /** From the middle of a node's end to the middle of the next one's beginning; past other ranks by the way that dagre found free. */
