@@ -71,5 +71,5 @@ export function send(path, body = undefined, headers = {}) {
 
 /** The address of a run in the API, with more of a path. */
 export function ofRun(runId, ...more) {
-  return ["/runs", runId, ...more].map((part, place) => (place ? encodeURIComponent(part) : part)).join("/");
+  return ["/runs", runId, ...more].map((part, index) => (index ? encodeURIComponent(part) : part)).join("/");
 }

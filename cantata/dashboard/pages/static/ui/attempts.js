@@ -12,9 +12,9 @@ const ENDS = {
 
 /** Attempts, oldest first: when, by whom, how each ended and why. */
 export function Attempts({ attempts }) {
-  return html`<ol class="attempts">${attempts.map((attempt, place) => {
+  return html`<ol class="attempts">${attempts.map((attempt, index) => {
     const [word, tone] = attempt.end ? (ENDS[attempt.end] ?? [attempt.end, "idle"]) : ["Running", "busy"];
-    return html`<li key=${place} class="tone-${tone}">
+    return html`<li key=${index} class="tone-${tone}">
       <span class="attempt-line"><strong>${attempt.attempt}</strong> <span class="toned">${word}</span>
         <span class="muted num">${clock(attempt.started_at)}${attempt.ended_at ? `, ${duration(attempt.ended_at - attempt.started_at)}` : ""}</span></span>
       ${attempt.worker && html`<bdi class="muted">${clip(attempt.worker, 80)}</bdi>`}

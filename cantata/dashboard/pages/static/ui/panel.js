@@ -79,7 +79,7 @@ function Value({ name, json, isOpen = false }) {
 }
 
 function Pieces({ replies }) {
-  return html`<div class="text boxed pieces">${replies.map((piece, place) => html`<${Said} key=${place} text=${piece.text} isVoid=${piece.void} />`)}</div>`;
+  return html`<div class="text boxed pieces">${replies.map((piece, index) => html`<${Said} key=${index} text=${piece.text} isVoid=${piece.void} />`)}</div>`;
 }
 
 /** What the API tells of a step, read again when the step moves. */

@@ -8,8 +8,8 @@ export function Tabs({ tabs, shown, onShow }) {
     const way = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
     if (!way) return;
     event.preventDefault();
-    const place = tabs.findIndex(([id]) => id === shown);
-    const [next] = tabs[(place + way + tabs.length) % tabs.length];
+    const index = tabs.findIndex(([id]) => id === shown);
+    const [next] = tabs[(index + way + tabs.length) % tabs.length];
     onShow(next);
     event.currentTarget.querySelector(`#tab-${next}`)?.focus();
   };

@@ -7,9 +7,9 @@ const WHO = { system: "System", user: "Prompt", assistant: "Model", tool: "Tool"
 
 /** Messages as they were said, with the calls of tools. */
 export function Transcript({ messages }) {
-  return html`<ol class="transcript">${messages.map((message, place) => html`
+  return html`<ol class="transcript">${messages.map((message, index) => html`
     ${message.omitted > 0 && html`<li class="muted">${plural(message.omitted, "message")} before this one were not recorded.</li>`}
-    <li key=${place} class="message role-${message.role}">
+    <li key=${index} class="message role-${message.role}">
     <span class="who">${WHO[message.role] ?? clip(message.role, 20)}${message.name ? html` <bdi class="tool-name">${clip(message.name, 60)}</bdi>` : ""}</span>
     ${message.text && html`<pre class="text">${plain(message.text)}</pre>`}
     ${(message.calls ?? []).map((call) => html`<div class="call" key=${call.id}><span>calls <bdi class="tool-name">${clip(call.name, 60)}</bdi></span>
