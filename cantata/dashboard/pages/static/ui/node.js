@@ -22,7 +22,7 @@ export function StepNode({ step, box, joins, now, isSelected, isHome, onSelect, 
   const attempt = attemptOf(step);
   const tries = attempt > 1 ? `, attempt ${attempt}` : "";
   return html`<button type="button" data-node=${step.id} class="node tone-${is.tone} ${isSelected ? "selected" : ""} state-${step.state}"
-      style=${place(box)} tabindex=${isHome ? 0 : -1} aria-pressed=${isSelected} onClick=${() => onSelect(step.id)} onFocus=${() => onFocus(step.id)}
+      style=${boxStyle(box)} tabindex=${isHome ? 0 : -1} aria-pressed=${isSelected} onClick=${() => onSelect(step.id)} onFocus=${() => onFocus(step.id)}
       aria-label="${clip(step.name, 80)}: ${is.word}${tries}" title=${clip(step.name, 200)}>
     <${Icon} of=${is.icon} tone=${is.tone} />
     <span class="node-text"><span class="node-name">${clip(step.name, 60)}</span>
@@ -37,7 +37,7 @@ export function GroupNode({ node, box, selected, isHome, onOpen, onSelect, onFoc
   const { group, id, step } = node;
   const is = stateOf(group);
   const over = group.counts.done + group.counts.failed + group.counts.skipped;
-  return html`<div class="node group tone-${is.tone} ${group.isOpen ? "open" : ""}" style=${place(box)} data-group=${id}>
+  return html`<div class="node group tone-${is.tone} ${group.isOpen ? "open" : ""}" style=${boxStyle(box)} data-group=${id}>
     <button type="button" class="group-head" data-node=${id} tabindex=${isHome ? 0 : -1} aria-expanded=${group.isOpen}
         onClick=${() => onOpen(id)} onFocus=${() => onFocus(id)} title=${clip(group.name, 200)}
         aria-label="${clip(group.name, 80)}: ${over} of ${group.count} over${group.counts.failed ? `, ${group.counts.failed} failed` : ""}">
@@ -74,6 +74,6 @@ function Bar({ counts, count: all }) {
   </div>`;
 }
 
-function place(box) {
+function boxStyle(box) {
   return { transform: `translate(${box.x}px, ${box.y}px)`, width: `${box.width}px`, height: `${box.height}px` };
 }
