@@ -4,25 +4,25 @@ import { html, useLayoutEffect, useRef, useState } from "../vendor/htm-preact.js
 import { clip, clock, plain } from "../core/format.js";
 import { summary } from "../core/event_list.js";
 
-const MOST = 400; // entries that are drawn; earlier ones on demand
-const AT_END = 40; // pixels from the end within which the list keeps to its end
+const MAX_SHOWN = 400; // entries that are drawn; earlier ones on demand
+const END_PX = 40; // pixels from the end within which the list keeps to its end
 
 /** The events; `onEarlier` reads what came before them. */
 export function EventsTab({ events, onEarlier, onSelect }) {
   const box = useRef(null);
-  const [most, setMost] = useState(MOST);
+  const [maxShown, setMost] = useState(MAX_SHOWN);
   const keepsToEnd = useRef(true);
   useLayoutEffect(() => {
     if (keepsToEnd.current && box.current) box.current.scrollTop = box.current.scrollHeight;
   }, [events]);
   const onScroll = ({ currentTarget: list }) => {
-    keepsToEnd.current = list.scrollHeight - list.scrollTop - list.clientHeight < AT_END;
+    keepsToEnd.current = list.scrollHeight - list.scrollTop - list.clientHeight < END_PX;
   };
-  const hidden = Math.max(0, events.entries.length - most);
+  const hidden = Math.max(0, events.entries.length - maxShown);
   const earlier = () => {
     keepsToEnd.current = false;
-    setMost(most + MOST);
-    if (hidden < MOST) onEarlier();
+    setMost(maxShown + MAX_SHOWN);
+    if (hidden < MAX_SHOWN) onEarlier();
   };
   return html`<section aria-label="Events" class="events">
     <ol class="event-list" ref=${box} onScroll=${onScroll} tabindex="0" aria-label="Events, newest last">
@@ -34,14 +34,14 @@ export function EventsTab({ events, onEarlier, onSelect }) {
 }
 
 function Entry({ entry, onSelect }) {
-  const isSaid = entry.type === "delta";
+  const isReply = entry.type === "delta";
   return html`<li class="event kind-${TONES[entry.type] ?? "idle"}">
     <time class="num">${clock(entry.at_ms / 1000)}</time>
-    <span class="event-type">${isSaid ? "says" : clip(entry.type.replaceAll("_", " "), 30)}</span>
+    <span class="event-type">${isReply ? "says" : clip(entry.type.replaceAll("_", " "), 30)}</span>
     <span class="event-what">${entry.step && html`<button type="button" class="link" onClick=${() => onSelect(entry.step)}>${clip(entry.step, 60)}</button>`}
       ${entry.attempt > 1 && html`<span class="badge">×${entry.attempt}</span>`}
       ${entry.worker && html`<bdi class="muted">${clip(entry.worker, 40)}</bdi>`}
-      ${isSaid ? html`<${Said} text=${entry.text} isVoid=${entry.void} />` : html`<bdi class="event-detail">${clip(summary(entry), 400)}</bdi>`}</span>
+      ${isReply ? html`<${Reply} text=${entry.text} isVoid=${entry.void} />` : html`<bdi class="event-detail">${clip(summary(entry), 400)}</bdi>`}</span>
   </li>`;
 }
 
@@ -51,6 +51,6 @@ const TONES = {
 };
 
 /** What a step says; struck if its attempt came to nothing. */
-export function Said({ text, isVoid }) {
+export function Reply({ text, isVoid }) {
   return isVoid ? html`<del class="said" title="This attempt came to nothing">${plain(text)}</del>` : html`<span class="said">${plain(text)}</span>`;
 }
