@@ -5,14 +5,14 @@ import { ofRun, read } from "../api.js";
 import { clip, cost, duration, plain, tokens, value } from "../core/format.js";
 import { ofStep } from "../core/states.js";
 import { Attempts } from "./attempts.js";
-import { Said } from "./events.js";
+import { Reply } from "./events.js";
 import { State } from "./icons.js";
 import { Logs } from "./logs.js";
 import { messageOf } from "./row.js";
 import { Signal } from "./signal.js";
 import { Transcript } from "./transcript.js";
 
-const AGAIN_MS = 400; // a step that moves is read again at most so often
+const MIN_INTERVAL_MS = 400; // a step that moves is read again at most so often
 
 /** The panel; `replies` is what the step replies while we watched. */
 export function Panel({ runId, stepId, view, replies, now, onClose, reload }) {
@@ -63,7 +63,7 @@ function Detail({ detail, replies, isRunning }) {
   const isVoided = !isRunning && replies?.some((piece) => piece.void);
   return html`
     ${detail.transcript.length > 0 && html`<section><h3>Transcript</h3><${Transcript} messages=${detail.transcript} /></section>`}
-    ${isVoided && html`<section><h3>Said in attempts that came to nothing</h3><${Pieces} replies=${replies.filter((piece) => piece.void)} /></section>`}
+    ${isVoided && html`<section><h3>Reply in attempts that came to nothing</h3><${Pieces} replies=${replies.filter((piece) => piece.void)} /></section>`}
     ${detail.output !== null && html`<${Value} name="Output" json=${detail.output} isOpen />`}
     ${given !== null && html`<${Value} name="Given" json=${given} isOpen />`}
     ${params && html`<${Value} name="Parameters" json=${params} isOpen=${!detail.transcript.length} />`}
@@ -79,18 +79,18 @@ function Value({ name, json, isOpen = false }) {
 }
 
 function Pieces({ replies }) {
-  return html`<div class="text boxed pieces">${replies.map((piece, index) => html`<${Said} key=${index} text=${piece.text} isVoid=${piece.void} />`)}</div>`;
+  return html`<div class="text boxed pieces">${replies.map((piece, index) => html`<${Reply} key=${index} text=${piece.text} isVoid=${piece.void} />`)}</div>`;
 }
 
 /** What the API tells of a step, read again when the step moves. */
 function useDetail(runId, stepId, known) {
   const [found, setFound] = useState({ detail: null, fault: null });
-  const beat = known ? [known.state, known.attempt, known.failures, known.ended_at].join("|") : "";
+  const version = known ? [known.state, known.attempt, known.failures, known.ended_at].join("|") : "";
   const last = useRef(0);
   useEffect(() => {
     const ending = new AbortController();
     const path = ofRun(runId, "steps", stepId);
-    const wait = Math.max(0, last.current + AGAIN_MS - performance.now());
+    const wait = Math.max(0, last.current + MIN_INTERVAL_MS - performance.now());
     const timer = setTimeout(() => {
       last.current = performance.now();
       read(path, { signal: ending.signal }).then(
@@ -102,7 +102,7 @@ function useDetail(runId, stepId, known) {
       clearTimeout(timer);
       ending.abort();
     };
-  }, [runId, stepId, beat]);
+  }, [runId, stepId, version]);
   return found;
 }
 
