@@ -7,7 +7,7 @@ import { ofRun, runIsOver } from "../core/states.js";
 import { urls } from "../settings.js";
 import { State } from "./icons.js";
 
-const MOST_LABELS = 4;
+const MAX_LABELS = 4;
 
 /** A row; the whole of it is the link to the run. */
 export function RunRow({ run, now, number }) {
@@ -28,7 +28,7 @@ export function RunRow({ run, now, number }) {
 
 /** The labels of a run, as names and values. */
 export function Labels({ labels }) {
-  return Object.entries(labels ?? {}).slice(0, MOST_LABELS).map(([name, value]) => html`<bdi class="label">${clip(`${name}: ${value}`, 60)}</bdi>`);
+  return Object.entries(labels ?? {}).slice(0, MAX_LABELS).map(([name, value]) => html`<bdi class="label">${clip(`${name}: ${value}`, 60)}</bdi>`);
 }
 
 /** What an error of a run or a step says. */

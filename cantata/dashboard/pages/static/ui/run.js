@@ -18,7 +18,7 @@ import { TasksTab, useTasks } from "./tasks.js";
 import { TimeTab } from "./timeline.js";
 
 const none = new Set();
-const MOST_OPENED = 20; // maps whose items the API tells at once
+const MAX_OPENED = 20; // maps whose items the API tells at once
 
 /** The page. `search` is the query of its address, `go(address, {replace})` goes to another. */
 export function RunPage({ runId, search, go }) {
@@ -73,7 +73,7 @@ function Unread({ runId, fault }) {
 
 /** The maps among the groups whose items are wanted, the last of them if there are many: the same set as before if they are the same. */
 function mapsAmong(opened, before) {
-  const maps = new Set(opened.filter((id) => !id.startsWith("+")).slice(-MOST_OPENED));
+  const maps = new Set(opened.filter((id) => !id.startsWith("+")).slice(-MAX_OPENED));
   return maps.size === before.size && [...maps].every((id) => before.has(id)) ? before : maps;
 }
 
