@@ -11,13 +11,13 @@ export class Refusal extends Error {
   }
 }
 
-const LED_AWAY = "cantata.led-away";
+const REDIRECTED = "cantata.led-away";
 
-let onUnknown = () => {};
+let onTokenNeeded = () => {};
 
 /** Call `act` whenever the API wants a token, or another one. */
-export function whenTokenIsWanted(act) {
-  onUnknown = act;
+export function setTokenHandler(act) {
+  onTokenNeeded = act;
 }
 
 /** A response of the API that is well; raises Refusal otherwise. */
@@ -32,21 +32,21 @@ export async function open(path, { headers = {}, ...options } = {}) {
     throw new Refusal(0);
   }
   if (response.ok) {
-    sessionStorage.removeItem(LED_AWAY);
+    sessionStorage.removeItem(REDIRECTED);
     return response;
   }
   const why = await fault(response);
   if (response.status === 401) {
     if (why.code === "signed_out") signInAgain();
-    else onUnknown(Boolean(known));
+    else onTokenNeeded(Boolean(known));
   }
   throw new Refusal(response.status, why);
 }
 
 /** Where somebody else asks who one is, loading the page again leads there; once, so that nothing goes round. */
 function signInAgain() {
-  if (sessionStorage.getItem(LED_AWAY)) return;
-  sessionStorage.setItem(LED_AWAY, "1");
+  if (sessionStorage.getItem(REDIRECTED)) return;
+  sessionStorage.setItem(REDIRECTED, "1");
   location.reload();
 }
 

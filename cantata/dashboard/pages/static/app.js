@@ -1,7 +1,7 @@
 /** The run pages: which one is shown, and what stands around it. */
 
 import { html, render, useCallback, useEffect, useState } from "./vendor/htm-preact.js";
-import { whenTokenIsWanted } from "./api.js";
+import { setTokenHandler } from "./api.js";
 import { pageOf } from "./core/route.js";
 import { keepToken, urls, switchTheme, theme, token } from "./settings.js";
 import { ListPage } from "./ui/list.js";
@@ -11,7 +11,7 @@ import { SignIn } from "./ui/signin.js";
 function App() {
   const [address, go] = useAddress();
   const [wanted, setWanted] = useState(null);
-  useEffect(() => whenTokenIsWanted((hadOne) => setWanted({ hadOne })), []);
+  useEffect(() => setTokenHandler((hadOne) => setWanted({ hadOne })), []);
   const signOut = () => {
     keepToken("");
     setWanted({ hadOne: false });
