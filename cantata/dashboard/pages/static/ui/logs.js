@@ -9,7 +9,7 @@ const TONES = { debug: "idle", info: "idle", warning: "wait", error: "bad", crit
 export function Logs({ lines }) {
   return html`<ol class="logs boxed">${lines.map((line) => html`<li key=${line.id} class="tone-${TONES[line.level] ?? "idle"}">
     <time class="muted num">${clock(line.at)}</time> <span class="toned">${clip(line.level, 12)}</span> <bdi>${plain(line.event)}</bdi>
-    ${Object.entries(line.fields ?? {}).map(([name, value]) => html`<${Field} key=${name} name=${name} text=${wordsOf(value)} />`)}
+    ${Object.entries(line.fields ?? {}).map(([name, value]) => html`<${Field} key=${name} name=${name} text=${textOf(value)} />`)}
   </li>`)}</ol>`;
 }
 
@@ -19,6 +19,6 @@ function Field({ name, text }) {
   return html` <bdi class="muted">${clip(name, 40)}=${clip(text, 300)}</bdi>`;
 }
 
-function wordsOf(value) {
+function textOf(value) {
   return typeof value === "string" ? value : (JSON.stringify(value) ?? "");
 }
