@@ -1,4 +1,4 @@
-"""Reads what a fork must know of a run, and makes the run that it becomes: it is laid out in pieces, and made in one call."""
+"""Reads the source of a fork, and creates the forked run: staged in pieces, created in one call."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ REFUSED = {
 
 
 def read(ledger: Ledger, run_id: str) -> EndedRun:
-    """A run that is over, read in pieces: it does not change. Raises UnknownRunError, or ConfigError for one that is under way."""
+    """Read an ended run in pieces; it does not change meanwhile. Raises UnknownRunError, or ConfigError for an open run."""
     key = run_key(ledger.redis, run_id)
     meta = cast("dict[str, str]", ledger.with_retries(lambda: ledger.redis.hgetall(key)))
     if meta and meta["status"] not in RUN_OVER:
@@ -40,13 +40,13 @@ def read(ledger: Ledger, run_id: str) -> EndedRun:
         if entry["t"] == "expanded" and entry["s"] != START
     ]  # fmt: skip
     if not ledger.reader.check_complete(run_id, meta):
-        raise ConfigError(f"run {run_id} is open again, since another master serves; wait until it is over")
+        raise ConfigError(f"run {run_id} is open again after a failover; wait until it is over")
     steps = states_in(meta["status"], steps)
     own = {step_id: ForkSpec.model_validate_json(text, extra="ignore") for step_id, text in spec_texts.items() if not text.startswith("=")}
     shared = {step_id: text[1:] for step_id, text in spec_texts.items() if text.startswith("=")}
     specs = {step_id: own[shared.get(step_id, step_id)] for step_id in steps}
     if not expansions.keys() >= set(order):
-        raise ConfigError(f"run {run_id} was done by workers of a version that did not keep what a fork needs")
+        raise ConfigError(f"run {run_id} was executed by workers of an older version, which did not record what a fork needs")
     return EndedRun.model_validate({
         "run_id": run_id, "status": meta["status"], "kind": meta["kind"], "request": json.loads(meta["request"]),
         "definitions": meta["definitions"],
@@ -58,9 +58,11 @@ def read(ledger: Ledger, run_id: str) -> EndedRun:
 
 
 def make(ledger: Ledger, run_id: str, fork: Fork, *, request: JsonValue, given: JsonValue, labels: Mapping[str, str]) -> tuple[Ready, ...]:
-    """Make the run that a fork is, with its request, what its first step gives and its labels; answers what to send.
+    """Create a forked run; return the steps to send, none if `run_id` exists. Raises UnknownRunError or CantataError.
 
-    `run_id` lies in the shard of the source. Of an id that there is already it makes nothing. Raises UnknownRunError or CantataError.
+    Args:
+        run_id: The fork's id, in the shard of the source.
+        given: The output of its first step.
     """
     key = run_key(ledger.redis, run_id)
     if ledger.with_retries(lambda: ledger.redis.exists(key)):
@@ -82,7 +84,7 @@ def make(ledger: Ledger, run_id: str, fork: Fork, *, request: JsonValue, given: 
 
 
 def _specs(ledger: Ledger, key: str, step_ids: Sequence[str]) -> Iterator[Ready]:
-    """The steps, with what they are to do; those that share it read it once."""
+    """Yield the steps with their specs; a shared spec is read once."""
     texts = fields(ledger.redis, ledger.with_retries, f"{key}:steps", step_ids, PIECE)
     shared = list({text[1:] for text in texts if text and text.startswith("=")})
     known = dict(
@@ -99,7 +101,7 @@ def _ended_step(packed: str, spec: ForkSpec, info: Mapping[str, JsonValue]) -> E
 
 
 def takes_of(word: str, on_error: str, info: Mapping[str, JsonValue]) -> tuple[str, ...]:
-    """The labels that a step took, by how it ended."""
+    """Return the labels that a step took, by its outcome."""
     if word == "done":
         return tuple(cast("list[str]", info.get("takes", ["done"])))
     code = cast("dict[str, str]", info.get("error") or {}).get("code")
@@ -114,5 +116,5 @@ def _expansion(stored: Mapping[str, JsonValue]) -> Expansion:
 
 
 def _list_of(value: JsonValue) -> list[JsonValue]:
-    """A list as Lua writes it: an empty one may be an object."""
+    """Return a list that Lua wrote: an empty one may be an object."""
     return value if isinstance(value, list) else []

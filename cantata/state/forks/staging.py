@@ -1,6 +1,6 @@
-"""Lays out what a fork takes over, in pieces, so that no call keeps Redis from others however large the run is.
+"""Staging of forks: the parts that a fork takes over are copied in pieces, so that no call occupies Redis for long.
 
-It lies beside all runs and expires after minutes; one call (`lua/fork.lua`) makes a run of it, which takes time for the steps that start.
+The stage is not yet a run and expires after ten minutes. One call (`lua/fork.lua`) makes it a run; its time depends on the first steps.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ COPIED = {
     ":out": LARGE_PIECE,
 }
 """The parts that a fork takes over, and how many fields of each at a time."""
-HASHES = (*COPIED, ":blobs", ":joins", ":window", ":told")
+HASHES = (*COPIED, ":blobs", ":joins", ":window", ":logged")
 PIECE = 200
 BLOBS_PIECE = 10
 
 
 class Stage:
-    """Where a fork of a run is laid out, by this call alone."""
+    """The stage of one fork, of this call alone."""
 
     def __init__(self, ledger: Ledger, run_id: str, fork: Fork) -> None:
         self._ledger = ledger
@@ -50,13 +50,13 @@ class Stage:
         ]
         self._waiting = waiting
         self.sent = [restarted.step_id for restarted in free if _is_plain(restarted)]
-        """Steps that may be sent as soon as the run is made."""
+        """Steps that may be sent as soon as the run is created."""
         self._ready = [restarted.step_id for restarted in free if not _is_plain(restarted)]
 
     def lay_out(self, given: str) -> str:
-        """Lay it all out, with what its first step gives (JSON text); answers what `lua/fork.lua` is to make of it. Raises CantataError."""
+        """Stage all parts, with the first step's output `given` (JSON text); return the plan for `lua/fork.lua`. Raises CantataError."""
         fork = self._fork
-        self._tell("begin", *HASHES)
+        self._call("begin", *HASHES)
         for part, count in COPIED.items():
             self._walk("copy", part, count)
         self._take_back()
@@ -67,17 +67,17 @@ class Stage:
         if all(restarted.step_id != START for restarted in fork.restarted):
             self._put(":out", {START: given})
         self._walk("blobs", ":blobs", BLOBS_PIECE)
-        self._walk("tell", ":log", PIECE)
+        self._walk("ends", ":log", PIECE)
         backlogs = list(self._push_backlogs())
         plan: dict[str, JsonValue] = {
-            "parts": [*HASHES, ":log", *backlogs], "failures": self._walk("rest", ":state", PIECE), "left": fork.left, "count": fork.count,
-            "terminals": fork.terminals, "sent": [*self.sent], "ready": [*self._ready],
+            "parts": [*HASHES, ":log", *backlogs], "failures": self._walk("unlogged", ":state", PIECE),
+            "left": fork.left, "count": fork.count, "terminals": fork.terminals, "sent": [*self.sent], "ready": [*self._ready],
             "deadlines": [[restarted.step_id, restarted.deadline_s] for restarted in fork.restarted if restarted.deadline_s is not None],
         }  # fmt: skip
         return to_json(plan)
 
     def clear(self) -> None:
-        """Leave nothing of it: nothing was made of it."""
+        """Delete the stage."""
         key = f"{run_key(self._ledger.redis, self._run_id)}{self.place.removeprefix(self._run_id)}"
         parts = (*HASHES, ":log", *(f":backlog:{parent}" for parent in self._fork.windows))
         self._ledger.with_retries(lambda: self._ledger.redis.unlink(*(f"{key}{part}" for part in parts)))
@@ -92,7 +92,7 @@ class Stage:
         self._drop(":names", [name for name, meant in fork.names.items() if meant is False])
 
     def _states(self) -> dict[str, str]:
-        """The steps that are done anew, as they start."""
+        """Return the initial states of the steps that run again."""
         sent, since = set(self.sent), f"{int(clock.synchronize(self._ledger.redis) * 1000)}"
         return {
             each.step_id: f"sent 0 {each.pending} {each.taken} 0 0 {each.quorum} {since}"
@@ -105,30 +105,30 @@ class Stage:
         for parent, window, items in _backlogs(self._fork):
             self._put(":window", {parent: window})
             for start in range(0, len(items), PIECE):
-                self._tell("push", f":backlog:{parent}", str(start), *items[start : start + PIECE])
+                self._call("push", f":backlog:{parent}", str(start), *items[start : start + PIECE])
             if items:
                 yield f":backlog:{parent}"
 
     def _put(self, part: str, fields: Mapping[str, str]) -> None:
         flat = [word for pair in fields.items() for word in pair]
         for start in range(0, len(flat), 2 * PIECE):
-            self._tell("put", part, *flat[start : start + 2 * PIECE])
+            self._call("put", part, *flat[start : start + 2 * PIECE])
 
     def _drop(self, part: str, fields: Iterable[str]) -> None:
         names = list(fields)
         for start in range(0, len(names), PIECE):
-            self._tell("drop", part, *names[start : start + PIECE])
+            self._call("drop", part, *names[start : start + PIECE])
 
     def _walk(self, what: str, part: str, count: int) -> int:
-        """Take one piece after the other; answers how many failures there were."""
+        """Process one piece after the other; return the number of failures."""
         at, failures = "0", 0
         while True:
-            at, found = self._tell(what, part, at, str(count))
+            at, found = self._call(what, part, at, str(count))
             failures += found
             if at == "0":
                 return failures
 
-    def _tell(self, *words: str) -> tuple[str, int]:
+    def _call(self, *words: str) -> tuple[str, int]:
         word, *answer = self._ledger.runs.stage(self._run_id, self._fork.source, self.place, *words)
         if word == "lost":
             raise CantataError(LOST.format(source=self._fork.source))
@@ -139,12 +139,12 @@ LOST = "what was copied of run {source!r} is gone: Redis evicted it, or it took 
 
 
 def _is_plain(restarted: RestartedStep) -> bool:
-    """Whether nothing but a message makes the step begin."""
+    """Return whether a message alone is enough for the step to begin."""
     return restarted.pending == 0 and restarted.taken > 0 and not (restarted.waits or restarted.is_quorum_met or restarted.deadline_s)
 
 
 def _backlogs(fork: Fork) -> Iterator[tuple[str, str, tuple[str, ...]]]:
-    """Of each map that goes on: the step that grew it, its window, and the items that are not sent yet."""
+    """Yield for each map that goes on: its parent, its window, and the items that are not sent yet."""
     for parent, window in fork.windows.items():
         free = max(0, min(window.size - window.busy, len(window.items)))
         yield parent, f"{window.size} {window.busy + free}", window.items[free:]

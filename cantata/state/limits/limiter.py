@@ -1,7 +1,7 @@
-"""Keeps the limits that all workers share: how often models may be asked, and what may be spent. `lua/limits_lib.lua` lists its keys.
+"""Limits that all workers share: rate limits and budgets of model calls. `lua/limits_lib.lua` lists the keys.
 
-A worker takes a permit before a model call and settles after it. A call that must wait holds nothing but its place in a queue. The sweep,
-and each call that ends, give permits to the first in the queues; a step that was called so asks again, under the same run and step.
+A worker acquires a permit before a model call and settles it afterwards. A call that must wait only has a place in a queue. The sweep, and
+each call that ends, grant permits to the first in the queues; the step of such a call then requests its permit again, by run and step.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from cantata.state.redis.keys import key_of, run_key
 from cantata.state.redis.lua_scripts import Scripts
 
 LIMITS_KEY = "{limits}"  # the prefix of all keys here, which lie in one slot
-WINDOW_S = 60.0  # what `rpm` and `tpm` say
+WINDOW_S = 60.0  # of `rpm` and `tpm`
 DAY_S = 86_400  # days are those of UTC, counted from 1970
 MAX_CALLED = 100  # by one script, as `MAX_ENTRIES` in `lua/limits_lib.lua` says
 NANO = 1_000_000_000  # money is counted in billionths of a dollar: whole numbers, so that sums are exact, and a token costs ten or more
@@ -44,26 +44,26 @@ class Ask:
     model: str
     """As LiteLLM names it."""
     tokens: int
-    """What it may use at most, read and written."""
+    """The most it may use, input and output."""
     usd: float | None = None
-    """What it may cost; None if the price is unknown."""
+    """The most it may cost; None if the price is unknown."""
     tenant: str = ""
 
     @property
     def run_id(self) -> str:
-        """The run that asks."""
+        """The run of the call."""
         return self.holder.split("|", 1)[0]
 
     @property
     def ticket(self) -> str:
-        """The name under which it waits: the same in each attempt."""
+        """Its name in queues, the same in each attempt."""
         run_id, _attempt, _owner, step_id = self.holder.split("|", 3)
         return f"{run_id}|{step_id}"
 
 
 @dataclass(frozen=True, slots=True)
 class Granted:
-    """The call may be made; it holds its slots until it is settled, or its holder no longer renewed."""
+    """The call may be made; it keeps its slots until it is settled, or its holder is no longer renewed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +71,10 @@ class Wait:
     """The call waits in a queue until it is called."""
 
     seconds: float
-    """About how long, to tell people."""
+    """An estimate, for messages."""
     reason: Reason
     of: Literal["model", "tenant", "run", "day"]
-    """Whose limit or budget it is."""
+    """The owner of the limit or budget."""
     ahead: int
     """Calls before this one in its queue."""
 
@@ -97,26 +97,26 @@ class Exhausted:
 
 @dataclass(frozen=True, slots=True)
 class Pressure:
-    """How a model's limits stand."""
+    """The load of a model's limits."""
 
     waiting: int
-    """Calls of it in queues."""
+    """Its calls in queues."""
     paused_s: float
-    """How long nobody may ask it yet, since its provider said so."""
+    """For how long no call may be made, at its provider's request."""
 
 
 @dataclass(frozen=True, slots=True)
 class LimitUsage:
-    """How the limits that a configuration names stand."""
+    """The load of the limits that a configuration names."""
 
     models: Mapping[str, Pressure]
     spent_tokens: int
-    """Of all tenants today."""
+    """By all tenants today."""
     spent_usd: float
 
 
 def read_usage(redis: Redis, models: Iterable[str]) -> LimitUsage:
-    """How the limits of these models stand, and what was spent today."""
+    """Return the load of the limits of these models, and what was spent today."""
     names, now, prefix = list(models), clock.synchronize(redis), key_of(redis, LIMITS_KEY)
     queues = cast("list[str]", redis.zrange(f"{prefix}:queues", 0, -1))
     with redis.pipeline(transaction=False) as pipe:
@@ -135,18 +135,18 @@ def read_usage(redis: Redis, models: Iterable[str]) -> LimitUsage:
 
 
 class Limiter:
-    """Shared limits in Redis. Safe to share between threads; every call may be told twice."""
+    """Shared limits in Redis. Safe to share between threads; every call may be repeated."""
 
     scripts = _SCRIPTS
 
     def __init__(self, ledger: Ledger, *, window_s: float = WINDOW_S, lease_s: float = LEASE_S) -> None:
-        """Use the ledger's connection, and have its patience."""
+        """Use the connection and the retries of a ledger."""
         self._ledger = ledger
         self._window_ms = str(int(window_s * 1000))
         self._lease_ms = str(int(lease_s * 1000))
 
     def take(self, ask: Ask, limits: Limits) -> Granted | Wait | Exhausted:
-        """Take a permit to make a call: its slots, its share of the rates, and what it may cost. All or nothing."""
+        """Acquire a permit for a call: its slots, its share of the rates, and the budget it may need. All or nothing."""
         call = {
             "tokens": max(1, ask.tokens), "nano": 0 if ask.usd is None else round(ask.usd * NANO),
             "limits": list(_rates(ask, limits)), "budgets": list(_budgets(ask, limits)),
@@ -162,17 +162,17 @@ class Limiter:
                 return Granted()
 
     def settle(self, holder: str, *, tokens: int, usd: float | None) -> list[str]:
-        """Tell what a call used, nothing if it failed; answers the tickets that were called by that, in order.
+        """Record what a call used, nothing if it failed; return the tickets that get a permit by that, in order.
 
-        `usd` is None if the price is unknown. Told late, after the holder was given up, it still counts as spent.
+        `usd` is None if the price is unknown. A late call, after the holder was given up, still counts as spent.
         """
         return self._call("settle", holder, str(tokens), _nano(usd))
 
     def sweep(self, tickets: Iterable[str] = ()) -> list[str]:
-        """Call those for whom there is room, at most `MAX_CALLED`; answers their tickets, and those of the given that wait in no queue.
+        """Grant permits for which there is room, at most MAX_CALLED; return their tickets, and those of `tickets` that are in no queue.
 
-        Drops the budgets of runs that are over, an hour after the last word on each. While its run is open a budget has no TTL: a Redis
-        that evicts what expires must not forget what was spent.
+        Deletes the budgets of ended runs, an hour after their last change. The budget of an open run has no TTL: a Redis that evicts what
+        expires must not forget what was spent.
         """
         called, runs = cast("list[list[str]]", self._call("sweep", *tickets))
         if runs:
@@ -182,15 +182,15 @@ class Limiter:
         return called
 
     def forget(self, tickets: Iterable[str]) -> list[str]:
-        """Take those that wait no more out of the queues; answers the tickets that were called by that."""
+        """Remove calls that no longer wait from the queues; return the tickets that get a permit by that."""
         return self._call("forget", *tickets)
 
     def redate(self, holder: str) -> bool:
-        """Count a call from now on, since its request left later than it was counted; False if nothing is known of it any more."""
+        """Count a call at the present time, since its request was sent late; return False if the call is no longer known."""
         return bool(self._call("redate", holder))
 
     def renew(self, holders: Iterable[str]) -> None:
-        """Keep what living holders have; those that have nothing are passed over. What is not renewed for a lease is given up."""
+        """Renew the permits of live holders; those without a permit are ignored. A permit that is not renewed for a lease is given up."""
         self._call("renew", self._lease_ms, *holders)
 
     def _statuses(self, runs: Sequence[str]) -> list[str | None]:
@@ -201,7 +201,7 @@ class Limiter:
             return cast("list[str | None]", pipe.execute())
 
     def pause(self, model: str, seconds: float) -> None:
-        """Have nobody ask a model for a while, since its provider said so."""
+        """Pause all calls of a model for a while, at its provider's request."""
         if seconds > 0:
             self._call("pause", model, str(int(seconds * 1000)))
 
@@ -212,7 +212,7 @@ class Limiter:
 
 
 def _rates(ask: Ask, limits: Limits) -> Iterator[tuple[str, ...]]:
-    """The tenant's and the model's, as the script wants them. A model without limits may still be paused."""
+    """Yield the limits of the tenant and of the model, as the script takes them. A model without limits may still be paused."""
     named = [("model", ask.model, limits.models.get(ask.model, Rates()))]
     if ask.tenant in limits.tenants:
         named.insert(0, ("tenant", ask.tenant, limits.tenants[ask.tenant]))

@@ -1,4 +1,4 @@
-"""Refuses new runs of a tenant that has used up a quota, and of everybody while Redis is nearly full. Runs under way go on."""
+"""Quotas of tenants: new runs are refused beyond them, and for all tenants while Redis is nearly full. Open runs go on."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from cantata.state.ledger.ledger import Ledger
 from cantata.state.redis.cluster import Cluster
 from cantata.state.redis.keys import SHARDS, run_key, shard_key
 
-FULL = 0.9  # of maxmemory: what is left is for the runs under way
-FRESH_S = 1.0  # how long it counts what Redis said of its memory
+FULL = 0.9  # of maxmemory: the rest is for the open runs
+FRESH_S = 1.0  # how long a reading of Redis's memory is reused
 QUOTA_CODE = "quota_exceeded"
 
 
 class Quotas:
-    """What the tenants of a Redis have now. A tenant's runs lie in all shards, which one script cannot count: a burst may pass by a few."""
+    """Checks of quotas. A tenant's runs lie in all shards, which one script cannot count, so a burst may exceed a quota by a few."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -26,7 +26,7 @@ class Quotas:
         self._asked_at = -FRESH_S
 
     def check(self, tenant: str, quota: Quota) -> None:
-        """Raise ConfigError ('quota_exceeded') if this tenant may have no new run now, UnavailableError if nobody may."""
+        """Check that a tenant may start a run. Raises ConfigError ('quota_exceeded') if not, UnavailableError if Redis is nearly full."""
         self._check_memory()
         if quota.open_runs is not None:
             open_runs = self._sum("tenants", tenant)
@@ -38,7 +38,7 @@ class Quotas:
         self._check_bytes(tenant, "log_bytes", quota.log_bytes, "log_bytes", "bytes of log lines")
 
     def early_signal_refusal(self, run_id: str, limits: Limits) -> ConfigError | None:
-        """Why a run may keep no more signals for steps that do not wait yet, if its tenant has used up its quota."""
+        """Return an error if the tenant of a run has used up its quota of early signals, else None."""
         if not limits.quotas:
             return None
         tenant = str(self._ledger.with_retries(lambda: self._ledger.redis.hget(run_key(self._ledger.redis, run_id), "tenant")) or "")
@@ -69,9 +69,9 @@ class Quotas:
         for node in self._memory:
             used, limit = int(node["used_memory"]), int(node.get("maxmemory", 0))
             if limit and used >= FULL * limit:
-                said = f"Redis is nearly full ({used / 1e6:,.0f} of {limit / 1e6:,.0f} MB of its maxmemory), so no new runs are taken in"
-                todo = "raise its maxmemory, shorten the retention of runs, or try again when some have expired"
-                raise UnavailableError(f"{said}; those under way go on; {todo}")
+                fault = f"Redis is nearly full ({used / 1e6:,.0f} of {limit / 1e6:,.0f} MB of its maxmemory), so no new runs are accepted"
+                action = "raise its maxmemory, shorten the retention of runs, or retry when some have expired"
+                raise UnavailableError(f"{fault}; open runs go on; {action}")
 
     def _ask_memory(self) -> list[Mapping[str, int]]:
         redis = self._ledger.redis

@@ -1,4 +1,4 @@
-"""Costs of work, shared by the fleet: the mean milliseconds of a step, by configuration and work. `lua/costs_lib.lua` describes the key."""
+"""Mean durations of steps in ms, by configuration and work, shared by the fleet. `lua/costs_lib.lua` describes the key."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SCRIPTS = Scripts("costs")
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Measurements of one work that were not shared yet."""
+    """Measurements of one work that are not shared yet."""
 
     count: int
     mean_ms: float

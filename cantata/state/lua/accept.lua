@@ -1,7 +1,7 @@
--- Takes a run in, once: the same id again changes nothing.
--- ARGV: run, step, spec, resend_ms, timeout_ms, digest of the definitions, their text or "", tenant, a name for this
--- call, so that it is known when it is told again, session or "", how many runs may wait in it, how long to keep it (ms), then field, value, ...
--- Replies {word, priority}; word: new, queued (behind others of its session), known, undefined (its definitions must be given too), full.
+-- Accepts a run, once: the same id again changes nothing.
+-- ARGV: run, step, spec, resend_ms, timeout_ms, digest of the definitions, their text or "", tenant, a name for this call, by which a repetition
+-- is recognized, session or "", how many runs may wait in it, how long to keep it (ms), then field, value, ...
+-- Replies {word, priority}; word: new, queued (behind others of its session), known, undefined (the text of the definitions is missing), full.
 local id, step, spec, resend_ms, timeout_ms, digest, definitions_text, of_tenant, call = unpack(ARGV, 1, 9)
 local of_session, most_waiting, keep_session_ms = unpack(ARGV, 10, 12)
 
@@ -30,7 +30,7 @@ count_total('accepted')
 event('accepted')
 if queue and enqueue_run(of_session, tonumber(keep_session_ms)) > 1 then
   redis.call('HSET', R .. ':state', step, 'waiting 0 0 1 0 0 0 -')
-  redis.call('HSET', R, 'time_left', timeout_ms) -- its time begins with its turn
+  redis.call('HSET', R, 'time_left', timeout_ms) -- its clock starts when it is first in the queue
   return {'queued', priority}
 end
 redis.call('HSET', R, 'deadline_at', string.format('%d', now + tonumber(timeout_ms)), 'working', 1)

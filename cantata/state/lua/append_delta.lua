@@ -1,4 +1,4 @@
--- Adds a piece of a model's reply to the events, if the attempt it is of still counts. ARGV: run, step, attempt, owner, detail (JSON).
+-- Appends a piece of a model's reply to the events, if its attempt still counts. ARGV: run, step, attempt, owner, detail (JSON).
 -- Replies 1 if it was added.
 use(ARGV[1])
 local s = status == 'running' and get(ARGV[2])

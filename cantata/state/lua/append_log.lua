@@ -1,4 +1,4 @@
--- Adds lines to the log of a run, and lets go of the oldest past its bounds. ARGV: run, most lines, most bytes, then lines (JSON).
+-- Appends lines to the log of a run, and drops the oldest beyond its bounds. ARGV: run, most lines, most bytes, then lines (JSON).
 -- Replies how many lines it holds, or -1 if the run is gone.
 use(ARGV[1])
 if not status then return -1 end

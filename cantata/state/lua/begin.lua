@@ -1,5 +1,5 @@
 -- Leases a step to a worker if the ledger says so.
--- ARGV: run, step, owner (of this call alone, so that a call told again knows its own lease), lease_ms
+-- ARGV: run, step, owner (of this call alone, so that a repetition finds its own lease), lease_ms
 -- Replies {'begun', {step, attempt, spec, given, failures, {name, output, ...}}} or {reason}: gone, closed, over, early, leased.
 use(ARGV[1])
 if not status then return {'gone'} end

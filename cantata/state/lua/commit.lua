@@ -1,9 +1,9 @@
--- Records how an attempt ended, first writer wins, and opens what lies behind it.
+-- Records the outcome of an attempt, first writer wins, and resolves what follows.
 -- ARGV: run, step, attempt, owner, status (done | failed | retry | wait), output, blob, info, takes ("done,true"), usage ("in,out,cost,model,tool" or ""),
 --       retry_ms, resend_ms, fragment (JSON or ""), queue, cheap ("\nname\n...") or "" for not running ahead, lease_ms, next step of the batch or "",
 --       warnings (JSON list or ""), owner of a step begun by this call, user code it ran with (lines of module@digest)
--- Replies {word, sends {step, spec, ...}, begun or false, run status, {run, priority, step, spec, ...} of runs whose turn came};
--- word: ok, again (told before; what that made ready is not sent again, but by a sweep), stale, closed, gone.
+-- Replies {word, sends {step, spec, ...}, begun or false, run status, {run, priority, step, spec, ...} of the next runs of sessions};
+-- word: ok, again (a repetition; steps that the first call made ready are sent by a sweep), stale, closed, gone.
 use(ARGV[1])
 if not status then return {'gone', {}, false, '', {}} end
 local s = get(ARGV[2])
@@ -21,7 +21,7 @@ local function begin_next()
   return lease(n, text, spec, next_owner, lease_ms)
 end
 
--- The step that this call began when it was told before: it is noted with the step that it ended, or is the next of the batch.
+-- The step that the first of these calls began: it is recorded with the ended step, or is the next of the batch.
 local function begun_before()
   for _, id in ipairs({string.match(s.owner, '^>(.*)$') or ARGV[17], ARGV[17]}) do
     local n = id ~= '' and get(id)
@@ -63,7 +63,7 @@ if ARGV[5] == 'retry' or ARGV[5] == 'wait' then
   redis.call('ZADD', S .. ':due', now + tonumber(ARGV[11]), (ARGV[5] == 'retry' and 'retry|' or 'permit|') .. run .. '|' .. s.id)
   if ARGV[5] == 'retry' then
     event('retry', s.id, attempt, nil, ARGV[8])
-  elseif not before or cjson.decode(before).reason ~= cjson.decode(ARGV[8]).reason then -- it is told once why it waits
+  elseif not before or cjson.decode(before).reason ~= cjson.decode(ARGV[8]).reason then -- one event for each reason
     event('rate_limited', s.id, attempt, nil, ARGV[8])
   end
   return {'ok', {}, begin_next(), status, {}}

@@ -1,2 +1,2 @@
--- Put before the script of costs: how they lie in Redis.
+-- The prelude of the script of costs: its key.
 -- KEYS[1]  hash  <beginning of a configuration's digest>|<work> -> mean milliseconds of a step; expires a day after the last measurement

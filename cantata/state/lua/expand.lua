@@ -1,4 +1,4 @@
--- Put between lib.lua and commit.lua: adds a fragment behind the step that grew it.
+-- Between lib.lua and commit.lua: expands a step, that is, adds a fragment behind it. The step is the parent of the steps it adds.
 -- A fragment: {steps: [[id, spec, given?], ...], edges: [[source, target, label, wakes], ...], items?: {like, prefix, given: [...], window},
 --              exit?, names: {}, scoped, terminals: [...]}. Specs and given values are JSON texts inside it; only specs are opened.
 
@@ -45,7 +45,7 @@ end
 -- Whether new in-edges of a step still count: it has never been ready.
 local function is_open(s) return s.word == 'waiting' and s.attempt == 0 end
 
--- An older step that a new edge leads to.
+-- An older step that is the target of a new edge.
 local function older_target(id)
   local s = get(id)
   local sources = redis.call('HGET', R .. ':joins', id)
@@ -108,7 +108,7 @@ local function add_edges(parent, fragment, added, order)
   return counted
 end
 
--- The exit takes the parent's place: its out-edges and its name.
+-- The exit replaces the parent: it takes over its out-edges and its name.
 local function hand_over(parent, exit)
   local mine, moved = edges_of(exit), edges_of(parent)
   for _, edge in ipairs(moved) do table.insert(mine, edge) end
@@ -119,7 +119,7 @@ local function hand_over(parent, exit)
   redis.call('HSET', R .. ':names', parent, exit)
 end
 
--- Writes down what a parent adds and moves, before it moves it. The plan itself is never stopped as a scope, nor taken back.
+-- Records what a parent adds and moves, before it is moved. The plan itself is never stopped as a scope, nor undone by a fork.
 local function record_expansion(parent, fragment, counted)
   if parent == '@start' then return end
   local items, own, names = fragment.items, {}, {}
@@ -137,7 +137,7 @@ local function record_expansion(parent, fragment, counted)
   redis.call('HSET', R .. ':expansions', parent, cjson.encode(expansion))
 end
 
--- Items share one spec: the first of them go into the window, the rest into the backlog.
+-- Adds the items of a map, which share one spec: the first go into the window, the rest into the backlog.
 local function add_items(parent, items)
   local rows, given, states, backlog = {}, {}, {}, {}
   local first = math.min(items.window, #items.given)
@@ -156,7 +156,7 @@ local function add_items(parent, items)
   for i = 0, first - 1 do make_ready(get(items.prefix .. '/' .. i)) end
 end
 
--- A step of the fragment whose name a step of the run has already.
+-- A step of the fragment whose name is taken.
 local function taken_name(fragment)
   for _, row in ipairs(fragment.steps) do
     if redis.call('HEXISTS', R .. ':steps', row[1]) == 1 then return row[1] end

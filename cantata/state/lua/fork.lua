@@ -1,8 +1,8 @@
--- Makes a run of another that is over, of what lua/stage.lua laid out for it. All of it or nothing, once for a run id.
--- ARGV: run, source, where it is laid out, a name for this call, request (JSON), labels (JSON), resend_ms, what there is (JSON): {parts, failures, left,
--- count, terminals, sent: steps that are laid out as sent, ready: others that need not wait, deadlines: {step, s}}
+-- Creates a run from another that is over and from the parts that lua/stage.lua staged. All or nothing, once for a run id.
+-- ARGV: run, source, the stage (as a run's id), a name for this call, request (JSON), labels (JSON), resend_ms, plan (JSON): {parts, failures, left,
+-- count, terminals, sent: steps that are staged as sent, ready: others that need not wait, deadlines: {step, s}}
 -- Replies {word, priority, sends {step, spec, ...}} of the ready; word: new, known, gone (the source), open (the source), undefined (its definitions),
--- lost (what was laid out).
+-- lost (the stage).
 use(ARGV[3])
 local staged = R
 use(ARGV[2])
@@ -13,7 +13,7 @@ use(ARGV[1])
 local plan = cjson.decode(ARGV[8])
 local resend_ms = tonumber(ARGV[7])
 
--- Told again: what it sent then and nobody began is sent by a sweep.
+-- A repetition: steps that the first call sent and nobody began are sent by a sweep.
 if status then return {meta('accepted_by') == ARGV[4] and 'new' or 'known', tonumber(meta('priority')), {}} end
 if not past[1] then return {'gone', 0, {}} end
 if not past[13] then return {'open', 0, {}} end
@@ -34,7 +34,7 @@ for _, part in ipairs(plan.parts) do
     redis.call('PERSIST', R .. part)
   end
 end
-redis.call('UNLINK', R .. ':told')
+redis.call('UNLINK', R .. ':logged')
 
 status, definitions, tenant, kind_of_run, session = 'running', past[4], past[6], past[5], past[10]
 local priority = priority_among(tenant)
@@ -49,7 +49,7 @@ redis.call('ZADD', S .. ':runs', now, run)
 add_bytes(tonumber(past[14] or 0) + #ARGV[5])
 count_total('accepted')
 
--- The rest stands as it did before it was ready; of many that are ready now each would take a while.
+-- Steps staged as sent are only entered in S:ready, in bulk: to make each ready would take too long.
 for i = 1, #plan.sent, 500 do
   local looks = {}
   for j = i, math.min(i + 499, #plan.sent) do

@@ -1,4 +1,4 @@
--- Put before every script of the limiter: how the shared limits are stored in Redis, and which waiting call may go.
+-- The prelude of every script of the limiter: the keys of the shared limits, and the choice of waiting calls that may go.
 -- KEYS[1] = P, cantata:{limits}: a call touches its model, its tenant and three budgets, which others share, so all of them are in one slot, and in a
 -- Redis Cluster one node keeps all limits. It can: a model call takes 0.1 to 0.2 ms of it, so there may be 5,000 a second.
 -- ARGV[1] = how long the window of a rate is (ms).
@@ -19,7 +19,7 @@
 --   P:kept        zset    ticket that was called -> until when it keeps its place (ms)         entries go then
 -- Of calls under way, and of tickets that were called, which hold their permit for a few seconds:
 --   P:held        zset    holder (a lease's name, or a ticket) -> when it is given up unless renewed (ms)   entries go then
---   P:late        zset    holder given up, whose cost may still be told -> until when (ms)     "
+--   P:late        zset    holder given up, whose cost may still be recorded -> until when (ms)     "
 --   P:holds       hash    holder -> what it took (JSON)                                        entries go with their holder
 -- A Redis may evict what expires: the budget of an open run does not, nor what calls under way have set aside of it. The sweep calls twice a second.
 --
@@ -46,7 +46,7 @@ local SPREAD = 10           -- or take one part in so many of what was free: a l
 local GRACE = 5000          -- how long a ticket that was called holds its permit
 local ABSENT = 600000       -- how late it may come and still be as far to the front as it was
 local USUAL_CALL = 1000     -- how long a call takes (ms), to estimate when a slot is free
-local LATE = 3600000        -- how long the cost of a call that was given up may still be told
+local LATE = 3600000        -- how long the cost of a call that was given up may still be recorded
 local OVERLOOKED = LATE     -- after the last word on a run's budget until somebody looks whether the run is over, and again as long as it is not
 local MAX_ENTRIES = 100     -- given up or called in one script, so that it stays short
 
@@ -192,7 +192,7 @@ local function hold_of(holder)
 end
 
 -- Frees the slots of a call that is over or given up, and what was set aside for it; replies whether they were held. A ticket that was called has sent no
--- request: its permit counts for nothing. The cost of other calls may still be told.
+-- request: its permit counts for nothing. The cost of other calls may still be recorded.
 local function release(holder, hold)
   if redis.call('ZREM', P .. ':held', holder) == 0 then return false end
   for _, terms in ipairs(hold.limits) do redis.call('SREM', key_of(terms) .. ':slots', holder) end
@@ -236,7 +236,7 @@ local function drop(ticket)
   redis.call('ZREM', P .. ':kept', ticket)
 end
 
--- Calls the first of a queue: it has its permit, or is to be told that its budget is exhausted. If it must wait, closes what it waits for, to all behind it.
+-- Calls the first of a queue: it gets a permit, or its step runs to learn that its budget is exhausted. If it must wait, closes its limit to all behind it.
 -- Replies the ticket, false if nobody of this queue may go, or nil if it went to another queue.
 local function call_first(of)
   for _, name in ipairs(cjson.decode(of)) do
@@ -277,7 +277,7 @@ local function advance()
   return called
 end
 
--- Gives up calls whose holders did not renew and tickets that were called and did not come, and forgets those whose cost was never told or that stayed away.
+-- Gives up calls whose holders did not renew and tickets that were called and did not come, and forgets those whose cost was never recorded or that did not return.
 local function give_up_dead()
   local function past(part) return redis.call('ZRANGEBYSCORE', P .. part, '-inf', now, 'LIMIT', 0, MAX_ENTRIES) end
   for _, holder in ipairs(past(':held')) do

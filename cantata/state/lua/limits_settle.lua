@@ -1,4 +1,4 @@
--- Ends a call: what it cost is spent, its slot is free. Told twice it changes nothing; told late, after it was given up, its cost still counts.
+-- Ends a call: records its cost and frees its slots. A repetition changes nothing; a late call, after it was given up, still counts its cost.
 -- ARGV: window, holder, tokens, nano or "" if the price is unknown. Replies the tickets that were called.
 local holder, tokens, nano = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]) or 0
 

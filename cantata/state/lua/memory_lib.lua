@@ -1,4 +1,4 @@
--- Put before every script of the memory bank: how memories lie in Redis.
+-- The prelude of every script of the memory bank: its keys.
 -- KEYS[1] = T, cantata:{memory:<tenant>}: all memories of a tenant are in one slot. Names in keys are percent-encoded.
 --
 -- Of a scope S, which is T for the tenant and T:session:<session> for one of its sessions:
@@ -10,16 +10,16 @@
 --   T:lasting             hash    <scope>|<namespace> -> bytes of its keys and values      entries go with their memories
 --   T:kept                hash    bytes: of all of them                                    "
 -- Of a write:
---   T:told:<mark>         string  what it was signalled, so that it is not done twice                                expires after two minutes
+--   T:replies:<mark>      string  its reply, so that a repeated write is executed once                                  expires after two minutes
 --
--- Redis 7 and Valkey expire whole keys only, so each reader holds a memory against its end. Those that ended are removed by later writes to their
--- namespace; what has only keys that end expires with the last of them.
+-- Redis 7 and Valkey expire whole keys only, so each reader checks the expiry of a memory. Expired ones are removed by later writes to their
+-- namespace; a namespace of which all keys expire expires with the last of them.
 
 local T = KEYS[1]
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 
-local TOLD = 120000 -- ms; longer than anybody has patience with a Redis that is away, and the last call of his may take
+local REPLY_MS = 120000 -- ms; longer than anybody has patience with a Redis that is away, and the last call of his may take
 local MOST = 100    -- memories removed in one call, so that it stays short
 
 local function place_of(scope, namespace)
@@ -110,9 +110,9 @@ local function put(place, key, mark, items, value, ttl, quota)
   tidy(place)
 end
 
-local function told(mark) return redis.call('GET', T .. ':told:' .. mark) end
+local function earlier_reply(mark) return redis.call('GET', T .. ':replies:' .. mark) end
 
-local function tell(mark, answer)
-  redis.call('SET', T .. ':told:' .. mark, answer, 'PX', TOLD)
+local function record_reply(mark, answer)
+  redis.call('SET', T .. ':replies:' .. mark, answer, 'PX', REPLY_MS)
   return answer
 end

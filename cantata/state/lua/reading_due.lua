@@ -1,4 +1,4 @@
--- In which of some shards a sweep has something to do, or meets what is not ours. KEYS[1], ARGV: their prefixes, in a cluster of one. Replies their places.
+-- Replies the positions of the shards in which a sweep has something to do, or a key has a wrong type. KEYS[1], ARGV: their prefixes, in a cluster of one.
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 

@@ -1,9 +1,9 @@
--- Replies when steps began and ended, as some of a run's events tell: a flat list of type, step, worker, when (ms).
--- ARGV: run, first and last offset, then for each map whose items are not all wanted: its prefix and "/", how many items are.
+-- Replies when steps began and ended, by some of a run's events: a flat list of type, step, worker, when (ms).
+-- ARGV: run, first and last offset, then for each map of which not all items are wanted: its prefix and "/", how many items are.
 local KINDS = {started = true, done = true, failed = true, missed_deadline = true, skipped = true, expanded = true}
 local found, n = {}, 0
 
--- Whether a step is an item past those that are wanted, or grew from one.
+-- Whether a step is an item beyond those that are wanted, or was added by one.
 local function is_left_out(step)
   for i = 4, #ARGV, 2 do
     local prefix = ARGV[i]

@@ -1,5 +1,5 @@
--- Hands a step back undone: a worker that stops gives others what it cannot finish, one that is too old what it does not know. It is not counted
--- against the step. ARGV: run, step, attempt, owner, resend_ms (0: the next sweep sends it), why it is refused (JSON) or "". Replies {step, spec} to send, or {}.
+-- Gives up a lease without counting the attempt: a worker that stops releases what it cannot finish, one that is too old refuses what it does not know.
+-- ARGV: run, step, attempt, owner, resend_ms (0: the next sweep sends it), why it is refused (JSON) or "". Replies {step, spec} to send, or {}.
 use(ARGV[1])
 if is_over() then return {} end
 local s = get(ARGV[2])

@@ -1,4 +1,4 @@
--- Keeps leases alive. ARGV: lease_ms, lease, lease, ... Replies the leases that are lost: swept, stopped, or of a run that is over.
+-- Renews leases. ARGV: lease_ms, lease, lease, ... Replies the leases that are lost: swept, stopped, or of a run that is over.
 local lost = {}
 for i = 2, #ARGV do
   local status = redis.call('HGET', S .. ':run:' .. string.match(ARGV[i], '^[^|]*'), 'status')

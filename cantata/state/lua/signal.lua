@@ -1,9 +1,9 @@
--- Gives a waiting step its value; kept if the step is not parked yet. ARGV: run, step, value (JSON), resend_ms, how many signals the run may keep
--- and how many bytes of them, then after a search the number of steps that the run had before it, and the ids and names that end in '/' and the name.
--- The step is named by its id, or by the end of that behind a '/' if one step only can be meant.
--- Replies {word, sends}: taken, kept, over, closed, unknown, unclear, full; or {search, number of steps}: nobody is called so, or the run has more steps by now.
+-- Signals a waiting step; the signal is kept if the step does not wait yet. ARGV: run, step, value (JSON), resend_ms, how many early signals the run may
+-- keep and how many bytes of them, then after a search the number of steps that the run had before it, and the ids and names that end in '/' and the name.
+-- The step is named by its id, or by the end of it behind a '/' if only one step matches.
+-- Replies {word, sends}: taken, kept, over, closed, unknown, unclear, full; or {search, number of steps}: no step has this id, or steps were added since.
 
--- Of what was found, the steps that wait for a signal; of none, one that waited or will; else any.
+-- The found steps that wait for a signal; else those that waited or will wait; else any one.
 local function waiting_of(names)
   local seen = {}
   local waiting, others, not_waits = {}, {}, {}

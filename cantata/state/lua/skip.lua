@@ -1,9 +1,8 @@
--- Brings nearer what a test stack keeps for later, as if time had passed. Stands alone: no other script or key knows of it. For a Redis of one node.
--- KEYS[1] = the namespace. ARGV: ms. Replies now (ms): what is due by then is to happen.
+-- Skips time in a test stack: moves timers and expiries forward, as if time had passed. No other script or key knows of it. For a Redis of one node.
+-- KEYS[1] = the namespace. ARGV: ms. Replies now (ms): entries that are due by then are to be handled.
 --
--- Timers, deadlines, pauses that providers ask for and the ends of what is kept for a time come nearer. What is promised to those who live stays as far
--- away as it was: leases, permits and what limits have counted, messages that were sent, parts of forks, marks of writes, the lock of the sweep. So no step
--- is taken from a worker that does it.
+-- Timers, deadlines, pauses of models and expiries are moved. Leases, permits, counts of limits, sent messages, stages of forks, replies of writes and the
+-- lock of the sweep are not, so no step is taken from a worker that executes it.
 local prefix, ms = KEYS[1] .. ':', tonumber(ARGV[1])
 local time = redis.call('TIME')
 
@@ -33,7 +32,7 @@ local function memory(key)
   expiry(key)
 end
 
--- The first that a name has counts; a name that has none stays as it is.
+-- The first rule that matches a key applies; other keys stay as they are.
 local RULES = {
   {'^{%d+}:due$', scores},
   {'^{%d+}:finished$', scores},
@@ -42,7 +41,7 @@ local RULES = {
   {'^{%d+}:definitions:', field('until')},
   {'^{%d+}:session:', expiry},
   {'^{%d+}:builder:', expiry},
-  {'^{memory:[^}]*}:told:', function() end},
+  {'^{memory:[^}]*}:replies:', function() end},
   {'^{memory:', memory},
   {'^{cache}:', expiry},
   {'^{limits}:model:.*:pause$', pause},

@@ -1,14 +1,14 @@
--- Lays out what a fork takes over, a piece a call, beside all runs; lua/fork.lua makes a run of it. It expires unless that is done.
--- A piece told again changes nothing more: the source is over, and the log is told of each step once.
--- ARGV: source, where it is laid out (as a run's id), what, then of what is
---   begin: part, ...             makes the keys: of each the whole is there, or nothing
+-- Stages the parts of a fork, a piece a call; lua/fork.lua makes a run of them. A stage expires.
+-- A repeated piece changes nothing: the source is over, and the end of each step is logged once.
+-- ARGV: source, the stage (as a run's id), what, then of what is
+--   begin: part, ...             creates the keys, so that an evicted one is noticed
 --   copy:  part, cursor, count   some fields of the source, states as of steps that ended in no attempt of this run
 --   put:   part, field, value, ...
 --   drop:  part, field, ...
 --   push:  part, how many are there, value, ...
 --   blobs: part, cursor, count   what some outputs refer to
---   tell:  part, after, count    the ends of the steps that are taken over, as the source's log has them after an entry
---   rest:  part, cursor, count   the ends of those of which the log says nothing
+--   ends:  part, after, count    the ends of the steps that are taken over, as the source's log has them after an entry
+--   unlogged:  part, cursor, count   the ends of those of which the log says nothing
 -- Replies {'ok', where to go on ('0' at the end), failures of the plan among the rest}, or {'lost'}: Redis evicted it, or it took too long.
 local STAGED_MS = 600000
 local ENDINGS = {done = true, failed = true, skipped = true, expanded = true, missed_deadline = true}
@@ -36,23 +36,23 @@ if what == 'push' then
   end
   return {'ok', '0', 0}
 end
-if redis.call('EXISTS', R .. part, R .. ':state', R .. ':told', R .. ':log') < 4 then return {'lost'} end
+if redis.call('EXISTS', R .. part, R .. ':state', R .. ':logged', R .. ':log') < 4 then return {'lost'} end
 
 local function scan(key) return unpack(redis.call('HSCAN', key, at, 'COUNT', ARGV[6])) end
 
--- Tells of the ends of steps that are taken over, but for those that were told: {step, event, detail}.
-local function tell(ends)
-  local ids, told = {}, {}
+-- Appends the ends of steps that are taken over to the log, except those that were appended: {step, event, detail}.
+local function append_ends(ends)
+  local ids, added = {}, {}
   for i, each in ipairs(ends) do ids[i] = each[1] end
   if #ids == 0 then return end
-  local states, known = redis.call('HMGET', R .. ':state', unpack(ids)), redis.call('HMGET', R .. ':told', unpack(ids))
+  local states, known = redis.call('HMGET', R .. ':state', unpack(ids)), redis.call('HMGET', R .. ':logged', unpack(ids))
   for i, each in ipairs(ends) do
     if states[i] and OVER[string.match(states[i], '^%S+')] and not known[i] then
       event(each[2], each[1], nil, nil, each[3])
-      told[#told + 1] = each[1]; told[#told + 1] = ''
+      added[#added + 1] = each[1]; added[#added + 1] = ''
     end
   end
-  if #told > 0 then redis.call('HSET', R .. ':told', unpack(told)) end
+  if #added > 0 then redis.call('HSET', R .. ':logged', unpack(added)) end
 end
 
 local TAKES = {}
@@ -83,18 +83,18 @@ function TAKES.blobs()
   return cursor
 end
 
-function TAKES.tell()
+function TAKES.ends()
   local entries, ends = redis.call('XRANGE', RS .. part, '(' .. at, '+', 'COUNT', ARGV[6]), {}
   for _, entry in ipairs(entries) do
     local fields = {}
     for i = 1, #entry[2], 2 do fields[entry[2][i]] = entry[2][i + 1] end
     if ENDINGS[fields.t] then ends[#ends + 1] = {fields.s, fields.t, fields.d} end
   end
-  tell(ends)
+  append_ends(ends)
   return #entries > 0 and entries[#entries][1] or '0'
 end
 
-function TAKES.rest()
+function TAKES.unlogged()
   local cursor, cells = scan(R .. part)
   local ends, failures = {}, 0
   for i = 1, #cells, 2 do
@@ -103,7 +103,7 @@ function TAKES.rest()
       if string.match(cells[i + 1], '^failed ') and is_of_the_plan(select(3, spec_of(cells[i]))) then failures = failures + 1 end
     end
   end
-  tell(ends)
+  append_ends(ends)
   return cursor, failures
 end
 

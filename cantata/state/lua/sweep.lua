@@ -1,11 +1,11 @@
--- Recovers what was lost in one shard. ARGV: resend_ms, most entries of each sort in one call.
--- Replies {recovered, sends, overdue, lost, fired, fault, ended, waiting, left}: run, priority, step, spec, ... of steps that were begun before, to send before
--- all that waits; the same of others to send now; run, priority, step, queue, when it was sent (ms), 1 at the first look, ... of steps that nobody began in
--- time; how many leases were lost, and how many timers fired; "" for no fault; the runs that this ended; run|step of those that wait for limits and are to be
--- looked for, and of those that wait no more.
+-- Recovers lost steps, fires timers and expires runs in one shard. ARGV: resend_ms, most entries of each sort in one call.
+-- Replies {recovered, sends, overdue, lost, fired, fault, ended, waiting, left}: run, priority, step, spec, ... of recovered steps, to put at the head of
+-- their queues; the same of others to send; run, priority, step, queue, when it was sent (ms), 1 at the first check, ... of steps that nobody began in time;
+-- how many leases were lost, and how many timers fired; "" for no fault; the runs that this ended; run|step of steps that wait for rate limits and are to
+-- be checked, and of steps that no longer wait.
 local resend_ms, most = tonumber(ARGV[1]), tonumber(ARGV[2])
 local recovered, sends, overdue, lost, fired, waiting = {}, {}, {}, 0, 0, {}
-local RECHECK_MS = 30000 -- ms until one that waits for limits is looked for again, if nobody says when
+local RECHECK_MS = 30000 -- ms until a step that waits for a rate limit is checked again
 
 local function due(key) return redis.call('ZRANGEBYSCORE', S .. key, '-inf', now, 'LIMIT', 0, most) end
 
@@ -44,7 +44,7 @@ for _, member in ipairs(due(':leases')) do
       put(s)
       local attempts = {}
       for _, each in ipairs(info.lost) do attempts[#attempts + 1] = 'attempt ' .. each.attempt .. ' on ' .. each.worker end
-      info.error = {code = 'poison', step = step, message = 'step ' .. step .. ' took down ' .. s.crashes .. ' workers (' ..
+      info.error = {code = 'poison', step = step, message = 'step ' .. step .. ' crashed ' .. s.crashes .. ' workers (' ..
         table.concat(attempts, ', ') .. '); it is not tried again (defaults.max_attempts: ' .. most_attempts .. ')'}
       fail(s, 'failed', cjson.encode(info))
     else
@@ -62,7 +62,7 @@ local function late_message()
   return string.format('the run did not end within its %g s%s', tonumber(meta('timeout_ms')) / 1000, by and by ~= '' and ' (' .. by .. ')' or '')
 end
 
--- What a timer waits for, and what it does.
+-- Timers: the condition, and the action.
 local TIMERS = {
   retry = {awaits_retry, make_ready},
   permit = {awaits_retry, function(s)
@@ -96,7 +96,7 @@ for _, member in ipairs(due(':due')) do
   end
 end
 
--- The longer a step has waited, the longer until it is looked at again: it is in a long queue, and so are others.
+-- The longer a step has waited, the longer until it is checked again: it is in a long queue, and so are others.
 local unbegun = redis.call('ZRANGEBYSCORE', S .. ':ready', '-inf', now, 'WITHSCORES', 'LIMIT', 0, most)
 for i = 1, #unbegun, 2 do
   local member, look_at = unbegun[i], tonumber(unbegun[i + 1])

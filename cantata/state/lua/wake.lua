@@ -1,5 +1,5 @@
--- Lets a step that waits for its next try have it now. ARGV: run, step, resend_ms.
--- Replies {word, sends}: woken; over, if the step will never be tried again; else other.
+-- Starts the next attempt of a waiting step now. ARGV: run, step, resend_ms.
+-- Replies {word, sends}: woken; over, if the step has ended; else other.
 use(ARGV[1])
 local s = status == 'running' and get(ARGV[2])
 if not s or OVER[s.word] then return {'over', {}} end

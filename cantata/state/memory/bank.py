@@ -1,4 +1,4 @@
-"""Keeps what agents, tools and users want remembered, in Redis; `lua/memory_lib.lua` lists the keys."""
+"""Memories of agents, tools and users in Redis; `lua/memory_lib.lua` lists the keys."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from cantata.state.sessions.conversations import Sessions
 
 DEFAULT = "default"
 CONVERSATIONS = "conversations"
-"""The namespace that shows what was said in sessions; it cannot be written."""
+"""The read-only namespace of the conversations of sessions."""
 
 KEY_BYTES = 1024
 NAMESPACE_BYTES = 256
 VALUE_BYTES = 1_000_000  # an append copies the value within Redis, which takes 8 ms at this size
 MAX_TTL_S = 100 * 365 * 86_400.0
-MAX_ATTEMPTS = 10_000  # of an update; each that fails is one of another writer's that succeeded
+MAX_ATTEMPTS = 10_000  # of an update; each that fails means that another writer succeeded
 
 _KINDS = {'"': "a text", "{": "an object", "t": "true", "f": "false", "n": "null"}
 _SCRIPTS = Scripts("memory")
@@ -46,19 +46,19 @@ class MemoryBank:
     """
 
     def __init__(self, ledger: Ledger, *, tenant: str = "", session: str | None = None, limits: Limits | None = None) -> None:
-        """`limits` say what a tenant may keep; without them the defaults of a quota hold."""
+        """Open the memories of a tenant, or of a session; without `limits` the default quota applies."""
         self._ledger = ledger
         self._limits = limits or Limits()
         self._scripts = _SCRIPTS
         self._enter(tenant, session)
 
     def of(self, *, tenant: str | None = None, session: str | None = None) -> Self:
-        """The memories of a tenant, or of one of its sessions; without a name for a tenant, of this one's.
+        """Return the memories of a tenant, by default this one, or of one of its sessions.
 
-        A bank of a tenant opens no other's. Raises ConfigError.
+        Raises ConfigError for another tenant than this one.
         """
         if tenant is not None and self.tenant and tenant != self.tenant:
-            raise _refused(f"this is the memory of tenant {self.tenant!r}, which does not lead to that of {tenant!r}")
+            raise _refused(f"this is the memory of tenant {self.tenant!r}, which cannot open that of {tenant!r}")
         other = copy.copy(self)
         other._enter(self.tenant if tenant is None else tenant, session)
         return other
@@ -66,40 +66,40 @@ class MemoryBank:
     # --- as documented ----------------------------------------------------------------------------------------------
 
     def store_memory(self, key: str, value: JsonValue, namespace: str = DEFAULT, ttl_s: float | None = None) -> None:
-        """Keep a value, for `ttl_s` seconds; without a time as long as `keep_for` says, else for good."""
+        """Store a value for `ttl_s` seconds; by default for the namespace's time (`keep_for`), or without one for good."""
         self._put(key, value, namespace, ttl=_ms(ttl_s))
 
     def retrieve_memory(self, key: str, namespace: str = DEFAULT, default: JsonValue = None) -> JsonValue:
-        """The value, or `default` if there is none."""
+        """Return the value, or `default` if there is none."""
         if namespace == CONVERSATIONS:
             return cast(JsonValue, self._said(key)) or default
         packed = self._packed(key, namespace)
         return default if packed is None else _value(packed)
 
     def memory_exists(self, key: str, namespace: str = DEFAULT) -> bool:
-        """Whether there is a value."""
+        """Return whether there is a value."""
         if namespace == CONVERSATIONS:
             return bool(self._said(key))
         return bool(self._call("exists", self._scope, _namespace(namespace), _key(key)))
 
     def list_memories(self, namespace: str = DEFAULT) -> list[str]:
-        """The keys of a namespace, sorted."""
+        """Return the keys of a namespace, sorted."""
         if namespace == CONVERSATIONS:
             return self._sessions()
         return sorted(cast("list[str]", self._call("list", self._scope, _namespace(namespace))))
 
     def clear_memories(self, namespace: str | None = None) -> int:
-        """Forget a namespace, or all of this tenant's or session's own; answers how many values that were."""
+        """Delete a namespace, or all memories of this tenant or session; return how many values were deleted."""
         return int(self._call("clear", self._scope, "" if namespace is None else _written(namespace)))
 
     # --- besides ----------------------------------------------------------------------------------------------------
 
     def delete_memory(self, key: str, namespace: str = DEFAULT) -> bool:
-        """Forget one value; whether there was one."""
+        """Delete one value; return whether there was one."""
         return bool(self._call("delete", self._scope, _written(namespace), _key(key)))
 
     def append(self, key: str, item: JsonValue, namespace: str = DEFAULT) -> int:
-        """Put an item behind a list, which is made if there is none; answers how many it has. Writers at once lose nothing."""
+        """Append an item to a list, which is created if absent; return its length. Concurrent writers lose nothing."""
         text = _json(key, item)
         word, more, *used = self._call(
             "append", self._scope, _written(namespace), _key(key), _mark(), text, str(VALUE_BYTES), *self._quota()
@@ -113,9 +113,9 @@ class MemoryBank:
         return int(more)
 
     def update(self, key: str, change: Callable[[Any], JsonValue], namespace: str = DEFAULT) -> JsonValue:
-        """Put `change(value)` in place of a value, None if there is none yet; answers the new one.
+        """Replace a value, None if absent, by `change(value)`; return the new one.
 
-        If another writer was faster, `change` is called again with what is there then.
+        If another writer was faster, `change` is called again with the current value.
         """
         for _ in range(MAX_ATTEMPTS):
             packed = self._packed(key, namespace)
@@ -125,7 +125,7 @@ class MemoryBank:
         raise UnavailableError(f"memory: others change {key!r} faster than it can be updated; try again, or let fewer write it")
 
     def retrieve_each(self, wanted: Iterable[tuple[str, str]]) -> dict[tuple[str, str], JsonValue]:
-        """The values of (namespace, key) that are there, in one call. What a session does not know its tenant may."""
+        """Return the values that exist, by (namespace, key), in one call; those that a session lacks are taken from its tenant."""
         names = list(dict.fromkeys(wanted))
         found = {(namespace, key): value for namespace, key in names if namespace == CONVERSATIONS and (value := self._said(key))}
         stored = [name for name in names if name[0] != CONVERSATIONS]
@@ -139,12 +139,12 @@ class MemoryBank:
         return answers
 
     def namespaces(self) -> list[str]:
-        """The namespaces that hold something, sorted."""
+        """Return the namespaces that are not empty, sorted."""
         kept = list(map(unquote, self._call("namespaces", self._scope)))
         return sorted([*kept, *([CONVERSATIONS] if self._sessions() else [])])
 
     def keep_for(self, namespace: str, ttl_s: float | None) -> None:
-        """Let values that are stored in a namespace from now on live so many seconds, where nothing else is said; None is for good."""
+        """Set the default time to live of values stored in a namespace from now on; None is for good."""
         name, key, redis = _written(namespace), f"{self._root}{self._scope}:ttls", self._ledger.redis
         ttl = _ms(ttl_s)
         self._ledger.with_retries(partial(redis.hset, key, name, ttl) if ttl else partial(redis.hdel, key, name))
@@ -179,7 +179,7 @@ class MemoryBank:
         return ConfigError(f"{message}; delete some, or give them a time to live (ttl_s)", source="memory", code="quota_exceeded")
 
     def _said(self, session: str) -> list[dict[str, JsonValue]]:
-        """The conversation of a session, if it is this bank's to show."""
+        """Return the conversation of a session, if it belongs to this bank."""
         if self.session not in (None, session) or conversations.fault_of(session):
             return []
         entries = Sessions(self._ledger, self.tenant).history(session)
@@ -205,7 +205,7 @@ def _value(packed: str) -> JsonValue:
 
 
 def _mark() -> str:
-    """The name of one write."""
+    """Return a name for one write."""
     return token_hex(8)
 
 
@@ -232,7 +232,7 @@ def _namespace(namespace: str) -> str:
 
 def _written(namespace: str) -> str:
     if namespace == CONVERSATIONS:
-        raise _refused(f"the namespace {CONVERSATIONS!r} shows what was said in sessions, and cannot be written; use another")
+        raise _refused(f"the namespace {CONVERSATIONS!r} holds the conversations of sessions and is read-only; use another")
     return _namespace(namespace)
 
 

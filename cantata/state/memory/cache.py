@@ -1,6 +1,6 @@
-"""Remembers replies of models for a while; the only module that knows their keys.
+"""The cache of models' replies; the only module that knows its keys.
 
-It may forget at any time, and a Redis that cannot be asked has forgotten.
+An entry may disappear at any time; if Redis is unavailable, the cache is empty.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ CACHE_KEY = "{cache}"  # S:<sha256 of a request> string: the reply as JSON; live
 
 
 def recall(redis: Redis, digest: str) -> str | None:
-    """What was remembered under the key."""
+    """Return the entry under a digest, or None."""
     with suppress(RedisError):
         return cast("str | None", redis.get(keys.key_of(redis, f"{CACHE_KEY}:{digest}")))
     return None
 
 
 def remember(redis: Redis, digest: str, text: str, *, ttl_s: float) -> None:
-    """Keep a text for so many seconds."""
+    """Store an entry for so many seconds."""
     with suppress(RedisError):
         redis.set(keys.key_of(redis, f"{CACHE_KEY}:{digest}"), text, px=max(1, round(ttl_s * 1000)))

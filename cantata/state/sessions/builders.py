@@ -1,6 +1,6 @@
-"""Keeps what chain builders know: their chains, and how far each is.
+"""The state of chain builders: their chains, and the progress of each.
 
-S:builder:<tenant>/<name>  hash   plan → the chains (JSON text); at:<chain> → how far it is (JSON text)
+S:builder:<tenant>/<name>  hash   plan → the chains (JSON text); at:<chain> → its progress (JSON text)
 
 S is the prefix of the shard that the name belongs to. A builder expires when it was not changed for 30 days.
 """
@@ -24,14 +24,14 @@ Fields = Mapping[str, str | None]
 
 
 def fault_of(name: object) -> str | None:
-    """What is wrong with a builder's name, if anything."""
+    """Return what is wrong with a builder's name, or None."""
     if not isinstance(name, str) or not name.strip() or not name.isprintable():
-        return f"a builder's name is a text that can be printed, not {name!r}"
+        return f"a builder's name is a printable text, not {name!r}"
     return f"the builder's name has {len(name)} characters; {MAX_NAME_CHARS} are the most" if len(name) > MAX_NAME_CHARS else None
 
 
 class Builder:
-    """What is kept of one builder. Safe to share between threads and processes."""
+    """The state of one builder. Safe to share between threads and processes."""
 
     def __init__(self, ledger: Ledger, name: str, tenant: str = "") -> None:
         self._ledger = ledger
@@ -39,12 +39,12 @@ class Builder:
         self._key = f"{shard_key(ledger.redis, shard_of(scoped))}:builder:{scoped}"
 
     def read(self, fields: Sequence[str]) -> Fields:
-        """Some fields."""
+        """Return some fields."""
         found = self._ledger.with_retries(lambda: self._ledger.redis.hmget(self._key, list(fields)))
         return dict(zip(fields, cast("list[str | None]", found), strict=True))
 
     def update(self, fields: Sequence[str], change: Callable[[Fields], Mapping[str, str]]) -> None:
-        """Put what `change` makes of some fields in their place; if another writer was faster, it is called again with what is there."""
+        """Replace some fields by the result of `change`, which is called again if another writer was faster."""
         while not self._ledger.with_retries(lambda: self._try(fields, change)):
             pass
 

@@ -1,7 +1,6 @@
-"""Conversations: what was said in the turns of a session, oldest first. `lua/lib.lua` lists their keys and writes them when a turn ends.
+"""Conversations of sessions: the messages of their turns, oldest first. `lua/lib.lua` lists the keys and writes them when a turn ends.
 
-A session lives in one shard, and the runs of its turns lie in that shard too. So one script ends a run, writes down what was said, and
-gives the next one its turn.
+A session lies in one shard with the runs of its turns, so one script ends a run, records its messages and starts the next run.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ from cantata.state.ledger.ledger import Ledger
 from cantata.state.redis.keys import SHARDS, shard_key, shard_of
 
 MAX_NAME_CHARS = 200  # characters
-SHARDS_AT_ONCE = 8  # whose newest sessions are asked for in one round trip
+SHARDS_AT_ONCE = 8  # whose newest sessions are read in one round trip
 PAGE = 50  # entries in one read: at most 32 kB each
 
 
 def fault_of(name: str) -> str | None:
-    """What is wrong with a session's name, if anything."""
+    """Return what is wrong with a session's name, or None."""
     if not name.strip():
         return "the session's name is empty"
     if len(name) > MAX_NAME_CHARS:
@@ -34,12 +33,12 @@ def fault_of(name: str) -> str | None:
 
 
 def scoped(tenant: str, name: str) -> str:
-    """A session as keys have it: of one tenant, and without any odd characters."""
+    """Return the name of a session in keys: with its tenant, percent-encoded."""
     return f"{quote(tenant, safe='')}/{quote(name, safe='')}"
 
 
 def shard_of_session(scope: str) -> int:
-    """The shard that a session lives in, with all runs of its turns."""
+    """Return the shard of a session and of all runs of its turns."""
     return shard_of(scope)
 
 
@@ -51,11 +50,11 @@ class Sessions:
         self._tenant = tenant
 
     def of(self, tenant: str) -> Sessions:
-        """Those of another tenant."""
+        """Return the conversations of another tenant."""
         return Sessions(self._ledger, tenant)
 
     def history(self, session: str, most: int | None = None) -> list[HistoryEntry]:
-        """What was said, oldest first: the newest `most` entries, or all that are kept."""
+        """Return the messages, oldest first: the newest `most`, or all that are kept."""
         if most is not None and most < 1:
             return []
         key = _key(self._ledger.redis, self._scope(session), "history")
@@ -63,12 +62,12 @@ class Sessions:
         return [HistoryEntry.model_validate(json.loads(text)) for text in texts]
 
     def waiting(self, session: str) -> list[str]:
-        """The runs of its turns that are not over: the one under way, then those that wait."""
+        """Return the open runs of its turns: the current one, then those that wait."""
         key = _key(self._ledger.redis, self._scope(session), "queue")
         return cast("list[str]", self._ledger.with_retries(partial(self._ledger.redis.lrange, key, 0, -1)))
 
     def clear(self, session: str) -> int:
-        """Forget what was said; answers how many entries that were. A turn under way goes on, and is written down when it ends."""
+        """Delete the messages; return how many there were. An open turn goes on, and its messages are recorded when it ends."""
         scope, redis = self._scope(session), self._ledger.redis
 
         def call() -> tuple[int, int]:
@@ -80,7 +79,7 @@ class Sessions:
         return self._ledger.with_retries(call)[0]
 
     def list(self, most: int = 100) -> list[SessionInfo]:
-        """The conversations that were used last, newest first."""
+        """Return the conversations that were used last, newest first."""
         redis, tenant = self._ledger.redis, quote(self._tenant, safe="")
 
         def fetch(shards: Sequence[int]) -> list[list[tuple[str, float]]]:
@@ -114,7 +113,7 @@ class Sessions:
 
 
 def newest_first(ledger: Ledger, scope: str) -> Iterator[HistoryEntry]:
-    """What was said in the session with this scoped name, newest first, read as far as it is wanted."""
+    """Yield the messages of the session with this scoped name, newest first, read as they are consumed."""
     key = _key(ledger.redis, scope, "history")
     for start in count(0, PAGE):
         texts = cast("list[str]", ledger.with_retries(partial(ledger.redis.lrange, key, -start - PAGE, -start - 1)))

@@ -1,4 +1,4 @@
-"""Whose turn it is: one counter for each team, or team and session, that all workers share. `lua/rotation_lib.lua` lists its keys."""
+"""Rotation of a team's agents: a counter for each team, or team and session. `lua/rotation_lib.lua` lists the keys."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from cantata.state.ledger.ledger import Ledger
 from cantata.state.redis.keys import key_of
 from cantata.state.redis.lua_scripts import Scripts
 
-KEEP_S = 30 * 86_400  # a team that nobody asked for so long begins with its first agent again
-REMEMBERED = 1000  # steps that would be given the same number if they were done again
+KEEP_S = 30 * 86_400  # a team that was not used for so long begins with its first agent again
+REMEMBERED = 1000  # steps that get the same number if they are executed again
 
 _SCRIPTS = Scripts("rotation")
 
 
 def take(ledger: Ledger, *, tenant: str, team: str, session: str, step: str) -> int:
-    """The next number, from 0, of a team in a session, or of the team if there is none.
+    """Return the next number, from 0, of a team in a session, or of the team without a session.
 
-    No two steps get the same, and none is left out; a step that is told twice gets the same again.
+    No two steps get the same number, and none is left out; a repeated step gets the same number again.
     """
     name = "{rotation:%s/%s/%s}" % (quote(tenant, safe=""), quote(team, safe=""), session)  # noqa: UP031  # braces are a hash tag
 

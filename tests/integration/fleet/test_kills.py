@@ -106,7 +106,7 @@ def test_a_step_that_kills_its_worker_each_time_is_failed_as_poison(victim: Embe
     response = ask(victim, tool("bad", "deadly", journal=str(journal.path)), timeout_s=LEASE_AND_MARGIN_S)
 
     assert response.error is not None
-    assert "took down 3 workers" in response.error.message
+    assert "crashed 3 workers" in response.error.message
     assert len(journal.of("start", "deadly")) == 3
     assert ask(victim, tool("fine", "add", a=1)).final_output == 2
 

@@ -144,7 +144,7 @@ def test_a_fork_that_is_told_twice_is_one_run(ledger: Ledger, monkeypatch: pytes
     assert whole(ledger, near("run")) == once, "though the reply to each call was lost, and it was told again"
 
 
-@pytest.mark.parametrize("part", [":out", ":state", ":told", ":log", ":backlog:map"])
+@pytest.mark.parametrize("part", [":out", ":state", ":logged", ":log", ":backlog:map"])
 def test_nothing_is_made_of_what_was_evicted_while_it_was_laid_out(ledger: Ledger, monkeypatch: pytest.MonkeyPatch, part: str) -> None:
     fork = planning.retry(fork_store.read(ledger, half_mapped(ledger).run_id))
     make = ledger.runs.fork

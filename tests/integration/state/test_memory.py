@@ -185,7 +185,7 @@ def test_a_tenant_never_sees_anothers(bank: MemoryBank) -> None:
 
 
 def test_a_bank_of_a_tenant_does_not_lead_to_another(bank: MemoryBank) -> None:
-    with pytest.raises(ConfigError, match="memory of tenant 'ann', which does not lead to that of 'bob'"):
+    with pytest.raises(ConfigError, match="memory of tenant 'ann', which cannot open that of 'bob'"):
         bank.of(tenant="ann").of(tenant="bob")
 
     assert bank.of(tenant="ann").of(session="s").tenant == "ann"
@@ -300,7 +300,7 @@ def test_redis_itself_removes_a_namespace_in_which_all_ends(bank: MemoryBank, va
     assert bank.namespaces() == ["other"]
     assert bank.clear_memories() == 1
     bank.store_memory("a", 1, ttl_s=0.05)
-    until(lambda: not [key for key in cast("list[str]", valkey.keys("*")) if ":told:" not in key], "the end of all of it")
+    until(lambda: not [key for key in cast("list[str]", valkey.keys("*")) if ":replies:" not in key], "the end of all of it")
     assert all(0 < valkey.pttl(key) <= 120_000 for key in cast("list[str]", valkey.keys("*")))
 
 
@@ -479,7 +479,7 @@ def test_conversations_cannot_be_written(bank: MemoryBank) -> None:
         lambda: bank.keep_for(CONVERSATIONS, 1),
     ]
     for write in writes:
-        with pytest.raises(ConfigError, match="'conversations' shows what was said in sessions, and cannot be written"):
+        with pytest.raises(ConfigError, match="'conversations' holds the conversations of sessions and is read-only"):
             write()
 
     assert bank.list_memories(CONVERSATIONS) == []

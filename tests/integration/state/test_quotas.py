@@ -157,7 +157,7 @@ def test_a_redis_that_is_nearly_full_refuses_new_runs_and_ends_those_under_way(q
     try:
         quotas.check("", NONE)
         valkey.config_set("maxmemory", int(used / 0.95))
-        with pytest.raises(UnavailableError, match=r"Redis is nearly full .* so no new runs are taken in"):
+        with pytest.raises(UnavailableError, match=r"Redis is nearly full .* so no new runs are accepted"):
             Quotas(Ledger(valkey)).check("", NONE)
         play.do("a")
         assert play.status == "succeeded"

@@ -201,7 +201,7 @@ def test_a_time_that_is_none_is_refused(ledger: Ledger, seconds: Any) -> None:
 def test_a_skip_that_nobody_sweeps_after_is_told(ledger: Ledger) -> None:
     Play(ledger, timeout_s=60)
 
-    with pytest.raises(UnavailableError, match=r"did not happen within 0\.05 s: no worker of this stack sweeps"):
+    with pytest.raises(UnavailableError, match=r"were not handled within 0\.05 s: no worker of this stack sweeps"):
         skip(ledger.redis, 60, patience_s=0.05)
 
 

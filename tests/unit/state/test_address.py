@@ -45,7 +45,7 @@ def test_a_cluster_is_several_places() -> None:
     ("url", "said"),
     [
         ("http://u:secret@host", "must specify one of"),
-        ("redis+sentinel://one:1", "it names their master"),
+        ("redis+sentinel://one:1", "name the master behind the Sentinels"),
         ("redis+sentinel://one:1/main/x", "a database is a number, not 'x'"),
         ("redis+sentinel:///main", "it names no host"),
         ("redis+cluster://one/3", "a cluster has only database 0"),

@@ -1,4 +1,4 @@
-"""What is said of a Redis that is away, and how often."""
+"""Messages about an unavailable Redis, and how often they are logged."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from cantata.state.redis.address import parse
 
 PAGE = (Path(__file__).parents[3] / "docs" / "redis.md").read_text("utf-8")
 URLS = re.findall(r"^(?:REDIS_URL|CANTATA_BROKER_URL)=(\S+)$", PAGE, re.MULTILINE)
-SENTENCES = re.findall(r"\| `([^`]+)` \|$", PAGE.partition("What is said")[2], re.MULTILINE)
+SENTENCES = re.findall(r"\| `([^`]+)` \|$", PAGE.partition("## Errors")[2], re.MULTILINE)
 SOURCE = Path(redis_errors.__file__).read_text("utf-8")
 
 

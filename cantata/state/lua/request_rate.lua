@@ -1,6 +1,6 @@
--- Lets tenants go on at their pace. ARGV: microseconds between two requests, how many may come at once, then for each key how many ask.
--- KEYS = cantata:{limits}:pace:<tenant>, string: when it is fully rested again (microseconds); expires then.
--- Replies for each key {how many may go on, milliseconds until the others may ask again}; a request that must wait takes nothing.
+-- Applies the request rates of tenants. ARGV: microseconds between two requests, burst, then for each key the number of requests.
+-- KEYS = cantata:{limits}:requests:<tenant>, string: when its full burst is available again (microseconds); expires then.
+-- Replies for each key {how many may be served, milliseconds until the others may retry}; a request that must wait counts for nothing.
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local every, burst = tonumber(ARGV[1]), tonumber(ARGV[2])
