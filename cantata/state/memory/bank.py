@@ -241,7 +241,7 @@ def _text(what: str, text: str, most: int) -> str:
         raise _refused(f"a {what} is a text of at least one character, not {text!r}")
     size = _size(what, text)
     if size > most:
-        raise _refused(f"the {what} {text[:40]!r}… has {size:,} bytes, and {most:,} are the most; shorten it, or use a hash of it")
+        raise _refused(f"the {what} {text[:40]!r}… has {size:,} bytes; at most {most:,} are allowed; shorten it, or use a hash of it")
     return text
 
 
@@ -266,7 +266,7 @@ def _ms(ttl_s: float | None) -> str:
 
 
 def _too_large(key: str, size: int) -> ConfigError:
-    message = f"the value of {key!r} would have {size:,} bytes as JSON, and {VALUE_BYTES:,} are the most"
+    message = f"the value of {key!r} would have {size:,} bytes as JSON; at most {VALUE_BYTES:,} are allowed"
     return _refused(f"{message}; keep it elsewhere and store where it is, or use several keys")
 
 

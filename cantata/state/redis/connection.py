@@ -36,7 +36,7 @@ RedisRefusal = ResponseError
 
 OLDEST_REDIS = 7  # XADD with `0-*` ids
 CHILD_PATIENCE_S = 30.0  # a worker's child that starts while a cluster is unavailable waits for it
-AGAIN_S = 0.5
+RETRY_INTERVAL_S = 0.5
 SENTINEL_TIMES: Mapping[str, Any] = {"socket_connect_timeout": 0.5, "socket_timeout": 1.0}
 """Short timeouts: a Sentinel on a lost host must not delay the call of the next."""
 
@@ -119,7 +119,7 @@ def _connect_cluster(address: Address, options: Mapping[str, Any], url: str, *, 
             failure = redis_error(error) if isinstance(error, RedisClusterException) else error
         if time.monotonic() > give_up:
             raise UnavailableError(reason(failure, shown(url))) from failure
-        time.sleep(AGAIN_S)
+        time.sleep(RETRY_INTERVAL_S)
 
 
 def _never_again() -> Retry:

@@ -1,4 +1,4 @@
-"""Reads a run's event stream: from any offset, with no gap and no repeat."""
+"""Redis event streams of runs: read and follow from any offset, without gaps or repetitions."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from cantata.state.redis.keys import run_key
 from cantata.state.redis.redis_errors import is_transient, reason
 
 PAGE = 500  # events in one read
-BLOCK_MS = 1000  # how long one read waits, below the socket's time-out
-PATIENCE_S = 30.0  # how long Redis may be away
-AGAIN_S = 0.1  # between two tries meanwhile
+BLOCK_MS = 1000  # how long one read waits, below the socket's timeout
+PATIENCE_S = 30.0  # how long Redis may be unavailable
+RETRY_INTERVAL_S = 0.1
 
 Reply = TypeVar("Reply")
 
 
 def read(redis: Redis, run_id: str, *, after: int = 0, most: int = PAGE) -> list[RunEvent]:
-    """Events with an offset above `after`, oldest first, without waiting."""
+    """Return the events with an offset above `after`, oldest first, without waiting."""
     entries = cast(
         "list[tuple[str, dict[str, str]]]", redis.xrange(f"{run_key(redis, run_id)}:log", min=f"(0-{after}", max="+", count=most)
     )
@@ -33,17 +33,16 @@ def read(redis: Redis, run_id: str, *, after: int = 0, most: int = PAGE) -> list
 
 
 def follow(redis: Redis, run_id: str, *, after: int = 0, timeout_s: float | None = None) -> Iterator[RunEvent]:
-    """Events as they come, up to and with `closed`, or until `timeout_s` has passed: those that are there are told even if that is no time.
+    """Yield events as they arrive, up to `closed` inclusive, or until `timeout_s` has passed; existing ones are yielded even if it is 0.
 
-    A lost connection is made again at the same offset.
-    Raises UnknownRunError if the run is gone, since its events would be waited for in vain.
+    After a lost connection, reading goes on at the same offset. Raises UnknownRunError if the run is gone.
     """
     give_up = None if timeout_s is None else time.monotonic() + timeout_s
     key = f"{run_key(redis, run_id)}:log"
     while True:
         entries = _wait(redis, key, f"0-{after}", give_up)
         if not entries and not _with_retries(lambda: redis.exists(key)):
-            raise UnknownRunError(f"run {run_id!r} is not known here any more")
+            raise UnknownRunError(f"run {run_id!r} is no longer known here")
         for entry_id, fields in entries:
             event = event_of(run_id, entry_id, fields)
             after = event.seq
@@ -55,7 +54,7 @@ def follow(redis: Redis, run_id: str, *, after: int = 0, timeout_s: float | None
 
 
 def wait_closed(redis: Redis, run_id: str, *, timeout_s: float | None = None) -> bool:
-    """Wait until a run is over; False if `timeout_s` passed first."""
+    """Wait until a run is over; return False if `timeout_s` passed first."""
     give_up = None if timeout_s is None else time.monotonic() + timeout_s
     while not _wait(redis, f"{run_key(redis, run_id)}:closed", "0-0", give_up):
         if give_up is not None and time.monotonic() >= give_up:
@@ -75,7 +74,7 @@ def _wait(redis: Redis, key: str, after: str, give_up: float | None) -> list[tup
 
 
 def _with_retries(call: Callable[[], Reply]) -> Reply:
-    """Ask Redis, again while it is away. Raises UnavailableError past PATIENCE_S."""
+    """Call Redis, repeatedly while it is unavailable. Raises UnavailableError after PATIENCE_S."""
     since = time.monotonic()
     while True:
         try:
@@ -84,12 +83,12 @@ def _with_retries(call: Callable[[], Reply]) -> Reply:
             if not is_transient(error):
                 raise
             if time.monotonic() - since > PATIENCE_S:
-                raise UnavailableError(f"{reason(error)}; the run goes on without you") from error
-            time.sleep(AGAIN_S)
+                raise UnavailableError(f"{reason(error)}; the run goes on") from error
+            time.sleep(RETRY_INTERVAL_S)
 
 
 def event_of(run_id: str, entry_id: str, fields: Mapping[str, str]) -> RunEvent:
-    """Return the event that an entry of a run's stream is."""
+    """Return the event in an entry of a run's stream."""
     more = json.loads(fields["d"]) if fields["d"] else {}
     return event_types.event_of(
         **more, seq=int(entry_id.split("-")[1]), run_id=run_id, at_ms=int(fields["at"]), type=fields["t"], step=fields["s"] or None,

@@ -1,8 +1,8 @@
-"""Lists runs, newest first, page by page: those of a tenant, with a status, of a kind, with a text.
+"""Lists of runs, newest first, in pages, filtered by tenant, status, kind and text.
 
-Each shard is asked for its newest runs behind a place; the answers are merged. A shard looks at a bounded number of runs in one call, and a
-page at a bounded number in all, so a page may be short though more follow. A place is a run and when it was accepted, so runs that are
-accepted meanwhile move nothing.
+Each shard returns its newest runs behind a position, and the results are merged. One call scans a bounded number of runs of a shard, and a
+page a bounded number in all, so a page may be short though more follow. A position is a run and when it was accepted, so runs that are
+accepted meanwhile change nothing.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from cantata.state.redis.keys import SHARDS, run_key, shard_key
 from cantata.state.redis.lua_scripts import Scripts
 from cantata.state.runs.summaries import FIELDS, REQUEST_BYTES, RunSummary, summary_of
 
-SCANNED_PER_CALL = 500  # runs that one call looks at in one shard: a few milliseconds
-MAX_SCANNED_PER_ROUND = 12_800  # runs that are looked at in one round trip
-MAX_SCANNED = 25_600  # and for one page, but for its last round
+SCANNED_PER_CALL = 500  # runs that one call scans in one shard: a few milliseconds
+MAX_SCANNED_PER_ROUND = 12_800  # runs that are scanned in one round trip
+MAX_SCANNED = 25_600  # and for one page, except in its last round
 MAX_ROUNDS = 8
-MAX_WORDS = 8  # that Redis looks for; what it finds is held against the whole text
+MAX_WORDS = 8  # that Redis searches for; its matches are compared with the whole text
 MAX_SEARCH_CHARS = 200  # characters
-ANY_RUN = "~"  # behind every run's id: the place of the newest run of a moment
+ANY_RUN = "~"  # sorts behind every run's id: the position of the newest run of a moment
 
 _STATUSES = frozenset(get_args(RunStatus))
 _KINDS = ("turn", "chain")
 _PLACE = re.compile(r"(\d{1,15})\.(\S{1,200})")
 
 Position = tuple[int, str]
-"""When a run was accepted (ms), and its id: the order of the list, which begins with the greatest."""
+"""When a run was accepted (ms), and its id. The list begins with the greatest."""
 
 _scripts = Scripts("reading")
 
@@ -50,34 +50,34 @@ class RunList(Value):
 
 @dataclass(frozen=True, slots=True)
 class RunFilter:
-    """Which runs are listed."""
+    """The runs to list."""
 
     tenant: str | None = None
-    """Whose; None: everybody's."""
+    """None: all tenants."""
     statuses: tuple[str, ...] = ()
     kind: str | None = None
     text: str = ""
-    """To be found in id, title, session or labels, in any case."""
+    """Part of the id, title, session or labels; case-insensitive."""
 
     def __post_init__(self) -> None:
-        """Raise ConfigError for what no run can be."""
+        """Raise ConfigError for values that no run can have."""
         if odd := sorted(set(self.statuses) - _STATUSES):
             raise ConfigError(f"no run is {odd[0]!r}; a status is one of {', '.join(sorted(_STATUSES))}", source="runs")
         if self.kind is not None and self.kind not in _KINDS:
             raise ConfigError(f"no run is of kind {self.kind!r}; it is turn or chain", source="runs")
         if len(self.text) > MAX_SEARCH_CHARS:
-            raise ConfigError(f"the text to search for has {len(self.text)} characters; {MAX_SEARCH_CHARS} are the most", source="runs")
+            raise ConfigError(f"the search text has {len(self.text)} characters; at most {MAX_SEARCH_CHARS} are allowed", source="runs")
 
 
 def find_page(ledger: Ledger, wanted: RunFilter, *, before: str | None = None, most: int = 50) -> RunList:
-    """A page of runs, from behind the place that an earlier page gave as `next`. Raises ConfigError for a place that is none."""
+    """Return a page of runs, behind the position `next` of an earlier page. Raises ConfigError for an invalid position."""
     search = _Search(ledger, wanted, None if before is None else _place(before), most)
     search.run()
     return search.page()
 
 
 def iterate(ledger: Ledger, wanted: RunFilter, *, behind: str | None = None) -> Iterator[RunSummary]:
-    """Runs, newest first, from behind the one with an id. Raises UnknownRunError if there is no run of that id."""
+    """Yield runs, newest first, behind the one with an id. Raises UnknownRunError if there is no such run."""
     before = None if behind is None else _place_of(ledger, behind)
     while True:
         page = find_page(ledger, wanted, before=before)
@@ -94,12 +94,12 @@ def _place_of(ledger: Ledger, run_id: str) -> str:
     return _text_of((int(at), run_id))
 
 
-# --- looking ----------------------------------------------------------------------------------------------------------------
+# --- searching --------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
 class _ShardCursor:
-    """How far a shard was looked through."""
+    """How far a shard was scanned."""
 
     shard: int
     place: Position | None
@@ -107,7 +107,7 @@ class _ShardCursor:
 
 
 class _Search:
-    """A page in the making. Runs are sure to be the next ones down to the newest place at which a shard still has to go on."""
+    """The search for one page. Runs are certain to be the next ones down to the newest position of a shard that is not finished."""
 
     def __init__(self, ledger: Ledger, wanted: RunFilter, start: Position | None, most: int) -> None:
         self._ledger = ledger
@@ -120,7 +120,7 @@ class _Search:
         self._origin_ms = start[0] if start else 0
 
     def run(self) -> None:
-        """Look until the page is full, all is looked through, or it was enough."""
+        """Scan until the page is full, all runs are scanned, or a bound is reached."""
         fronts = self._fronts
         while fronts and self._looks < MAX_SCANNED and self._rounds < MAX_ROUNDS:
             self._scan(fronts)
@@ -129,7 +129,7 @@ class _Search:
             fronts = self._unfinished()
 
     def page(self) -> RunList:
-        """What was found, as far as it is sure."""
+        """Return the runs found, as far as they are certain."""
         bound = self._bound()
         if bound is not None and self._wanted.tenant is not None:
             bound = self._public_bound(bound)
@@ -143,13 +143,13 @@ class _Search:
         return max((front.place for front in self._fronts if front.is_open and front.place), default=None)
 
     def _public_bound(self, bound: Position) -> Position:
-        """The bound as a tenant may know it: without the id of another's run, so before all that was accepted at that moment."""
+        """Return the bound without the id of another tenant's run, so before all runs that were accepted at that moment."""
         moment = bound[0], ANY_RUN
         is_own = any(place == bound for place, _ in self._found)
         return bound if is_own or (self._start is not None and moment >= self._start) else moment
 
     def _unfinished(self) -> list[_ShardCursor]:
-        """The shards to look on in: those that are not as far as the page goes, or lie behind the others."""
+        """Return the shards to scan further: those that have not reached the end of the page, or lag behind the others."""
         still = [(front, front.place) for front in self._fronts if front.is_open and front.place]
         if len(self._found) >= self._most:
             last = self._found[self._most - 1][0]
@@ -178,7 +178,7 @@ class _Search:
 
 
 def matches_text(run: RunSummary, text: str) -> bool:
-    """Whether a text is in a run's id, title, session or labels."""
+    """Return whether a text is part of a run's id, title, session or labels."""
     if not text:
         return True
     sought = text.casefold()
@@ -187,18 +187,18 @@ def matches_text(run: RunSummary, text: str) -> bool:
 
 
 def _words(text: str) -> list[str]:
-    """What Redis looks for: the words of a text, which stand in JSON as they are, each as a line for each way it may be written."""
+    """Return what Redis searches for: the words of a text, which JSON leaves as they are, each with a line for each spelling."""
     words = sorted(re.findall(r"\w+", text), key=len, reverse=True)
     return ["\n".join(sorted(_spellings(word))) for word in words[:MAX_WORDS]]
 
 
 def _spellings(word: str) -> set[str]:
-    """A word in other cases, for letters whose case Lua does not know, and as a session's name is written."""
+    """Return a word in several cases, for letters whose case Lua does not know, and percent-encoded, as in a session's name."""
     return {_lower(each) for each in (word, word.lower(), word.upper(), word.title(), quote(word, safe=""))}
 
 
 def _lower(text: str) -> str:
-    """In lower case as Lua knows it: only letters without marks."""
+    """Return a text in lower case as Lua does it: only ASCII letters."""
     return "".join(char.lower() if char.isascii() else char for char in text)
 
 
@@ -209,7 +209,7 @@ def _start(place: Position | None) -> tuple[str, str]:
 def _place(text: str) -> Position:
     match = _PLACE.fullmatch(text)
     if match is None:
-        raise ConfigError(f"{text!r} is no place in the list of runs; `next` of an earlier page is one", source="before")
+        raise ConfigError(f"{text!r} is not a position in the list of runs; use `next` of an earlier page", source="before")
     return int(match[1]), match[2]
 
 

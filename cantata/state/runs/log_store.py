@@ -1,4 +1,4 @@
-"""Keeps what was logged for a run with the run: written by workers a moment later, read from any machine."""
+"""Log lines of runs: written by workers with a short delay, readable from any machine."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from cantata.state.redis.keys import run_key
 
 MAX_LINES = 1000  # of one run; the oldest go first
 MAX_BYTES = 200_000
-DELAY_S = 0.15  # how long a line may wait for others: what a killed process loses of its last words
+DELAY_S = 0.15  # how long a line may wait for others; a killed process loses lines of this age
 FLUSH_S = 1.0  # how long a process that ends waits for its last lines
-PATIENCE_S = 1.0  # while Redis is away; then lines are lost
+PATIENCE_S = 1.0  # while Redis is unavailable; then lines are lost
 MAX_BUFFERED = 5000  # lines that wait in a process; the oldest go first
 BATCH = 200  # lines of a run in one call
 PAGE = 500
 BLOCK_MS = 500
-SETTLE_S = 0.5  # after the end of a run: its last lines may still be on their way
+SETTLE_S = 0.5  # after the end of a run: its last lines may not be written yet
 
 log = structlog.get_logger(__name__)
 
@@ -52,7 +52,7 @@ class RunLogs:
         self._lost = 0
 
     def add(self, run_id: str, line: dict[str, Any]) -> None:
-        """Take a line; it is in Redis within a fifth of a second."""
+        """Buffer a line; it is in Redis within a fifth of a second."""
         if len(self._waiting) == MAX_BUFFERED:
             self._lost += 1
         self._waiting.append((run_id, line))
@@ -62,12 +62,12 @@ class RunLogs:
             self._start()
 
     def flush_soon(self) -> None:
-        """Have what was taken written now."""
+        """Write the buffered lines soon, without waiting for more."""
         if self._waiting:
             self._hurry.set()
 
     def flush(self, timeout_s: float = FLUSH_S) -> None:
-        """Have what was taken written now, and wait for it."""
+        """Write the buffered lines now, and wait for it."""
         self.flush_soon()
         with self._written:
             self._written.wait_for(lambda: not (self._waiting or self._is_writing), timeout_s)
@@ -115,7 +115,7 @@ class RunLogs:
 
 
 class Logs:
-    """Reads what was logged for a run."""
+    """Reads the log lines of a run."""
 
     def __init__(self, redis: Redis, run_id: str) -> None:
         self._redis = redis
@@ -123,17 +123,17 @@ class Logs:
         self._key = f"{run_key(redis, run_id)}:logs"
 
     def read(self, *, after: str = "", most: int = MAX_LINES) -> list[LogLine]:
-        """The lines behind a place, in the order they were said. Of a run that has just ended the last ones are waited for."""
+        """Return the lines after an id, in the order of their times. Waits for the last lines of a run that has just ended."""
         self._settle()
         entries = cast("list[tuple[str, dict[str, str]]]", self._redis.xrange(self._key, min=f"({after}" if after else "-", count=most))
         return _in_order(entries)
 
     def dropped(self) -> int:
-        """How many older lines are not kept any more."""
+        """Return how many older lines were dropped."""
         return int(cast("str | None", self._redis.hget(run_key(self._redis, self._run_id), "log_dropped")) or 0)
 
     def follow(self) -> Iterator[LogLine]:
-        """The lines as they come, until the run is over. Raises UnknownRunError if it is gone."""
+        """Yield the lines as they arrive, until the run is over. Raises UnknownRunError if it is gone."""
         after = "0-0"
         while True:
             is_over = self._is_over()
@@ -157,7 +157,7 @@ class Logs:
     def _is_over(self) -> bool:
         status = self._redis.hget(run_key(self._redis, self._run_id), "status")
         if status is None:
-            raise UnknownRunError(f"run {self._run_id!r} is not known here any more")
+            raise UnknownRunError(f"run {self._run_id!r} is no longer known here")
         return status not in ("accepted", "running")
 
     def _settle(self) -> None:
@@ -167,19 +167,19 @@ class Logs:
 
 
 def at_least(line: LogLine, level: str) -> bool:
-    """Whether a line is of this level or above."""
+    """Return whether a line is of this level or above."""
     known = logging.getLevelNamesMapping()
     return known.get(line.level.upper(), 0) >= known.get(level.upper(), 0)
 
 
 def of_step(line: LogLine, step: str) -> bool:
-    """Whether a line is of a step, or of one that it grew."""
+    """Return whether a line is of a step, or of one that it added."""
     return line.step is not None and (line.step == step or line.step.startswith(f"{step}/"))
 
 
 def _in_order(entries: Sequence[tuple[str, dict[str, str]]]) -> list[LogLine]:
-    """By when they were said, since each process tells of its own a moment later; those of one process in the order it told them."""
-    newest: dict[str | None, float] = {}  # a process may learn between two lines that its clock is off, and what it says then seems older
+    """Return the lines sorted by time, since each process writes its own with a delay; those of one process stay in order."""
+    newest: dict[str | None, float] = {}  # a process may synchronize its clock between two lines, and the second then seems older
     placed: list[tuple[float, LogLine]] = []
     for entry_id, fields in entries:
         if line := _line(entry_id, fields["d"]):

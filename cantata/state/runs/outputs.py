@@ -1,4 +1,4 @@
-"""Reads the beginnings of outputs: pages show no more of them, and a run may have a thousand of a megabyte."""
+"""Beginnings of outputs, for pages: a run may have a thousand outputs of a megabyte."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ _scripts = Scripts("reading")
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """An output, or what it begins with."""
+    """An output, or its beginning."""
 
     value: JsonValue
     is_cut: bool = False
-    """Then the value is a text: of a text the beginning, of anything else the beginning of its JSON."""
+    """If so, the value is a text: the beginning of a text, or of the JSON of anything else."""
 
 
 def beginnings(ledger: Ledger, run_id: str, step_ids: Sequence[str]) -> list[Beginning]:
-    """The outputs of steps, in order; null where there is none."""
+    """Return the beginnings of the outputs of steps, in order; null where there is none."""
     key = shard_key(ledger.redis, shard_of(run_id))
     calls = [(key, (run_id, str(READ_BYTES), step_id)) for step_id in step_ids]
     replies = ledger.with_retries(lambda: _scripts.call_each(ledger.redis, "output", calls, at_once=AT_ONCE))

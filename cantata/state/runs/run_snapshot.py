@@ -1,4 +1,4 @@
-"""Read a run as pages show it: the states of its steps, when they began and ended, and the events of one of them."""
+"""Snapshots of runs for pages: the states of steps, when they began and ended, and the events of one of them."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from cantata.state.redis.lua_scripts import Scripts
 from cantata.state.redis.pieces import scan
 from cantata.state.runs.summaries import FIELDS, RunSummary, summary_of
 
-REQUEST_BYTES = 20_000  # of what was asked that are read
-EVENTS_PER_CALL = 1000  # events that one call looks at: some milliseconds
-CALLS_AT_ONCE = 1  # Redis turns to nobody else until all calls of a round trip are done
-MAX_EVENTS = 100_000  # of a longer log, only the newest are looked at
-MAX_CACHED_RUNS, MAX_CACHED_STEPS = 32, 20_000  # whose moments are kept in this process, in all: some megabytes
+REQUEST_BYTES = 20_000  # of a request that are read
+EVENTS_PER_CALL = 1000  # that one call scans: some milliseconds
+CALLS_AT_ONCE = 1  # Redis serves no other client until all calls of a round trip are done
+MAX_EVENTS = 100_000  # of a longer log, only the newest are scanned
+MAX_CACHED_RUNS, MAX_CACHED_STEPS = 32, 20_000  # whose moments are cached in this process, in all: some megabytes
 
 KINDS = types_where(lambda event: event.ends_step or event in (StepStarted, StepExpanded))
-"""Events that tell when a step began or ended."""
+"""Types of events that mark the begin or the end of a step."""
 
 _scripts = Scripts("reading")
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """How a step stands."""
+    """The state of a step."""
 
     word: str
     attempt: int
@@ -45,20 +45,20 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A run as it stands."""
+    """A run as read at one moment."""
 
     run: RunSummary
     request: str
-    """What it was asked, as JSON text; its beginning, if it `is_cut`."""
+    """The request as JSON text; its beginning, if it `is_cut`."""
     is_cut: bool
     offset: int
-    """The last event that it accounts for."""
+    """The last event that it includes."""
     cells: Mapping[str, Cell]
     names: Mapping[str, str]
     terminals: tuple[str, ...]
 
     def answering(self, name: str) -> str:
-        """The step that answers to a name."""
+        """Return the step that answers to a name."""
         while name in self.names:
             name = self.names[name]
         return name
@@ -66,7 +66,7 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Moments:
-    """When a step began and ended, in ms, and who did it last."""
+    """When a step began and ended, in ms, and its last worker."""
 
     first_ms: int | None = None
     started_ms: int | None = None
@@ -74,7 +74,7 @@ class Moments:
     worker: str = ""
 
     def after(self, kind: str, worker: str, at_ms: int) -> Moments:
-        """With another event of KINDS."""
+        """Return the moments after another event of KINDS."""
         if kind != "started":
             return Moments(self.first_ms, self.started_ms, at_ms, self.worker)
         return Moments(self.first_ms or at_ms, at_ms, self.ended_ms, worker)
@@ -85,20 +85,20 @@ NEVER = Moments()
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What is written down of some steps."""
+    """The recorded details of some steps."""
 
     specs: Mapping[str, Mapping[str, JsonValue]]
     edges: Mapping[str, Sequence[tuple[str, str, bool]]]
-    """Step → the edges that lead from it: target, label, whether it wakes."""
+    """Step → its out-edges: target, label, whether it wakes."""
     infos: Mapping[str, Mapping[str, JsonValue]]
     expansions: Mapping[str, Mapping[str, JsonValue]]
 
 
 def snapshot(ledger: Ledger, run_id: str, tenant: str | None) -> Snapshot:
-    """A run that may be seen: of a tenant, or with None of any.
+    """Return a snapshot of a run of a tenant; None: of any.
 
-    It is read in pieces, and goes on meanwhile: a step is told as it was at `offset` or later, so the events after it lead on from
-    here. The status is the newest; a run that is over is told as it ended. Raises UnknownRunError.
+    It is read in pieces while the run may go on: each step is as it was at `offset` or later, so the events after `offset` continue from
+    here. The status is the newest; an ended run is read as it ended. Raises UnknownRunError.
     """
     request, size = _request(ledger, run_id)
     key = run_key(ledger.redis, run_id)
@@ -147,7 +147,7 @@ def _cell(packed: str) -> Cell:
 
 
 def parts(ledger: Ledger, run_id: str, step_ids: Sequence[str]) -> Parts:
-    """What is written down of some steps."""
+    """Return the recorded details of some steps."""
     key, ids = run_key(ledger.redis, run_id), list(step_ids)
     if not ids:
         return Parts({}, {}, {}, {})
@@ -190,7 +190,7 @@ def _decoded(texts: Mapping[str, str]) -> dict[str, Mapping[str, JsonValue]]:
 
 
 def _edges(found: JsonValue) -> list[tuple[str, str, bool]]:
-    """Edges as Lua writes them: an empty list may be an object."""
+    """Return edges that Lua wrote: an empty list may be an object."""
     return [(str(target), str(label), bool(wakes)) for target, label, wakes in cast("list[list[JsonValue]]", found or [])]
 
 
@@ -198,7 +198,7 @@ def _edges(found: JsonValue) -> list[tuple[str, str, bool]]:
 
 
 class Timeline:
-    """When the steps of runs began and ended. What was read of a run's log is kept for a while, since it only grows."""
+    """When the steps of runs began and ended. The part of a run's log that was read is cached, since events are only appended."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -206,7 +206,7 @@ class Timeline:
         self._changing = threading.Lock()
 
     def moments(self, run_id: str, offset: int, *, folded: Mapping[str, int]) -> Mapping[str, Moments]:
-        """What the events up to an offset tell. Of the items of a map in `folded` only the first so many are told."""
+        """Return the moments of steps by the events up to an offset; for maps in `folded`, of that many items only."""
         key = run_id, frozenset(prefix for prefix, shown in folded.items() if shown)
         with self._changing:
             known, before = self._kept.get(key, (0, {}))
@@ -235,7 +235,7 @@ def step_events(ledger: Ledger, run_id: str, step_id: str, offset: int) -> list[
 
 
 def moments_in(events: Iterable[RunEvent]) -> Moments:
-    """When a step began and ended, by all its events."""
+    """Return when a step began and ended, by all its events."""
     found = NEVER
     for event in events:
         if event.type in KINDS:
@@ -244,7 +244,7 @@ def moments_in(events: Iterable[RunEvent]) -> Moments:
 
 
 def given(ledger: Ledger, run_id: str, step_id: str) -> JsonValue:
-    """The value that a step was given, such as a map item."""
+    """Return the given value of a step, such as a map item."""
     text = ledger.with_retries(lambda: ledger.redis.hget(f"{run_key(ledger.redis, run_id)}:given", step_id))
     return cast(JsonValue, json.loads(text)) if text else None
 
@@ -258,7 +258,7 @@ def _event(run_id: str, step_id: str, row: Sequence[str]) -> RunEvent:
 
 
 def _log(ledger: Ledger, name: str, run_id: str, first: Sequence[str], begin: int, end: int, rest: Iterable[str]) -> list[list[str]]:
-    """What a script replies to each part of a run's log. Offsets have no gap, so it is known where the parts begin."""
+    """Return the replies of a script to each part of a run's log. Offsets have no gaps, so the parts are known in advance."""
     key = shard_key(ledger.redis, shard_of(run_id))
     starts = range(max(begin, end - MAX_EVENTS + 1), end + 1, EVENTS_PER_CALL)
     calls = [(key, (run_id, *first, str(start), str(min(start + EVENTS_PER_CALL - 1, end)), *rest)) for start in starts]

@@ -1,7 +1,7 @@
-"""Follows the events of many runs at once, in one event loop and on one connection.
+"""Redis event streams of many runs, followed in one event loop and on one connection.
 
-One task reads ahead for all who follow, each from their own place. Who is slow is not read for until there is room again, so nobody
-holds more than a few hundred events; nothing is lost by that, since the events stay in Redis.
+One task reads ahead for all followers, each at its own offset. It does not read for a slow follower until its buffer has capacity, so no
+follower buffers more than a few hundred events; nothing is lost by that, since the events stay in Redis.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ __all__ = ["Follower", "Streams", "StreamsEnded", "connect_async"]
 
 PAGE = 100  # entries of one run in one read
 ROOM = 200  # entries that wait for one reader, before more are read for it
-BLOCK_MS = 20  # how long one read waits: who begins to follow meanwhile waits as long
+BLOCK_MS = 20  # how long one read waits; a follower that is added meanwhile waits as long
 PAUSE_S = 0.005  # between reads that found something, so that a busy moment is read in few of them
-LOOK_S = 5.0  # how often it is looked whether followed runs are still known, and still have the events that were read
-AGAIN_S = 0.2  # between two tries while Redis is away
+CHECK_INTERVAL_S = 5.0  # between checks that followed runs are still known, and still have the events that were read
+RETRY_INTERVAL_S = 0.2  # while Redis is unavailable
 
 READ = """
 local ids = {unpack(ARGV, 2)}
@@ -46,17 +46,17 @@ log = structlog.get_logger(__name__)
 
 
 class StreamsEnded(CantataError):
-    """Nobody reads events here any more: the process is about to end. The run goes on."""
+    """Events are no longer read, because the process is about to end. The run goes on."""
 
 
 class Follower:
-    """One reader's place in a stream of a run."""
+    """One reader's offset in a stream of a run, and its buffer."""
 
     def __init__(self, redis: Redis, run_id: str, part: str, after: int, room: asyncio.Event) -> None:
         self.run_id = run_id
         self.key = f"{run_key(redis, run_id)}:{part}"
         self.after = after
-        """What was read for it ends here; it may not have asked for all of it yet."""
+        """The offset of the last entry read for it; it may not have taken all entries yet."""
         self.fault: CantataError | None = None
         self._entries: list[Entry] = []
         self._read: deque[tuple[int, str]] = deque(maxlen=ROOM)
@@ -69,7 +69,7 @@ class Follower:
         return self.fault is None and len(self._entries) < ROOM
 
     def give(self, entries: Sequence[Entry]) -> None:
-        """Entries as they were read; those from before its place are left out."""
+        """Add entries that were read, except those before its offset."""
         fresh = [entry for entry in entries if _offset(entry[0]) > self.after]
         if fresh:
             self.after = _offset(fresh[-1][0])
@@ -79,21 +79,21 @@ class Follower:
 
     @property
     def last(self) -> tuple[int, str] | None:
-        """The mark of the last entry that was read for it."""
+        """Return the mark of the last entry that was read for it."""
         return self._read[-1] if self._read else None
 
     def go_back(self, known: Sequence[Entry]) -> None:
-        """Go on behind the last entry that is still what it was, given the newest ones that are known now."""
+        """Go back to the last entry that is unchanged, given the newest entries of the stream."""
         marks = set(map(_mark, known))
         self.after = max((mark[0] for mark in self._read if mark in marks), default=0)
 
     def end(self, fault: CantataError) -> None:
-        """It gets what it has not asked for yet, then this error."""
+        """End the stream: its reader gets the buffered entries, then this error."""
         self.fault = self.fault or fault
         self._came.set()
 
     async def entries(self, timeout_s: float | None = None) -> list[Entry]:
-        """What came since it was asked last, as soon as there is something; nothing if `timeout_s` passed first.
+        """Return the entries since the last call, as soon as there are any; none if `timeout_s` passed first.
 
         Raises UnknownRunError if the run is gone, StreamsEnded if this process is about to end.
         """
@@ -111,12 +111,12 @@ class Follower:
         return entries
 
     async def events(self, timeout_s: float | None = None) -> list[RunEvent]:
-        """The same as events."""
+        """Return the same entries as events."""
         return [event_of(self.run_id, entry_id, fields) for entry_id, fields in await self.entries(timeout_s)]
 
 
 class Streams:
-    """Reads for all who follow. `run` is its task; everything else is called in the same event loop."""
+    """Reads for all followers. `run` is its task; everything else is called in the same event loop."""
 
     def __init__(self, redis: Redis) -> None:
         self._redis = redis
@@ -126,22 +126,22 @@ class Streams:
 
     @contextmanager
     def follow(self, run_id: str, *, after: int = 0) -> Iterator[Follower]:
-        """A place in a run's events: those with an offset above `after`."""
+        """Follow a run's events with an offset above `after`."""
         with self._followed(Follower(self._redis, run_id, "log", after, self._work)) as follower:
             yield follower
 
     async def wait_closed(self, run_id: str, timeout_s: float) -> bool:
-        """Wait until a run is over; False if `timeout_s` passed first. Raises UnknownRunError."""
+        """Wait until a run is over; return False if `timeout_s` passed first. Raises UnknownRunError."""
         with self._followed(Follower(self._redis, run_id, "closed", 0, self._work)) as follower:
             return bool(await follower.entries(timeout_s))
 
     @property
     def followed(self) -> int:
-        """How many streams are followed."""
+        """The number of streams that are followed."""
         return len(self._followers)
 
     async def run(self) -> None:
-        """Read until told to end. While Redis is away everybody waits, and goes on at the same place when it is back."""
+        """Read until `end` is called. While Redis is unavailable all followers wait, and then go on at the same offset."""
         looked_at = time.monotonic()
         while not self._ended:
             self._work.clear()
@@ -152,19 +152,19 @@ class Streams:
             try:
                 if self._give(wanted, await self._read(wanted)):
                     await asyncio.sleep(PAUSE_S)
-                if time.monotonic() - looked_at > LOOK_S:
+                if time.monotonic() - looked_at > CHECK_INTERVAL_S:
                     await self._go_back()
                     await self._look()
                     looked_at = time.monotonic()
             except (RedisError, OSError) as error:
                 outages.warn(log, "event_read_failed", error, followed=self.followed)
                 await self._wait_for_redis()
-            except Exception:  # the edge of a task: without it nobody would hear of anything any more
+            except Exception:  # the edge of a task: without it no follower would get events any more
                 log.exception("event_read_crashed")
-                await asyncio.sleep(AGAIN_S)
+                await asyncio.sleep(RETRY_INTERVAL_S)
 
     def end(self) -> None:
-        """Read no more: all who follow get StreamsEnded."""
+        """Stop reading: all followers get StreamsEnded."""
         self._ended = True
         self._work.set()
         for follower in self._all():
@@ -189,7 +189,7 @@ class Streams:
         return [follower for followers in self._followers.values() for follower in followers]
 
     def _wanted(self) -> dict[str, str]:
-        """The streams to read, each from the place of whoever has read least of it."""
+        """Return the streams to read, each from the lowest offset of its followers."""
         places = {key: [each.after for each in followers if each.has_room] for key, followers in self._followers.items()}
         return {key: f"0-{min(afters)}" for key, afters in places.items() if afters}
 
@@ -204,13 +204,15 @@ class Streams:
         return dict(cast("list[tuple[str, list[Entry]]]", reply))
 
     async def _read_by_slot(self, cluster: AsyncCluster, wanted: Mapping[str, str]) -> dict[str, list[Entry]]:
-        """The same of a cluster, where one call reads one slot: all of them at once, and a wait if there was nothing."""
+        """Read the streams of a cluster, where one call reads one slot: all slots at once, and a pause if there was nothing."""
         slots: dict[str, list[str]] = {}
         for key in wanted:
             slots.setdefault(key.partition("}")[0], []).append(key)
         async with cluster.pipeline(transaction=False) as pipe:
             for keys in slots.values():
-                pipe.execute_command("EVAL", READ, len(keys), *keys, PAGE, *(wanted[key] for key in keys))  # its keys are told by a number
+                pipe.execute_command(
+                    "EVAL", READ, len(keys), *keys, PAGE, *(wanted[key] for key in keys)
+                )  # a number tells redis-py its keys
             replies = cast("list[list[tuple[str, list[tuple[str, list[str]]]]] | None]", await pipe.execute())
         found: dict[str, list[Entry]] = {}
         for reply in replies:
@@ -220,7 +222,7 @@ class Streams:
         return found
 
     def _give(self, wanted: Mapping[str, str], found: Mapping[str, Sequence[Entry]]) -> bool:
-        """Hand out what was read, but not to who meanwhile began further behind: what lies between was not read for them."""
+        """Hand out what was read, except to followers that were added at a lower offset meanwhile."""
         for key, entries in found.items():
             for follower in self._followers.get(key, ()):
                 if follower.has_room and follower.after >= _offset(wanted[key]):
@@ -228,7 +230,7 @@ class Streams:
         return bool(found)
 
     async def _look(self) -> None:
-        """End those whose run is gone: its events would be waited for in vain."""
+        """End the followers of runs that are gone."""
         followers = self._all()
         async with self._redis.pipeline(transaction=False) as pipe:
             for follower in followers:
@@ -236,12 +238,12 @@ class Streams:
             known = await pipe.execute()
         for follower, is_known in zip(followers, known, strict=True):
             if not is_known:
-                follower.end(UnknownRunError(f"run {follower.run_id!r} is not known here any more"))
+                follower.end(UnknownRunError(f"run {follower.run_id!r} is no longer known here"))
 
     async def _wait_for_redis(self) -> None:
-        """Wait until Redis is back. It may have lost its last second, and then writes other events under the same offsets."""
+        """Wait until Redis is available. If it lost its last second, it writes other events under the same offsets."""
         while not self._ended:
-            await asyncio.sleep(AGAIN_S)
+            await asyncio.sleep(RETRY_INTERVAL_S)
             try:
                 await self._go_back()
                 await self._look()
@@ -250,7 +252,7 @@ class Streams:
                 continue
 
     async def _go_back(self) -> None:
-        """Have those whose last entry is another now read on from where the stream is still what they know."""
+        """Move the followers whose last entry has changed back to the last entry that is unchanged."""
         followers = [follower for follower in self._all() if follower.last]
         async with self._redis.pipeline(transaction=False) as pipe:
             for follower in followers:
@@ -264,7 +266,7 @@ class Streams:
 
 
 def _mark(entry: Entry) -> tuple[int, str]:
-    """What tells an entry from another that is written later under the same offset: its time."""
+    """Return the offset and time of an entry, which tell it from another that is written later under the same offset."""
     return _offset(entry[0]), entry[1].get("at", "")
 
 

@@ -1,4 +1,4 @@
-"""A run as lists show it: what is read of it, and what that tells."""
+"""Summaries of runs, for lists."""
 
 from __future__ import annotations
 
@@ -30,24 +30,24 @@ _MADE_UP = re.compile(r"[0-9a-f]{8}")
 
 
 class RunSummary(Value):
-    """A run as lists show it."""
+    """A run in a list."""
 
     run_id: str = Field(description="the run")
     kind: str = Field(description="turn or chain")
-    status: RunStatus = Field(description="how it stands")
+    status: RunStatus = Field(description="its status")
     failures: int = Field(default=0, description="steps of its plan, and items of its maps, that failed")
-    state: RunState = Field(default="accepted", description="how people are told that it stands")
+    state: RunState = Field(default="accepted", description="its status for display")
     created_at: float = Field(description="when it was accepted, Redis's clock, seconds since 1970")
     closed_at: float | None = Field(default=None, description="when it ended")
     now: float = Field(default=0.0, description="Redis's clock when it was read")
-    title: str = Field(default="", description="what was asked, in a line: the text of a turn, the name and nodes of a chain")
-    labels: dict[str, str] = Field(default_factory=dict, description="what was said of it when it was submitted")
+    title: str = Field(default="", description="the request in a line: the text of a turn, the name and nodes of a chain")
+    labels: dict[str, str] = Field(default_factory=dict, description="the labels given when it was submitted")
     session: str | None = Field(default=None, description="the conversation that a turn belongs to")
     error: JsonValue = Field(default=None, description="why it failed: {code, message, step}")
     usage: Usage = Field(default_factory=Usage, description="what it consumed")
     count: int = Field(default=0, description="its steps so far")
     code: tuple[str, ...] = Field(default=(), description="the user's modules that its steps ran with, as `module@digest`")
-    left: int = Field(default=0, description="those that are not over; of a run that was ended, at its end")
+    left: int = Field(default=0, description="its open steps; of an ended run, at its end")
 
 
 def summary_of(run_id: str, request: str, values: Iterable[str | None], now: float) -> RunSummary:
@@ -81,17 +81,17 @@ def summary_of(run_id: str, request: str, values: Iterable[str | None], now: flo
 
 
 def state_of(status: RunStatus, failures: int) -> RunState:
-    """How people are told that a run stands: one that went to its end though steps of it failed is not all well."""
+    """Return the status of a run for display: one that succeeded though steps failed is `succeeded_with_failures`."""
     return "succeeded_with_failures" if status == "succeeded" and failures else status
 
 
 def shown_state(word: str, info: Mapping[str, JsonValue]) -> ShownState:
-    """How people are told that a step stands: one that waited until its own time was over has not simply been done."""
+    """Return the state of a step for display: a wait that ended by its own timeout is `timed_out`."""
     return "timed_out" if word == "done" and info.get("timed_out") else cast(StepState, word)
 
 
 def title_of(kind: str, request: str) -> str:
-    """What was asked, in a line, from the beginning of a request as JSON text, which may be cut anywhere."""
+    """Return the request in a line, from the beginning of its JSON text, which may be cut anywhere."""
     if kind != "chain":
         match = _TEXT.search(request)
         return _line(unescaped(match[1]) if match else "")
@@ -102,7 +102,7 @@ def title_of(kind: str, request: str) -> str:
 
 
 def unescaped(text: str) -> str:
-    """A JSON string without its quotes; an escape that was cut is left out."""
+    """Decode a JSON string without its quotes; an escape that was cut is left out."""
     for end in range(len(text), max(0, len(text) - MAX_ESCAPE_CHARS), -1):
         with suppress(ValueError):
             return str(json.loads(f'"{text[:end]}"', strict=False))

@@ -1,4 +1,4 @@
-"""Gives the trace of a run its root when the run is over: by whoever sees that first, once."""
+"""Root spans of runs' traces, written once by the process that first sees the end of the run."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from cantata.observability.traces.spans import Spans
 
 FIELDS = ("kind", "status", "created_at", "closed_at", "error", "session", "tenant", "input_tokens", "output_tokens", "cost_usd", "count")
-"""Of a run, in the order of `lua/claim_trace.lua`."""
+"""Fields of a run, in the order of `lua/claim_trace.lua`."""
 
 log = structlog.get_logger(__name__)
 
 
 def end(spans: Spans | None, ledger: Ledger, run_id: str) -> None:
-    """Give the trace of a run its root, if traces are made here, the run is over, and nobody has done so."""
+    """Write the root span of a run, if this process exports traces, the run is over, and no process has written it."""
     if spans is None:
         return
     try:

@@ -27,7 +27,7 @@ def fault_of(name: object) -> str | None:
     """Return what is wrong with a builder's name, or None."""
     if not isinstance(name, str) or not name.strip() or not name.isprintable():
         return f"a builder's name is a printable text, not {name!r}"
-    return f"the builder's name has {len(name)} characters; {MAX_NAME_CHARS} are the most" if len(name) > MAX_NAME_CHARS else None
+    return f"the builder's name has {len(name)} characters; at most {MAX_NAME_CHARS} are allowed" if len(name) > MAX_NAME_CHARS else None
 
 
 class Builder:

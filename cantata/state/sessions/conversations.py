@@ -26,7 +26,7 @@ def fault_of(name: str) -> str | None:
     if not name.strip():
         return "the session's name is empty"
     if len(name) > MAX_NAME_CHARS:
-        return f"the session's name has {len(name)} characters; {MAX_NAME_CHARS} are the most"
+        return f"the session's name has {len(name)} characters; at most {MAX_NAME_CHARS} are allowed"
     if not name.isprintable():
         return "the session's name has characters that cannot be printed, such as line ends"
     return None

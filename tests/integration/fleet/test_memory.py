@@ -195,7 +195,7 @@ def test_a_command_that_cannot_be_done_is_answered_with_the_reason(desk: Desk, b
     _, stored, found = str(ask(desk, notes, f"{text}\nMEMORY STORE {'k' * 1025}=b").output).splitlines()
     for line in (stored, found):
         assert line.startswith("Memory error: the key 'kkk")
-        assert "1,025 bytes, and 1,024 are the most" in line
+        assert "1,025 bytes; at most 1,024 are allowed" in line
 
 
 def test_commands_are_done_for_the_tenant_of_the_run(desk: Desk, bank: MemoryBank) -> None:
@@ -253,7 +253,7 @@ def test_a_memory_chain_needs_no_models_and_remembers_in_the_next_run(bank: Memo
 
 
 def test_a_text_of_very_many_commands_is_refused_before_the_first(bank: MemoryBank) -> None:
-    with pytest.raises(RunError, match="has 1,002 memory commands, each of which asks Redis; 1,000 are allowed"):
+    with pytest.raises(RunError, match="has 1,002 memory commands, each of which is a call to Redis; 1,000 are allowed"):
         create_memory_chain("c", "notes").process_prompt("MEMORY STORE a=b\n" + "MEMORY LIST\n" * 1001)
 
     assert bank.list_memories("notes") == []
@@ -325,7 +325,7 @@ def test_a_value_may_be_kept_for_a_while(bank: MemoryBank) -> None:
 @pytest.mark.parametrize(
     ("words", "status", "said"),
     [
-        (["set", "k" * 1025, "v"], 2, "has 1,025 bytes, and 1,024 are the most"),
+        (["set", "k" * 1025, "v"], 2, "has 1,025 bytes; at most 1,024 are allowed"),
         (["set", "a", "1", "--namespace", "conversations"], 2, "cannot be written"),
         (["set", "a", "1", "--session", " "], 2, "the session's name is empty"),
         (["set", "a", "1", "--ttl", "0"], 2, "--ttl"),

@@ -402,15 +402,15 @@ def test_a_write_whose_reply_is_lost_is_done_once(bank: MemoryBank, valkey: Redi
 def test_what_is_too_long_or_too_large_is_refused_with_the_limit(bank: MemoryBank) -> None:
     bank.store_memory("k" * KEY_BYTES, "v" * (VALUE_BYTES - 2), "n" * NAMESPACE_BYTES)
 
-    with pytest.raises(ConfigError, match=r"the key 'äää.*'… has 1,026 bytes, and 1,024 are the most; shorten it"):
+    with pytest.raises(ConfigError, match=r"the key 'äää.*'… has 1,026 bytes; at most 1,024 are allowed; shorten it"):
         bank.store_memory("ä" * 513, 1)
-    with pytest.raises(ConfigError, match=r"the namespace 'nnn.*'… has 257 bytes, and 256 are the most"):
+    with pytest.raises(ConfigError, match=r"the namespace 'nnn.*'… has 257 bytes; at most 256 are allowed"):
         bank.retrieve_memory("a", "n" * 257)
     with pytest.raises(
-        ConfigError, match=r"the value of 'a' would have 1,000,001 bytes as JSON, and 1,000,000 are the most; keep it elsewhere"
+        ConfigError, match=r"the value of 'a' would have 1,000,001 bytes as JSON; at most 1,000,000 are allowed; keep it elsewhere"
     ):
         bank.store_memory("a", "v" * (VALUE_BYTES - 1))
-    with pytest.raises(ConfigError, match="1,000,000 are the most"):
+    with pytest.raises(ConfigError, match="at most 1,000,000 are allowed"):
         bank.update("a", lambda value: "ä" * (VALUE_BYTES // 2))
 
     assert not bank.memory_exists("a")

@@ -147,7 +147,7 @@ def test_readers_are_told_when_the_process_ends(ledger: Ledger, valkey: Redis) -
 
 
 def test_offsets_that_redis_lost_are_read_anew(ledger: Ledger, valkey: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streams_module, "LOOK_S", 0.05)
+    monkeypatch.setattr(streams_module, "CHECK_INTERVAL_S", 0.05)
     accept(ledger, "rewound")
     for _ in range(5):
         ledger.runs.append_event("rewound", "warning", detail={"message": "lost"})
