@@ -12,7 +12,7 @@ from cantata.observability.logs import configure_logs
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Serve queues until told to stop. The arguments are those of the command line, if none are given."""
+    """Serve queues until stopped; return the exit code. Without arguments those of the command line are used."""
     parser = argparse.ArgumentParser(prog="python -m cantata.workers")
     parser.add_argument("queues", nargs="+")
     parser.add_argument("--name")
@@ -20,7 +20,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--metrics-port", type=int)
     options = parser.parse_args(arguments)
     configure_logs(for_runs=True)
-    gc.disable()  # until it serves: looking for garbage among what imports make for good is a quarter of their time
+    gc.disable()  # until it serves: the objects of imports stay, and scanning them takes a quarter of the time
     from cantata.workers.service import serve  # noqa: PLC0415
 
     try:

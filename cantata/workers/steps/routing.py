@@ -73,7 +73,7 @@ def team_reply(context: StepContext) -> Outcome:
     if not prefix:
         return Outcome(output=answer, detail=detail)
     if now.number >= team.max_internal_steps:
-        return _exhausted(context, f"the last agent asked to go on with: {str(rest)[:MAX_QUOTED_CHARS]}", answer)
+        return _exhausted(context, f"the last agent requested another step with: {str(rest)[:MAX_QUOTED_CHARS]}", answer)
     text = _own_output(context) if rest else now.text  # without an input: the same is routed again
     fragment = routing.next_routing_round(replace(now, number=now.number + 1, text=text), context.definitions)
     return Outcome(output=rest, fragment=fragment, detail=detail)
@@ -102,18 +102,18 @@ def _rules_chose(context: StepContext, now: RoutingRound, agent: str, why: Mappi
 def _decided(context: StepContext, now: RoutingRound, choice: RouterDecision) -> Outcome:
     """Return the outcome of a valid decision."""
     team, text = _team(context), text_input(context)
-    asked = text if choice.asked is None else choice.asked
+    agent_input = text if choice.asked is None else choice.asked
     detail: dict[str, JsonValue] = {"strategy": team.strategy, "source": "router", "refined": choice.asked is not None}
     if choice.answer is not None:
         return Outcome(output=choice.answer, detail={**detail, "next_action": "final_answer"})
     if team.strategy == "static_plan":
         fragment = routing.run_plan(now, choice.agents, context.definitions, asked=_own_output(context))
-        return Outcome(output=asked, fragment=fragment, detail={**detail, "plan": list(choice.agents)})
+        return Outcome(output=agent_input, fragment=fragment, detail={**detail, "plan": list(choice.agents)})
     agent = choice.agents[0]
     if now.number > team.max_internal_steps:  # only where the router decides after each agent
-        return _exhausted(context, f"the router would ask {agent!r} next", context.begun.inputs.get("@last"))
+        return _exhausted(context, f"the router chose {agent!r} next", context.begun.inputs.get("@last"))
     fragment = routing.run_agent(now, agent, context.definitions, asked=_own_output(context))
-    return Outcome(output=asked, fragment=fragment, detail={**detail, "chosen_agent": agent})
+    return Outcome(output=agent_input, fragment=fragment, detail={**detail, "chosen_agent": agent})
 
 
 def _undecided(context: StepContext, now: RoutingRound, fault: str, code: str = "") -> Outcome:
@@ -122,16 +122,16 @@ def _undecided(context: StepContext, now: RoutingRound, fault: str, code: str = 
     is_model = not (team.router and team.router.function)
     was_called = not code or code in TIMEOUT_CODES  # without a valid decision, or too late
     if is_model and not now.again and was_called:
-        said = None if code else context.text_param("asked")
-        fragment = routing.ask_router(replace(now, again=True), context.definitions, fault=fault, said=said)
+        reply_of = None if code else context.text_param("asked")
+        fragment = routing.ask_router(replace(now, again=True), context.definitions, fault=fault, said=reply_of)
         return Outcome(output=text, fragment=fragment, detail={"strategy": team.strategy, "fault": fault})
     if team.default_agent is not None:
         if now.number > team.max_internal_steps:
-            return _exhausted(context, f"the router did not decide what is next: {fault}", context.begun.inputs.get("@last"))
+            return _exhausted(context, f"the router made no decision: {fault}", context.begun.inputs.get("@last"))
         detail: dict[str, JsonValue] = {
             "strategy": team.strategy, "chosen_agent": team.default_agent, "source": "default", "refined": False, "fault": fault,
         }  # fmt: skip
-        warning = f"the router did not decide, so {team.default_agent!r} answers: {fault}"
+        warning = f"the router made no decision, so {team.default_agent!r} answers: {fault}"
         fragment = routing.run_agent(now, team.default_agent, context.definitions, asked=_own_output(context), is_default=True)
         return Outcome(output=text, fragment=fragment, detail=detail, warnings=(warning,))
     is_undetermined = team.strategy == "single_agent_dispatch" and was_called
@@ -139,15 +139,15 @@ def _undecided(context: StepContext, now: RoutingRound, fault: str, code: str = 
     raise StepError(f"{head}{fault}{')' if is_undetermined else ''}", code="no_agent")
 
 
-def _along_the_plan(context: StepContext, now: RoutingRound, answer: JsonValue, asked_again: JsonValue) -> Outcome:
+def _along_the_plan(context: StepContext, now: RoutingRound, answer: JsonValue, next_input: JsonValue) -> Outcome:
     """Return the outcome of a plan's agent: it is called again, the next one is called, or the plan has ended."""
     plan = cast("list[str]", context.params["plan"])
     position, run = (int(cast(int, context.params[key])) for key in ("position", "run"))
-    go_on = partial(routing.run_plan, now, plan, context.definitions, asked=_own_output(context))
-    if asked_again is not None and run < _team(context).max_internal_steps:
-        return Outcome(output=asked_again, fragment=go_on(position=position, run=run + 1))
+    expand = partial(routing.run_plan, now, plan, context.definitions, asked=_own_output(context))
+    if next_input is not None and run < _team(context).max_internal_steps:
+        return Outcome(output=next_input, fragment=expand(position=position, run=run + 1))
     if position + 1 < len(plan):
-        return Outcome(output=answer, fragment=go_on(position=position + 1))
+        return Outcome(output=answer, fragment=expand(position=position + 1))
     return Outcome(output=answer)
 
 

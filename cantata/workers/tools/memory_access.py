@@ -58,7 +58,7 @@ def agent_memory(context: StepContext) -> Outcome:
     lines = memory_commands.parse(text_input(context))
     commands = len(lines) - sum(isinstance(line, str) for line in lines)
     if commands > MAX_COMMANDS:
-        message = f"the text has {commands:,} memory commands, each of which asks Redis; {MAX_COMMANDS:,} are allowed"
+        message = f"the text has {commands:,} memory commands, each of which is a call to Redis; {MAX_COMMANDS:,} are allowed"
         raise StepError(message, code="too_many_commands")
     return Outcome(output="\n".join(_answers(lines, bank, namespace, max_chars=context.definitions.limits.output_bytes)))
 

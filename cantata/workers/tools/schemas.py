@@ -135,7 +135,7 @@ def _schema(visible: _VisibleParameters, tool: Tool) -> dict[str, JsonValue]:
 
 
 def _unseen(function: Function, tool: Tool) -> frozenset[str]:
-    """Return the parameters that a model does not see. Those that the decorator hides stay hidden, whatever the configuration says."""
+    """Return the parameters that a model does not see. Those that the decorator hides stay hidden in any configuration."""
     unseen = tool.unseen.union(cast("list[str]", settings_of(function).get("hidden", [])), [CONTEXT] if wants_context(function) else [])
     shown = tool.parameters and tool.parameters.get("properties")
     return unseen.union((signature_of(function) or ANYTHING).parameters.keys() - shown) if isinstance(shown, dict) else unseen

@@ -176,7 +176,7 @@ def test_after_two_unusable_decisions_the_default_agent_answers(stage: Stage) ->
     stage.script({"route": "hm"})
     result = stage.ask(default_agent="clerk")
     assert (result.output, result.agents) == ("echo: clerk <hello>", ["clerk"])
-    assert result.warnings == ["the router did not decide, so 'clerk' answers: the reply has no JSON object"]
+    assert result.warnings == ["the router made no decision, so 'clerk' answers: the reply has no JSON object"]
     assert len(stage.routed()) == 2
 
 
@@ -199,7 +199,7 @@ def test_a_router_that_is_late_is_asked_once_more_then_left(stage: Stage) -> Non
     stage.script({"route": "late", "delay_s": 5})
     result = stage.ask(router=Router(models=[ROUTING], timeout_s=0.3), default_agent="clerk")
     assert result.output == "echo: clerk <hello>"
-    assert result.warnings == ["the router did not decide, so 'clerk' answers: the router took longer than its 0.3 s"]
+    assert result.warnings == ["the router made no decision, so 'clerk' answers: the router took longer than its 0.3 s"]
     assert len(stage.routed()) == 2
 
 
@@ -294,7 +294,7 @@ def test_an_agent_that_always_reroutes_uses_up_the_steps(stage: Stage) -> None:
     assert result.output == "[REROUTE] again"
     assert result.error
     assert result.error.code == "exhausted"
-    assert result.error.message == "[Info] Reached max internal steps (3); the last agent asked to go on with: again"
+    assert result.error.message == "[Info] Reached max internal steps (3); the last agent requested another step with: again"
     assert len(stage.asked()) == 3
 
 

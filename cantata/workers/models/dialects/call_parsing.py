@@ -45,11 +45,11 @@ def calls_of(text: str, tool_calls: Sequence[ToolCallRequest] = ()) -> ParsedRep
     {tool, intent, context} itself. Another JSON object is the answer as it is; any other text is the answer, unchanged.
     """
     value = _json_reply(text)
-    asked = [_native(call) for call in tool_calls]
+    requested = [_native(call) for call in tool_calls]
     json_calls = [] if value is None else [_json_call(each) for each in _requests_in(value)]
-    asked += json_calls
-    ids = _unique(call.id for call in asked)
-    calls = tuple(call.model_copy(update={"id": call_id}) for call, call_id in zip(asked, ids, strict=True))
+    requested += json_calls
+    ids = _unique(call.id for call in requested)
+    calls = tuple(call.model_copy(update={"id": call_id}) for call, call_id in zip(requested, ids, strict=True))
     if value is None:
         return ParsedReply(text, calls)
     response = value.get("response", None if json_calls else value)
@@ -83,18 +83,18 @@ def _native(call: ToolCallRequest) -> ParsedCall:
     return ParsedCall(id=call.id, name=call.name, arguments=arguments, fault=fault)
 
 
-def _json_call(asked: JsonValue) -> ParsedCall:
-    if not isinstance(asked, dict):
-        return _nameless(f"A call is an object {{tool, method, params}}, not {_quoted(asked)}.")
-    if not _texts(asked, "tool"):
+def _json_call(requested: JsonValue) -> ParsedCall:
+    if not isinstance(requested, dict):
+        return _nameless(f"A call is an object {{tool, method, params}}, not {_quoted(requested)}.")
+    if not _texts(requested, "tool"):
         return _nameless("The call has no field 'tool' that names a tool.")
-    tool, method, intent = str(asked["tool"]), asked.get("method"), asked.get("intent")
-    if not method and _texts(asked, "intent"):
-        context: dict[str, JsonValue] = {key: asked[key] for key in ("intent", "context") if key in asked}
+    tool, method, intent = str(requested["tool"]), requested.get("method"), requested.get("intent")
+    if not method and _texts(requested, "intent"):
+        context: dict[str, JsonValue] = {key: requested[key] for key in ("intent", "context") if key in requested}
         return ParsedCall(id="", name=tool, arguments=context, dialect="json", intent=str(intent))
     if method and not isinstance(method, str):
         return ParsedCall(id="", name=tool, fault=f"'method' is a text, not {_quoted(method)}.", dialect="json")
-    arguments, fault = _arguments(asked.get("params"))
+    arguments, fault = _arguments(requested.get("params"))
     return ParsedCall(id="", name=f"{tool}.{method}" if method else tool, arguments=arguments, fault=fault, dialect="json")
 
 

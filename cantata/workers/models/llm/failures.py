@@ -12,7 +12,7 @@ from email.utils import parsedate_to_datetime
 from cantata.errors import ModelError
 from cantata.observability.logs.secrets import redact
 
-TEXT_LIMIT = 400  # characters kept of what a provider says
+TEXT_LIMIT = 400  # characters of a provider's message
 
 RETRYABLE = frozenset({"model_timeout", "rate_limited", "model_unavailable", "model_empty"})
 
