@@ -247,7 +247,7 @@ def test_a_fork_of_a_turn_is_not_kept_in_its_session(stage: Stage) -> None:
 
 def test_the_folder_of_the_page_runs(stage: Stage) -> None:
     page = (Path(__file__).parents[3] / "docs" / "conductor.md").read_text("utf-8")
-    files = dict(re.findall(r"^`desk/(\S+)`:\n\n```text\n(.*?)^```$", page, re.MULTILINE | re.DOTALL))
+    files = dict(re.findall(r"^`helpline/(\S+)`:\n\n```text\n(.*?)^```$", page, re.MULTILINE | re.DOTALL))
     assert len(files) == 7
     stage.write(files)
     called = {"tool_calls": [{"name": "port_of", "arguments": {"protocol": "http"}}]}

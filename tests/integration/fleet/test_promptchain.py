@@ -370,7 +370,7 @@ def test_a_script_without_a_guard_is_told_so_and_does_not_start_itself_again(tmp
     done = run_script(tmp_path, UNGUARDED, alone(tmp_path))
 
     assert (done.stdout, done.returncode) == ("started\n", 1)
-    assert "put what runs a chain under `if __name__ == '__main__':`" in done.stderr
+    assert "put the code that runs a chain under `if __name__ == '__main__':`" in done.stderr
 
 
 @pytest.mark.slow("a stack of its own starts and ends")
