@@ -35,7 +35,7 @@ from cantata.state.ledger.ledger import Ledger
 from cantata.state.ledger.records import RunRecord, SessionSettings
 from cantata.state.limits import step_costs
 from cantata.state.limits.quotas import Quotas
-from cantata.state.memory.bank import MemoryBank
+from cantata.state.memory.memory_store import MemoryBank
 from cantata.state.redis import clock
 from cantata.state.redis.connection import check, connect
 from cantata.state.redis.keys import definitions_digest, shard_of

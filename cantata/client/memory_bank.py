@@ -8,13 +8,13 @@ from typing import Self
 from cantata.embedded import stack_url
 from cantata.settings import settings
 from cantata.state.ledger.ledger import Ledger
-from cantata.state.memory import bank
+from cantata.state.memory import memory_store
 from cantata.state.redis.connection import check, connect
 
 MAX_OUTAGE_S = 5.0  # how long a call to Redis is repeated while Redis is away
 
 
-class MemoryBank(bank.MemoryBank):
+class MemoryBank(memory_store.MemoryBank):
     """Values by key and namespace, kept in Redis: of one tenant, or of one of its sessions.
 
     `redis_url` is REDIS_URL if None, else the stack that `submit up` keeps in this folder. Raises UnavailableError if there is none.

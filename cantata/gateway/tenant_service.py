@@ -27,7 +27,7 @@ from cantata.state.fleet import registry
 from cantata.state.fleet.load import USUAL_QUEUES
 from cantata.state.forks import fork_store
 from cantata.state.ledger.records import StepRecord
-from cantata.state.memory.bank import MemoryBank
+from cantata.state.memory.memory_store import MemoryBank
 from cantata.state.redis.connection import RedisFailure
 from cantata.state.runs.streams import Streams
 from cantata.state.sessions.conversations import Sessions

@@ -17,7 +17,7 @@ from cantata.runs.results import chain_response, turn_result
 from cantata.state.ledger.ledger import Ledger
 from cantata.state.ledger.records import RunRecord
 from cantata.state.limits.limiter import LIMITS_KEY
-from cantata.state.memory.bank import MemoryBank
+from cantata.state.memory.memory_store import MemoryBank
 from tests.faults.fault_tools import REMEMBERED
 from tests.faults.journal import Journal, Line
 from tests.faults.shapes import ROUTER

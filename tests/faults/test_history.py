@@ -23,7 +23,7 @@ from cantata.state.forks import fork_store
 from cantata.state.ledger.ledger import Ledger
 from cantata.state.ledger.records import Begun, SessionSettings
 from cantata.state.limits.limiter import LIMITS_KEY, Ask, Limiter
-from cantata.state.memory.bank import MemoryBank
+from cantata.state.memory.memory_store import MemoryBank
 from cantata.state.redis.keys import run_key, shard_key, shard_of
 from cantata.state.sessions import conversations
 from tests.faults import limits

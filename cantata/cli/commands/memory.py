@@ -17,7 +17,7 @@ from cantata.client.memory_bank import MemoryBank
 from cantata.embedded import Home, Stack
 from cantata.errors import UnavailableError
 from cantata.models.values import JsonValue
-from cantata.state.memory.bank import DEFAULT, MAX_TTL_S
+from cantata.state.memory.memory_store import DEFAULT, MAX_TTL_S
 
 TTL = click.FloatRange(min=0, min_open=True, max=int(MAX_TTL_S))
 

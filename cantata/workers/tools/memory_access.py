@@ -14,7 +14,7 @@ from cantata.planning import templates
 from cantata.planning.turns import memory_commands
 from cantata.planning.turns.memory_commands import GetCommand, ListCommand, MemoryCommand, StoreCommand
 from cantata.state.ledger.records import Begun
-from cantata.state.memory.bank import MemoryBank
+from cantata.state.memory.memory_store import MemoryBank
 from cantata.workers.runtime.step_context import StepContext, as_text, text_input
 
 MAX_COMMANDS = 1000

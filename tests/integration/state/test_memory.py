@@ -22,7 +22,7 @@ from cantata.embedded.valkey import find_server
 from cantata.errors import ConfigError
 from cantata.models.values import JsonValue
 from cantata.state.ledger.ledger import Ledger
-from cantata.state.memory.bank import CONVERSATIONS, KEY_BYTES, NAMESPACE_BYTES, VALUE_BYTES, MemoryBank
+from cantata.state.memory.memory_store import CONVERSATIONS, KEY_BYTES, NAMESPACE_BYTES, VALUE_BYTES, MemoryBank
 from cantata.state.redis.connection import connect
 from cantata.state.redis.lua_scripts import Scripts
 from tests.waiting import until

@@ -14,7 +14,7 @@ from cantata.state.limits import step_costs
 from cantata.state.limits.limiter import Limiter, read_usage
 from cantata.state.limits.step_costs import Measured
 from cantata.state.memory import cache
-from cantata.state.memory.bank import MemoryBank
+from cantata.state.memory.memory_store import MemoryBank
 from cantata.state.redis.connection import connect
 from cantata.state.sessions import rotation
 from tests.integration.state.play import Play

@@ -15,7 +15,7 @@ from cantata.state.ledger.intervals import RETENTION_S
 from cantata.state.ledger.ledger import Ledger
 from cantata.state.ledger.step_store import EARLY_SIGNALS
 from cantata.state.limits.quotas import Quotas
-from cantata.state.memory.bank import MemoryBank
+from cantata.state.memory.memory_store import MemoryBank
 from cantata.state.redis.keys import SHARDS, shard_key
 from tests.integration.state.invariants import check_all
 from tests.integration.state.play import Play, row, wait, work

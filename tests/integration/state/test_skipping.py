@@ -16,7 +16,7 @@ from cantata.state.ledger.ledger import Ledger
 from cantata.state.ledger.records import SessionSettings
 from cantata.state.limits.limiter import LIMITS_KEY, Ask, Limiter, Wait, read_usage
 from cantata.state.memory import cache
-from cantata.state.memory.bank import MemoryBank
+from cantata.state.memory.memory_store import MemoryBank
 from cantata.state.redis.connection import connect
 from cantata.state.redis.keys import definitions_key, run_key, shard_key, shard_of
 from cantata.state.sessions.conversations import Sessions
