@@ -35,7 +35,7 @@ from cantata.state.ledger.ledger import Ledger
 from cantata.state.ledger.records import RunRecord, SessionSettings
 from cantata.state.limits import step_costs
 from cantata.state.limits.quotas import Quotas
-from cantata.state.memory.memory_store import MemoryBank
+from cantata.state.memory.memory_store import MemoryStore
 from cantata.state.redis import clock
 from cantata.state.redis.connection import check, connect
 from cantata.state.redis.keys import definitions_digest, shard_of
@@ -249,9 +249,9 @@ class Client:
         return Sessions(self.ledger)
 
     @property
-    def memory(self) -> MemoryBank:
+    def memory(self) -> MemoryStore:
         """The memory bank without a tenant; `memory.of(tenant=..., session=...)` is that of a tenant or session."""
-        return MemoryBank(self.ledger, limits=self.definitions.limits)
+        return MemoryStore(self.ledger, limits=self.definitions.limits)
 
     def fleet_warnings(self) -> list[str]:
         """Return warnings about the fleet: standard queues without a worker, clocks that are off, workers older than this client."""

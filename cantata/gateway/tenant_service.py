@@ -27,7 +27,7 @@ from cantata.state.fleet import registry
 from cantata.state.fleet.load import USUAL_QUEUES
 from cantata.state.forks import fork_store
 from cantata.state.ledger.records import StepRecord
-from cantata.state.memory.memory_store import MemoryBank
+from cantata.state.memory.memory_store import MemoryStore
 from cantata.state.redis.connection import RedisFailure
 from cantata.state.runs.streams import Streams
 from cantata.state.sessions.conversations import Sessions
@@ -128,7 +128,7 @@ class TenantService:
         """Return the sessions of a tenant."""
         return self.client.sessions.of(tenant)
 
-    def memory(self, tenant: str) -> MemoryBank:
+    def memory(self, tenant: str) -> MemoryStore:
         """Return the memory of a tenant."""
         return self.client.memory.of(tenant=tenant)
 

@@ -17,7 +17,7 @@ from cantata.runs.results import chain_response, turn_result
 from cantata.state.ledger.ledger import Ledger
 from cantata.state.ledger.records import RunRecord
 from cantata.state.limits.limiter import LIMITS_KEY
-from cantata.state.memory.memory_store import MemoryBank
+from cantata.state.memory.memory_store import MemoryStore
 from tests.faults.fault_tools import REMEMBERED
 from tests.faults.journal import Journal, Line
 from tests.faults.shapes import ROUTER
@@ -163,7 +163,7 @@ def read(journal: Journal, redis: Redis, only: Collection[str] | None = None) ->
     """The past of each run (or some) that a client was told is accepted; a violation in place of one that the ledger does not know."""
     lines = journal.lines()
     ledger, hurt = Ledger(redis), [line for line in lines if line.what in ("frozen", "killed")]
-    memory = MemoryBank(ledger)
+    memory = MemoryStore(ledger)
     for run_id, told in _told(lines).items():
         if only is not None and run_id not in only:
             continue

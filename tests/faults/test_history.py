@@ -23,7 +23,7 @@ from cantata.state.forks import fork_store
 from cantata.state.ledger.ledger import Ledger
 from cantata.state.ledger.records import Begun, SessionSettings
 from cantata.state.limits.limiter import LIMITS_KEY, Ask, Limiter
-from cantata.state.memory.memory_store import MemoryBank
+from cantata.state.memory.memory_store import MemoryStore
 from cantata.state.redis.keys import run_key, shard_key, shard_of
 from cantata.state.sessions import conversations
 from tests.faults import limits
@@ -68,7 +68,7 @@ class World:
         self._ask("turn", lambda begun: next_round(begun.step_id, begun.spec, 1, [work("turn/t0", kind="tool.call")]))
         self._do("turn/t0")
         self._ask("turn/r1")
-        MemoryBank(self.play.ledger).append(RUN, "note", REMEMBERED)
+        MemoryStore(self.play.ledger).append(RUN, "note", REMEMBERED)
         self._do("note")
         self.journal.write("asked", tag="tag", agent=ROUTER)
         self.play.do("@router", "{}")
@@ -324,13 +324,13 @@ def test_a_router_that_two_steps_ask_for_one_decision_is_found(world: World) -> 
 
 @pytest.mark.parametrize("items", [[], ["note", "note"]])
 def test_what_is_forgotten_or_remembered_twice_is_found(world: World, items: list[JsonValue]) -> None:
-    MemoryBank(world.play.ledger).store_memory(RUN, items, REMEMBERED)
+    MemoryStore(world.play.ledger).store_memory(RUN, items, REMEMBERED)
 
     assert said(world).endswith(f"step note: expected its item remembered 1 to 1 times; found {len(items)}")
 
 
 def test_what_was_done_twice_may_be_remembered_twice(world: World) -> None:
-    MemoryBank(world.play.ledger).append(RUN, "note", REMEMBERED)
+    MemoryStore(world.play.ledger).append(RUN, "note", REMEMBERED)
     world.line("start", "note", attempt=2)
 
     assert "remembered" not in said(world)

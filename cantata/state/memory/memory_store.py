@@ -39,7 +39,7 @@ _KINDS = {'"': "a text", "{": "an object", "t": "true", "f": "false", "n": "null
 _SCRIPTS = Scripts("memory")
 
 
-class MemoryBank:
+class MemoryStore:
     """Values by key and namespace, of one tenant; or of one of its sessions. They outlive runs, workers and restarts.
 
     Values are JSON. Safe to share between threads and processes. Raises ConfigError for what is no JSON, too long or too large.

@@ -14,7 +14,7 @@ from cantata.planning import templates
 from cantata.planning.turns import memory_commands
 from cantata.planning.turns.memory_commands import GetCommand, ListCommand, MemoryCommand, StoreCommand
 from cantata.state.ledger.records import Begun
-from cantata.state.memory.memory_store import MemoryBank
+from cantata.state.memory.memory_store import MemoryStore
 from cantata.workers.runtime.step_context import StepContext, as_text, text_input
 
 MAX_COMMANDS = 1000
@@ -26,7 +26,7 @@ MEMORY = "memory."
 class WorkerToolContext(ToolContext):
     """The ToolContext of a step in a worker, with the memory bank of the run's tenant."""
 
-    _bank: MemoryBank = PrivateAttr()
+    _bank: MemoryStore = PrivateAttr()
 
     @classmethod
     def of(cls, context: StepContext) -> WorkerToolContext:
@@ -37,14 +37,14 @@ class WorkerToolContext(ToolContext):
         return tool_context
 
     @property
-    def memory(self) -> MemoryBank:
+    def memory(self) -> MemoryStore:
         """The memories of the run's tenant."""
         return self._bank
 
 
-def bank_of(context: StepContext) -> MemoryBank:
+def bank_of(context: StepContext) -> MemoryStore:
     """Return the memory bank of the run's tenant."""
-    return MemoryBank(context.process.ledger, tenant=context.begun.tenant, limits=context.definitions.limits)
+    return MemoryStore(context.process.ledger, tenant=context.begun.tenant, limits=context.definitions.limits)
 
 
 def session_of(begun: Begun) -> str | None:
@@ -63,7 +63,7 @@ def agent_memory(context: StepContext) -> Outcome:
     return Outcome(output="\n".join(_answers(lines, bank, namespace, max_chars=context.definitions.limits.output_bytes)))
 
 
-def _answers(lines: Iterable[str | MemoryCommand], bank: MemoryBank, namespace: str, *, max_chars: int) -> Iterator[str]:
+def _answers(lines: Iterable[str | MemoryCommand], bank: MemoryStore, namespace: str, *, max_chars: int) -> Iterator[str]:
     """Yield the lines with commands replaced by answers. Raises StepError as soon as they exceed the size of an output."""
     for line in lines:
         answer = line if isinstance(line, str) else _execute(line, bank, namespace)
@@ -92,7 +92,7 @@ def _address(name: str) -> tuple[str, str] | None:
     return (namespace, key) if namespace and key else None
 
 
-def _execute(command: MemoryCommand, bank: MemoryBank, namespace: str) -> str:
+def _execute(command: MemoryCommand, bank: MemoryStore, namespace: str) -> str:
     try:
         match command:
             case StoreCommand(key, value):

@@ -22,7 +22,7 @@ from cantata.embedded.valkey import find_server
 from cantata.errors import ConfigError
 from cantata.models.values import JsonValue
 from cantata.state.ledger.ledger import Ledger
-from cantata.state.memory.memory_store import CONVERSATIONS, KEY_BYTES, NAMESPACE_BYTES, VALUE_BYTES, MemoryBank
+from cantata.state.memory.memory_store import CONVERSATIONS, KEY_BYTES, NAMESPACE_BYTES, VALUE_BYTES, MemoryStore
 from cantata.state.redis.connection import connect
 from cantata.state.redis.lua_scripts import Scripts
 from tests.waiting import until
@@ -36,10 +36,10 @@ ODD = ["a\nb", "a:b", "{a}", "ключ", "日本", "🙂", " ", "a b", "'", '"',
 
 
 @pytest.fixture
-def bank(valkey: Redis) -> MemoryBank:
+def bank(valkey: Redis) -> MemoryStore:
     """An empty bank."""
     valkey.flushdb()
-    return MemoryBank(Ledger(valkey))
+    return MemoryStore(Ledger(valkey))
 
 
 class Clock(Scripts):
@@ -66,7 +66,7 @@ class Clock(Scripts):
 
 
 @pytest.fixture
-def clock(bank: MemoryBank, valkey: Redis) -> Clock:
+def clock(bank: MemoryStore, valkey: Redis) -> Clock:
     """The clock that the bank goes by."""
     clock = Clock(valkey)
     bank._scripts = clock
@@ -76,7 +76,7 @@ def clock(bank: MemoryBank, valkey: Redis) -> Clock:
 # As documented
 
 
-def test_what_is_stored_is_found_by_its_key_and_namespace(bank: MemoryBank) -> None:
+def test_what_is_stored_is_found_by_its_key_and_namespace(bank: MemoryStore) -> None:
     bank.store_memory("name", "Ann")
     bank.store_memory("name", "the other Ann", namespace="others")
 
@@ -90,14 +90,14 @@ def test_what_is_stored_is_found_by_its_key_and_namespace(bank: MemoryBank) -> N
     assert bank.namespaces() == ["default", "others"]
 
 
-def test_null_is_a_value(bank: MemoryBank) -> None:
+def test_null_is_a_value(bank: MemoryStore) -> None:
     bank.store_memory("nothing", None)
 
     assert bank.memory_exists("nothing")
     assert bank.retrieve_memory("nothing", default="a default") is None
 
 
-def test_keys_are_listed_sorted_and_a_value_is_replaced(bank: MemoryBank) -> None:
+def test_keys_are_listed_sorted_and_a_value_is_replaced(bank: MemoryStore) -> None:
     for key in "cab":
         bank.store_memory(key, 1)
     bank.store_memory("a", {"new": True})
@@ -107,7 +107,7 @@ def test_keys_are_listed_sorted_and_a_value_is_replaced(bank: MemoryBank) -> Non
     assert bank.retrieve_memory("a") == {"new": True}
 
 
-def test_a_namespace_is_cleared_or_all_of_them(bank: MemoryBank) -> None:
+def test_a_namespace_is_cleared_or_all_of_them(bank: MemoryStore) -> None:
     for namespace in ("one", "two", "three"):
         bank.store_memory("a", 1, namespace)
         bank.store_memory("b", 2, namespace)
@@ -123,7 +123,7 @@ def test_a_namespace_is_cleared_or_all_of_them(bank: MemoryBank) -> None:
 @settings(max_examples=100)
 @given(value=JSON)
 def test_any_json_comes_back_as_it_was(valkey: Redis, value: JsonValue) -> None:
-    bank = MemoryBank(Ledger(valkey))
+    bank = MemoryStore(Ledger(valkey))
 
     bank.store_memory("it", value, "any")
 
@@ -137,7 +137,7 @@ def test_any_json_comes_back_as_it_was(valkey: Redis, value: JsonValue) -> None:
 
 
 @pytest.mark.parametrize("odd", ODD)
-def test_odd_keys_namespaces_tenants_and_sessions_are_kept_apart(bank: MemoryBank, valkey: Redis, odd: str) -> None:
+def test_odd_keys_namespaces_tenants_and_sessions_are_kept_apart(bank: MemoryStore, valkey: Redis, odd: str) -> None:
     short = odd[: NAMESPACE_BYTES // 4]
     session = odd[:100] if odd.isprintable() and odd.strip() else "s"
     scope = bank.of(tenant=short, session=session)
@@ -157,7 +157,7 @@ def test_odd_keys_namespaces_tenants_and_sessions_are_kept_apart(bank: MemoryBan
 @given(keys=st.sets(st.text(st.characters(codec="utf-8"), min_size=1, max_size=20), max_size=8))
 def test_keys_that_differ_are_different(valkey: Redis, keys: set[str]) -> None:
     valkey.flushdb()
-    bank = MemoryBank(Ledger(valkey))
+    bank = MemoryStore(Ledger(valkey))
 
     for key in keys:
         bank.store_memory(key, key, key)
@@ -169,7 +169,7 @@ def test_keys_that_differ_are_different(valkey: Redis, keys: set[str]) -> None:
 # Whose it is
 
 
-def test_a_tenant_never_sees_anothers(bank: MemoryBank) -> None:
+def test_a_tenant_never_sees_anothers(bank: MemoryStore) -> None:
     ann, bob = bank.of(tenant="ann"), bank.of(tenant="bob")
 
     for each in (bank, ann, bob):
@@ -184,14 +184,14 @@ def test_a_tenant_never_sees_anothers(bank: MemoryBank) -> None:
     assert ann.list_memories() == ["list", "whose"]
 
 
-def test_a_bank_of_a_tenant_does_not_lead_to_another(bank: MemoryBank) -> None:
+def test_a_bank_of_a_tenant_does_not_lead_to_another(bank: MemoryStore) -> None:
     with pytest.raises(ConfigError, match="memory of tenant 'ann', which cannot open that of 'bob'"):
         bank.of(tenant="ann").of(tenant="bob")
 
     assert bank.of(tenant="ann").of(session="s").tenant == "ann"
 
 
-def test_a_session_has_memories_of_its_own(bank: MemoryBank) -> None:
+def test_a_session_has_memories_of_its_own(bank: MemoryStore) -> None:
     tenant = bank.of(tenant="ann")
     one, two = tenant.of(session="1"), tenant.of(session="2")
 
@@ -204,7 +204,7 @@ def test_a_session_has_memories_of_its_own(bank: MemoryBank) -> None:
     assert one.of().session is None, "back to the tenant"
 
 
-def test_what_a_session_does_not_know_its_tenant_may(bank: MemoryBank) -> None:
+def test_what_a_session_does_not_know_its_tenant_may(bank: MemoryStore) -> None:
     session = bank.of(session="s")
     bank.store_memory("a", "tenant's")
     bank.store_memory("b", "tenant's")
@@ -220,7 +220,7 @@ def test_what_a_session_does_not_know_its_tenant_may(bank: MemoryBank) -> None:
 # Time
 
 
-def test_a_memory_ends_for_every_reader_when_its_time_is_over(bank: MemoryBank, clock: Clock) -> None:
+def test_a_memory_ends_for_every_reader_when_its_time_is_over(bank: MemoryStore, clock: Clock) -> None:
     bank.store_memory("short", [1], ttl_s=10)
     bank.store_memory("long", 1, ttl_s=20)
     bank.store_memory("for good", 1)
@@ -241,7 +241,7 @@ def test_a_memory_ends_for_every_reader_when_its_time_is_over(bank: MemoryBank, 
     assert bank.clear_memories() == 4
 
 
-def test_a_new_value_has_a_time_of_its_own(bank: MemoryBank, clock: Clock) -> None:
+def test_a_new_value_has_a_time_of_its_own(bank: MemoryStore, clock: Clock) -> None:
     bank.store_memory("a", 1, ttl_s=10)
     bank.store_memory("a", 2)
     bank.store_memory("b", 1)
@@ -251,7 +251,7 @@ def test_a_new_value_has_a_time_of_its_own(bank: MemoryBank, clock: Clock) -> No
     assert bank.list_memories() == ["a"]
 
 
-def test_append_and_update_leave_the_time_as_it_is(bank: MemoryBank, clock: Clock) -> None:
+def test_append_and_update_leave_the_time_as_it_is(bank: MemoryStore, clock: Clock) -> None:
     bank.store_memory("list", [1], ttl_s=10)
     bank.store_memory("number", 1, ttl_s=10)
     clock.sleep(5)
@@ -262,7 +262,7 @@ def test_append_and_update_leave_the_time_as_it_is(bank: MemoryBank, clock: Cloc
     assert bank.list_memories() == []
 
 
-def test_a_namespace_may_say_how_long_its_memories_live(bank: MemoryBank, clock: Clock) -> None:
+def test_a_namespace_may_say_how_long_its_memories_live(bank: MemoryStore, clock: Clock) -> None:
     bank.store_memory("before", 1)
     bank.keep_for("default", 10)
     bank.store_memory("usual", 1)
@@ -280,7 +280,7 @@ def test_a_namespace_may_say_how_long_its_memories_live(bank: MemoryBank, clock:
     assert bank.list_memories() == ["before", "for good"]
 
 
-def test_what_ended_is_removed_by_later_writes(bank: MemoryBank, clock: Clock, valkey: Redis) -> None:
+def test_what_ended_is_removed_by_later_writes(bank: MemoryStore, clock: Clock, valkey: Redis) -> None:
     for number in range(250):
         bank.store_memory(f"{number}", number, ttl_s=1)
     clock.sleep(1)
@@ -291,7 +291,7 @@ def test_what_ended_is_removed_by_later_writes(bank: MemoryBank, clock: Clock, v
     assert valkey.zcard("cantata:{memory:}:ends:default") == 0
 
 
-def test_redis_itself_removes_a_namespace_in_which_all_ends(bank: MemoryBank, valkey: Redis) -> None:
+def test_redis_itself_removes_a_namespace_in_which_all_ends(bank: MemoryStore, valkey: Redis) -> None:
     bank.store_memory("a", 1, ttl_s=0.05)
     bank.append("stays", 1, "other")
 
@@ -304,7 +304,7 @@ def test_redis_itself_removes_a_namespace_in_which_all_ends(bank: MemoryBank, va
     assert all(0 < valkey.pttl(key) <= 120_000 for key in cast("list[str]", valkey.keys("*")))
 
 
-def test_a_memory_that_stays_keeps_its_namespace(bank: MemoryBank, valkey: Redis) -> None:
+def test_a_memory_that_stays_keeps_its_namespace(bank: MemoryStore, valkey: Redis) -> None:
     bank.store_memory("a", 1, ttl_s=100)
     assert valkey.pttl("cantata:{memory:}:values:default") > 0
 
@@ -314,7 +314,7 @@ def test_a_memory_that_stays_keeps_its_namespace(bank: MemoryBank, valkey: Redis
 
 
 @pytest.mark.parametrize("ttl_s", [0, -1, math.nan, math.inf, 1e12, "60"])
-def test_a_time_that_is_none_is_refused(bank: MemoryBank, ttl_s: Any) -> None:
+def test_a_time_that_is_none_is_refused(bank: MemoryStore, ttl_s: Any) -> None:
     with pytest.raises(ConfigError, match="'ttl_s' is a number of seconds above 0"):
         bank.store_memory("a", 1, ttl_s=ttl_s)
 
@@ -322,7 +322,7 @@ def test_a_time_that_is_none_is_refused(bank: MemoryBank, ttl_s: Any) -> None:
 # Writers at once
 
 
-def test_twenty_writers_at_once_lose_nothing(bank: MemoryBank) -> None:
+def test_twenty_writers_at_once_lose_nothing(bank: MemoryStore) -> None:
     def write(writer: int) -> list[int]:
         return [bank.append("list", [writer, number]) for number in range(50)]
 
@@ -335,7 +335,7 @@ def test_twenty_writers_at_once_lose_nothing(bank: MemoryBank) -> None:
         assert [number for each, number in found if each == writer] == list(range(50)), "each writer's order is kept"
 
 
-def test_updates_at_once_are_all_done_though_each_may_be_tried_again(bank: MemoryBank) -> None:
+def test_updates_at_once_are_all_done_though_each_may_be_tried_again(bank: MemoryStore) -> None:
     def count(_: int) -> None:
         for _ in range(10):
             bank.update("count", lambda value: (value or 0) + 1)
@@ -346,7 +346,7 @@ def test_updates_at_once_are_all_done_though_each_may_be_tried_again(bank: Memor
     assert bank.retrieve_memory("count") == 200
 
 
-def test_an_update_sees_that_a_value_went_and_came_back(bank: MemoryBank) -> None:
+def test_an_update_sees_that_a_value_went_and_came_back(bank: MemoryStore) -> None:
     bank.store_memory("a", "old")
     seen: list[JsonValue] = []
 
@@ -361,7 +361,7 @@ def test_an_update_sees_that_a_value_went_and_came_back(bank: MemoryBank) -> Non
     assert seen == ["old", "old"]
 
 
-def test_an_update_whose_function_raises_changes_nothing(bank: MemoryBank) -> None:
+def test_an_update_whose_function_raises_changes_nothing(bank: MemoryStore) -> None:
     bank.store_memory("a", [1])
 
     with pytest.raises(TypeError):
@@ -383,9 +383,9 @@ class Forgetful(Redis):
         return reply
 
 
-def test_a_write_whose_reply_is_lost_is_done_once(bank: MemoryBank, valkey: Redis) -> None:
+def test_a_write_whose_reply_is_lost_is_done_once(bank: MemoryStore, valkey: Redis) -> None:
     pool = valkey.connection_pool
-    hurried = MemoryBank(Ledger(Forgetful(connection_pool=pool)))
+    hurried = MemoryStore(Ledger(Forgetful(connection_pool=pool)))
     bank.append("warm", 0)
 
     assert [hurried.append("list", number) for number in range(5)] == [1, 2, 3, 4, 5]
@@ -399,7 +399,7 @@ def test_a_write_whose_reply_is_lost_is_done_once(bank: MemoryBank, valkey: Redi
 # Limits
 
 
-def test_what_is_too_long_or_too_large_is_refused_with_the_limit(bank: MemoryBank) -> None:
+def test_what_is_too_long_or_too_large_is_refused_with_the_limit(bank: MemoryStore) -> None:
     bank.store_memory("k" * KEY_BYTES, "v" * (VALUE_BYTES - 2), "n" * NAMESPACE_BYTES)
 
     with pytest.raises(ConfigError, match=r"the key 'äää.*'… has 1,026 bytes; at most 1,024 are allowed; shorten it"):
@@ -416,7 +416,7 @@ def test_what_is_too_long_or_too_large_is_refused_with_the_limit(bank: MemoryBan
     assert not bank.memory_exists("a")
 
 
-def test_a_list_grows_to_the_limit_and_no_further(bank: MemoryBank) -> None:
+def test_a_list_grows_to_the_limit_and_no_further(bank: MemoryStore) -> None:
     bank.store_memory("list", ["v" * (VALUE_BYTES - 10)])
 
     assert bank.append("list", 1) == 2
@@ -430,7 +430,7 @@ def test_a_list_grows_to_the_limit_and_no_further(bank: MemoryBank) -> None:
     ("value", "what"),
     [("text", "a text"), ({}, "an object"), (1, "a number"), (-0.5, "a number"), (True, "true"), (False, "false"), (None, "null")],
 )
-def test_only_lists_can_be_appended_to(bank: MemoryBank, value: JsonValue, what: str) -> None:
+def test_only_lists_can_be_appended_to(bank: MemoryStore, value: JsonValue, what: str) -> None:
     bank.store_memory("a", value, "notes")
 
     with pytest.raises(ConfigError, match=f"'a' in 'notes' holds {what}, and only lists can be appended to"):
@@ -439,7 +439,7 @@ def test_only_lists_can_be_appended_to(bank: MemoryBank, value: JsonValue, what:
     assert bank.retrieve_memory("a", "notes") == value
 
 
-def test_an_empty_list_can_be_appended_to(bank: MemoryBank) -> None:
+def test_an_empty_list_can_be_appended_to(bank: MemoryStore) -> None:
     bank.store_memory("a", [])
 
     assert bank.append("a", [[]]) == 1
@@ -447,20 +447,20 @@ def test_an_empty_list_can_be_appended_to(bank: MemoryBank) -> None:
 
 
 @pytest.mark.parametrize("value", [object(), {1, 2}, math.nan, "\ud800", {"a": b""}])
-def test_what_is_no_json_is_refused(bank: MemoryBank, value: Any) -> None:
+def test_what_is_no_json_is_refused(bank: MemoryStore, value: Any) -> None:
     with pytest.raises(ConfigError, match="the value of 'a' is no JSON"):
         bank.store_memory("a", value)
 
 
 @pytest.mark.parametrize("key", ["", None, 5, "\ud800"])
-def test_a_key_that_is_none_is_refused(bank: MemoryBank, key: Any) -> None:
+def test_a_key_that_is_none_is_refused(bank: MemoryStore, key: Any) -> None:
     with pytest.raises(ConfigError, match=r"memory: (a|the) key "):
         bank.store_memory(key, 1)
     with pytest.raises(ConfigError, match=r"memory: (a|the) namespace "):
         bank.store_memory("a", 1, key)
 
 
-def test_a_session_or_tenant_that_cannot_be_one_is_refused(bank: MemoryBank) -> None:
+def test_a_session_or_tenant_that_cannot_be_one_is_refused(bank: MemoryStore) -> None:
     with pytest.raises(ConfigError, match="the session's name is empty"):
         bank.of(session="")
     with pytest.raises(ConfigError, match=r"the tenant .* is no text in Unicode"):
@@ -470,7 +470,7 @@ def test_a_session_or_tenant_that_cannot_be_one_is_refused(bank: MemoryBank) -> 
 # Conversations
 
 
-def test_conversations_cannot_be_written(bank: MemoryBank) -> None:
+def test_conversations_cannot_be_written(bank: MemoryStore) -> None:
     writes: list[Callable[[], object]] = [
         lambda: bank.store_memory("s", 1, CONVERSATIONS),
         lambda: bank.append("s", 1, CONVERSATIONS),
@@ -533,7 +533,7 @@ def server() -> Iterator[Server]:
 
 def test_nothing_is_lost_or_done_twice_when_redis_is_killed_and_started_again() -> None:
     with server() as redis, closing(connect(redis.url)) as client:
-        bank = MemoryBank(Ledger(client))
+        bank = MemoryStore(Ledger(client))
         bank.store_memory("name", "Ann")
 
         def write(writer: int) -> None:

@@ -14,7 +14,7 @@ from cantata.state.limits import step_costs
 from cantata.state.limits.limiter import Limiter, read_usage
 from cantata.state.limits.step_costs import Measured
 from cantata.state.memory import cache
-from cantata.state.memory.memory_store import MemoryBank
+from cantata.state.memory.memory_store import MemoryStore
 from cantata.state.redis.connection import connect
 from cantata.state.sessions import rotation
 from tests.integration.state.play import Play
@@ -32,7 +32,7 @@ def test_a_run_of_the_same_id_in_another_namespace_is_another_run(ledger: Ledger
     step_costs.share(other.redis, {("d", "w"): Measured(1, 2.0)})
     load.record_sweep(other.redis)
     rotation.take(other, tenant="", team="t", session="", step="s")
-    MemoryBank(other).store_memory("key", 1)
+    MemoryStore(other).store_memory("key", 1)
     Limiter(other).pause("m", 60)
 
     assert (ledger.runs.status("same"), other.runs.status("same")) == ("cancelled", "accepted")

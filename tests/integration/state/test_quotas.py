@@ -15,7 +15,7 @@ from cantata.state.ledger.intervals import RETENTION_S
 from cantata.state.ledger.ledger import Ledger
 from cantata.state.ledger.step_store import EARLY_SIGNALS
 from cantata.state.limits.quotas import Quotas
-from cantata.state.memory.memory_store import MemoryBank
+from cantata.state.memory.memory_store import MemoryStore
 from cantata.state.redis.keys import SHARDS, shard_key
 from tests.integration.state.invariants import check_all
 from tests.integration.state.play import Play, row, wait, work
@@ -178,7 +178,7 @@ def test_a_run_keeps_a_bounded_number_of_signals_for_steps_that_do_not_wait_yet(
 def test_memories_that_stay_count_against_the_quota_and_those_with_a_time_do_not(valkey: Redis) -> None:
     valkey.flushdb()
     limits = Limits(quotas={"acme": Quota(memory_namespaces=2, memory_bytes=1000)})
-    bank = MemoryBank(Ledger(valkey), tenant="acme", limits=limits)
+    bank = MemoryStore(Ledger(valkey), tenant="acme", limits=limits)
     bank.store_memory("k", "v" * 500, "one")
     bank.of(session="s").store_memory("k", "v", "two")
 
@@ -190,7 +190,7 @@ def test_memories_that_stay_count_against_the_quota_and_those_with_a_time_do_not
     bank.store_memory("other", "v" * 600, "three", ttl_s=60)
     bank.store_memory("k", "short", "one")
     bank.store_memory("other", "v" * 600, "one")
-    MemoryBank(Ledger(valkey), tenant="quiet", limits=limits).store_memory("k", "v" * 5000, "any")
+    MemoryStore(Ledger(valkey), tenant="quiet", limits=limits).store_memory("k", "v" * 5000, "any")
 
     assert bank.delete_memory("other", "one")
     bank.store_memory("k", "short", "one", ttl_s=60)

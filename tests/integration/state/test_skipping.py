@@ -16,7 +16,7 @@ from cantata.state.ledger.ledger import Ledger
 from cantata.state.ledger.records import SessionSettings
 from cantata.state.limits.limiter import LIMITS_KEY, Ask, Limiter, Wait, read_usage
 from cantata.state.memory import cache
-from cantata.state.memory.memory_store import MemoryBank
+from cantata.state.memory.memory_store import MemoryStore
 from cantata.state.redis.connection import connect
 from cantata.state.redis.keys import definitions_key, run_key, shard_key, shard_of
 from cantata.state.sessions.conversations import Sessions
@@ -150,7 +150,7 @@ def test_a_conversation_goes_with_its_retention(ledger: Ledger) -> None:
 
 
 def test_memories_and_cached_replies_go_when_their_time_was_skipped(ledger: Ledger) -> None:
-    bank = MemoryBank(ledger, tenant="acme")
+    bank = MemoryStore(ledger, tenant="acme")
     for key, ttl_s in (("short", 60), ("long", DAY_S), ("lasting", None)):
         bank.store_memory(key, key, ttl_s=ttl_s)
         bank.of(session="chat").store_memory(key, key, "namespaces", ttl_s=ttl_s)
