@@ -14,7 +14,7 @@ from cantata.state.redis.connection import check, connect
 MAX_OUTAGE_S = 5.0  # how long a call to Redis is repeated while Redis is away
 
 
-class MemoryBank(memory_store.MemoryBank):
+class MemoryBank(memory_store.MemoryStore):
     """Values by key and namespace, kept in Redis: of one tenant, or of one of its sessions.
 
     `redis_url` is REDIS_URL if None, else the stack that `submit up` keeps in this folder. Raises UnavailableError if there is none.

@@ -210,9 +210,7 @@ class Streams:
             slots.setdefault(key.partition("}")[0], []).append(key)
         async with cluster.pipeline(transaction=False) as pipe:
             for keys in slots.values():
-                pipe.execute_command(
-                    "EVAL", READ, len(keys), *keys, PAGE, *(wanted[key] for key in keys)
-                )  # a number tells redis-py its keys
+                pipe.execute_command("EVAL", READ, len(keys), *keys, PAGE, *(wanted[key] for key in keys))  # redis-py needs their number
             replies = cast("list[list[tuple[str, list[tuple[str, list[str]]]]] | None]", await pipe.execute())
         found: dict[str, list[Entry]] = {}
         for reply in replies:
