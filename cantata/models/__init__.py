@@ -1,1 +1,1 @@
-"""Values: frozen, without behaviour beyond checking themselves."""
+"""Frozen pydantic models. Their only behaviour is validation."""
