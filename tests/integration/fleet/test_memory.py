@@ -326,11 +326,11 @@ def test_a_value_may_be_kept_for_a_while(bank: MemoryBank) -> None:
     ("words", "status", "said"),
     [
         (["set", "k" * 1025, "v"], 2, "has 1,025 bytes; at most 1,024 are allowed"),
-        (["set", "a", "1", "--namespace", "conversations"], 2, "cannot be written"),
+        (["set", "a", "1", "--namespace", "conversations"], 2, "is read-only"),
         (["set", "a", "1", "--session", " "], 2, "the session's name is empty"),
         (["set", "a", "1", "--ttl", "0"], 2, "--ttl"),
-        (["clear"], 2, "--namespace NAME, or --all"),
-        (["clear", "--all", "--namespace", "a"], 2, "--namespace NAME, or --all"),
+        (["clear"], 2, "--namespace NAME or --all"),
+        (["clear", "--all", "--namespace", "a"], 2, "--namespace NAME or --all"),
     ],
 )
 def test_wrong_use_is_told(bank: MemoryBank, words: list[str], status: int, said: str) -> None:
@@ -386,5 +386,5 @@ def test_what_was_said_in_sessions_is_shown(desk: Desk, bank: MemoryBank, client
 
     ask(desk, agent(instructions=["{memory.conversations.one}|{input}"]), tenant="ann")
     assert desk.prompts()[-1].startswith('[{"role":"user","content":"I am Ann"')
-    with pytest.raises(ConfigError, match="cannot be written"):
+    with pytest.raises(ConfigError, match="is read-only"):
         client.memory.clear_memories("conversations")
