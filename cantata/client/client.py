@@ -32,7 +32,7 @@ from cantata.settings import settings
 from cantata.state.fleet import registry
 from cantata.state.forks import fork_store
 from cantata.state.ledger.ledger import Ledger
-from cantata.state.ledger.records import RunRecord, SessionSettings
+from cantata.state.ledger.records import RunRecord, RunSession
 from cantata.state.limits import step_costs
 from cantata.state.limits.quotas import Quotas
 from cantata.state.memory.memory_store import MemoryStore
@@ -312,11 +312,11 @@ class Client:
         """The quotas of tenants."""
         return Quotas(self.ledger)
 
-    def _session_settings(self, session: str | None, tenant: str) -> SessionSettings | None:
+    def _session_settings(self, session: str | None, tenant: str) -> RunSession | None:
         if session is None:
             return None
         kept = self.definitions.sessions
-        return SessionSettings(conversations.scoped(tenant, session), kept.retention_s, kept.max_entries, kept.max_waiting)
+        return RunSession(conversations.scoped(tenant, session), kept.retention_s, kept.max_entries, kept.max_waiting)
 
     @cached_property
     def _definitions_text(self) -> str:
@@ -359,7 +359,7 @@ def run_id_of(idempotency_key: str) -> str:
     return _run_id(idempotency_key, None)
 
 
-def _run_id(idempotency_key: str | None, session: SessionSettings | None) -> str:
+def _run_id(idempotency_key: str | None, session: RunSession | None) -> str:
     """Return the run id of a key; without one, a random id that sorts by time. The runs of a session are in its shard."""
     if session is None:
         return _new_id() if idempotency_key is None else _id_of_key(idempotency_key)

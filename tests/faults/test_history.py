@@ -21,7 +21,7 @@ from cantata.planning import rewind as planning
 from cantata.planning.turns.agent_steps import next_round
 from cantata.state.forks import fork_store
 from cantata.state.ledger.ledger import Ledger
-from cantata.state.ledger.records import Begun, SessionSettings
+from cantata.state.ledger.records import Begun, RunSession
 from cantata.state.limits.limiter import LIMITS_KEY, Ask, Limiter
 from cantata.state.memory.memory_store import MemoryStore
 from cantata.state.redis.keys import run_key, shard_key, shard_of
@@ -488,7 +488,7 @@ class Talk:
     def __init__(self, redis: Redis, journal: Journal) -> None:
         self.redis = redis
         self.journal = journal
-        place = SessionSettings(conversations.scoped("", CHAT), keep_s=60, max_entries=100, max_waiting=10)
+        place = RunSession(conversations.scoped("", CHAT), keep_s=60, max_entries=100, max_waiting=10)
         shard = conversations.shard_of_session(place.name)
         self.ids = list(islice((name for number in count() if shard_of(name := f"turn{number}") == shard), 3))
         plays = [Play(Ledger(redis), run_id, text=f"text {run_id}", session=place) for run_id in self.ids]

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import Counter
 
 from cantata.client.client import _run_id, run_id_of
-from cantata.state.ledger.records import SessionSettings
+from cantata.state.ledger.records import RunSession
 from cantata.state.redis.keys import shard_of
 from cantata.state.sessions import conversations
 
 
-def settings_of(name: str, *, tenant: str = "") -> SessionSettings:
-    return SessionSettings(conversations.scoped(tenant, name), keep_s=60, max_entries=10, max_waiting=10)
+def settings_of(name: str, *, tenant: str = "") -> RunSession:
+    return RunSession(conversations.scoped(tenant, name), keep_s=60, max_entries=10, max_waiting=10)
 
 
 def test_each_key_of_a_session_has_a_run_of_its_own_in_its_shard() -> None:

@@ -39,7 +39,7 @@ class Accepted:
 
 
 @dataclass(frozen=True, slots=True)
-class SessionSettings:
+class RunSession:
     """The session that a turn belongs to, and how its conversation is kept."""
 
     name: str

@@ -14,7 +14,7 @@ from cantata.models.values import ErrorInfo, JsonValue
 from cantata.models.wire import RunStatus
 from cantata.state.ledger.encoding import ready_of, step_text, to_json
 from cantata.state.ledger.intervals import RESEND_MS, RETENTION_S
-from cantata.state.ledger.records import Accepted, Ready, SessionSettings
+from cantata.state.ledger.records import Accepted, Ready, RunSession
 from cantata.state.ledger.script_caller import ScriptCaller
 from cantata.state.redis.keys import definitions_digest, definitions_key, run_key, shard_of
 
@@ -29,7 +29,7 @@ class RunStore:
     def accept(
         self, run_id: str, *, kind: str, request: str, definitions: str, timeout_s: float, max_attempts: int, max_steps: int,
         queue: str = "coordinator", labels: Mapping[str, str] | None = None, retention_s: float = RETENTION_S,
-        session: SessionSettings | None = None, timeout_by: str = "",
+        session: RunSession | None = None, timeout_by: str = "",
     ) -> Accepted:  # fmt: skip
         """Accept a run, whose first step waits on `queue`. Repeated with the same id it changes nothing.
 

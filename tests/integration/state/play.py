@@ -10,7 +10,7 @@ from cantata.models.values import ErrorInfo, JsonValue
 from cantata.models.wire import RunStatus
 from cantata.state.ledger.encoding import to_json
 from cantata.state.ledger.ledger import Ledger
-from cantata.state.ledger.records import Ahead, Begun, Committed, SessionSettings, StepRecord, Swept
+from cantata.state.ledger.records import Ahead, Begun, Committed, RunSession, StepRecord, Swept
 from cantata.state.redis.keys import shard_key, shard_of
 
 
@@ -47,7 +47,7 @@ class Play:
         max_steps: int = 100_000,
         retention_s: float = 60,
         text: str | None = None,
-        session: SessionSettings | None = None,
+        session: RunSession | None = None,
         definitions: str = "{}",
     ) -> None:
         self.ledger = ledger

@@ -12,12 +12,12 @@ from cantata.models.graph import Graph
 from cantata.planning import rewind as planning
 from cantata.state.forks import fork_store
 from cantata.state.ledger.ledger import Ledger
-from cantata.state.ledger.records import SessionSettings
+from cantata.state.ledger.records import RunSession
 from cantata.state.redis.connection import check
 from cantata.state.redis.keys import definitions_key, shard_of
 from tests.integration.state.play import Play, row, work
 
-CHAT = SessionSettings(name="ann/chat", keep_s=60, max_entries=100, max_waiting=10)
+CHAT = RunSession(name="ann/chat", keep_s=60, max_entries=100, max_waiting=10)
 
 
 def expiring(redis: Redis) -> list[str]:

@@ -7,7 +7,7 @@ from redis import Redis
 
 from cantata.errors import UnknownRunError
 from cantata.state.ledger.ledger import Ledger
-from cantata.state.ledger.records import SessionSettings
+from cantata.state.ledger.records import RunSession
 from cantata.state.redis.keys import run_key, shard_key, shard_of
 from cantata.state.runs import listing
 from cantata.state.runs.listing import RunFilter, find_page, iterate
@@ -16,7 +16,7 @@ from cantata.state.sessions.conversations import scoped, shard_of_session
 
 
 def accept(ledger: Ledger, run_id: str, *, tenant: str = "", text: str = "hello", kind: str = "turn", session: str | None = None) -> str:
-    place = None if session is None else SessionSettings(scoped(tenant, session), 60, 100, 1000)
+    place = None if session is None else RunSession(scoped(tenant, session), 60, 100, 1000)
     ledger.runs.accept(
         run_id, kind=kind, request=f'{{"text":"{text}"}}', definitions="{}", timeout_s=60, max_attempts=3, max_steps=9,
         labels={"tenant": tenant} if tenant else {}, session=place,

@@ -10,7 +10,7 @@ import pytest
 
 from cantata.models.values import JsonValue
 from cantata.state.ledger.ledger import Ledger
-from cantata.state.ledger.records import SessionSettings
+from cantata.state.ledger.records import RunSession
 from cantata.state.redis.keys import shard_key, shard_of
 from cantata.state.sessions import conversations
 from cantata.state.sessions.conversations import Sessions
@@ -18,11 +18,11 @@ from tests.integration.state.play import Play, sent, wait, work
 from tests.waiting import until
 
 
-def place(name: str = "chat", *, tenant: str = "", max_entries: int = 100, max_waiting: int = 3, keep_s: float = 60) -> SessionSettings:
-    return SessionSettings(conversations.scoped(tenant, name), keep_s, max_entries, max_waiting)
+def place(name: str = "chat", *, tenant: str = "", max_entries: int = 100, max_waiting: int = 3, keep_s: float = 60) -> RunSession:
+    return RunSession(conversations.scoped(tenant, name), keep_s, max_entries, max_waiting)
 
 
-def turns(ledger: Ledger, texts: list[str], where: SessionSettings | None = None) -> list[Play]:
+def turns(ledger: Ledger, texts: list[str], where: RunSession | None = None) -> list[Play]:
     """Turns of one session, taken in one after the other."""
     where = where or place()
     shard = conversations.shard_of_session(where.name)

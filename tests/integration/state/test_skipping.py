@@ -13,7 +13,7 @@ from cantata.state.fleet import registry
 from cantata.state.fleet.clock_skip import bring_nearer, skip
 from cantata.state.fleet.registry import Worker
 from cantata.state.ledger.ledger import Ledger
-from cantata.state.ledger.records import SessionSettings
+from cantata.state.ledger.records import RunSession
 from cantata.state.limits.limiter import LIMITS_KEY, Ask, Limiter, Wait, read_usage
 from cantata.state.memory import cache
 from cantata.state.memory.memory_store import MemoryStore
@@ -135,7 +135,7 @@ def test_runs_and_their_definitions_go_with_their_retention(ledger: Ledger) -> N
 
 
 def test_a_conversation_goes_with_its_retention(ledger: Ledger) -> None:
-    place = SessionSettings(name="ann/chat", keep_s=DAY_S, max_entries=100, max_waiting=10)
+    place = RunSession(name="ann/chat", keep_s=DAY_S, max_entries=100, max_waiting=10)
     run_id = next(f"turn-{n}" for n in range(10_000) if shard_of(f"turn-{n}") == shard_of(place.name))
     play = Play(ledger, run_id, timeout_s=DAY_S, text="hello", session=place)
     bring_nearer(ledger.redis, HOUR_S / 2)  # an open turn keeps it
