@@ -15,7 +15,7 @@ from cantata.errors import ModelError
 from cantata.workers.models.local import model_server
 from cantata.workers.models.local.enum_fields import EnumField
 from cantata.workers.models.local.labels import LabelChoice, LabelQuestion, LabelScorer, Messages
-from cantata.workers.models.local.tools import SMALL_TALK, JsonObject, ToolFunction, ToolOffer, inline_tool_results, text_of
+from cantata.workers.models.local.tools import NO_TOOL, JsonObject, ToolFunction, ToolOffer, inline_tool_results, text_of
 
 NAME = "smollm2"
 MODEL = f"local/{NAME}"
@@ -62,7 +62,7 @@ class Provider:
             raise ModelError(f"model 'local/{model}' is unknown; the embedded model is {MODEL!r}", code="model_unknown")
         offer, text = ToolOffer.of(messages, params), text_of(messages)
         chosen = await self._choose_tool(offer, text) if offer.functions else None
-        if chosen and chosen.label != SMALL_TALK:
+        if chosen and chosen.label != NO_TOOL:
             return await self._call(offer.labels()[chosen.label], text, chosen)
         field = _field(params.get("response_format"))
         reply = await (self._choose(field, inline_tool_results(messages)) if field else self._write(inline_tool_results(messages), params))

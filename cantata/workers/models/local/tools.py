@@ -21,7 +21,7 @@ from cantata.workers.models.local.labels import LabelQuestion, Messages
 
 JsonObject = dict[str, JsonValue]
 
-SMALL_TALK = "small talk"
+NO_TOOL = "small talk"
 CHAT = ("Hello, how are you?", "Thank you very much, goodbye.", "Who are you, and what can you do?")
 SPAN_WORDS = 3  # in a span taken from the message
 MAX_WORDS = 60  # of the message, from which spans are taken
@@ -79,8 +79,8 @@ class ToolOffer:
         """Return the question which tool the text asks for."""
         labels = self.labels()
         examples = [(function.description or label, label) for label, function in labels.items()]
-        small_talk = () if self.must else tuple((each, SMALL_TALK) for each in CHAT)
-        return LabelQuestion((*labels, *(() if self.must else (SMALL_TALK,))), text, (*examples, *small_talk))
+        no_tool = () if self.must else tuple((each, NO_TOOL) for each in CHAT)
+        return LabelQuestion((*labels, *(() if self.must else (NO_TOOL,))), text, (*examples, *no_tool))
 
     def labels(self) -> dict[str, ToolFunction]:
         """Return the functions by their names as words, or by their exact names if the words are not unique."""
