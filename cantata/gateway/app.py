@@ -18,7 +18,7 @@ from cantata.gateway.config_reload import reload_on_change
 from cantata.gateway.outer_layer import OuterLayer, prefix_of
 from cantata.gateway.request_limits import BodySizeLimit, RequestRateLimit
 from cantata.gateway.tenant_service import TenantService
-from cantata.state.limits.request_rate import Pace
+from cantata.state.limits.request_rate import RequestRate
 from cantata.state.runs.streams import Streams, connect_async
 
 REQUEST_BYTES = 16_000_000  # as large as a request to a worker may be by default (limits.input_bytes)
@@ -54,7 +54,7 @@ def create_app(
     redis = connect_async(client.redis_url, namespace=client.app.namespace)
     streams = Streams(redis)
     service = TenantService(client, streams, prefix=prefix)
-    pace = Pace(redis, per_s=per_s, burst=burst or max(1, int(per_s * BURST_S)))
+    pace = RequestRate(redis, per_s=per_s, burst=burst or max(1, int(per_s * BURST_S)))
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:

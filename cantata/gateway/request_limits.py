@@ -10,7 +10,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cantata.gateway.access import is_public
 from cantata.gateway.http_errors import RequestRejected
-from cantata.state.limits.request_rate import Pace
+from cantata.state.limits.request_rate import RequestRate
 from cantata.state.redis import outages
 from cantata.state.redis.connection import RedisFailure
 
@@ -22,7 +22,7 @@ log = structlog.get_logger(__name__)
 class RequestRateLimit:
     """Enforces the request rate of each tenant. While Redis is away it rejects nothing: requests that need Redis fail by themselves."""
 
-    def __init__(self, app: ASGIApp, *, pace: Pace) -> None:
+    def __init__(self, app: ASGIApp, *, pace: RequestRate) -> None:
         self._app = app
         self._pace = pace
 
@@ -32,7 +32,7 @@ class RequestRateLimit:
         await self._app(scope, receive, send)
 
 
-async def check_rate(pace: Pace, tenant: str) -> None:
+async def check_rate(pace: RequestRate, tenant: str) -> None:
     """Count a request of a tenant. Raises RequestRejected if it exceeds the rate."""
     try:
         async with asyncio.timeout(TIMEOUT_S):

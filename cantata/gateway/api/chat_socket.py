@@ -31,7 +31,7 @@ from cantata.gateway.request_limits import check_rate
 from cantata.gateway.tenant_service import TenantService, apply_mention
 from cantata.models.values import Value
 from cantata.models.wire import RunResult, TurnRequest
-from cantata.state.limits.request_rate import Pace
+from cantata.state.limits.request_rate import RequestRate
 from cantata.state.redis.connection import RedisFailure
 from cantata.state.runs.streams import StreamsEnded
 from cantata.state.sessions.conversations import fault_of
@@ -87,7 +87,7 @@ async def chat(websocket: WebSocket, session: PathName) -> None:
 class _ChatConnection:
     """Connection of one client."""
 
-    def __init__(self, websocket: WebSocket, service: TenantService, pace: Pace, grant: Grant, session: str) -> None:
+    def __init__(self, websocket: WebSocket, service: TenantService, pace: RequestRate, grant: Grant, session: str) -> None:
         self._websocket = websocket
         self._service = service
         self._pace = pace

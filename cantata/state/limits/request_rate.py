@@ -20,7 +20,7 @@ _SHA = sha_of(_SCRIPT)
 WaitFuture = asyncio.Future[float]
 
 
-class Pace:
+class RequestRate:
     """So many requests a second for each tenant, and a burst of them at once.
 
     Concurrent lookups are batched into the next call, so a thousand requests at once take a few calls. A caller may be cancelled at any

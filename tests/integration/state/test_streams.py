@@ -11,7 +11,7 @@ from redis import Redis
 
 from cantata.errors import UnknownRunError
 from cantata.state.ledger.ledger import Ledger
-from cantata.state.limits.request_rate import Pace
+from cantata.state.limits.request_rate import RequestRate
 from cantata.state.redis.keys import run_key
 from cantata.state.runs import streams as streams_module
 from cantata.state.runs.streams import PAUSE_S, ROOM, Follower, Streams, StreamsEnded, connect_async
@@ -169,7 +169,7 @@ def test_a_tenant_has_its_burst_and_then_its_pace(valkey: Redis) -> None:
 
     async def main() -> None:
         redis = connect_async(url_of(valkey))
-        pace = Pace(redis, per_s=0.5, burst=3)
+        pace = RequestRate(redis, per_s=0.5, burst=3)
         waits = [await pace.wait_s("a:b {c}") for _ in range(5)]
         assert waits[:3] == [0, 0, 0]
         assert all(1.5 < wait <= 2 for wait in waits[3:]), "what waits takes nothing"
@@ -177,7 +177,7 @@ def test_a_tenant_has_its_burst_and_then_its_pace(valkey: Redis) -> None:
         await redis.aclose()
 
     asyncio.run(main())
-    assert {valkey.ttl(key) > 0 for key in valkey.scan_iter("*pace*")} == {True}
+    assert {valkey.ttl(key) > 0 for key in valkey.scan_iter("*requests*")} == {True}
 
 
 def test_many_requests_of_many_tenants_at_once_are_counted_each(valkey: Redis) -> None:
@@ -185,7 +185,7 @@ def test_many_requests_of_many_tenants_at_once_are_counted_each(valkey: Redis) -
 
     async def main() -> None:
         redis = connect_async(url_of(valkey))
-        pace = Pace(redis, per_s=0.5, burst=20)
+        pace = RequestRate(redis, per_s=0.5, burst=20)
         asked = [f"tenant-{i % 3}" for i in range(90)]
         waits = await asyncio.gather(*(pace.wait_s(tenant) for tenant in asked))
         for tenant in set(asked):
@@ -200,14 +200,14 @@ def test_many_requests_of_many_tenants_at_once_are_counted_each(valkey: Redis) -
 def test_requests_that_give_up_leave_nobody_waiting(ledger: Ledger, valkey: Redis) -> None:
     accept(ledger, "r")
 
-    async def give_up(pace: Pace, after_s: float) -> None:
+    async def give_up(pace: RequestRate, after_s: float) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(after_s):
                 await pace.wait_s("hasty")
 
     async def main() -> None:
         redis = connect_async(url_of(valkey))
-        streams, pace = Streams(redis), Pace(redis, per_s=1e5, burst=10**6)
+        streams, pace = Streams(redis), RequestRate(redis, per_s=1e5, burst=10**6)
         task = asyncio.create_task(streams.run())
         with streams.follow("r") as follower:
             for round_ in range(1, 31):
