@@ -1,4 +1,4 @@
-"""Many readers of many runs, on one connection; the pace of tenants; the newest runs of one."""
+"""Many readers of many runs, on one connection; the rate of tenants; the newest runs of one."""
 
 from __future__ import annotations
 
@@ -164,16 +164,16 @@ def test_offsets_that_redis_lost_are_read_anew(ledger: Ledger, valkey: Redis, mo
     valkey.flushdb()  # what this test did to the run is no state that a ledger knows
 
 
-def test_a_tenant_has_its_burst_and_then_its_pace(valkey: Redis) -> None:
+def test_a_tenant_has_its_burst_and_then_its_rate(valkey: Redis) -> None:
     valkey.flushdb()
 
     async def main() -> None:
         redis = connect_async(url_of(valkey))
-        pace = RequestRate(redis, per_s=0.5, burst=3)
-        waits = [await pace.wait_s("a:b {c}") for _ in range(5)]
+        rate = RequestRate(redis, per_s=0.5, burst=3)
+        waits = [await rate.wait_s("a:b {c}") for _ in range(5)]
         assert waits[:3] == [0, 0, 0]
         assert all(1.5 < wait <= 2 for wait in waits[3:]), "what waits takes nothing"
-        assert await pace.wait_s("other") == 0
+        assert await rate.wait_s("other") == 0
         await redis.aclose()
 
     asyncio.run(main())
@@ -185,9 +185,9 @@ def test_many_requests_of_many_tenants_at_once_are_counted_each(valkey: Redis) -
 
     async def main() -> None:
         redis = connect_async(url_of(valkey))
-        pace = RequestRate(redis, per_s=0.5, burst=20)
+        rate = RequestRate(redis, per_s=0.5, burst=20)
         asked = [f"tenant-{i % 3}" for i in range(90)]
-        waits = await asyncio.gather(*(pace.wait_s(tenant) for tenant in asked))
+        waits = await asyncio.gather(*(rate.wait_s(tenant) for tenant in asked))
         for tenant in set(asked):
             own = [wait for wait, name in zip(waits, asked, strict=True) if name == tenant]
             assert own[:20] == [0] * 20
@@ -200,22 +200,22 @@ def test_many_requests_of_many_tenants_at_once_are_counted_each(valkey: Redis) -
 def test_requests_that_give_up_leave_nobody_waiting(ledger: Ledger, valkey: Redis) -> None:
     accept(ledger, "r")
 
-    async def give_up(pace: RequestRate, after_s: float) -> None:
+    async def give_up(rate: RequestRate, after_s: float) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(after_s):
-                await pace.wait_s("hasty")
+                await rate.wait_s("hasty")
 
     async def main() -> None:
         redis = connect_async(url_of(valkey))
-        streams, pace = Streams(redis), RequestRate(redis, per_s=1e5, burst=10**6)
+        streams, rate = Streams(redis), RequestRate(redis, per_s=1e5, burst=10**6)
         task = asyncio.create_task(streams.run())
         with streams.follow("r") as follower:
             for round_ in range(1, 31):
-                await asyncio.gather(*(give_up(pace, (i % 50) / 5000) for i in range(300)))
+                await asyncio.gather(*(give_up(rate, (i % 50) / 5000) for i in range(300)))
                 ledger.runs.append_event("r", "warning", detail={"message": str(round_)})
                 async with asyncio.timeout(PATIENCE_S):
                     await collect(follower, round_)
-            assert await pace.wait_s("hasty") == 0
+            assert await rate.wait_s("hasty") == 0
         streams.end()
         await task
         await redis.aclose()
