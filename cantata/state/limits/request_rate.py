@@ -30,31 +30,31 @@ class RequestRate:
     def __init__(self, redis: Redis, *, per_s: float, burst: int) -> None:
         self._redis = redis
         self._args = (str(max(1, round(1e6 / per_s))), str(burst))
-        self._asked: dict[str, list[WaitFuture]] = {}
-        self._asking: asyncio.Task[None] | None = None
+        self._pending: dict[str, list[WaitFuture]] = {}
+        self._lookup: asyncio.Task[None] | None = None
 
     async def wait_s(self, tenant: str) -> float:
         """Return 0 and count the request if it may be served now; else in how many seconds to retry."""
-        asked: WaitFuture = asyncio.get_running_loop().create_future()
-        self._asked.setdefault(tenant, []).append(asked)
-        if self._asking is None or self._asking.done():
-            self._asking = asyncio.create_task(self._ask())
-        return await asked
+        future: WaitFuture = asyncio.get_running_loop().create_future()
+        self._pending.setdefault(tenant, []).append(future)
+        if self._lookup is None or self._lookup.done():
+            self._lookup = asyncio.create_task(self._look_up())
+        return await future
 
-    async def _ask(self) -> None:
-        while self._asked:
-            batch, self._asked = self._asked, {}
+    async def _look_up(self) -> None:
+        while self._pending:
+            batch, self._pending = self._pending, {}
             try:
-                waits = await self._waits({tenant: len(asked) for tenant, asked in batch.items()})
+                waits = await self._waits({tenant: len(future) for tenant, future in batch.items()})
             except Exception as error:  # noqa: BLE001  # raised in all callers
-                for asked in _waiting(batch):
-                    asked.set_exception(error)
+                for future in _unfinished(batch):
+                    future.set_exception(error)
             else:
-                for tenant, all_asked in batch.items():
+                for tenant, futures in batch.items():
                     free, wait_s = waits[tenant]
-                    for n, asked in enumerate(all_asked):
-                        if not asked.done():
-                            asked.set_result(0.0 if n < free else wait_s)
+                    for n, future in enumerate(futures):
+                        if not future.done():
+                            future.set_result(0.0 if n < free else wait_s)
 
     async def _waits(self, counts: Mapping[str, int]) -> dict[str, tuple[int, float]]:
         """Return how many of each tenant's requests may be served, and in how many seconds the others may retry."""
@@ -68,5 +68,5 @@ class RequestRate:
         return {tenant: (free, wait_ms / 1000) for tenant, (free, wait_ms) in zip(counts, pairs, strict=True)}
 
 
-def _waiting(batch: Mapping[str, list[WaitFuture]]) -> Iterator[WaitFuture]:
-    return (asked for all_asked in batch.values() for asked in all_asked if not asked.done())
+def _unfinished(batch: Mapping[str, list[WaitFuture]]) -> Iterator[WaitFuture]:
+    return (future for futures in batch.values() for future in futures if not future.done())
