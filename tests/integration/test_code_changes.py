@@ -59,7 +59,7 @@ EDITED_S = 2.0
 """How long new steps may run the code of before."""
 
 
-class Desk:
+class CodeStage:
     """A folder with a configuration and its code, the stack that serves it, and a client."""
 
     def __init__(self, folder: Path, stack: Stack, client: Client) -> None:
@@ -107,7 +107,7 @@ def is_running(run: ChainRun) -> bool:
 
 
 @pytest.fixture(scope="module")
-def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CodeStage]:
     folder = tmp_path_factory.mktemp("edited")
     save_code(folder, 1)
     save(folder, "cantata.yaml", CONFIG)
@@ -119,36 +119,36 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
         stack = Stack.start(folder / "home", agents=0, tools=2, gateway=True, config=config, keep=True)
         try:
             with Client(stack.url, config=config) as client:
-                yield Desk(folder, stack, client)
+                yield CodeStage(folder, stack, client)
         finally:
             embedded.down(folder / "home")
 
 
 @pytest.mark.slow("files are saved, and processes replaced")
-def test_new_steps_run_edited_code_while_old_ones_finish_theirs(desk: Desk, tmp_path: Path) -> None:
-    assert desk.served() == desk.version
-    before = desk.version
-    held = desk.start("hold", path=str(tmp_path / "go"))
+def test_new_steps_run_edited_code_while_old_ones_finish_theirs(stage: CodeStage, tmp_path: Path) -> None:
+    assert stage.served() == stage.version
+    before = stage.version
+    held = stage.start("hold", path=str(tmp_path / "go"))
     until(lambda: is_running(held), "the long step")
 
-    version = desk.edit()
+    version = stage.edit()
 
-    until(lambda: desk.served() == version, "the new version")
-    assert "tools (finishing)" in desk.names()
+    until(lambda: stage.served() == version, "the new version")
+    assert "tools (finishing)" in stage.names()
     (tmp_path / "go").touch()
     assert held.result().final_output == [before, before]  # what it imports at its end too
     assert held.steps(["a"])["a"].attempt == 1
-    until(lambda: "tools (finishing)" not in desk.names(), "the end of the old process")
-    assert [version] * 4 == [desk.served() for _ in range(4)]
+    until(lambda: "tools (finishing)" not in stage.names(), "the end of the old process")
+    assert [version] * 4 == [stage.served() for _ in range(4)]
 
 
 @pytest.mark.slow("files are saved, and processes replaced")
-def test_new_steps_run_edited_code_within_two_seconds(desk: Desk) -> None:
-    assert desk.served() == desk.version
+def test_new_steps_run_edited_code_within_two_seconds(stage: CodeStage) -> None:
+    assert stage.served() == stage.version
 
     def edited_s() -> float:
-        version, edited_at = desk.edit(), time.monotonic()
-        until(lambda: desk.served() == version, "the new version")
+        version, edited_at = stage.edit(), time.monotonic()
+        until(lambda: stage.served() == version, "the new version")
         return time.monotonic() - edited_at
 
     took: list[float] = []
@@ -157,66 +157,66 @@ def test_new_steps_run_edited_code_within_two_seconds(desk: Desk) -> None:
     assert min(took) <= EDITED_S
 
 
-def test_the_digest_is_told_of_workers_and_recorded_with_runs(desk: Desk) -> None:
-    version = desk.edit()
-    until(lambda: desk.served() == version, "the new version")
-    run = desk.start("version")
+def test_the_digest_is_told_of_workers_and_recorded_with_runs(stage: CodeStage) -> None:
+    version = stage.edit()
+    until(lambda: stage.served() == version, "the new version")
+    run = stage.start("version")
     run.result()
 
-    code = RunPages(desk.client).graph(None, run.run_id).run.code
+    code = RunPages(stage.client).graph(None, run.run_id).run.code
 
     assert [entry.partition("@")[0] for entry in code] == ["steps"]
     assert run.steps(["a"])["a"].info["code"] == list(code)
-    until(lambda: [worker.code for worker in registry.workers(desk.client.redis) if worker.code] == [code], "the fleet's code")
+    until(lambda: [worker.code for worker in registry.workers(stage.client.redis) if worker.code] == [code], "the fleet's code")
 
 
 @pytest.mark.slow("files are saved, and processes replaced")
-def test_a_file_that_cannot_be_imported_is_told_and_what_was_before_goes_on(desk: Desk) -> None:
-    version = desk.edit()
-    until(lambda: desk.served() == version, "the new version")
+def test_a_file_that_cannot_be_imported_is_told_and_what_was_before_goes_on(stage: CodeStage) -> None:
+    version = stage.edit()
+    until(lambda: stage.served() == version, "the new version")
 
-    desk.save("steps.py", "def version(:\n")
+    stage.save("steps.py", "def version(:\n")
 
-    until(lambda: desk.stack.code_fault, "the fault")
-    assert desk.stack.code_fault == f"{desk.folder}/steps.py: line 1: invalid syntax"
-    assert desk.served() == version
+    until(lambda: stage.stack.code_fault, "the fault")
+    assert stage.stack.code_fault == f"{stage.folder}/steps.py: line 1: invalid syntax"
+    assert stage.served() == version
     said = CliRunner().invoke(submit, ["up"])
-    assert f"warning: the stack still serves the previous code: {desk.folder}/steps.py: line 1" in said.stderr
+    assert f"warning: the stack still serves the previous code: {stage.folder}/steps.py: line 1" in said.stderr
     status = CliRunner().invoke(submit, ["status", "--json"])
     checks = {check["name"]: check for check in json.loads(status.stdout)["health"]["checks"]}
     assert checks["stack"]["status"] == "degraded"
     assert "line 1: invalid syntax" in checks["stack"]["message"]
-    version = desk.edit()
-    until(lambda: desk.served() == version, "the corrected version")
-    until(lambda: not desk.stack.code_fault, "the end of the fault")
+    version = stage.edit()
+    until(lambda: stage.served() == version, "the corrected version")
+    until(lambda: not stage.stack.code_fault, "the end of the fault")
 
 
 @pytest.mark.slow("files are saved, and processes replaced")
-def test_a_killed_process_of_the_old_code_is_not_started_again(desk: Desk, tmp_path: Path) -> None:
-    until(lambda: "tools (finishing)" not in desk.names(), "the end of what other tests replaced")
-    held = desk.start("hold", path=str(tmp_path / "go"))
+def test_a_killed_process_of_the_old_code_is_not_started_again(stage: CodeStage, tmp_path: Path) -> None:
+    until(lambda: "tools (finishing)" not in stage.names(), "the end of what other tests replaced")
+    held = stage.start("hold", path=str(tmp_path / "go"))
     until(lambda: is_running(held), "the long step")
-    version = desk.edit()
-    until(lambda: desk.served() == version, "the new version")
-    old = next(each for each in desk.stack.processes() if each.name == "tools (finishing)")
+    version = stage.edit()
+    until(lambda: stage.served() == version, "the new version")
+    old = next(each for each in stage.stack.processes() if each.name == "tools (finishing)")
 
     os.kill(old.pid, 9)
-    until(lambda: "tools (finishing)" not in desk.names(), "the end of the old process")
+    until(lambda: "tools (finishing)" not in stage.names(), "the end of the old process")
     (tmp_path / "go").touch()
 
     assert held.result().final_output == [version, version]  # it is done again, by the new one
     assert held.steps(["a"])["a"].attempt == 2
 
 
-def test_a_run_whose_steps_ran_with_several_versions_shows_them(desk: Desk, tmp_path: Path) -> None:
+def test_a_run_whose_steps_ran_with_several_versions_shows_them(stage: CodeStage, tmp_path: Path) -> None:
     nodes = [
         {**chain("hold", path=str(tmp_path / "go"))["nodes"][0], "next_node": "b"},
         {"node_id": "b", "kind": "tool", "name": "version"},
     ]
-    run = desk.client.submit_chain({"entry_node": "a", "nodes": nodes})
+    run = stage.client.submit_chain({"entry_node": "a", "nodes": nodes})
     until(lambda: is_running(run), "the long step")
-    version = desk.edit()
-    until(lambda: desk.served() == version, "the new version")
+    version = stage.edit()
+    until(lambda: stage.served() == version, "the new version")
     (tmp_path / "go").touch()
     assert run.result().final_output == version
 
@@ -229,10 +229,10 @@ def test_a_run_whose_steps_ran_with_several_versions_shows_them(desk: Desk, tmp_
     assert f"steps ran with different versions of the code: steps ({', '.join(digests)})" in said.stderr
 
 
-def test_the_gateway_serves_an_edited_configuration_and_keeps_the_one_before_if_it_has_faults(desk: Desk) -> None:
+def test_the_gateway_serves_an_edited_configuration_and_keeps_the_one_before_if_it_has_faults(stage: CodeStage) -> None:
     def ask(tool: str) -> tuple[int, Any]:
         request = urllib.request.Request(
-            f"{desk.stack.gateway_url}/chains", json.dumps(chain(tool)).encode(), {"Content-Type": "application/json"}
+            f"{stage.stack.gateway_url}/chains", json.dumps(chain(tool)).encode(), {"Content-Type": "application/json"}
         )
         try:
             with urllib.request.urlopen(request, timeout=40) as answer:
@@ -242,11 +242,11 @@ def test_the_gateway_serves_an_edited_configuration_and_keeps_the_one_before_if_
 
     assert ask("again")[0] >= 400
 
-    desk.save("cantata.yaml", CONFIG + '  again: {function: "steps:version"}\n')
+    stage.save("cantata.yaml", CONFIG + '  again: {function: "steps:version"}\n')
     until(lambda: ask("again")[0] < 300, "the new tool")
 
-    desk.save("cantata.yaml", CONFIG + '  more: {function: "steps:nothing"}\n')
-    log = desk.stack.home.logs / "gateway.log"
+    stage.save("cantata.yaml", CONFIG + '  more: {function: "steps:nothing"}\n')
+    log = stage.stack.home.logs / "gateway.log"
     until(lambda: "configuration_not_served" in log.read_text(), "the fault")
     assert ask("again")[0] < 300
 

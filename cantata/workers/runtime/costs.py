@@ -21,7 +21,7 @@ class Costs:
         self._unshared: dict[Work, Measured] = {}
 
     def record(self, definitions: str, name: str, took_ms: float) -> None:
-        """AttemptRecord a measurement of the work `name` of the configuration with the digest `definitions`."""
+        """Record a measurement of the work `name` of the configuration with the digest `definitions`."""
         work = (definitions[:DIGEST_SIZE], name)
         with self._lock:
             before = self._unshared.get(work)

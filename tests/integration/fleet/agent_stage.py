@@ -41,7 +41,7 @@ def call(name: str | None, /, call_id: str = "", **arguments: Any) -> Json:
     return {"name": name, "id": call_id, "arguments": arguments}
 
 
-class Desk:
+class AgentStage:
     """Asks agents. What a run may name goes with it, so each test declares its own on one stack."""
 
     def __init__(self, url: str, models: ScriptedModels) -> None:

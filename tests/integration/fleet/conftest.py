@@ -14,7 +14,7 @@ from cantata.client.runs import Run
 from cantata.models.definitions import Agent, Chain, Command, Definitions, Limits, OutputSchema, Synthesizer, Team, Tool
 from cantata.models.wire import ChainNode, ChainResponse
 from cantata.testing import ScriptedModels
-from tests.integration.fleet.agent_stage import Desk
+from tests.integration.fleet.agent_stage import AgentStage
 
 PICK = {"type": "object", "properties": {"pick": {"enum": ["a", "b"]}}, "required": ["pick"]}
 LONGEST_PAUSE_S = 30.0
@@ -81,10 +81,10 @@ def client(tmp_path_factory: pytest.TempPathFactory, models: ScriptedModels) -> 
 
 
 @pytest.fixture
-def desk(client: EmbeddedClient, models: ScriptedModels) -> Iterator[Desk]:
+def stage(client: EmbeddedClient, models: ScriptedModels) -> Iterator[AgentStage]:
     """Where agents are asked."""
-    with Desk(client.redis_url, models) as desk:
-        yield desk
+    with AgentStage(client.redis_url, models) as stage:
+        yield stage
 
 
 class Journal:

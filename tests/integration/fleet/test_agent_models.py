@@ -10,7 +10,7 @@ from cantata.client.client import EmbeddedClient
 from cantata.client.runs import Run
 from cantata.models.definitions import Model, Synthesizer, Team
 from cantata.models.events import ReplyDelta
-from tests.integration.fleet.agent_stage import MAIN, OTHER, PATIENCE_S, Desk, agent, call
+from tests.integration.fleet.agent_stage import MAIN, OTHER, PATIENCE_S, AgentStage, agent, call
 from tests.integration.fleet.conftest import skip_pauses
 from tests.waiting import until
 
@@ -19,9 +19,9 @@ FIRST, SECOND = "gpt-4o$", "gpt-4o-mini$"
 SECRET = "sk-test-secret-0123456789"
 
 
-def asked(desk: Desk) -> list[str]:
+def asked(stage: AgentStage) -> list[str]:
     """The models that were asked, in order."""
-    return [str(request["model"]) for request in desk.requests()]
+    return [str(request["model"]) for request in stage.requests()]
 
 
 def deltas(run: Run) -> list[tuple[str | None, int | None, str]]:
@@ -39,36 +39,36 @@ def deltas(run: Run) -> list[tuple[str | None, int | None, str]]:
 # Failures
 
 
-def test_another_model_is_asked_after_the_last_try_of_the_first(desk: Desk, client: EmbeddedClient) -> None:
-    desk.script({"model": FIRST, "status": 500}, {"model": SECOND, "reply": "instead"})
+def test_another_model_is_asked_after_the_last_try_of_the_first(stage: AgentStage, client: EmbeddedClient) -> None:
+    stage.script({"model": FIRST, "status": 500}, {"model": SECOND, "reply": "instead"})
 
-    run = desk.start(agent(model="main", retries=1), models=ROUTED)
+    run = stage.start(agent(model="main", retries=1), models=ROUTED)
     skip_pauses(client, run)
     result = run.result(0)
 
-    assert (result.output, asked(desk)) == ("instead", ["gpt-4o", "gpt-4o", "gpt-4o-mini"])
+    assert (result.output, asked(stage)) == ("instead", ["gpt-4o", "gpt-4o", "gpt-4o-mini"])
     told = [(event.type, getattr(event, "model", None)) for event in run.log() if event.type in ("retry", "fallback")]
     assert told == [("retry", None), ("fallback", MAIN)]
 
 
-def test_another_model_is_asked_at_once_if_no_try_would_help(desk: Desk) -> None:
-    desk.script({"model": FIRST, "status": 401}, {"model": SECOND, "reply": "instead"})
+def test_another_model_is_asked_at_once_if_no_try_would_help(stage: AgentStage) -> None:
+    stage.script({"model": FIRST, "status": 401}, {"model": SECOND, "reply": "instead"})
 
-    assert desk.ask(agent(model="main", retries=3), models=ROUTED).output == "instead"
-    assert asked(desk) == ["gpt-4o", "gpt-4o-mini"]
-
-
-def test_no_other_model_is_asked_if_the_request_is_at_fault(desk: Desk) -> None:
-    desk.script({"model": FIRST, "status": 400}, {"model": SECOND, "reply": "instead"})
-
-    assert desk.ask(agent(model="main"), models=ROUTED).status == "failed"
-    assert asked(desk) == ["gpt-4o"]
+    assert stage.ask(agent(model="main", retries=3), models=ROUTED).output == "instead"
+    assert asked(stage) == ["gpt-4o", "gpt-4o-mini"]
 
 
-def test_if_all_fail_each_is_named(desk: Desk) -> None:
-    desk.script({"model": FIRST, "status": 500, "reply": "sick"}, {"model": SECOND, "status": 503, "reply": "tired"})
+def test_no_other_model_is_asked_if_the_request_is_at_fault(stage: AgentStage) -> None:
+    stage.script({"model": FIRST, "status": 400}, {"model": SECOND, "reply": "instead"})
 
-    result = desk.ask(agent(model="main"), models=ROUTED)
+    assert stage.ask(agent(model="main"), models=ROUTED).status == "failed"
+    assert asked(stage) == ["gpt-4o"]
+
+
+def test_if_all_fail_each_is_named(stage: AgentStage) -> None:
+    stage.script({"model": FIRST, "status": 500, "reply": "sick"}, {"model": SECOND, "status": 503, "reply": "tired"})
+
+    result = stage.ask(agent(model="main"), models=ROUTED)
 
     assert result.status == "failed"
     assert result.error is not None
@@ -77,31 +77,31 @@ def test_if_all_fail_each_is_named(desk: Desk) -> None:
 
 
 @pytest.mark.slow("a model's time runs out")
-def test_a_model_that_hangs_is_not_waited_for_longer_than_its_time_and_another_has_its_own(desk: Desk) -> None:
-    desk.script({"model": FIRST, "delay_s": 30}, {"model": SECOND, "reply": "instead"})
+def test_a_model_that_hangs_is_not_waited_for_longer_than_its_time_and_another_has_its_own(stage: AgentStage) -> None:
+    stage.script({"model": FIRST, "delay_s": 30}, {"model": SECOND, "reply": "instead"})
 
-    result = desk.ask(agent(model="main", timeout_s=5), models=ROUTED)
+    result = stage.ask(agent(model="main", timeout_s=5), models=ROUTED)
 
     assert result.output == "instead", result.error
-    until(lambda: desk.requests()[0]["client_left"], "the end of the first request")
+    until(lambda: stage.requests()[0]["client_left"], "the end of the first request")
 
 
-def test_a_model_that_hangs_for_good_fails_the_run_with_its_name(desk: Desk) -> None:
-    desk.script({"delay_s": 30})
+def test_a_model_that_hangs_for_good_fails_the_run_with_its_name(stage: AgentStage) -> None:
+    stage.script({"delay_s": 30})
 
-    result = desk.ask(agent(timeout_s=0.3))
+    result = stage.ask(agent(timeout_s=0.3))
 
     assert result.error is not None
     assert result.error.code == "model_timeout"
     assert result.error.message == f"model {MAIN!r} did not answer within 0.3 s"
 
 
-def test_a_provider_that_works_again_is_asked_again_after_the_pause_it_asks_for(desk: Desk) -> None:
+def test_a_provider_that_works_again_is_asked_again_after_the_pause_it_asks_for(stage: AgentStage) -> None:
     pause = {"status": 429, "headers": {"Retry-After": "1"}, "times": 1}
-    desk.script({"status": 500, "times": 1}, pause, {"reply": "at last"})
+    stage.script({"status": 500, "times": 1}, pause, {"reply": "at last"})
 
-    assert desk.ask(agent(retries=2)).output == "at last"
-    _, second, third = desk.requests()
+    assert stage.ask(agent(retries=2)).output == "at last"
+    _, second, third = stage.requests()
     assert third["at"] - second["at"] >= 1
 
 
@@ -116,43 +116,43 @@ def test_a_provider_that_works_again_is_asked_again_after_the_pause_it_asks_for(
     ],
     ids=["empty", "blank", "none", "broken off", "a stream without its end"],
 )
-def test_a_reply_that_is_none_is_tried_again(desk: Desk, client: EmbeddedClient, rule: dict[str, Any], stream: bool) -> None:
-    desk.script({**rule, "times": 1}, {"reply": "whole"})
+def test_a_reply_that_is_none_is_tried_again(stage: AgentStage, client: EmbeddedClient, rule: dict[str, Any], stream: bool) -> None:
+    stage.script({**rule, "times": 1}, {"reply": "whole"})
 
-    run = desk.start(agent(retries=1, stream=stream))
+    run = stage.start(agent(retries=1, stream=stream))
     skip_pauses(client, run)
 
-    assert (run.result(0).output, len(desk.requests())) == ("whole", 2)
+    assert (run.result(0).output, len(stage.requests())) == ("whole", 2)
 
 
-def test_a_reply_that_was_cut_at_its_longest_is_the_answer_with_a_warning(desk: Desk) -> None:
-    desk.script({"reply": "and then", "finish_reason": "length"})
+def test_a_reply_that_was_cut_at_its_longest_is_the_answer_with_a_warning(stage: AgentStage) -> None:
+    stage.script({"reply": "and then", "finish_reason": "length"})
 
-    result = desk.ask(agent())
+    result = stage.ask(agent())
 
     assert (result.output, result.warnings) == ("and then", ["a reply to agent 'it' is incomplete: its finish reason is 'length'"])
 
 
-def test_after_the_failure_of_a_later_round_only_that_round_is_asked_again(desk: Desk, client: EmbeddedClient) -> None:
-    desk.script(
+def test_after_the_failure_of_a_later_round_only_that_round_is_asked_again(stage: AgentStage, client: EmbeddedClient) -> None:
+    stage.script(
         {"after_tools": 0, "tool_calls": [call("add", a=1)]},
         {"after_tools": 1, "status": 500, "times": 1},
         {"reply": "2"},
     )
 
-    run = desk.start(agent(tools=["add"], retries=1))
+    run = stage.start(agent(tools=["add"], retries=1))
     skip_pauses(client, run)
     result = run.result(0)
 
     assert (result.output, result.usage.tool_calls) == ("2", 1)
-    assert [len(request["body"]["messages"]) for request in desk.requests()] == [1, 3, 3]
+    assert [len(request["body"]["messages"]) for request in stage.requests()] == [1, 3, 3]
 
 
-def test_the_fallback_of_a_synthesizer_is_asked_too(desk: Desk) -> None:
-    desk.script({"model": FIRST, "status": 401}, {"match": "^merge", "reply": "merged"})
+def test_the_fallback_of_a_synthesizer_is_asked_too(stage: AgentStage) -> None:
+    stage.script({"model": FIRST, "status": 401}, {"match": "^merge", "reply": "merged"})
     team = Team(mode="broadcast", agents=["it"], synthesizer=Synthesizer(model="main", prompt="merge {agent_responses}"))
 
-    client = desk.client(agent(), models=ROUTED, teams={"one": team})
+    client = stage.client(agent(), models=ROUTED, teams={"one": team})
 
     assert client.submit_turn("go", team="one").result(PATIENCE_S).output == "merged"
 
@@ -161,10 +161,10 @@ def test_the_fallback_of_a_synthesizer_is_asked_too(desk: Desk) -> None:
 
 
 @pytest.mark.slow("it waits for real time, which is what it tests")
-def test_a_reply_is_told_while_it_comes(desk: Desk) -> None:
-    desk.script({"reply": "one two three", "chunk_delay_s": 1.5})
+def test_a_reply_is_told_while_it_comes(stage: AgentStage) -> None:
+    stage.script({"reply": "one two three", "chunk_delay_s": 1.5})
 
-    run = desk.start(agent())
+    run = stage.start(agent())
     first = next(event for event in run.events() if isinstance(event, ReplyDelta))
 
     assert first.text != "one two three"
@@ -173,41 +173,41 @@ def test_a_reply_is_told_while_it_comes(desk: Desk) -> None:
     assert deltas(run) == [("it", 1, "one two three")]
 
 
-def test_each_round_and_each_instruction_is_told_under_its_step(desk: Desk) -> None:
-    desk.script(
+def test_each_round_and_each_instruction_is_told_under_its_step(stage: AgentStage) -> None:
+    stage.script(
         {"match": "^go", "after_tools": 0, "reply": "I look", "tool_calls": [call("add", a=1)]},
         {"match": "^go", "reply": "2"},
         {"reply": "3"},
     )
 
-    run = desk.start(agent(tools=["add"], instructions=["{input}", ("then {input}", [])]))
+    run = stage.start(agent(tools=["add"], instructions=["{input}", ("then {input}", [])]))
 
     assert run.result(PATIENCE_S).output == "3"
     assert deltas(run) == [("it/@1", 1, "I look"), ("it/@1/r1", 1, "2"), ("it/@2", 1, "3")]
 
 
-def test_nothing_is_told_with_stream_off(desk: Desk) -> None:
-    run = desk.start(agent(stream=False))
+def test_nothing_is_told_with_stream_off(stage: AgentStage) -> None:
+    run = stage.start(agent(stream=False))
 
     assert run.result(PATIENCE_S).output == "echo: go"
     assert deltas(run) == []
-    assert [request["stream"] for request in desk.requests()] == [False]
+    assert [request["stream"] for request in stage.requests()] == [False]
 
 
 @pytest.mark.parametrize(("stream", "told"), [(True, [("ask", 1, "echo: go")]), (None, [])])
-def test_a_node_of_a_chain_is_told_if_its_agent_says_so(desk: Desk, stream: bool | None, told: list[tuple[str, int, str]]) -> None:
+def test_a_node_of_a_chain_is_told_if_its_agent_says_so(stage: AgentStage, stream: bool | None, told: list[tuple[str, int, str]]) -> None:
     nodes = [{"node_id": "ask", "kind": "agent", "name": "it", "input": {"text": "go"}}]
 
-    run = desk.client(agent(stream=stream)).submit_chain({"nodes": nodes, "entry_node": "ask"})
+    run = stage.client(agent(stream=stream)).submit_chain({"nodes": nodes, "entry_node": "ask"})
 
     assert run.result(PATIENCE_S).success
     assert deltas(run) == told
 
 
-def test_of_a_stream_that_breaks_nothing_is_told_after_the_next_attempt_began(desk: Desk) -> None:
-    desk.script({"reply": "one two three four", "chunk_delay_s": 1.0, "truncate": 800, "times": 1}, {"reply": "whole"})
+def test_of_a_stream_that_breaks_nothing_is_told_after_the_next_attempt_began(stage: AgentStage) -> None:
+    stage.script({"reply": "one two three four", "chunk_delay_s": 1.0, "truncate": 800, "times": 1}, {"reply": "whole"})
 
-    run = desk.start(agent(retries=1))
+    run = stage.start(agent(retries=1))
 
     assert run.result(PATIENCE_S).output == "whole"
     (step, attempt, text), *rest = deltas(run)
@@ -217,11 +217,11 @@ def test_of_a_stream_that_breaks_nothing_is_told_after_the_next_attempt_began(de
     assert order[-3:] == [("retry", 1), ("started", 2), ("delta", 2)]
 
 
-def test_of_a_model_that_breaks_off_nothing_is_told_after_another_was_asked(desk: Desk) -> None:
+def test_of_a_model_that_breaks_off_nothing_is_told_after_another_was_asked(stage: AgentStage) -> None:
     broken = {"model": FIRST, "reply": "one two three four", "chunk_delay_s": 1.0, "truncate": 800}
-    desk.script(broken, {"model": SECOND, "reply": "whole", "delay_s": 0.1})
+    stage.script(broken, {"model": SECOND, "reply": "whole", "delay_s": 0.1})
 
-    run = desk.start(agent(model="main"), models=ROUTED)
+    run = stage.start(agent(model="main"), models=ROUTED)
 
     assert run.result(PATIENCE_S).output == "whole"
     told = [event for event in run.log() if event.type in ("delta", "fallback")]
@@ -233,33 +233,33 @@ def test_of_a_model_that_breaks_off_nothing_is_told_after_another_was_asked(desk
 # The end of a run
 
 
-def test_cancelling_a_run_hangs_up_on_its_model(desk: Desk) -> None:
-    desk.script({"after_tools": 0, "tool_calls": [call("add", a=1)]}, {"reply": "one two three", "delay_s": 30})
-    run = desk.start(agent(tools=["add"]))
-    until(lambda: len(desk.requests()) == 2, "the second request")
+def test_cancelling_a_run_hangs_up_on_its_model(stage: AgentStage) -> None:
+    stage.script({"after_tools": 0, "tool_calls": [call("add", a=1)]}, {"reply": "one two three", "delay_s": 30})
+    run = stage.start(agent(tools=["add"]))
+    until(lambda: len(stage.requests()) == 2, "the second request")
 
     run.cancel()
 
     assert run.result(PATIENCE_S).status == "cancelled"
-    until(lambda: desk.requests()[1]["client_left"], "the end of the request")
+    until(lambda: stage.requests()[1]["client_left"], "the end of the request")
 
 
-def test_cancelling_a_run_stops_a_stream(desk: Desk) -> None:
-    desk.script({"reply": "word " * 200, "chunk_delay_s": 0.1})
-    run = desk.start(agent())
+def test_cancelling_a_run_stops_a_stream(stage: AgentStage) -> None:
+    stage.script({"reply": "word " * 200, "chunk_delay_s": 0.1})
+    run = stage.start(agent())
     next(event for event in run.events() if isinstance(event, ReplyDelta))
 
     run.cancel()
 
-    until(lambda: desk.requests()[0]["client_left"], "the end of the request")
+    until(lambda: stage.requests()[0]["client_left"], "the end of the request")
     assert [event.type for event in run.log()][-1] == "closed"
 
 
 @pytest.mark.parametrize("streamed", [True, False])
-def test_what_a_call_used_that_was_cut_off_counts_for_its_run(desk: Desk, streamed: bool) -> None:
-    desk.script({"reply": "word " * 200, "chunk_delay_s": 0.1} if streamed else {"reply": "one", "delay_s": 30})
-    run = desk.start(agent(stream=streamed))
-    until(lambda: desk.requests(), "the request")
+def test_what_a_call_used_that_was_cut_off_counts_for_its_run(stage: AgentStage, streamed: bool) -> None:
+    stage.script({"reply": "word " * 200, "chunk_delay_s": 0.1} if streamed else {"reply": "one", "delay_s": 30})
+    run = stage.start(agent(stream=streamed))
+    until(lambda: stage.requests(), "the request")
     if streamed:
         next(event for event in run.events() if isinstance(event, ReplyDelta))
 
@@ -271,18 +271,18 @@ def test_what_a_call_used_that_was_cut_off_counts_for_its_run(desk: Desk, stream
     assert (used.output_tokens > 0) == streamed
 
 
-def test_no_secret_in_the_words_of_a_tool_or_a_provider_reaches_a_record(desk: Desk) -> None:
-    desk.script(
+def test_no_secret_in_the_words_of_a_tool_or_a_provider_reaches_a_record(stage: AgentStage) -> None:
+    stage.script(
         {"after_tools": 0, "tool_calls": [call("leak")]},
         {"model": FIRST, "status": 401, "reply": f"{SECRET} is wrong"},
         {"reply": "sorry"},
     )
     breaker = "agent_tools:leaking"
 
-    run = desk.start(agent(model="main", tools=["leak"], chainbreakers=[breaker]), models=ROUTED)
+    run = stage.start(agent(model="main", tools=["leak"], chainbreakers=[breaker]), models=ROUTED)
     result = run.result(PATIENCE_S)
 
     assert result.output == "sorry"
-    assert desk.results() == [{"error": "agent_tools:leak raised RuntimeError: the key *** is wrong"}]
+    assert stage.results() == [{"error": "agent_tools:leak raised RuntimeError: the key *** is wrong"}]
     assert any(breaker in warning for warning in result.warnings)
     assert "0123456789" not in repr(result) + repr(list(run.log())) + repr(run.record())

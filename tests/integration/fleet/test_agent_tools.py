@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from tests.integration.fleet.agent_stage import PATIENCE_S, Desk, Json, agent, call
+from tests.integration.fleet.agent_stage import PATIENCE_S, AgentStage, Json, agent, call
 
 CUT = "[cut here: these are the first 20,000 of 5,000,000 characters]"
 
@@ -26,18 +26,18 @@ def said(*replies: Any) -> list[Json]:
 # Calls
 
 
-def test_calls_of_one_reply_run_at_once_and_are_answered_in_order_under_their_own_ids(desk: Desk, tmp_path: Path) -> None:
+def test_calls_of_one_reply_run_at_once_and_are_answered_in_order_under_their_own_ids(stage: AgentStage, tmp_path: Path) -> None:
     meetings = [call("meet", f"id-{mark}", folder=str(tmp_path), mark=mark, others=[other]) for mark, other in ("ab", "ba")]
-    desk.script(calls(*meetings), {"reply": "they met"})
+    stage.script(calls(*meetings), {"reply": "they met"})
 
-    result = desk.ask(agent(tools=["meet"]))
+    result = stage.ask(agent(tools=["meet"]))
 
-    told = [(message["tool_call_id"], message["content"]) for message in desk.messages() if message["role"] == "tool"]
+    told = [(message["tool_call_id"], message["content"]) for message in stage.messages() if message["role"] == "tool"]
     assert (result.output, told) == ("they met", [("id-a", "met b"), ("id-b", "met a")])
     assert (result.usage.model_calls, result.usage.tool_calls) == (2, 2)
 
 
-def test_what_goes_wrong_with_a_call_is_told_to_the_model(desk: Desk) -> None:
+def test_what_goes_wrong_with_a_call_is_told_to_the_model(stage: AgentStage) -> None:
     wrong = [
         call("prise", item="tea"),
         {"name": "price", "arguments": '{"item": tea}'},
@@ -48,12 +48,12 @@ def test_what_goes_wrong_with_a_call_is_told_to_the_model(desk: Desk) -> None:
         call("hang", journal="/dev/null", mark=1, seconds=30),
         call("price", item="tea", count=2),
     ]
-    desk.script(calls(*wrong), {"reply": "I tried"})
+    stage.script(calls(*wrong), {"reply": "I tried"})
 
-    result = desk.ask(agent(tools=["price", "fail", "hang"]))
+    result = stage.ask(agent(tools=["price", "fail", "hang"]))
 
     assert (result.status, result.output) == ("succeeded", "I tried")
-    errors = [answer.get("error") for answer in desk.results()]
+    errors = [answer.get("error") for answer in stage.results()]
     assert errors[0] == "Tool function 'prise' is not available. Did you mean 'price'?"
     assert "not valid JSON" in errors[1]
     assert "must be a JSON object" in errors[2]
@@ -62,34 +62,34 @@ def test_what_goes_wrong_with_a_call_is_told_to_the_model(desk: Desk) -> None:
     assert errors[4] == "The call names no tool."
     assert errors[5] == "fleet_tools:fail raised RuntimeError: out of tea"
     assert "took longer than its 0.5 s" in errors[6]
-    assert desk.results()[7] == {"item": "tea", "total": 5.0}
-    assert len({message["tool_call_id"] for message in desk.messages() if message["role"] == "tool"}) == len(wrong)
+    assert stage.results()[7] == {"item": "tea", "total": 5.0}
+    assert len({message["tool_call_id"] for message in stage.messages() if message["role"] == "tool"}) == len(wrong)
 
 
-def test_a_hundred_calls_of_one_reply(desk: Desk) -> None:
-    desk.script(calls(*(call("add", a=number) for number in range(100))), {"reply": "counted"})
+def test_a_hundred_calls_of_one_reply(stage: AgentStage) -> None:
+    stage.script(calls(*(call("add", a=number) for number in range(100))), {"reply": "counted"})
 
-    result = desk.ask(agent(tools=["add"]))
+    result = stage.ask(agent(tools=["add"]))
 
-    assert (result.output, desk.results()) == ("counted", [number + 1 for number in range(100)])
+    assert (result.output, stage.results()) == ("counted", [number + 1 for number in range(100)])
 
 
-def test_a_large_result_is_cut_for_the_model_and_whole_in_the_record(desk: Desk) -> None:
-    desk.script(calls(call("large", megabytes=5)), {"reply": "long"})
+def test_a_large_result_is_cut_for_the_model_and_whole_in_the_record(stage: AgentStage) -> None:
+    stage.script(calls(call("large", megabytes=5)), {"reply": "long"})
 
-    run = desk.start(agent(tools=["large"]))
+    run = stage.start(agent(tools=["large"]))
 
     assert run.result(PATIENCE_S).output == "long"
-    (told,) = desk.results()
+    (told,) = stage.results()
     assert told.endswith(CUT)
     assert len(told) < 20_100
     assert run.record().steps["it/t0"].output == "x" * 5_000_000
 
 
-def test_a_tool_named_by_a_model_that_was_offered_none_is_not_called(desk: Desk) -> None:
-    desk.script(calls(call("price", item="tea"), reply="I would ask for the price"))
+def test_a_tool_named_by_a_model_that_was_offered_none_is_not_called(stage: AgentStage) -> None:
+    stage.script(calls(call("price", item="tea"), reply="I would ask for the price"))
 
-    result = desk.ask(agent(instructions=[("{input}", [])], tools=["price"]))
+    result = stage.ask(agent(instructions=[("{input}", [])], tools=["price"]))
 
     assert (result.output, result.usage.tool_calls) == ("I would ask for the price", 0)
 
@@ -97,13 +97,13 @@ def test_a_tool_named_by_a_model_that_was_offered_none_is_not_called(desk: Desk)
 # Bounds
 
 
-def test_after_the_last_round_of_tools_the_model_is_told_and_asked_once_more_without_them(desk: Desk) -> None:
-    desk.script({"match": "used all 2 rounds", "reply": "at last"}, {"tool_calls": [call("add", a=1)]})
+def test_after_the_last_round_of_tools_the_model_is_told_and_asked_once_more_without_them(stage: AgentStage) -> None:
+    stage.script({"match": "used all 2 rounds", "reply": "at last"}, {"tool_calls": [call("add", a=1)]})
 
-    result = desk.ask(agent(tools=["add"], max_tool_rounds=2))
+    result = stage.ask(agent(tools=["add"], max_tool_rounds=2))
 
     assert (result.output, result.usage.tool_calls) == ("at last", 2)
-    assert [request["body"].get("tool_choice") for request in desk.requests()] == [None, None, "none"]
+    assert [request["body"].get("tool_choice") for request in stage.requests()] == [None, None, "none"]
 
 
 @pytest.mark.parametrize(
@@ -111,34 +111,34 @@ def test_after_the_last_round_of_tools_the_model_is_told_and_asked_once_more_wit
     [("{input}", "1 rounds of tool calls"), ({"objective": "go on", "max_tool_rounds": 1}, "1 rounds of tool calls")],
     ids=["text", "agentic"],
 )
-def test_a_run_whose_model_calls_tools_for_ever_is_exhausted(desk: Desk, instruction: Any, said_of: str) -> None:
-    desk.script({"tool_calls": [call("add", a=1)]})
+def test_a_run_whose_model_calls_tools_for_ever_is_exhausted(stage: AgentStage, instruction: Any, said_of: str) -> None:
+    stage.script({"tool_calls": [call("add", a=1)]})
 
-    result = desk.ask(agent(tools=["add"], max_tool_rounds=1, instructions=[instruction]))
+    result = stage.ask(agent(tools=["add"], max_tool_rounds=1, instructions=[instruction]))
 
-    assert (result.status, result.output, len(desk.requests())) == ("exhausted", None, 2)
+    assert (result.status, result.output, len(stage.requests())) == ("exhausted", None, 2)
     assert result.error is not None
     assert result.error.message == f"agent 'it' gave no answer within its {said_of}"
 
 
-def test_empty_replies_of_an_agentic_step_are_nudged_and_the_last_bound_is_told(desk: Desk) -> None:
-    desk.script(*said("", " \n", "at last"))
+def test_empty_replies_of_an_agentic_step_are_nudged_and_the_last_bound_is_told(stage: AgentStage) -> None:
+    stage.script(*said("", " \n", "at last"))
 
-    result = desk.ask(agent(instructions=[{"objective": "speak", "max_internal_steps": 2}]))
+    result = stage.ask(agent(instructions=[{"objective": "speak", "max_internal_steps": 2}]))
 
-    assert (result.output, len(desk.requests())) == ("at last", 3)
-    assert desk.prompts()[1:] == [
+    assert (result.output, len(stage.requests())) == ("at last", 3)
+    assert stage.prompts()[1:] == [
         "Your reply was empty. Call a tool, or give your final answer.",
         "You have used all 2 steps. Give your final answer now, from what you know, without calling a tool.",
     ]
 
 
-def test_an_agentic_step_that_never_speaks_is_exhausted(desk: Desk) -> None:
-    desk.script({"reply": ""})
+def test_an_agentic_step_that_never_speaks_is_exhausted(stage: AgentStage) -> None:
+    stage.script({"reply": ""})
 
-    result = desk.ask(agent(instructions=[{"objective": "speak", "max_internal_steps": 2}]))
+    result = stage.ask(agent(instructions=[{"objective": "speak", "max_internal_steps": 2}]))
 
-    assert (result.status, len(desk.requests())) == ("exhausted", 3)
+    assert (result.status, len(stage.requests())) == ("exhausted", 3)
     assert result.error is not None
     assert result.error.message == "agent 'it' gave no answer within its 2 steps"
 
@@ -162,8 +162,8 @@ RESULTS = ("tool", "2.0"), ("tool", "3.0")
         ),
     ],
 )  # fmt: skip
-def test_history_modes_show_all_calls_and_results_and_more_with_each(desk: Desk, mode: str, told: list[Any]) -> None:
-    desk.script(
+def test_history_modes_show_all_calls_and_results_and_more_with_each(stage: AgentStage, mode: str, told: list[Any]) -> None:
+    stage.script(
         {"match": "^go$", "reply": "said", "times": 1},
         {"reply": "I look", "tool_calls": [call("add", a=1)], "times": 1},
         {"reply": "", "times": 1},
@@ -171,16 +171,16 @@ def test_history_modes_show_all_calls_and_results_and_more_with_each(desk: Desk,
         {"reply": "done"},
     )
 
-    result = desk.ask(agent(tools=["add"], instructions=[("{input}", []), {"objective": "find", "history_mode": mode}]))
+    result = stage.ask(agent(tools=["add"], instructions=[("{input}", []), {"objective": "find", "history_mode": mode}]))
 
     assert result.output == "done"
-    assert [(message["role"], message.get("content")) for message in desk.messages()[1:]] == told
+    assert [(message["role"], message.get("content")) for message in stage.messages()[1:]] == told
 
 
-def test_an_agentic_step_tells_of_its_rounds(desk: Desk) -> None:
-    desk.script(calls(call("price", item="tea"), call("fail")), {"reply": "2.50"})
+def test_an_agentic_step_tells_of_its_rounds(stage: AgentStage) -> None:
+    stage.script(calls(call("price", item="tea"), call("fail")), {"reply": "2.50"})
 
-    result = desk.ask(agent(tools=["price", "fail"], instructions=[{"objective": "find the price"}]))
+    result = stage.ask(agent(tools=["price", "fail"], instructions=[{"objective": "find the price"}]))
 
     told = result.agentic
     assert told is not None
@@ -194,10 +194,10 @@ def test_an_agentic_step_tells_of_its_rounds(desk: Desk) -> None:
     assert first["tool_calls"][0] == {"name": "price", "args": {"item": "tea"}, "result": {"item": "tea", "total": 2.5}}
 
 
-def test_an_objective_that_was_answered_only_when_asked_to_end_was_not_achieved(desk: Desk) -> None:
-    desk.script({"match": "used all", "reply": "a guess"}, {"tool_calls": [call("add", a=1)]})
+def test_an_objective_that_was_answered_only_when_asked_to_end_was_not_achieved(stage: AgentStage) -> None:
+    stage.script({"match": "used all", "reply": "a guess"}, {"tool_calls": [call("add", a=1)]})
 
-    told = desk.ask(agent(tools=["add"], instructions=[{"objective": "find", "max_tool_rounds": 1}])).agentic
+    told = stage.ask(agent(tools=["add"], instructions=[{"objective": "find", "max_tool_rounds": 1}])).agentic
 
     assert told is not None
     assert (told["max_steps_reached"], told["objective_achieved"]) == (True, False)
@@ -214,26 +214,26 @@ def spoken(**fields: Any) -> Any:
     return agent(dialect="json", tools=["price", "add", "fail"], **fields)
 
 
-def test_calls_in_json_go_on_until_a_reply_has_none(desk: Desk) -> None:
-    desk.script(*said(asked("price", item="tea"), asked("add", "now", a=2.5), {"response": "3.50", "mcp": None}))
+def test_calls_in_json_go_on_until_a_reply_has_none(stage: AgentStage) -> None:
+    stage.script(*said(asked("price", item="tea"), asked("add", "now", a=2.5), {"response": "3.50", "mcp": None}))
 
-    result = desk.ask(spoken())
+    result = stage.ask(spoken())
 
     assert result.output == "3.50"
-    told = [(message["role"], message["content"]) for message in desk.messages()[1:]]
+    told = [(message["role"], message["content"]) for message in stage.messages()[1:]]
     assert told[2] == ("user", 'one moment\n\nTool result: {"item":"tea","total":2.5}')
     assert told[4] == ("user", "one moment\n\nTool result: 3.5")
-    assert "tools" not in desk.requests()[0]["body"]
-    assert '- price: What so many of a thing cost. params: {"' in desk.messages()[0]["content"]
+    assert "tools" not in stage.requests()[0]["body"]
+    assert '- price: What so many of a thing cost. params: {"' in stage.messages()[0]["content"]
 
 
-def test_a_list_of_calls_in_json_is_answered_in_order(desk: Desk) -> None:
+def test_a_list_of_calls_in_json_is_answered_in_order(stage: AgentStage) -> None:
     several = {"response": "both", "mcp": [asked("price", item="tea")["mcp"], asked("add", a=1)["mcp"], asked("pay")["mcp"], "what?"]}
-    desk.script(*said(several, "done"))
+    stage.script(*said(several, "done"))
 
-    assert desk.ask(spoken()).output == "done"
+    assert stage.ask(spoken()).output == "done"
 
-    lines = desk.prompts()[-1].split("\n\n")
+    lines = stage.prompts()[-1].split("\n\n")
     assert lines[:3] == ["both", 'Tool result (price): {"item":"tea","total":2.5}', "Tool result (add): 2.0"]
     assert lines[3] == "Tool error (pay): Tool function 'pay' is not available. There are 'add', 'fail', 'price'."
     assert lines[4].startswith("Tool error (unknown_function): A call is an object")
@@ -248,54 +248,54 @@ def test_a_list_of_calls_in_json_is_answered_in_order(desk: Desk) -> None:
     ],
     ids=["fenced, with commas", "among words", "other quotes"],
 )
-def test_json_that_is_almost_json_is_mended(desk: Desk, reply: str) -> None:
-    desk.script(*said(reply, "done"))
+def test_json_that_is_almost_json_is_mended(stage: AgentStage, reply: str) -> None:
+    stage.script(*said(reply, "done"))
 
-    assert desk.ask(spoken()).output == "done"
-    assert desk.prompts()[-1] == "look\n\nTool result: 2.0"
-
-
-def test_a_tool_error_is_told_and_the_model_may_try_another_way(desk: Desk) -> None:
-    desk.script(*said(asked("fail"), asked("add", a=1), "2"))
-
-    assert desk.ask(spoken()).output == "2"
-    assert desk.prompts()[1] == "one moment\n\nTool error: fleet_tools:fail raised RuntimeError: no luck"
+    assert stage.ask(spoken()).output == "done"
+    assert stage.prompts()[-1] == "look\n\nTool result: 2.0"
 
 
-def test_a_tool_asked_for_by_intent_has_no_workflow_and_says_so(desk: Desk) -> None:
-    desk.script(*said({"tool": "price", "intent": "find out", "context": "tea"}, "done"))
+def test_a_tool_error_is_told_and_the_model_may_try_another_way(stage: AgentStage) -> None:
+    stage.script(*said(asked("fail"), asked("add", a=1), "2"))
 
-    assert desk.ask(spoken()).output == "done"
-    assert "Tool error: This tool has no workflow of its own" in desk.prompts()[1]
-
-
-def test_a_json_reply_without_response_is_the_answer_as_it_is(desk: Desk) -> None:
-    desk.script(*said({"price": 3}))
-
-    assert desk.ask(spoken()).output == {"price": 3}
+    assert stage.ask(spoken()).output == "2"
+    assert stage.prompts()[1] == "one moment\n\nTool error: fleet_tools:fail raised RuntimeError: no luck"
 
 
-def test_native_calls_and_calls_in_json_may_be_mixed(desk: Desk) -> None:
-    desk.script({"reply": asked("add", a=1), "tool_calls": [call("price", item="tea")], "times": 1}, {"reply": "done"})
+def test_a_tool_asked_for_by_intent_has_no_workflow_and_says_so(stage: AgentStage) -> None:
+    stage.script(*said({"tool": "price", "intent": "find out", "context": "tea"}, "done"))
 
-    assert desk.ask(agent(tools=["price", "add"])).output == "done"
-    assert [message["role"] for message in desk.messages()] == ["user", "assistant", "tool", "user"]
-    assert desk.prompts()[-1] == "one moment\n\nTool result: 2.0"
-
-
-def test_to_an_agent_that_calls_natively_json_is_an_answer_like_any_other(desk: Desk) -> None:
-    desk.script(*said({"response": "x", "more": 1}))
-
-    assert desk.ask(agent(tools=["add"])).output == '{"response": "x", "more": 1}'
+    assert stage.ask(spoken()).output == "done"
+    assert "Tool error: This tool has no workflow of its own" in stage.prompts()[1]
 
 
-def test_response_mode_streaming_gives_the_reply_and_the_result_without_asking_again(desk: Desk) -> None:
+def test_a_json_reply_without_response_is_the_answer_as_it_is(stage: AgentStage) -> None:
+    stage.script(*said({"price": 3}))
+
+    assert stage.ask(spoken()).output == {"price": 3}
+
+
+def test_native_calls_and_calls_in_json_may_be_mixed(stage: AgentStage) -> None:
+    stage.script({"reply": asked("add", a=1), "tool_calls": [call("price", item="tea")], "times": 1}, {"reply": "done"})
+
+    assert stage.ask(agent(tools=["price", "add"])).output == "done"
+    assert [message["role"] for message in stage.messages()] == ["user", "assistant", "tool", "user"]
+    assert stage.prompts()[-1] == "one moment\n\nTool result: 2.0"
+
+
+def test_to_an_agent_that_calls_natively_json_is_an_answer_like_any_other(stage: AgentStage) -> None:
+    stage.script(*said({"response": "x", "more": 1}))
+
+    assert stage.ask(agent(tools=["add"])).output == '{"response": "x", "more": 1}'
+
+
+def test_response_mode_streaming_gives_the_reply_and_the_result_without_asking_again(stage: AgentStage) -> None:
     several = {"response": "Here it is.", "mcp": [asked("add", a=1)["mcp"], asked("fail")["mcp"]]}
-    desk.script(*said(several))
+    stage.script(*said(several))
 
-    result = desk.ask(spoken(response_mode="streaming"))
+    result = stage.ask(spoken(response_mode="streaming"))
 
-    assert len(desk.requests()) == 1
+    assert len(stage.requests()) == 1
     assert result.output == (
         "Here it is.\n\n[Tool executed successfully]\n\n2.0\n\nTool error: fleet_tools:fail raised RuntimeError: no luck"
     )
@@ -304,13 +304,13 @@ def test_response_mode_streaming_gives_the_reply_and_the_result_without_asking_a
 @pytest.mark.parametrize(
     ("last", "status"), [("enough", "succeeded"), (asked("add", response="", a=1), "exhausted")], ids=["answer", "none"]
 )
-def test_calls_in_json_have_the_same_bound(desk: Desk, last: Any, status: str) -> None:
-    desk.script({"match": "used all 2 rounds", "reply": last}, {"reply": asked("add", a=1)})
+def test_calls_in_json_have_the_same_bound(stage: AgentStage, last: Any, status: str) -> None:
+    stage.script({"match": "used all 2 rounds", "reply": last}, {"reply": asked("add", a=1)})
 
-    result = desk.ask(spoken(max_tool_rounds=2))
+    result = stage.ask(spoken(max_tool_rounds=2))
 
-    assert (result.status, result.usage.tool_calls, len(desk.requests())) == (status, 2, 3)
-    assert "To call a tool" not in json.dumps(desk.messages()), "tools are not offered any more"
+    assert (result.status, result.usage.tool_calls, len(stage.requests())) == (status, 2, 3)
+    assert "To call a tool" not in json.dumps(stage.messages()), "tools are not offered any more"
 
 
 # Structured output
@@ -320,59 +320,59 @@ SHAPES: list[Json] = [{"schema": PERSON}, {"class": "agent_tools:Person"}]
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=["schema", "class"])
-def test_structured_output_is_asked_for_and_parsed(desk: Desk, shape: Json) -> None:
-    desk.script(*said('Here:\n```json\n{"name": "Ann", "age": 3}\n```'))
+def test_structured_output_is_asked_for_and_parsed(stage: AgentStage, shape: Json) -> None:
+    stage.script(*said('Here:\n```json\n{"name": "Ann", "age": 3}\n```'))
 
-    assert desk.ask(agent(output=shape)).output == {"name": "Ann", "age": 3}
-    assert "age" in json.dumps(desk.requests()[0]["body"]["response_format"])
+    assert stage.ask(agent(output=shape)).output == {"name": "Ann", "age": 3}
+    assert "age" in json.dumps(stage.requests()[0]["body"]["response_format"])
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=["schema", "class"])
-def test_the_model_is_shown_what_the_validator_says_until_it_is_right(desk: Desk, shape: Json) -> None:
-    desk.script(*said("Ann, 3", {"name": "Ann", "age": -3}, {"name": "Ann", "age": 3}))
+def test_the_model_is_shown_what_the_validator_says_until_it_is_right(stage: AgentStage, shape: Json) -> None:
+    stage.script(*said("Ann, 3", {"name": "Ann", "age": -3}, {"name": "Ann", "age": 3}))
 
-    result = desk.ask(agent(output=shape))
+    result = stage.ask(agent(output=shape))
 
     assert (result.output, result.usage.model_calls) == ({"name": "Ann", "age": 3}, 3)
-    assert "Your reply cannot be used: the reply is not JSON" in desk.prompts()[1]
-    assert "Your reply cannot be used: age: " in desk.prompts()[2]
-    assert desk.messages()[-2] == {"role": "assistant", "content": '{"name": "Ann", "age": -3}'}
+    assert "Your reply cannot be used: the reply is not JSON" in stage.prompts()[1]
+    assert "Your reply cannot be used: age: " in stage.prompts()[2]
+    assert stage.messages()[-2] == {"role": "assistant", "content": '{"name": "Ann", "age": -3}'}
 
 
-def test_after_its_trials_a_reply_that_is_still_wrong_fails_the_run(desk: Desk) -> None:
-    desk.script({"reply": "Ann"})
+def test_after_its_trials_a_reply_that_is_still_wrong_fails_the_run(stage: AgentStage) -> None:
+    stage.script({"reply": "Ann"})
 
-    result = desk.ask(agent(output={**SHAPES[0], "trials": 1}))
+    result = stage.ask(agent(output={**SHAPES[0], "trials": 1}))
 
-    assert (result.status, result.output, len(desk.requests())) == ("failed", None, 2)
+    assert (result.status, result.output, len(stage.requests())) == ("failed", None, 2)
     assert result.error is not None
     assert result.error.code == "bad_reply"
     assert "after 1 corrections: the reply is not JSON" in result.error.message
 
 
-def test_a_schema_that_is_none_is_told_before_a_model_is_asked(desk: Desk) -> None:
-    result = desk.ask(agent(output={"schema": {"type": "objct"}}))
+def test_a_schema_that_is_none_is_told_before_a_model_is_asked(stage: AgentStage) -> None:
+    result = stage.ask(agent(output={"schema": {"type": "objct"}}))
 
-    assert desk.requests() == []
+    assert stage.requests() == []
     assert result.error is not None
     assert result.error.message == "'output.schema' of agent 'it' is not a JSON schema: 'objct' is not valid under any of the given schemas"
 
 
-def test_an_agent_with_tools_is_told_the_schema_and_corrected_even_when_its_rounds_are_over(desk: Desk) -> None:
-    desk.script(
+def test_an_agent_with_tools_is_told_the_schema_and_corrected_even_when_its_rounds_are_over(stage: AgentStage) -> None:
+    stage.script(
         {"match": "used all", "reply": "Ann"},
         {"match": "cannot be used", "reply": {"name": "Ann"}},
         {"tool_calls": [call("add", a=1)]},
     )
 
-    result = desk.ask(agent(tools=["add"], max_tool_rounds=1, output=SHAPES[0]))
+    result = stage.ask(agent(tools=["add"], max_tool_rounds=1, output=SHAPES[0]))
 
     assert result.output == {"name": "Ann"}, result.error
-    assert "fits this JSON schema" in desk.messages(0)[0]["content"]
-    assert [request["body"].get("tool_choice") for request in desk.requests()] == [None, "none", "none"]
+    assert "fits this JSON schema" in stage.messages(0)[0]["content"]
+    assert [request["body"].get("tool_choice") for request in stage.requests()] == [None, "none", "none"]
 
 
-def test_an_agent_that_calls_tools_in_json_may_answer_in_its_response(desk: Desk) -> None:
-    desk.script(*said(asked("add", a=1), {"response": {"name": "Ann"}, "mcp": None}))
+def test_an_agent_that_calls_tools_in_json_may_answer_in_its_response(stage: AgentStage) -> None:
+    stage.script(*said(asked("add", a=1), {"response": {"name": "Ann"}, "mcp": None}))
 
-    assert desk.ask(spoken(output=SHAPES[0])).output == {"name": "Ann"}
+    assert stage.ask(spoken(output=SHAPES[0])).output == {"name": "Ann"}

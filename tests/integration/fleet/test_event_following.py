@@ -17,7 +17,7 @@ from cantata.client.client import Client, EmbeddedClient
 from cantata.models.events import ReplyDelta, RunEvent
 from cantata.state.redis.connection import connect
 from cantata.state.runs import event_log
-from tests.integration.fleet.agent_stage import PATIENCE_S, Desk, agent
+from tests.integration.fleet.agent_stage import PATIENCE_S, AgentStage, agent
 from tests.waiting import until
 
 FOLLOWERS = 10
@@ -55,9 +55,9 @@ class Follower:
 
 
 @pytest.mark.slow("two hundred connections are lost, one by one")
-def test_events_have_no_gap_and_no_repeat_over_200_lost_connections(desk: Desk) -> None:
-    desk.script({"reply": " ".join(WORDS), "chunk_delay_s": PIECE_S})
-    client = desk.client(agent(instructions=["{input}"], stream=True))
+def test_events_have_no_gap_and_no_repeat_over_200_lost_connections(stage: AgentStage) -> None:
+    stage.script({"reply": " ".join(WORDS), "chunk_delay_s": PIECE_S})
+    client = stage.client(agent(instructions=["{input}"], stream=True))
     nodes = [
         {"node_id": "say", "kind": "agent", "name": "it", "input": {"text": "go"}, "next_node": "gate"},
         {"node_id": "gate", "kind": "wait"},

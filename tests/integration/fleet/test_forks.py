@@ -17,7 +17,7 @@ from cantata.errors import ConfigError, UnknownRunError
 from cantata.models.definitions import Router, Team
 from cantata.models.values import JsonValue
 from cantata.testing import ScriptedModels
-from tests.integration.fleet.agent_stage import Desk, agent, call
+from tests.integration.fleet.agent_stage import AgentStage, agent, call
 
 PATIENCE_S = 40.0
 
@@ -91,22 +91,22 @@ def test_a_retry_asks_only_for_what_failed(client: EmbeddedClient, models: Scrip
         client.retry(retried.run_id)
 
 
-def test_finished_rounds_of_an_agent_with_tools_stand(desk: Desk) -> None:
-    desk.script(
+def test_finished_rounds_of_an_agent_with_tools_stand(stage: AgentStage) -> None:
+    stage.script(
         {"after_tools": 0, "tool_calls": [call("price", item="tea")]}, {"after_tools": 1, "status": 400, "times": 1}, {"reply": "It is 3."},
     )  # fmt: skip
-    client = desk.client(agent(tools=["price"]))
+    client = stage.client(agent(tools=["price"]))
     source = client.submit_turn("What is tea?", agent="it")
     assert source.result(PATIENCE_S).status == "failed"
 
     retried = client.retry(source.run_id)
 
     assert finished(retried).output == "It is 3."
-    assert len(desk.requests()) == 3
-    assert [message["role"] for message in desk.messages()] == ["user", "assistant", "tool"]
+    assert len(stage.requests()) == 3
+    assert [message["role"] for message in stage.messages()] == ["user", "assistant", "tool"]
     anew = client.fork(retried.run_id, "it", changes={"input": "What is it?"})
     finished(anew)
-    assert desk.requests()[3]["text"] == "What is it?"
+    assert stage.requests()[3]["text"] == "What is it?"
 
 
 def test_a_member_of_a_pipeline_is_asked_again_alone(

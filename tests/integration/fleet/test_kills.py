@@ -13,7 +13,7 @@ import pytest
 
 from cantata.client.client import Client, EmbeddedClient
 from cantata.testing import ScriptedModels
-from tests.integration.fleet.agent_stage import Desk, agent, call
+from tests.integration.fleet.agent_stage import AgentStage, agent, call
 from tests.integration.fleet.conftest import Journal, ask, definitions, tool
 from tests.waiting import until
 
@@ -29,10 +29,10 @@ def victim(tmp_path_factory: pytest.TempPathFactory, models: ScriptedModels) -> 
 
 
 @pytest.fixture
-def hurt(victim: EmbeddedClient, models: ScriptedModels) -> Iterator[Desk]:
+def hurt(victim: EmbeddedClient, models: ScriptedModels) -> Iterator[AgentStage]:
     """Where agents are asked on that stack."""
-    with Desk(victim.redis_url, models) as desk:
-        yield desk
+    with AgentStage(victim.redis_url, models) as stage:
+        yield stage
 
 
 def pid_of(client: EmbeddedClient, name: str) -> int:
@@ -153,7 +153,7 @@ def test_a_killed_agents_worker_delays_its_turn_and_asks_no_finished_one_again(v
 
 
 @pytest.mark.slow("a worker is killed, and its leases must run out")
-def test_a_killed_agents_worker_asks_for_no_reply_of_its_model_again_that_was_recorded(hurt: Desk) -> None:
+def test_a_killed_agents_worker_asks_for_no_reply_of_its_model_again_that_was_recorded(hurt: AgentStage) -> None:
     hurt.script(
         {"after_tools": 0, "tool_calls": [call("add", a=1), call("add", a=2)]},
         {"after_tools": 2, "delay_s": 30, "times": 1},
@@ -172,7 +172,7 @@ def test_a_killed_agents_worker_asks_for_no_reply_of_its_model_again_that_was_re
 
 
 @pytest.mark.slow("a worker is killed, and its leases must run out")
-def test_a_tools_child_killed_while_it_does_what_a_model_asked_for_lets_no_model_be_asked_again(hurt: Desk, journal: Journal) -> None:
+def test_a_tools_child_killed_while_it_does_what_a_model_asked_for_lets_no_model_be_asked_again(hurt: AgentStage, journal: Journal) -> None:
     slow = call("slow", journal=str(journal.path), mark="x", seconds=4.0)
     hurt.script({"after_tools": 0, "tool_calls": [slow, call("add", a=1)]}, {"reply": "done"})
     run = hurt.start(agent(tools=["slow", "add"]))

@@ -19,7 +19,7 @@ from cantata.models.definitions import Agent, Budget, Budgets, Limits, Quota, Ra
 from cantata.models.events import RateLimited, RunEvent
 from cantata.models.wire import RunResult
 from cantata.testing import ScriptedModels
-from tests.integration.fleet.agent_stage import PATIENCE_S, Desk, Json, agent
+from tests.integration.fleet.agent_stage import PATIENCE_S, AgentStage, Json, agent
 from tests.integration.fleet.conftest import definitions
 from tests.waiting import at_best, until
 
@@ -80,9 +80,9 @@ def so_far(run: Run) -> list[RunEvent]:
     return list(run.log(timeout_s=0.01))
 
 
-def warm(desk: Desk, model: str) -> None:
+def warm(stage: AgentStage, model: str) -> None:
     """Have both workers ask a model, so that they have loaded what they need."""
-    unlimited = desk.client(asks(model))
+    unlimited = stage.client(asks(model))
     seen: set[str | None] = set()
     while len(seen) < 2:
         runs = submit(unlimited, 4)
@@ -98,17 +98,17 @@ def workers(runs: Sequence[Run]) -> set[str | None]:
 # Rates
 
 
-def test_a_limit_of_concurrency_holds_across_workers_and_wastes_little(desk: Desk, model: str) -> None:
-    desk.script({"delay_s": HOLD_S})
-    warm(desk, model)
-    client, most_s = desk.client(asks(model), limits=Limits(models={model: Rates(concurrency=2)})), 20 / 2 * HOLD_S + BUSY_S
+def test_a_limit_of_concurrency_holds_across_workers_and_wastes_little(stage: AgentStage, model: str) -> None:
+    stage.script({"delay_s": HOLD_S})
+    warm(stage, model)
+    client, most_s = stage.client(asks(model), limits=Limits(models={model: Rates(concurrency=2)})), 20 / 2 * HOLD_S + BUSY_S
 
     def took_s() -> float:
         """How long 20 calls took; for ever, if one worker made all, or if they came to look instead of being told."""
-        before = len(desk.requests())
+        before = len(stage.requests())
         runs = submit(client, 20)
         results(runs)
-        requests = desk.requests()[before:]
+        requests = stage.requests()[before:]
         assert (len(requests), peak(requests)) == (20, 2)
         is_fair = len(workers(runs)) == 2 and sum(len(waits(run)) for run in runs) <= 2 * 20
         return max(request["until"] for request in requests) - min(request["at"] for request in requests) if is_fair else math.inf
@@ -116,14 +116,14 @@ def test_a_limit_of_concurrency_holds_across_workers_and_wastes_little(desk: Des
     assert at_best(took_s, most_s) <= most_s
 
 
-def test_runs_that_are_cancelled_while_they_wait_keep_nobody_else_waiting(desk: Desk, model: str) -> None:
-    client = desk.client(asks(model), limits=Limits(models={model: Rates(concurrency=1)}))
+def test_runs_that_are_cancelled_while_they_wait_keep_nobody_else_waiting(stage: AgentStage, model: str) -> None:
+    client = stage.client(asks(model), limits=Limits(models={model: Rates(concurrency=1)}))
 
     def took_s() -> float:
-        desk.script({"delay_s": 30})
+        stage.script({"delay_s": 30})
         runs = submit(client, 10)
         until(lambda: sum(bool(waits(run)) for run in runs) >= 8, "most of them waiting", PATIENCE_S)
-        desk.script({"delay_s": HOLD_S})
+        stage.script({"delay_s": HOLD_S})
         for run in runs:
             run.cancel()
         since = time.monotonic()
@@ -133,8 +133,8 @@ def test_runs_that_are_cancelled_while_they_wait_keep_nobody_else_waiting(desk: 
     assert at_best(took_s, HOLD_S + BUSY_S) <= HOLD_S + BUSY_S
 
 
-def test_what_is_past_the_calls_of_a_minute_waits_without_a_slot(desk: Desk, client: EmbeddedClient, model: str) -> None:
-    went = desk.client(asks(model), limits=Limits(models={model: Rates(rpm=3, concurrency=3)}))
+def test_what_is_past_the_calls_of_a_minute_waits_without_a_slot(stage: AgentStage, client: EmbeddedClient, model: str) -> None:
+    went = stage.client(asks(model), limits=Limits(models={model: Rates(rpm=3, concurrency=3)}))
 
     results(submit(went, 3))
     late = went.submit_turn("late", agent="it")
@@ -146,12 +146,12 @@ def test_what_is_past_the_calls_of_a_minute_waits_without_a_slot(desk: Desk, cli
     assert client.redis.scard(f"cantata:{{limits}}:model:{model}:slots") == 0
 
     assert late.cancel() == "cancelled"
-    assert len(desk.prompts()) == 3
+    assert len(stage.prompts()) == 3
 
 
-def test_a_provider_that_asks_for_a_pause_is_left_alone_by_all_workers(desk: Desk, client: EmbeddedClient, model: str) -> None:
-    desk.script({"status": 429, "headers": {"Retry-After": str(PAUSE_S)}, "times": 1})
-    asking = desk.client(asks(model, retries=1))
+def test_a_provider_that_asks_for_a_pause_is_left_alone_by_all_workers(stage: AgentStage, client: EmbeddedClient, model: str) -> None:
+    stage.script({"status": 429, "headers": {"Retry-After": str(PAUSE_S)}, "times": 1})
+    asking = stage.client(asks(model, retries=1))
 
     first = asking.submit_turn("first", agent="it", timeout_s=2 * PAUSE_S)
     until(lambda: any(event.type == "retry" for event in so_far(first)), "the pause", PATIENCE_S)
@@ -162,31 +162,31 @@ def test_a_provider_that_asks_for_a_pause_is_left_alone_by_all_workers(desk: Des
     client.skip(60)
     results([first, *others])
 
-    assert min(request["at"] for request in desk.requests()[1:]) >= over_at
+    assert min(request["at"] for request in stage.requests()[1:]) >= over_at
     assert {reason_of(waits(run)[0]) for run in others} == {"the model's provider asked for a pause"}
     assert len(workers(others)) == 2
 
 
 @pytest.mark.slow("calls wait for a window of a limit")
-def test_the_calls_of_a_tenant_are_limited_and_those_of_others_are_not(desk: Desk, model: str) -> None:
-    desk.script({"delay_s": 2.0})
-    client = desk.client(asks(model), limits=Limits(tenants={"small": Rates(concurrency=1)}))
+def test_the_calls_of_a_tenant_are_limited_and_those_of_others_are_not(stage: AgentStage, model: str) -> None:
+    stage.script({"delay_s": 2.0})
+    client = stage.client(asks(model), limits=Limits(tenants={"small": Rates(concurrency=1)}))
 
     small = submit(client, 3, labels={"tenant": "small"})
     others = [client.submit_turn("other", agent="it", labels=labels) for labels in ({"tenant": "large"}, {}) for _ in range(3)]
     results([*small, *others])
 
-    theirs = [request for request in desk.requests() if request["text"].startswith("turn")]
+    theirs = [request for request in stage.requests() if request["text"].startswith("turn")]
     assert peak(theirs) == 1
     assert 1 <= sum(bool(waits(run)) for run in small) <= 2
     assert not any(waits(run) for run in others)
 
 
-def test_a_run_without_limits_never_waits(desk: Desk, client: EmbeddedClient, model: str) -> None:
-    desk.script({"delay_s": 60.0})
+def test_a_run_without_limits_never_waits(stage: AgentStage, client: EmbeddedClient, model: str) -> None:
+    stage.script({"delay_s": 60.0})
 
-    runs = submit(desk.client(asks(model)), 20)
-    until(lambda: len(desk.requests()) == 20, "all calls at once")
+    runs = submit(stage.client(asks(model)), 20)
+    until(lambda: len(stage.requests()) == 20, "all calls at once")
     for run in runs:
         run.cancel()
 
@@ -194,9 +194,9 @@ def test_a_run_without_limits_never_waits(desk: Desk, client: EmbeddedClient, mo
     assert list(client.redis.scan_iter(f"cantata:{{limits}}:model:{model}:*", count=10_000)) == [], "nothing is counted for it"
 
 
-def test_a_tenant_past_its_quota_of_runs_is_refused_and_finds_what_it_submitted(desk: Desk, model: str) -> None:
-    desk.script({"delay_s": 30})
-    client = desk.client(asks(model), limits=Limits(quotas={"full": Quota(open_runs=1)}))
+def test_a_tenant_past_its_quota_of_runs_is_refused_and_finds_what_it_submitted(stage: AgentStage, model: str) -> None:
+    stage.script({"delay_s": 30})
+    client = stage.client(asks(model), limits=Limits(quotas={"full": Quota(open_runs=1)}))
     full = {"tenant": "full"}
 
     first = client.submit_turn("first", agent="it", labels=full, idempotency_key="one")
@@ -216,15 +216,15 @@ TEXTS = ["first {input}", "second {input}", "third {input}", "fourth {input}"]
 
 
 @pytest.mark.parametrize(("unit", "limit"), [("tokens", 250), ("usd", 0.00012)])
-def test_a_run_that_has_spent_its_budget_ends_exhausted_and_says_what_it_spent(desk: Desk, unit: str, limit: float) -> None:
-    desk.script({"reply": FIFTY})
+def test_a_run_that_has_spent_its_budget_ends_exhausted_and_says_what_it_spent(stage: AgentStage, unit: str, limit: float) -> None:
+    stage.script({"reply": FIFTY})
     budget = Budget.model_validate({unit: limit})
 
-    result = desk.ask(asks(PRICED, instructions=TEXTS), limits=Limits(budgets=Budgets(run=budget)))
+    result = stage.ask(asks(PRICED, instructions=TEXTS), limits=Limits(budgets=Budgets(run=budget)))
 
     used = result.usage
     spent = f"${used.cost_usd:.6f}" if unit == "usd" else f"{used.input_tokens + used.output_tokens} tokens"
-    asked = [each for each in desk.requests() if each["body"]["model"] in PRICED]  # what was just cancelled elsewhere may still come
+    asked = [each for each in stage.requests() if each["body"]["model"] in PRICED]  # what was just cancelled elsewhere may still come
     assert (result.status, result.output, len(asked)) == ("exhausted", None, 2)
     assert result.error is not None
     assert (result.error.code, result.error.step) == ("budget", "it/@3")
@@ -232,29 +232,29 @@ def test_a_run_that_has_spent_its_budget_ends_exhausted_and_says_what_it_spent(d
     assert f" of limits.budgets.run.{unit} are spent, and this call may take " in result.error.message
 
 
-def test_a_budget_that_is_spent_within_a_broadcast_ends_the_run(desk: Desk) -> None:
-    desk.script({"match": "^a ", "reply": FIFTY, "delay_s": 0.5}, {"reply": FIFTY, "delay_s": 0.1})
+def test_a_budget_that_is_spent_within_a_broadcast_ends_the_run(stage: AgentStage) -> None:
+    stage.script({"match": "^a ", "reply": FIFTY, "delay_s": 0.5}, {"reply": FIFTY, "delay_s": 0.1})
     agents = {name: asks(PRICED, instructions=[f"{name} {text}" for text in TEXTS]) for name in ("a", "b", "c")}
     teams = {"all": Team(mode="broadcast", agents=list(agents))}
 
-    client = desk.client(asks(PRICED), agents=agents, teams=teams, limits=Limits(budgets=Budgets(run=Budget(tokens=600))))
+    client = stage.client(asks(PRICED), agents=agents, teams=teams, limits=Limits(budgets=Budgets(run=Budget(tokens=600))))
     result = client.submit_turn("go", team="all").result(PATIENCE_S)
 
     until(lambda: not any(lease.startswith(result.run_id) for lease in client.ledger.leases.names()), "the end of what was under way")
-    calls = len(desk.prompts())
+    calls = len(stage.prompts())
     assert 3 <= calls < 12
     assert (result.status, result.output) == ("exhausted", None)
     assert result.error is not None
     spent = int(result.error.message.split(" tokens of the 600 tokens of limits.budgets.run.tokens are spent")[0])
     assert result.usage.input_tokens + result.usage.output_tokens <= spent <= 600, "a call that ended together with the run is spent, too"
     time.sleep(0.5)
-    assert len(desk.prompts()) == calls, "nothing is asked for afterwards"
+    assert len(stage.prompts()) == calls, "nothing is asked for afterwards"
 
 
 @pytest.mark.parametrize("on_error", ["skip", "three"])
-def test_a_spent_budget_is_no_error_to_go_on_from(desk: Desk, on_error: str) -> None:
-    desk.script({"reply": FIFTY})
-    client = desk.client(asks(PRICED), limits=Limits(budgets=Budgets(run=Budget(tokens=200))))
+def test_a_spent_budget_is_no_error_to_go_on_from(stage: AgentStage, on_error: str) -> None:
+    stage.script({"reply": FIFTY})
+    client = stage.client(asks(PRICED), limits=Limits(budgets=Budgets(run=Budget(tokens=200))))
     nodes = [
         {"node_id": "one", "kind": "agent", "name": "it", "input": {"text": "one"}, "next_node": "two"},
         {"node_id": "two", "kind": "agent", "name": "it", "input_map": {"text": "one"}, "on_error": on_error, "next_node": "four"},
@@ -265,7 +265,7 @@ def test_a_spent_budget_is_no_error_to_go_on_from(desk: Desk, on_error: str) -> 
     response = client.submit_chain({"nodes": nodes, "entry_node": "one"}).result(PATIENCE_S)
 
     assert (response.status, response.success, response.failed) == ("exhausted", False, ["two"])
-    assert (response.outputs, len(desk.prompts())) == ({"one": FIFTY, "two": None}, 1)
+    assert (response.outputs, len(stage.prompts())) == ({"one": FIFTY, "two": None}, 1)
 
 
 # Death
@@ -280,14 +280,14 @@ def victim(tmp_path_factory: pytest.TempPathFactory, models: ScriptedModels) -> 
 
 @pytest.mark.slow("a worker is killed, and its leases must run out")
 def test_a_killed_worker_gives_back_its_slot(victim: EmbeddedClient, models: ScriptedModels, model: str) -> None:
-    with Desk(victim.redis_url, models) as desk:
-        desk.script({"match": "held", "delay_s": 30, "times": 1})
-        client = desk.client(asks(model), limits=Limits(models={model: Rates(concurrency=1)}))
+    with AgentStage(victim.redis_url, models) as stage:
+        stage.script({"match": "held", "delay_s": 30, "times": 1})
+        client = stage.client(asks(model), limits=Limits(models={model: Rates(concurrency=1)}))
         held = client.submit_turn("held", agent="it")
 
         def asked() -> list[Json]:
             """The requests of this test: one of a test before may come late."""
-            return [request for request in desk.requests() if f"openai/{request['model']}" == model]
+            return [request for request in stage.requests() if f"openai/{request['model']}" == model]
 
         until(asked, "the call", PATIENCE_S)
         other = client.submit_turn("other", agent="it")

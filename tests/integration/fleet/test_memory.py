@@ -18,7 +18,7 @@ from cantata.models.definitions import Agent, Tool
 from cantata.models.wire import RunResult
 from cantata.testing import ScriptedModels
 from tests.integration.fleet import memory_tools
-from tests.integration.fleet.agent_stage import PATIENCE_S, Desk, agent, call
+from tests.integration.fleet.agent_stage import PATIENCE_S, AgentStage, agent, call
 from tests.waiting import until
 
 TOOLS = {name: Tool(function=f"memory_tools:{name}") for name in ("note", "prefer", "recall", "trespass", "crowd")}
@@ -34,14 +34,14 @@ def bank(client: EmbeddedClient, monkeypatch: pytest.MonkeyPatch) -> Iterator[Me
             bank.of(tenant=tenant).clear_memories()
 
 
-def ask(desk: Desk, it: Agent, text: str = "go", *, tenant: str | None = None, session: str | None = None, **more: Any) -> RunResult:
+def ask(stage: AgentStage, it: Agent, text: str = "go", *, tenant: str | None = None, session: str | None = None, **more: Any) -> RunResult:
     labels = {} if tenant is None else {"tenant": tenant}
-    run = desk.client(it, tools=TOOLS, **more).submit_turn(text, agent="it", session=session, labels=labels)
+    run = stage.client(it, tools=TOOLS, **more).submit_turn(text, agent="it", session=session, labels=labels)
     return run.result(PATIENCE_S)
 
 
-def run_tool(desk: Desk, name: str, tenant: str | None = None, **arguments: Any) -> Any:
-    client = desk.client(agent(), tools=TOOLS)
+def run_tool(stage: AgentStage, name: str, tenant: str | None = None, **arguments: Any) -> Any:
+    client = stage.client(agent(), tools=TOOLS)
     request = {"nodes": [{"node_id": "it", "kind": "tool", "name": name, "input": arguments}], "entry_node": "it"}
     return client.submit_chain(request, labels={} if tenant is None else {"tenant": tenant}).result(PATIENCE_S)
 
@@ -49,11 +49,11 @@ def run_tool(desk: Desk, name: str, tenant: str | None = None, **arguments: Any)
 # Python
 
 
-def test_a_bank_finds_its_redis_as_a_client_does(bank: MemoryBank, client: EmbeddedClient, desk: Desk) -> None:
+def test_a_bank_finds_its_redis_as_a_client_does(bank: MemoryBank, client: EmbeddedClient, stage: AgentStage) -> None:
     bank.store_memory("a", 1)
 
     assert client.memory.retrieve_memory("a") == 1
-    assert desk.client(agent()).memory.of(tenant="ann").retrieve_memory("a") is None
+    assert stage.client(agent()).memory.of(tenant="ann").retrieve_memory("a") is None
     assert MemoryBank(client.redis_url, tenant="ann").tenant == "ann"
 
 
@@ -70,36 +70,36 @@ def test_a_bank_without_a_redis_says_what_to_do(monkeypatch: pytest.MonkeyPatch,
 # Tools
 
 
-def test_a_tool_remembers_for_the_tenant_of_its_run(desk: Desk, bank: MemoryBank) -> None:
-    assert [run_tool(desk, "note", tenant, text="x").final_output for tenant in (None, "ann", "ann", "bob")] == [1, 1, 2, 1]
+def test_a_tool_remembers_for_the_tenant_of_its_run(stage: AgentStage, bank: MemoryBank) -> None:
+    assert [run_tool(stage, "note", tenant, text="x").final_output for tenant in (None, "ann", "ann", "bob")] == [1, 1, 2, 1]
 
     assert bank.retrieve_memory("notes") == ["x"]
     assert bank.of(tenant="ann").retrieve_memory("notes") == ["x", "x"]
 
 
-def test_a_coroutine_reads_memory_too(desk: Desk, bank: MemoryBank) -> None:
+def test_a_coroutine_reads_memory_too(stage: AgentStage, bank: MemoryBank) -> None:
     bank.of(tenant="ann").store_memory("a", {"deep": [1]})
 
-    assert run_tool(desk, "recall", "ann", key="a").final_output == {"deep": [1]}
-    assert run_tool(desk, "recall", key="a").final_output == "nothing"
+    assert run_tool(stage, "recall", "ann", key="a").final_output == {"deep": [1]}
+    assert run_tool(stage, "recall", key="a").final_output == "nothing"
 
 
-def test_a_tool_of_a_tenant_does_not_reach_another(desk: Desk, bank: MemoryBank) -> None:
-    answer = run_tool(desk, "trespass", "ann", other="bob")
+def test_a_tool_of_a_tenant_does_not_reach_another(stage: AgentStage, bank: MemoryBank) -> None:
+    answer = run_tool(stage, "trespass", "ann", other="bob")
 
     assert answer.error is not None
     assert "this is the memory of tenant 'ann', which cannot open that of 'bob'" in answer.error.message
 
 
-def test_threads_of_a_tool_write_at_once(desk: Desk, bank: MemoryBank) -> None:
-    assert run_tool(desk, "crowd", writers=20).final_output == 1
+def test_threads_of_a_tool_write_at_once(stage: AgentStage, bank: MemoryBank) -> None:
+    assert run_tool(stage, "crowd", writers=20).final_output == 1
     assert len(bank.retrieve_memory("crowd")) == 20  # type: ignore[arg-type]  # a list
 
 
-def test_a_model_keeps_preferences_through_a_tool_for_its_session(desk: Desk, bank: MemoryBank) -> None:
-    desk.script({"times": 1, "tool_calls": [call("prefer", key="tone", value="curt")]}, {"reply": "done"})
+def test_a_model_keeps_preferences_through_a_tool_for_its_session(stage: AgentStage, bank: MemoryBank) -> None:
+    stage.script({"times": 1, "tool_calls": [call("prefer", key="tone", value="curt")]}, {"reply": "done"})
 
-    result = ask(desk, agent(tools=["prefer"]), tenant="ann", session="chat: 1/2")
+    result = ask(stage, agent(tools=["prefer"]), tenant="ann", session="chat: 1/2")
 
     assert result.status == "succeeded", result.error
     assert bank.of(tenant="ann", session="chat: 1/2").retrieve_memory("tone", "preferences") == "curt"
@@ -109,7 +109,7 @@ def test_a_model_keeps_preferences_through_a_tool_for_its_session(desk: Desk, ba
 # Templates
 
 
-def test_a_prompt_is_filled_with_what_it_names_and_nothing_is_filled_twice(desk: Desk, bank: MemoryBank) -> None:
+def test_a_prompt_is_filled_with_what_it_names_and_nothing_is_filled_twice(stage: AgentStage, bank: MemoryBank) -> None:
     bank.store_memory("tone", "curt, {memory.preferences.name} and {input}", "preferences")
     bank.store_memory("name", "Ann", "preferences")
     bank.store_memory("a.b c", [1, {"ä": None}], "notes")
@@ -118,49 +118,49 @@ def test_a_prompt_is_filled_with_what_it_names_and_nothing_is_filled_twice(desk:
         instructions=["For {memory.preferences.name}, {memory.notes.a.b c} {memory.x} {other}: {input}"],
     )
 
-    result = ask(desk, it, "tell {memory.preferences.name}")
+    result = ask(stage, it, "tell {memory.preferences.name}")
 
     assert result.warnings == []
-    assert [message["content"] for message in desk.messages()] == [
+    assert [message["content"] for message in stage.messages()] == [
         'Be curt, {memory.preferences.name} and {input}. {"json": 1}',
         'For Ann, [1,{"ä":null}] {memory.x} {other}:\n\ntell {memory.preferences.name}',
     ]
 
 
-def test_what_is_not_remembered_is_left_empty_and_told_once(desk: Desk, bank: MemoryBank) -> None:
-    desk.script({"times": 2, "tool_calls": [call("note", text="x")]}, {"reply": "done"})
+def test_what_is_not_remembered_is_left_empty_and_told_once(stage: AgentStage, bank: MemoryBank) -> None:
+    stage.script({"times": 2, "tool_calls": [call("note", text="x")]}, {"reply": "done"})
     it = agent(tools=["note"], system="<{memory.preferences.tone}>", instructions=["{memory.preferences.tone}|{input}"])
 
-    result = ask(desk, it)
+    result = ask(stage, it)
 
     assert result.warnings == ["instruction 1 of agent 'it': there is no memory {memory.preferences.tone}, so it is left empty"]
-    assert [message["content"] for message in desk.messages()[:2]] == ["<>", "|\n\ngo"]
+    assert [message["content"] for message in stage.messages()[:2]] == ["<>", "|\n\ngo"]
 
 
-def test_memories_of_the_run_s_tenant_are_filled_in_and_those_of_its_session_first(desk: Desk, bank: MemoryBank) -> None:
+def test_memories_of_the_run_s_tenant_are_filled_in_and_those_of_its_session_first(stage: AgentStage, bank: MemoryBank) -> None:
     for owner in ("", "ann"):
         bank.of(tenant=owner).store_memory("tone", f"tenant's {owner}", "preferences")
     bank.of(tenant="ann", session="s").store_memory("tone", "session's", "preferences")
     it = agent(instructions=["{memory.preferences.tone}: {input}"])
 
     for tenant, session in ((None, None), ("ann", None), ("ann", "t"), ("ann", "s"), ("bob", "s")):
-        ask(desk, it, tenant=tenant, session=session)
+        ask(stage, it, tenant=tenant, session=session)
 
-    assert [prompt.partition(":")[0] for prompt in desk.prompts()] == ["tenant's ", "tenant's ann", "tenant's ann", "session's", ""]
+    assert [prompt.partition(":")[0] for prompt in stage.prompts()] == ["tenant's ", "tenant's ann", "tenant's ann", "session's", ""]
 
 
-def test_a_prompt_stays_the_same_in_all_rounds_of_its_instruction(desk: Desk, bank: MemoryBank) -> None:
+def test_a_prompt_stays_the_same_in_all_rounds_of_its_instruction(stage: AgentStage, bank: MemoryBank) -> None:
     bank.store_memory("tone", "before", "preferences")
-    desk.script({"times": 1, "tool_calls": [call("prefer", key="tone", value="after")]}, {"reply": "done"})
+    stage.script({"times": 1, "tool_calls": [call("prefer", key="tone", value="after")]}, {"reply": "done"})
     it = agent(
         tools=["prefer"],
         system="{memory.preferences.tone}",
         instructions=["{memory.preferences.tone} {input}", {"objective": "Be {memory.preferences.tone}", "tools": []}],
     )
 
-    ask(desk, it)
+    ask(stage, it)
 
-    shown = [(messages[0]["content"], messages[1]["content"]) for messages in map(desk.messages, range(3))]
+    shown = [(messages[0]["content"], messages[1]["content"]) for messages in map(stage.messages, range(3))]
     assert shown[0] == shown[1] == ("before", "before\n\ngo")
     assert shown[2][0].startswith("after\n\nYour objective: Be after\n")
 
@@ -168,13 +168,13 @@ def test_a_prompt_stays_the_same_in_all_rounds_of_its_instruction(desk: Desk, ba
 # Commands
 
 
-def test_commands_in_a_text_are_done_and_answered_in_their_place(desk: Desk, bank: MemoryBank) -> None:
+def test_commands_in_a_text_are_done_and_answered_in_their_place(stage: AgentStage, bank: MemoryBank) -> None:
     bank.store_memory("list", [1, "a"], "notes")
     gets = ["memory get name", "MEMORY GET none", "MEMORY GET list", "MEMORY LIST"]
     text = "\n".join(["Hello", "MEMORY STORE name=Ann Lee = x", *gets, "MEMORY FLY x", "please MEMORY GET name"])
     it = agent(instructions=[{"memory": "notes"}])
 
-    result = ask(desk, it, text)
+    result = ask(stage, it, text)
 
     assert result.output == (
         "Hello\nStored 'name' in memory\nname = Ann Lee = x\nnone = Not found\nlist = [1,\"a\"]\nMemory keys: list, name\n"
@@ -183,42 +183,42 @@ def test_commands_in_a_text_are_done_and_answered_in_their_place(desk: Desk, ban
     assert bank.retrieve_memory("name", "notes") == "Ann Lee = x"
 
 
-def test_a_command_that_cannot_be_done_is_answered_with_the_reason(desk: Desk, bank: MemoryBank) -> None:
+def test_a_command_that_cannot_be_done_is_answered_with_the_reason(stage: AgentStage, bank: MemoryBank) -> None:
     text = f"MEMORY STORE a=b\nMEMORY GET {'k' * 1025}"
 
     readonly, notes = (agent(instructions=[{"memory": namespace}]) for namespace in ("conversations", "notes"))
 
-    stored, found = str(ask(desk, readonly, text).output).splitlines()
+    stored, found = str(ask(stage, readonly, text).output).splitlines()
     assert stored.startswith("Memory error: the namespace 'conversations' holds the conversations of sessions and is read-only")
     assert found.endswith(" = Not found")
 
-    _, stored, found = str(ask(desk, notes, f"{text}\nMEMORY STORE {'k' * 1025}=b").output).splitlines()
+    _, stored, found = str(ask(stage, notes, f"{text}\nMEMORY STORE {'k' * 1025}=b").output).splitlines()
     for line in (stored, found):
         assert line.startswith("Memory error: the key 'kkk")
         assert "1,025 bytes; at most 1,024 are allowed" in line
 
 
-def test_commands_are_done_for_the_tenant_of_the_run(desk: Desk, bank: MemoryBank) -> None:
+def test_commands_are_done_for_the_tenant_of_the_run(stage: AgentStage, bank: MemoryBank) -> None:
     it = agent(instructions=[{"memory": "notes"}])
 
-    ask(desk, it, "MEMORY STORE a=b", tenant="ann")
+    ask(stage, it, "MEMORY STORE a=b", tenant="ann")
 
-    assert ask(desk, it, "MEMORY GET a", tenant="ann").output == "a = b"
-    assert ask(desk, it, "MEMORY GET a", tenant="bob").output == "a = Not found"
+    assert ask(stage, it, "MEMORY GET a", tenant="ann").output == "a = b"
+    assert ask(stage, it, "MEMORY GET a", tenant="bob").output == "a = Not found"
 
 
-def test_a_memory_function_is_a_step_among_others(desk: Desk, bank: MemoryBank) -> None:
-    desk.script({"match": "^Make", "reply": "MEMORY STORE colour=red"}, {"reply": "fine"})
+def test_a_memory_function_is_a_step_among_others(stage: AgentStage, bank: MemoryBank) -> None:
+    stage.script({"match": "^Make", "reply": "MEMORY STORE colour=red"}, {"reply": "fine"})
     it = agent(instructions=["Make: {input}", {"memory": "notes"}, "Check: {input}"], full_history=True)
 
-    result = ask(desk, it)
+    result = ask(stage, it)
 
     history: list[Any] = list(result.history)
     assert [(entry["type"], entry["input"], entry["output"]) for entry in history][2:] == [
         ("function", "Function: memory of notes", "Stored 'colour' in memory"),
         ("model", "Stored 'colour' in memory", "fine"),
     ]
-    assert desk.prompts()[-1] == "Check:\n\nStored 'colour' in memory"
+    assert stage.prompts()[-1] == "Check:\n\nStored 'colour' in memory"
 
 
 @pytest.mark.parametrize("namespace", ["", "n" * 257, 5])
@@ -364,9 +364,9 @@ def test_without_a_service_reading_says_so_and_keeping_starts_one(monkeypatch: p
 # Conversations
 
 
-def test_what_was_said_in_sessions_is_shown(desk: Desk, bank: MemoryBank, client: EmbeddedClient) -> None:
-    desk.script({"reply": "hello, Ann"})
-    ask(desk, agent(), "I am Ann", tenant="ann", session="one")
+def test_what_was_said_in_sessions_is_shown(stage: AgentStage, bank: MemoryBank, client: EmbeddedClient) -> None:
+    stage.script({"reply": "hello, Ann"})
+    ask(stage, agent(), "I am Ann", tenant="ann", session="one")
     ann = bank.of(tenant="ann")
 
     said: Any = ann.retrieve_memory("one", "conversations")
@@ -384,7 +384,7 @@ def test_what_was_said_in_sessions_is_shown(desk: Desk, bank: MemoryBank, client
     assert ann.clear_memories() == 0
     assert ann.memory_exists("one", "conversations")
 
-    ask(desk, agent(instructions=["{memory.conversations.one}|{input}"]), tenant="ann")
-    assert desk.prompts()[-1].startswith('[{"role":"user","content":"I am Ann"')
+    ask(stage, agent(instructions=["{memory.conversations.one}|{input}"]), tenant="ann")
+    assert stage.prompts()[-1].startswith('[{"role":"user","content":"I am Ann"')
     with pytest.raises(ConfigError, match="is read-only"):
         client.memory.clear_memories("conversations")

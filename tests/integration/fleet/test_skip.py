@@ -13,7 +13,7 @@ from cantata.client.runs import Run
 from cantata.errors import UnknownRunError
 from cantata.models.definitions import Agent
 from cantata.state.ledger.intervals import SWEEP_S
-from tests.integration.fleet.agent_stage import Desk
+from tests.integration.fleet.agent_stage import AgentStage
 from tests.integration.fleet.conftest import Journal, tool
 from tests.waiting import until
 
@@ -46,9 +46,9 @@ def test_a_run_past_its_deadline_is_over(client: EmbeddedClient, journal: Journa
     assert (response.status, response.error and response.error.code) == ("timed_out", "timeout")
 
 
-def test_a_try_that_is_an_hour_away_is_made_at_once(desk: Desk, client: EmbeddedClient) -> None:
-    desk.script({"status": 429, "headers": {"Retry-After": str(HOUR_S)}, "times": 1}, {"reply": "at last"})
-    run = desk.client(Agent(model="openai/gpt-4o-skipped", retries=1)).submit_turn("hello", agent="it", timeout_s=2 * HOUR_S)
+def test_a_try_that_is_an_hour_away_is_made_at_once(stage: AgentStage, client: EmbeddedClient) -> None:
+    stage.script({"status": 429, "headers": {"Retry-After": str(HOUR_S)}, "times": 1}, {"reply": "at last"})
+    run = stage.client(Agent(model="openai/gpt-4o-skipped", retries=1)).submit_turn("hello", agent="it", timeout_s=2 * HOUR_S)
     until(lambda: [event for event in run.log(timeout_s=0.1) if event.type == "retry"], "the failure")
 
     client.skip(HOUR_S)

@@ -14,7 +14,7 @@ from cantata.client.client import Client, EmbeddedClient
 from cantata.errors import ConfigError
 from cantata.models.definitions import Definitions, Tool
 from cantata.testing import ScriptedModels
-from tests.integration.fleet.agent_stage import Desk, agent, call
+from tests.integration.fleet.agent_stage import AgentStage, agent, call
 from tests.integration.fleet.conftest import Journal, ask, models, tool
 from tests.integration.mcp.conftest import HttpServer, by_command, is_alive, serving
 from tests.waiting import until
@@ -185,12 +185,12 @@ def test_servers_end_with_the_stack(tmp_path: Path, models: ScriptedModels) -> N
 
 
 def test_agents_call_tools_of_servers_natively_and_in_json(client: EmbeddedClient, models: ScriptedModels) -> None:
-    with Desk(client.redis_url, models) as desk:
-        desk.script({"after_tools": 0, "tool_calls": [call("files__add", a=1, b=2), call("files__ad", a=1)]}, {"reply": "3"})
-        assert desk.ask(agent(tools=["files"]), tools=client.definitions.tools).output == "3"
-        assert desk.results()[0] == {"result": 3}
-        assert "Did you mean 'files.add'" in desk.results()[1]["error"]
+    with AgentStage(client.redis_url, models) as stage:
+        stage.script({"after_tools": 0, "tool_calls": [call("files__add", a=1, b=2), call("files__ad", a=1)]}, {"reply": "3"})
+        assert stage.ask(agent(tools=["files"]), tools=client.definitions.tools).output == "3"
+        assert stage.results()[0] == {"result": 3}
+        assert "Did you mean 'files.add'" in stage.results()[1]["error"]
 
-        desk.script({"reply": {"response": "", "mcp": {"tool": "web", "method": "add", "params": {"a": 1}}}, "times": 1}, {"reply": "2"})
-        assert desk.ask(agent(tools=["web.add"], dialect="json"), tools=client.definitions.tools).output == "2"
-        assert desk.prompts()[-1].startswith("Tool result: ")
+        stage.script({"reply": {"response": "", "mcp": {"tool": "web", "method": "add", "params": {"a": 1}}}, "times": 1}, {"reply": "2"})
+        assert stage.ask(agent(tools=["web.add"], dialect="json"), tools=client.definitions.tools).output == "2"
+        assert stage.prompts()[-1].startswith("Tool result: ")

@@ -15,7 +15,7 @@ def steps_exhausted(max_steps: int) -> str:
 
 def empty_reply() -> str:
     """Return the message after a reply without text and calls."""
-    return "Your reply was empty. ParsedCall a tool, or give your final answer."
+    return "Your reply was empty. Call a tool, or give your final answer."
 
 
 def correction(message: str) -> str:
