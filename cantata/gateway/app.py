@@ -54,7 +54,7 @@ def create_app(
     redis = connect_async(client.redis_url, namespace=client.app.namespace)
     streams = Streams(redis)
     service = TenantService(client, streams, prefix=prefix)
-    pace = RequestRate(redis, per_s=per_s, burst=burst or max(1, int(per_s * BURST_S)))
+    request_rate = RequestRate(redis, per_s=per_s, burst=burst or max(1, int(per_s * BURST_S)))
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -74,13 +74,13 @@ def create_app(
         title="Cantata", version=__version__, description=ABOUT, lifespan=lifespan, docs_url=None, redoc_url=None, redirect_slashes=False,
         servers=[{"url": prefix}] if prefix else None,
     )  # fmt: skip  # FastAPI's own pages would load scripts from other hosts
-    app.state.service, app.state.pace, app.state.flower = service, pace, flower
+    app.state.service, app.state.request_rate, app.state.flower = service, request_rate, flower
     app.state.fleet_monitor = metrics.FleetMonitor(client)
     for router in ROUTERS:
         app.include_router(router)
     http_errors.install(app)
     app.add_middleware(BodySizeLimit, max_bytes=request_bytes)
-    app.add_middleware(RequestRateLimit, pace=pace)
+    app.add_middleware(RequestRateLimit, request_rate=request_rate)
     app.add_middleware(Access, tokens=tokens)
     app.add_middleware(OuterLayer, prefix=prefix)  # the outermost
     _describe(app, has_tokens=tokens is not None)

@@ -22,21 +22,21 @@ log = structlog.get_logger(__name__)
 class RequestRateLimit:
     """Enforces the request rate of each tenant. While Redis is away it rejects nothing: requests that need Redis fail by themselves."""
 
-    def __init__(self, app: ASGIApp, *, pace: RequestRate) -> None:
+    def __init__(self, app: ASGIApp, *, request_rate: RequestRate) -> None:
         self._app = app
-        self._pace = pace
+        self._request_rate = pace
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] in ("http", "websocket") and not is_public(scope["path"]):
-            await check_rate(self._pace, scope["state"]["tenant"])
+            await check_rate(self._request_rate, scope["state"]["tenant"])
         await self._app(scope, receive, send)
 
 
-async def check_rate(pace: RequestRate, tenant: str) -> None:
+async def check_rate(request_rate: RequestRate, tenant: str) -> None:
     """Count a request of a tenant. Raises RequestRejected if it exceeds the rate."""
     try:
         async with asyncio.timeout(TIMEOUT_S):
-            wait_s = await pace.wait_s(tenant)
+            wait_s = await request_rate.wait_s(tenant)
     except (RedisFailure, OSError) as error:  # a time-out is an OSError
         outages.warn(log, "request_rate_unknown", error if str(error) else TimeoutError("no answer"))
         return

@@ -80,17 +80,17 @@ async def chat(websocket: WebSocket, session: PathName) -> None:
         raise RequestRejected(422, fault, code="bad_request")
     await websocket.accept(SUBPROTOCOL if SUBPROTOCOL in websocket.scope["subprotocols"] else None)
     state = websocket.app.state
-    connection = _ChatConnection(websocket, state.service, state.pace, grant, session)
+    connection = _ChatConnection(websocket, state.service, state.request_rate, grant, session)
     await connection.serve()
 
 
 class _ChatConnection:
     """Connection of one client."""
 
-    def __init__(self, websocket: WebSocket, service: TenantService, pace: RequestRate, grant: Grant, session: str) -> None:
+    def __init__(self, websocket: WebSocket, service: TenantService, request_rate: RequestRate, grant: Grant, session: str) -> None:
         self._websocket = websocket
         self._service = service
-        self._pace = pace
+        self._request_rate = pace
         self._grant = grant
         self._session = session
         self._followed: dict[str, asyncio.Task[None]] = {}
@@ -118,7 +118,7 @@ class _ChatConnection:
             raise _ClientGone
         named: str | None = None
         try:
-            await check_rate(self._pace, self._grant.tenant)
+            await check_rate(self._request_rate, self._grant.tenant)
             document = _document(message.get("text"))
             named = _id_of(document)
             request = _request(document)
