@@ -24,7 +24,7 @@ class RequestRateLimit:
 
     def __init__(self, app: ASGIApp, *, request_rate: RequestRate) -> None:
         self._app = app
-        self._request_rate = pace
+        self._request_rate = request_rate
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] in ("http", "websocket") and not is_public(scope["path"]):

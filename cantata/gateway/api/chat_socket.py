@@ -90,7 +90,7 @@ class _ChatConnection:
     def __init__(self, websocket: WebSocket, service: TenantService, request_rate: RequestRate, grant: Grant, session: str) -> None:
         self._websocket = websocket
         self._service = service
-        self._request_rate = pace
+        self._request_rate = request_rate
         self._grant = grant
         self._session = session
         self._followed: dict[str, asyncio.Task[None]] = {}

@@ -45,7 +45,7 @@ class RequestRate:
         while self._pending:
             batch, self._pending = self._pending, {}
             try:
-                waits = await self._waits({tenant: len(future) for tenant, future in batch.items()})
+                waits = await self._waits({tenant: len(futures) for tenant, futures in batch.items()})
             except Exception as error:  # noqa: BLE001  # raised in all callers
                 for future in _unfinished(batch):
                     future.set_exception(error)

@@ -77,5 +77,5 @@ def test_what_no_run_can_be_is_refused(wanted: dict[str, object]) -> None:
 
 @pytest.mark.parametrize("text", ["", "abc", "12", "12.", ".x", "-1.x", "1.a b", "9" * 16 + ".x"])
 def test_a_place_that_is_none_is_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match="no place"):
+    with pytest.raises(ConfigError, match="is not a position"):
         listing._place(text)
