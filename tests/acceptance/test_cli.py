@@ -315,7 +315,7 @@ def test_a_turn_that_nobody_can_answer_is_refused(kept: Folder) -> None:
     done = kept.submit("hello")
 
     assert done.returncode == 2
-    assert "nobody to answer" in done.stderr
+    assert "no agent is configured to answer" in done.stderr
 
 
 # Runs
