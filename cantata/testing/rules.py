@@ -46,7 +46,7 @@ class Rule(Value):
         try:
             re.compile(pattern)
         except re.error as error:
-            raise ValueError(f"{pattern!r} is no regular expression: {error}") from error
+            raise ValueError(f"{pattern!r} is not a regular expression: {error}") from error
         return pattern
 
     def fits(self, model: str, text: str, tool_results: int) -> bool:

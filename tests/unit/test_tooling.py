@@ -62,7 +62,7 @@ def test_a_function_that_workers_cannot_find_is_refused() -> None:
         ({"retries": "many"}, "retries: expected a whole number, found 'many'"),
         ({"hidden": "user_id"}, "hidden: expected a list, found 'user_id'"),
         ({"hidden": ["usr_id"]}, "hidden 'usr_id' is not a parameter; did you mean 'user_id'?"),
-        ({"at_most_once": True, "retries": 2}, "'at_most_once' means that a call is never made again; leave 'retries' out"),
+        ({"at_most_once": True, "retries": 2}, "'at_most_once' means that a call is never repeated; leave 'retries' out"),
         ({"name": " "}, "name: expected a text that is not empty"),
     ],
 )

@@ -245,8 +245,8 @@ def test_a_name_that_no_conversation_can_have_is_refused(given: dict[str, Any], 
         ({"max_history_tokens": 0}, "AgentChain: max_history_tokens: Input should be greater"),
         ({"timeout_s": 0}, "AgentChain: timeout_s: Input should be greater"),
         ({"rules": ["ann"]}, r"rule 1 is \(pattern, agent\), \(function, agent\) or a function, not 'ann'"),
-        ({"rules": [("(", "ann")]}, "rule 1: 'match' is no regular expression"),
-        ({"rules": [("a", "eve")]}, r"rules\[0\]: 'eve' is no agent of the team"),
+        ({"rules": [("(", "ann")]}, "rule 1: 'match' is not a regular expression"),
+        ({"rules": [("a", "eve")]}, r"rules\[0\]: 'eve' is not an agent of the team"),
         ({"additional_prompt_dirs": ["no/where"]}, "there is no folder 'no/where'"),
         ({"agent_history_configs": {"eve": {}}}, "agent_history_configs: there is no agent 'eve'"),
         ({"agent_history_configs": {"ann": {"max_token": 5}}}, "unknown key 'max_token'; did you mean 'max_tokens'?"),
@@ -328,7 +328,7 @@ def test_agents_come_and_go() -> None:
 def test_an_agent_that_is_needed_does_not_go() -> None:
     made = chain(default_agent="bob")
 
-    with pytest.raises(ValueError, match="default_agent: 'bob' is no agent of the team"):
+    with pytest.raises(ValueError, match="default_agent: 'bob' is not an agent of the team"):
         made.remove_agent("bob")
     assert list(made.agents) == ["ann", "bob"]
 

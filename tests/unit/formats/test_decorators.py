@@ -145,7 +145,7 @@ def test_a_function_is_followed_through_imports(folder: Path) -> None:
         ("{function: 'work_tools:searches'}", ": the hidden parameter 'limit' has no default; give it under 'values'"),
         (
             "{function: 'work_tools:charge', values: {user_id: a}, retries: 2}",
-            ": 'at_most_once' means that a call is never made again; leave 'retries' out",
+            ": 'at_most_once' means that a call is never repeated; leave 'retries' out",
         ),
         (
             "{function: 'work_tools:bare', parameters: {type: array}}",
@@ -155,7 +155,10 @@ def test_a_function_is_followed_through_imports(folder: Path) -> None:
             "{function: 'work_tools:searches', values: {limit: 3}, parameters: {type: object, properties: {limit: {}}}}",
             ": 'limit' is hidden from models, but 'parameters' shows it",
         ),
-        ("{mcp: {command: [x]}, values: {a: 1}}", ": 'values' belongs to a function; an 'mcp' server says itself what its tools take"),
+        (
+            "{mcp: {command: [x]}, values: {a: 1}}",
+            ": 'values' belongs to a function; an 'mcp' server declares the parameters of its tools itself",
+        ),
         (
             "{function: 'work_tools:searches', values: {limit: 1, api_key: x}}",
             ".values: 'api_key' does not belong in a configuration, which is stored with every run; set it in the environment",

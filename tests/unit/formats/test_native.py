@@ -242,13 +242,13 @@ ROUTER = "agents: {a: {description: A}, b: {description: B}}\nteams:\n  t:\n    
 @pytest.mark.parametrize(
     ("options", "fault"),
     [
-        ("    default_agent: c\n", "line 3: teams.t: default_agent: 'c' is no agent of the team, which has 'a', 'b'"),
-        ("    rules: [{match: x, agent: c}]\n", "line 3: teams.t: rules[0]: 'c' is no agent of the team, which has 'a', 'b'"),
+        ("    default_agent: c\n", "line 3: teams.t: default_agent: 'c' is not an agent of the team, which has 'a', 'b'"),
+        ("    rules: [{match: x, agent: c}]\n", "line 3: teams.t: rules[0]: 'c' is not an agent of the team, which has 'a', 'b'"),
         ("    rules: [{match: x}]\n", "line 6: teams.t.rules[0]: a rule with 'match' names the 'agent' that it chooses"),
         ("    rules: [{agent: a}]\n", "line 6: teams.t.rules[0]: a rule is either a 'match' or a 'function'"),
         (
             "    rules: [{match: '(', agent: a}]\n",
-            "line 6: teams.t.rules[0]: 'match' is no regular expression: missing ) at position 1",
+            "line 6: teams.t.rules[0]: 'match' is not a regular expression: missing ) at position 1",
         ),
         (
             "    router: {decision_prompt_template: 'whom?'}\n",
@@ -256,8 +256,7 @@ ROUTER = "agents: {a: {description: A}, b: {description: B}}\nteams:\n  t:\n    
         ),
         (
             "    router: {instructions: ['{input}']}\n",
-            "line 6: teams.t.router: 'instructions' is [null, text]: the text says what is asked of the model with the prompt, "
-            "such as '{input}'",
+            "line 6: teams.t.router: 'instructions' is [null, text]: the text is what the model gets with the prompt, such as '{input}'",
         ),
         ("    synthesizer: {prompt: '{agent_responses}'}\n", "line 3: teams.t: 'synthesizer' belongs to mode 'broadcast', not 'router'"),
         (
