@@ -1,4 +1,4 @@
-"""Events of a run: one class for each type, with what it means as data."""
+"""Events of a run: one class for each type, with its effect on steps, attempts and runs."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from cantata.models.wire import RunStatus
 
 
 class RunEvent(Value):
-    """Something that happened in a run. An event of a type that this version does not know is of this class."""
+    """An event of a run. Events of types that this version does not know are of this class."""
 
-    model_config = ConfigDict(extra="ignore")  # of a failure, Redis has the whole record of the attempt
+    model_config = ConfigDict(extra="ignore")  # events of failures contain the whole record of the attempt
 
     seq: int = Field(description="offset in the run's stream: rises by one, no gap and no repeat")
     run_id: str = Field(description="the run")
     at_ms: int = Field(description="Redis's clock, milliseconds since 1970")
     type: str = Field(description="what happened")
-    step: str | None = Field(default=None, description="the step it happened to; the run, if null")
+    step: str | None = Field(default=None, description="the step that it is about; the run, if null")
     attempt: int | None = Field(default=None, description="the attempt of the step, from 1")
-    worker: str | None = Field(default=None, description="the worker that did it")
+    worker: str | None = Field(default=None, description="the worker of the attempt")
 
     step_state: ClassVar[StepState | None] = None
     """The state that the event puts its step in; None if the step stays as it is."""
     ends_step: ClassVar[bool] = False
     ends_attempt: ClassVar[bool] = False
     voids_attempt: ClassVar[str] = ""
-    """Why everything that the attempt streamed before is void; empty if it is not."""
+    """The reason why everything that the attempt streamed before is void; empty if it is not void."""
     ends_run: ClassVar[bool] = False
 
     @property
     def explanation(self) -> str:
-        """Return why it happened, for people; empty if the event does not say."""
+        """Return the reason for people; empty if the event has none."""
         return ""
 
 
@@ -52,9 +52,9 @@ class AttemptFailed(RunEvent):
 
 
 class Notice(RunEvent):
-    """Something that is told in a sentence."""
+    """An event with a message for people."""
 
-    message: str = Field(default="", description="for people: what, and what to do")
+    message: str = Field(default="", description="for people: what happened, and what to do")
 
     @property
     def explanation(self) -> str:
@@ -63,7 +63,7 @@ class Notice(RunEvent):
 
 
 class RunAccepted(RunEvent):
-    """The run was taken in: nothing of it is lost from here on."""
+    """The run was accepted: it is durable from here on."""
 
     type: Literal["accepted"] = "accepted"
     forked_from: str | None = Field(default=None, description="the run it was forked from")
@@ -83,11 +83,11 @@ class StepDone(RunEvent):
     step_state = "done"
     ends_step = True
     ends_attempt = True
-    timed_out: bool = Field(default=False, description="a wait whose time passed without a signal: its output is its default")
+    timed_out: bool = Field(default=False, description="a wait that timed out without a signal: its output is its default")
 
 
 class StepExpanded(RunEvent):
-    """The step added steps to the graph, which take its place."""
+    """The step added steps to the graph, and one of them takes its place."""
 
     type: Literal["expanded"] = "expanded"
     step_state = "done"
@@ -123,7 +123,7 @@ class StepSkipped(RunEvent):
 
 
 class StepRetried(AttemptFailed):
-    """The attempt failed, and another follows."""
+    """The attempt failed, and a retry follows."""
 
     type: Literal["retry"] = "retry"
     step_state = "waiting"
@@ -131,17 +131,17 @@ class StepRetried(AttemptFailed):
 
 
 class RateLimited(RunEvent):
-    """The attempt could not begin, since a limit has no room; it is made again later."""
+    """The attempt could not begin, since a limit is reached; it is repeated later."""
 
     type: Literal["rate_limited"] = "rate_limited"
     step_state = "waiting"
     ends_attempt = True
-    reason: str = Field(default="", description="the limit that has no room")
-    seconds: float = Field(default=0.0, description="how long it waits at least")
+    reason: str = Field(default="", description="the limit that is reached")
+    seconds: float = Field(default=0.0, description="the minimum wait, in seconds")
 
     @property
     def explanation(self) -> str:
-        """Return which limit has no room."""
+        """Return the limit that is reached."""
         return self.reason
 
 
@@ -177,7 +177,7 @@ class StepRefused(Notice):
 
 
 class OutcomeUncertain(RunEvent):
-    """The worker of a step that runs at most once is gone; a signal has to say how it ended."""
+    """The worker of a step that runs at most once is gone; a signal must report the outcome."""
 
     type: Literal["uncertain"] = "uncertain"
     step_state = "waiting_signal"
@@ -199,7 +199,7 @@ class SignalReceived(RunEvent):
 
 
 class ReplyDelta(RunEvent):
-    """A piece of a model's reply, as it comes."""
+    """A piece of a model's reply, as it streams."""
 
     type: Literal["delta"] = "delta"
     text: str = Field(default="", description="the piece")
@@ -214,16 +214,16 @@ class ModelFallback(Notice):
 
 
 class ChainBroken(RunEvent):
-    """A chainbreaker ended the row of an agent's instructions."""
+    """A chainbreaker ended the sequence of an agent's instructions."""
 
     type: Literal["break"] = "break"
     breaker: str = Field(default="", description="the chainbreaker")
-    reason: str = Field(default="", description="the reason it gave")
-    original: JsonValue = Field(default=None, description="the output that it may have replaced, cut if it is large")
+    reason: str = Field(default="", description="its reason")
+    original: JsonValue = Field(default=None, description="the output that it may have replaced, truncated if it is large")
 
     @property
     def explanation(self) -> str:
-        """Return the reason that the chainbreaker gave."""
+        """Return the reason of the chainbreaker."""
         return self.reason
 
 
@@ -264,5 +264,5 @@ def types_where(has_property: Callable[[type[RunEvent]], object]) -> frozenset[s
 
 
 def event_of(**fields: Any) -> RunEvent:
-    """Return the event with these fields, of the class that its type says. Raises pydantic.ValidationError."""
+    """Return the event with these fields, of the class of its type. Raises pydantic.ValidationError."""
     return EVENT_CLASSES.get(fields["type"], RunEvent).model_validate(fields)

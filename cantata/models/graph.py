@@ -1,4 +1,4 @@
-"""A run's graph: steps, edges, the fragments it grows by, and how a step ended."""
+"""The graph of a run: steps, edges, the fragments by which it expands, and the outcomes of attempts."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ ShownState = StepState | Literal["timed_out"]
 STEP_OVER: frozenset[StepState] = frozenset({"done", "failed", "skipped"})
 
 START = "@start"
-"""The step every run begins with; doing it grows the rest of the graph."""
+"""The first step of every run; its expansion is the plan of the run."""
 
 RAW = "="
-"""Put before a step id in `reads`: that very step's output, not what has taken its place."""
+"""Prefix of a step id in `reads`: the output of that very step, not of the step that took its place."""
 
 
 class Spec(Value):
-    """What a step is to do; steps that do the same share it."""
+    """The specification of a step: its handler, queue, inputs and policies. Steps may share it."""
 
-    kind: str = Field(description="which handler does it; also the name of its Celery task")
-    queue: str = Field(default="coordinator", description="whose workers may do it")
-    work: str = Field(default="", description="what its cost is measured by, and what people see: a tool's or an agent's name")
+    kind: str = Field(description="the kind of its handler; also the name of its Celery task")
+    queue: str = Field(default="coordinator", description="the queue whose workers may execute it")
+    work: str = Field(default="", description="the key of its cost statistics, which people see too: a tool's or an agent's name")
     reads: dict[str, str] = Field(
-        default_factory=dict, description="name → step id whose output the handler gets under that name; `=id` reads past growth"
+        default_factory=dict, description="name → id of the step whose output the handler gets; `=id` for the output of that very step"
     )
-    params: dict[str, JsonValue] = Field(default_factory=dict, description="what else the handler needs; small")
+    params: dict[str, JsonValue] = Field(default_factory=dict, description="further parameters of the handler; small")
     on_error: Literal["abort", "skip", "jump"] = Field(
-        default="abort", description="which edges a failure takes: none (the scope fails), `done` with null, `failed`"
+        default="abort", description="the edges that a failure takes: none (the scope fails), `done` with null, `failed`"
     )
-    retries: int = Field(default=0, description="tries after the first, for failures that may pass")
-    timeout_s: float | None = Field(default=None, description="seconds one attempt may take")
-    decides: bool = Field(default=False, description="only a decision: done in place by any worker, without a message")
+    retries: int = Field(default=0, description="retries after the first attempt, for failures that may pass")
+    timeout_s: float | None = Field(default=None, description="time limit of one attempt, in seconds")
+    decides: bool = Field(default=False, description="a decision: any worker executes it in place, without a message")
     cheap: bool | None = Field(default=None, description="known to be cheap or costly; measured if None")
-    at_most_once: bool = Field(default=False, description="if its worker dies, a person says what came of it; it is not done again")
-    expands: bool = Field(default=False, description="may grow a fragment, so nothing behind it is fixed")
+    at_most_once: bool = Field(default=False, description="it is not repeated: if its worker dies, a person reports the outcome")
+    expands: bool = Field(default=False, description="whether it may add steps; then no step behind it is certain to follow")
     quorum: int | None = Field(default=None, description="ready as soon as this many of its in-edges come from steps that are done")
-    deadline_s: float | None = Field(default=None, description="ready this many seconds after it was added, whoever is late")
-    scope: str | None = Field(default=None, description="the grower whose exit fails if this step aborts; None: the run")
-    window: str | None = Field(default=None, description="the map whose window it counts in")
+    deadline_s: float | None = Field(default=None, description="ready this many seconds after it was added, whichever steps are late")
+    scope: str | None = Field(default=None, description="the parent step whose exit fails if this step aborts; None: the run fails")
+    window: str | None = Field(default=None, description="the map in whose window it counts")
     has_given: bool = Field(default=False, description="set by the ledger: the step has a value of its own")
 
     @property
@@ -57,7 +57,7 @@ class Spec(Value):
 
 
 class Step(Spec):
-    """One piece of work of a run. It finishes once."""
+    """One unit of work of a run. It is recorded once."""
 
     id: str = Field(description="unique in the run")
     given: JsonValue = Field(default=None, description="a value of its own, such as a map item or a default")
@@ -71,40 +71,40 @@ class Edge(Value):
     label: str = "done"
     wakes: bool = Field(
         default=True,
-        description="whether taking it is a reason to run the target, or only orders; without one that wakes, the grower does",
+        description="whether it starts its target, or only orders; a target without an edge that wakes is started by the parent step",
     )
 
 
 class ItemSteps(Value):
-    """Steps that differ in their given value only: `like` is the id of their common spec, item i is `prefix/i`."""
+    """Steps that only differ in their given values: `like` is the id of their common spec, item i is `prefix/i`."""
 
     like: str
     prefix: str
     given: tuple[JsonValue, ...]
-    window: int = Field(description="how many may be on the way at once")
+    window: int = Field(description="how many may be under way at once")
 
 
 class Graph(Value):
-    """Steps and edges to add to a run: a whole plan, or the fragment a step grows."""
+    """Steps and edges to add to a run: a whole plan, or the fragment to which a step expands."""
 
     steps: tuple[Step, ...] = ()
     edges: tuple[Edge, ...] = ()
     items: ItemSteps | None = None
-    exit: str | None = Field(default=None, description="takes the grower's place: its out-edges, scope, window and name")
-    names: dict[str, str] = Field(default_factory=dict, description="name → step id that now answers to it")
-    scoped: bool = Field(default=True, description="an aborting step fails the exit; else it fails what the grower would fail")
+    exit: str | None = Field(default=None, description="takes the parent's place: its out-edges, scope, window and name")
+    names: dict[str, str] = Field(default_factory=dict, description="name → the step that it means from now on")
+    scoped: bool = Field(default=True, description="an aborting step fails the exit; if false, it fails whatever the parent would fail")
     terminals: tuple[str, ...] = Field(default=(), description="the plan's last steps: their outputs are the run's")
 
 
 class Outcome(Value):
-    """How one attempt of a step ended."""
+    """The outcome of one attempt of a step."""
 
     status: Literal["done", "failed", "retry", "wait"] = Field(
-        default="done", description="retry: another try, counted as a failure; wait: another try, since this one could not begin"
+        default="done", description="retry: repeat it, counted as a failure; wait: repeat it, since the attempt could not begin"
     )
-    output: SkipValidation[JsonValue] = Field(default=None, description="checked once, where it becomes the text that is recorded")
+    output: SkipValidation[JsonValue] = Field(default=None, description="validated once, when it is serialised")
     error: ErrorInfo | None = None
-    takes: tuple[str, ...] = Field(default=("done",), description="labels of the edges it takes, besides what `on_error` says")
+    takes: tuple[str, ...] = Field(default=("done",), description="labels of the edges that it takes, beside `on_error`")
     usage: Usage | None = None
     retry_in_s: float = 0.0
     fragment: Graph | None = None

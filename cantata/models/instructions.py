@@ -1,4 +1,4 @@
-"""What an agent is told to do, one after the other: prompts, functions, memory functions, agentic steps, other agents and chains."""
+"""Instructions of agents: prompts, functions, memory functions, agentic steps, other agents and chains."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ FUNCTION = r"^[\w.]+:\w+$"
 
 
 class PromptStep(Value):
-    """A prompt with the tools it may use, where they are not all of the agent's."""
+    """A prompt with its own list of tools, in place of the agent's."""
 
     prompt: str = Field(description="the text; `{input}` is the answer before, or the input")
-    tools: list[str] = Field(description="names of tools; an empty list is none")
+    tools: list[str] = Field(description="names of tools; an empty list for none")
 
 
 class FunctionStep(Value):
-    """A Python function between the prompts: it gets the answer before it and gives the next input."""
+    """A Python function between the prompts: it gets the answer before it and returns the next input."""
 
     function: str = Field(
         description="module:name, importable from the configuration's folder; takes the text, or nothing", pattern=FUNCTION
@@ -28,23 +28,23 @@ class FunctionStep(Value):
 
 
 class MemoryStep(Value):
-    """A memory function between the prompts: lines of the text before it that begin with MEMORY are done and answered."""
+    """A memory function between the prompts: it executes the lines of the text before it that begin with MEMORY, and adds replies."""
 
     memory: str = Field(min_length=1, max_length=256, description="the namespace that its commands read and write")
 
 
 class AgenticStep(Value):
-    """An objective that a model works at in rounds of tool calls, until it answers."""
+    """An objective that a model pursues in rounds of tool calls, until it answers."""
 
-    objective: str = Field(min_length=1, description="what is to be reached")
+    objective: str = Field(min_length=1, description="the objective")
     tools: list[str] | None = Field(default=None, description="names of tools; all of the agent's if absent")
     model_name: str | None = Field(default=None, description="a name under `models` or a LiteLLM name; the agent's model if absent")
     model_params: Params = Field(default_factory=dict, description="model parameters, over those of the model")
-    max_internal_steps: int = Field(default=5, ge=1, description="replies that neither call a tool nor answer, before it is given up")
+    max_internal_steps: int = Field(default=5, ge=1, description="replies that neither call a tool nor answer, before the step fails")
     max_tool_rounds: int = Field(default=40, ge=1, description="rounds of tool calls, before the model is asked to answer without tools")
     history_mode: Literal["minimal", "progressive", "kitchen_sink"] = Field(
         default="minimal",
-        description="what a model turn sees of those before: all tool calls and results; their texts too; the agent's earlier steps too",
+        description="the part of earlier turns that a model turn sees: tool calls and results; their texts too; the agent's earlier steps too",
     )
 
 
@@ -74,7 +74,7 @@ def _kind_of(value: Any) -> str | None:
 
 
 def _pair(value: Any) -> Any:
-    """`[text, [tools]]` is a prompt with its tools, as PromptChain writes it."""
+    """Return `[text, [tools]]` as a prompt with its tools. Source: PromptChain."""
     if isinstance(value, list | tuple) and len(value) == 2 and isinstance(value[0], str) and isinstance(value[1], list | tuple):
         return {"prompt": value[0], "tools": list(value[1])}
     return value

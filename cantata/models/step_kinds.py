@@ -1,4 +1,4 @@
-"""Step kinds: one row for each, with its role. Handlers are registered by these names; nothing else tells kinds apart by their names."""
+"""Kinds of steps and their roles. Handlers are registered by these names; nothing else distinguishes kinds by their names."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal
 StepRole = Literal[
     "start", "tool", "function", "turn", "synthesis", "router", "choice", "reply", "agent", "expansion", "decision", "collection", "wait"
 ]  # fmt: skip
-"""What a step of a kind is:
+"""Role of a step:
 
 start        plans the run
 tool         a call of a tool
@@ -17,11 +17,11 @@ turn         one model call of an agent
 synthesis    the model call that merges a team's answers
 router       the call that asks who answers next
 choice       chooses the agent of a team that answers next
-reply        reads whether an agent's answer is final, or is passed on
+reply        decides whether an agent's answer is final, or is passed on
 agent, expansion   expands to the steps of an agent; of a team, a chain or a map
-collection   puts the answers of a team one below the other
+collection   concatenates the answers of a team
 wait         waits for a signal
-decision     anything else that is decided in place
+decision     any other decision
 """
 
 
@@ -32,13 +32,13 @@ class StepKind:
     name: str
     role: StepRole = "decision"
     is_heard: bool = False
-    """The model's reply is for the reader of a chat."""
+    """Whether the model's reply is for the reader of a chat."""
     chosen_by: str = ""
-    """Of a choice: who chooses."""
+    """Of a choice: rules, router or turn."""
     is_external: bool = False
-    """The tool lives on another server."""
+    """Whether the tool is on another server."""
     ends_with_round: bool = False
-    """Of a turn: the last output is a round too, not an answer."""
+    """Of a turn: whether the last output is a round too, not an answer."""
 
 
 _ROWS = (
@@ -86,5 +86,5 @@ STEP_KINDS = {row.name: row for row in _ROWS}
 
 
 def kind_named(name: str) -> StepKind:
-    """Return the kind with a name; of a name that this version does not know, a decision."""
+    """Return the kind with a name; a decision for names that this version does not know."""
     return STEP_KINDS.get(name) or StepKind(name)

@@ -1,4 +1,4 @@
-"""The small values everything else is made of: JSON, usage, errors."""
+"""Values that all other models use: JSON, usage, errors, tool calls and their context."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ __all__ = ["ErrorInfo", "JsonValue", "ToolCallRequest", "ToolContext", "ToolSche
 
 
 class Value(BaseModel):
-    """Base of every model here: frozen, and strict about unknown keys."""
+    """Base class of the models: frozen, without unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, allow_inf_nan=False)
 
 
 class Usage(Value):
-    """What a step or a run consumed."""
+    """The consumption of a step or a run."""
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -25,7 +25,7 @@ class Usage(Value):
     tool_calls: int = 0
 
     def __add__(self, other: Usage) -> Usage:
-        """The sum; a cost is null only while no part has a known price."""
+        """Return the sum; the cost is None only if no part has a known price."""
         costs = [part.cost_usd for part in (self, other) if part.cost_usd is not None]
         return Usage(
             input_tokens=self.input_tokens + other.input_tokens,
@@ -37,43 +37,43 @@ class Usage(Value):
 
 
 class ErrorInfo(Value):
-    """Why something failed; never an answer."""
+    """The reason of a failure; never an answer."""
 
     code: str = Field(description="for programs: step_error, timeout, model_error, tool_error, ...")
-    message: str = Field(description="for people: what, where, what to do")
-    step: str | None = Field(default=None, description="the step it happened in")
+    message: str = Field(description="for people: what is wrong, where, what to do")
+    step: str | None = Field(default=None, description="the step that failed")
 
 
 class ToolSchema(Value):
-    """What a model must know of a tool to call it."""
+    """The declaration of a tool for models."""
 
     name: str
     description: str = Field(default="", description="what it does, and what it is good for")
-    parameters: dict[str, JsonValue] = Field(description="JSON schema of the object that holds its arguments")
+    parameters: dict[str, JsonValue] = Field(description="JSON schema of the object of its arguments")
 
 
 class ToolCallRequest(Value):
-    """One call of a tool that a model asks for."""
+    """A tool call that a model asks for."""
 
-    id: str = Field(description="what its result is told under")
-    name: str = Field(description="the tool's, as it is declared; empty if the model named none")
-    arguments: str = Field(default="{}", description="the model's own text: JSON if it is well formed")
+    id: str = Field(description="the id that the result refers to")
+    name: str = Field(description="the declared name of the tool; empty if the model named none")
+    arguments: str = Field(default="{}", description="the model's text: JSON if it is well formed")
 
 
 class ToolContext(Value):
-    """What a tool may know of the step it is: given to a function's parameter named `context`."""
+    """The context of a tool call: passed to a function's parameter named `context`."""
 
     run_id: str
     step_id: str
-    attempt: int = Field(description="from 1; above it, an earlier attempt failed or its worker died")
+    attempt: int = Field(description="from 1; above 1, an earlier attempt failed or its worker died")
     session: str | None = Field(default=None, description="the session of the turn, if it belongs to one")
 
     @property
     def idempotency_key(self) -> str:
-        """The same in every attempt of this step, and of no other: for effects that must not happen twice."""
+        """Return a key that is the same in every attempt of this step, and unique to it: for effects that must not happen twice."""
         return f"{self.run_id}:{self.step_id}"
 
     @property
     def memory(self) -> ToolMemory:
-        """The memories of the run's tenant; `memory.of(session=context.session)` are those of its session. Only in a worker."""
+        """Return the memories of the run's tenant; `memory.of(session=context.session)` are those of its session. Only in a worker."""
         raise NotImplementedError("only the context that a worker gives has a memory; a test may override `memory` in a class of its own")

@@ -1,4 +1,4 @@
-"""What goes in and comes out: chain requests, turns, chain events, responses."""
+"""Requests and results: chain requests, turns, chain events, responses."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_QUOTED_KIND = 60  # characters of a kind in a message
 RunStatus = Literal["accepted", "running", "succeeded", "failed", "cancelled", "timed_out", "exhausted"]
 RunState = RunStatus | Literal["succeeded_with_failures"]
 END_PHRASES = {"failed": "failed", "cancelled": "was cancelled", "timed_out": "timed out", "exhausted": "exhausted its budget"}
-"""How a run that did not succeed ended → the words for it behind its id."""
+"""Status of a run that did not succeed → the verb phrase for messages."""
 RUN_OVER: frozenset[RunStatus] = frozenset({"succeeded", "failed", "cancelled", "timed_out", "exhausted"})
 
 
@@ -36,8 +36,8 @@ class ChainNode(Value):
     node_id: str = Field(description="unique node identifier")
     kind: str = Field(
         description="what the node does", json_schema_extra={"enum": list(NODE_KINDS)}
-    )  # checked with all else that is wrong with a node, so that no fault hides the others
-    name: str = Field(default="", description="skill, tool, agent, chain or command to invoke")
+    )  # validated with the other fields of a node, so that no fault hides the others
+    name: str = Field(default="", description="skill, tool, agent, chain or command to call")
     input: dict[str, JsonValue] = Field(default_factory=dict, description="static input")
     input_map: dict[str, str] = Field(default_factory=dict, description="JMESPath expressions over earlier outputs; they win over `input`")
     condition: str = Field(default="", description="branch: expression that decides")
@@ -48,82 +48,84 @@ class ChainNode(Value):
     next_node: str | list[str] | None = Field(default=None, description="default next node; of a list, all")
     on_error: str = Field(default="abort", description="abort, skip, or a node id to jump to")
     deps: list[str] = Field(default_factory=list, description="nodes that must be over before this one starts")
-    retry: int = Field(default=0, ge=0, le=100, description="tries after the first")
-    timeout: float | None = Field(default=None, gt=0, description="seconds one attempt of this node may take")
-    max_concurrency: int | None = Field(default=None, ge=1, le=10_000, description="map: items on the way at once")
+    retry: int = Field(default=0, ge=0, le=100, description="retries after the first attempt")
+    timeout: float | None = Field(default=None, gt=0, description="time limit of one attempt of this node, in seconds")
+    max_concurrency: int | None = Field(default=None, ge=1, le=10_000, description="map: items under way at once")
     max_iterations: int = Field(default=25, ge=1, le=10_000, description="branch that points back: rounds of its loop")
-    default: JsonValue = Field(default=None, description="wait: output when its timeout passes without a signal")
+    default: JsonValue = Field(default=None, description="wait: output after its timeout without a signal")
 
 
 class ChainRequest(Value):
     """A request to run a graph of nodes."""
 
     type: Literal["chain/req"] = "chain/req"
-    session_id: str = Field(default="", description="session identifier, returned as it came")
-    chain_id: str = Field(default="", description="chain identifier; made up if empty")
+    session_id: str = Field(default="", description="session identifier, returned unchanged")
+    chain_id: str = Field(default="", description="chain identifier; generated if empty")
     nodes: list[ChainNode] = Field(description="all nodes")
     entry_node: str = Field(default="", description="starting node id")
     inputs: dict[str, JsonValue] = Field(
         default_factory=dict,
-        description="what `initial_input` may hold: name → type, or a JSON Schema with `type: object` and `properties`",
+        description="declared inputs of `initial_input`: name → type, or a JSON Schema with `type: object` and `properties`",
     )
     initial_input: dict[str, JsonValue] = Field(default_factory=dict, description="input to the chain")
     correlation_id: str = Field(default="", description="returned on every event and the response")
-    streaming: bool = Field(default=True, description="whether events are sent to the caller; they are recorded all the same")
-    timeout: float = Field(default=0.0, ge=0, le=30 * 86400, description="seconds for the whole chain; 0: the configured default")
+    streaming: bool = Field(default=True, description="whether events are sent to the caller; they are recorded in any case")
+    timeout: float = Field(
+        default=0.0, ge=0, le=30 * 86400, description="time limit of the whole chain, in seconds; 0: the configured default"
+    )
 
 
 class TurnRequest(Value):
-    """A user's turn for a team or an agent."""
+    """A user's message to a team, an agent or a workflow."""
 
-    text: str = Field(description="what the user said")
+    text: str = Field(description="the user's message")
     team: str | None = Field(default=None, description="the team to answer; the default one if neither is named")
     agent: str | None = Field(default=None, description="the agent to answer")
     workflow: str | None = Field(default=None, description="the chain to answer, by its name in the configuration")
     session: str | None = Field(default=None, description="the conversation it belongs to; its turns run one after the other")
     send_history: bool = Field(default=False, description="whether the agent's input begins with the conversation so far, as text")
-    timeout_s: float | None = Field(default=None, gt=0, le=30 * 86400, description="seconds the run may take")
+    timeout_s: float | None = Field(default=None, gt=0, le=30 * 86400, description="time limit of the run, in seconds")
 
 
 class HistoryEntry(Value):
     """One entry of a conversation."""
 
-    role: Literal["user", "assistant", "system_error"] = Field(description="the user, an agent, or we, of a turn that failed")
-    content: str = Field(description="what was said; cut past 32 kB")
-    agent: str | None = Field(default=None, description="who answered")
+    role: Literal["user", "assistant", "system_error"] = Field(description="the user, an agent, or Cantata for a turn that failed")
+    content: str = Field(description="the message; truncated past 32 kB")
+    agent: str | None = Field(default=None, description="the agent that answered")
     ts: float = Field(description="Redis's clock, seconds since 1970")
     run_id: str = Field(default="", description="the turn")
 
 
 class SessionInfo(Value):
-    """A conversation, without what was said."""
+    """A session, without the messages of its conversation."""
 
     session: str = Field(description="its name")
-    entries: int = Field(description="how many are kept")
+    entries: int = Field(description="number of entries that are kept")
     waiting: int = Field(description="turns under way or waiting")
-    last_used_at: float = Field(description="when a turn was last taken in, Redis's clock, seconds since 1970")
+    last_used_at: float = Field(description="time of the last accepted turn, Redis's clock, seconds since 1970")
 
 
 class FaultInfo(Value):
-    """One thing that is wrong in a request."""
+    """A fault of a request."""
 
-    message: str = Field(description="for people: what, and what was expected")
+    message: str = Field(description="for people: what is wrong, and what was expected")
     where: str = Field(default="", description="the field, such as `nodes[2].name`")
     line: int | None = Field(default=None, description="the line of the document, if it has several")
 
 
 class ChainError(Value):
-    """Why a chain failed."""
+    """The error of a chain."""
 
     code: str = Field(description="bad_entry, bad_request, chain_cycle, chain_node_error, timeout, cancelled, chain_error")
-    message: str = Field(description="for people: which node, what, what to do")
-    node_id: str | None = Field(default=None, description="the node it failed at")
-    index: int | None = Field(default=None, description="the position of the map item it failed at")
-    faults: list[FaultInfo] = Field(default_factory=list, description="everything that is wrong with a chain that was refused")
+    message: str = Field(description="for people: which node, what is wrong, what to do")
+    node_id: str | None = Field(default=None, description="the node that failed")
+    index: int | None = Field(default=None, description="the position of the map item that failed")
+    faults: list[FaultInfo] = Field(default_factory=list, description="all faults of a chain that was rejected")
 
 
 class ChainEvent(Value):
-    """Something that happened to a node."""
+    """An event of a node of a chain."""
 
     type: Literal["chain/event"] = "chain/event"
     seq: int = Field(description="strictly increasing within a run; an offset to attach at")
@@ -134,17 +136,17 @@ class ChainEvent(Value):
     phase: Literal["start", "done", "skip", "error"] = Field(description="what happened")
     output: JsonValue = Field(default=None, description="done: the node's output")
     error: str | None = Field(default=None, description="error: the message")
-    iteration: int | None = Field(default=None, description="round of the loop the node is in, from 1")
+    iteration: int | None = Field(default=None, description="round of the loop that contains the node, from 1")
     index: int | None = Field(default=None, description="position of the map item")
 
 
 class Ending(Value):
-    """How a run stands, or ended."""
+    """The status of a run, which may have ended."""
 
-    run_id: str = Field(description="the run; empty if a chain or turn was refused")
-    status: RunStatus = Field(description="how the run stands")
-    state: RunState = Field(default="accepted", description="how people are told that it stands: `succeeded_with_failures` if steps failed")
-    error: ErrorInfo | ChainError | None = Field(default=None, description="why it failed")
+    run_id: str = Field(description="the run; empty if a chain or turn was rejected")
+    status: RunStatus = Field(description="the status of the run")
+    state: RunState = Field(default="accepted", description="the status for people: `succeeded_with_failures` if steps failed")
+    error: ErrorInfo | ChainError | None = Field(default=None, description="the error of a run that failed")
 
     def raise_for_status(self) -> Self:
         """Return this result, if the run succeeded. Raises RunError with the reason if it did not."""
@@ -155,19 +157,19 @@ class Ending(Value):
             raise RunError(
                 f"run {self.run_id} has no answer yet: it is {self.status}", run_id=self.run_id, status=self.status, code="not_over"
             )
-        said = f"run {self.run_id} {END_PHRASES[self.status]}: {error.message}" if self.run_id else error.message
-        raise RunError(said, run_id=self.run_id, status=self.status, code=error.code)
+        message = f"run {self.run_id} {END_PHRASES[self.status]}: {error.message}" if self.run_id else error.message
+        raise RunError(message, run_id=self.run_id, status=self.status, code=error.code)
 
 
 class ChainResponse(Ending):
-    """How a chain ended."""
+    """The result of a chain."""
 
     type: Literal["chain/resp"] = "chain/resp"
-    chain_id: str = Field(description="as in the request, or made up")
+    chain_id: str = Field(description="as in the request, or generated")
     session_id: str = Field(default="", description="as in the request")
     correlation_id: str = Field(default="", description="as in the request")
     success: bool = Field(description="no node failed")
-    outputs: dict[str, JsonValue] = Field(description="node id → output; kept whatever happened")
+    outputs: dict[str, JsonValue] = Field(description="node id → output; present whether the chain succeeded or not")
     final_output: JsonValue = Field(
         description="output of the one terminal that ran, or an object of several; null unless the run succeeded"
     )
@@ -180,13 +182,13 @@ class ChainResponse(Ending):
 
 
 class RunResult(Ending):
-    """How a run ended, or how far it is."""
+    """The result of a run, or its state so far."""
 
     output: JsonValue = Field(default=None, description="the answer, never an error text; of an exhausted router, the last answer")
     error: ErrorInfo | None = Field(default=None, description="why it failed")
     usage: Usage = Field(default_factory=Usage, description="what it consumed")
     agents: list[str] = Field(default_factory=list, description="agents that answered, in the order they were asked")
-    warnings: list[str] = Field(default_factory=list, description="what went wrong without failing it")
+    warnings: list[str] = Field(default_factory=list, description="problems that did not fail it")
     steps: dict[str, JsonValue] = Field(default_factory=dict, description="with `store_steps`: step_0, step_1, ... → {type, output}")
     history: list[JsonValue] = Field(default_factory=list, description="with `full_history`: {step, input, output, type} of each")
     agentic: dict[str, JsonValue] | None = Field(default=None, description="of an agentic step: its rounds and totals")
