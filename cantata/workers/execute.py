@@ -52,7 +52,7 @@ def execute(process: Process, begun: Begun) -> AttemptRecord | None:
     except (CancelledError, _LeaseLost):
         return None
     except UnavailableError as error:  # Redis was unavailable for longer than the step could wait, which is no failure of the step
-        log.warning("step_handed_back", run=begun.run_id, step=begun.step_id, reason=str(error))
+        log.warning("step_released", run=begun.run_id, step=begun.step_id, reason=str(error))
         process.ledger.steps.release(begun)
         return None
     except MustWait as wait:

@@ -267,7 +267,7 @@ class Process:
         for step in self._mark_cancelled(lambda step: True):
             self._renewal_ledger.steps.release(step.begun)
             fault_points.at("step-released")
-            log.info("step_handed_back", worker=self.name, run=step.begun.run_id, step=step.begun.step_id)
+            log.info("step_released", worker=self.name, run=step.begun.run_id, step=step.begun.step_id)
             self._stop_handler(step)
 
     def _time_out_steps(self, now: float) -> None:
