@@ -38,5 +38,5 @@ test("a map is countStates by the server, and what was left out is told", () => 
   assert.deepEqual(nodes.map((node) => node.id), ["a", "m", "g"]);
   assert.deepEqual([nodes[1].group.members.length, nodes[1].group.hidden], [2, 298]);
   assert.deepEqual(drawn.map(({ source, target }) => [source, target]), [["a", "m"], ["m", "g"]]);
-  assert.equal(stateOf(nodes[1].group).word, "Running");
+  assert.equal(stateOf(nodes[1].group).label, "Running");
 });

@@ -30,10 +30,10 @@ test("addresses lead to what they were made of", () => {
   assert.equal(filterQuery({ statuses: [], kind: "", text: "" }).toString(), "");
 });
 
-test("a state of a newer version is shown as its word", () => {
-  assert.deepEqual([ofRun("succeeded", 1).word, ofRun("succeeded", 0).word], ["Succeeded with failures", "Succeeded"]);
-  assert.deepEqual([ofStep("waiting").word, ofStep("waiting_signal").word, ofStep("timed_out").word], ["Pending", "Waiting", "Timed out"]);
-  assert.deepEqual([ofRun("paused").word, ofStep("napping").word], ["paused", "napping"]);
+test("a state of a newer version is shown as its label", () => {
+  assert.deepEqual([ofRun("succeeded", 1).label, ofRun("succeeded", 0).label], ["Succeeded with failures", "Succeeded"]);
+  assert.deepEqual([ofStep("waiting").label, ofStep("waiting_signal").label, ofStep("timed_out").label], ["Pending", "Waiting", "Timed out"]);
+  assert.deepEqual([ofRun("paused").label, ofStep("napping").label], ["paused", "napping"]);
   assert.deepEqual([runIsOver("exhausted"), runIsOver("accepted")], [true, false]);
 });
 

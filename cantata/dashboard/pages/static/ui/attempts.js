@@ -1,21 +1,21 @@
-/** The attempts of a step. */
+/** Attempts of a step. */
 
 import { html } from "../vendor/htm-preact.js";
 import { clip, clock, duration, plain } from "../core/format.js";
 import { messageOf } from "./row.js";
 
 const ENDS = {
-  done: ["Done", "good"], expanded: ["Done", "good"], failed: ["Failed", "bad"], missed_deadline: ["Too late", "bad"], skipped: ["Stopped", "idle"],
-  retry: ["Failed; tried again", "wait"], rate_limited: ["Rate limited", "idle"], lost: ["Worker lost", "bad"], released: ["Handed back", "idle"],
-  refused: ["Handed back", "idle"], uncertain: ["Worker lost; it may have happened", "bad"], closed: ["The run ended", "idle"],
+  done: ["Done", "good"], expanded: ["Done", "good"], failed: ["Failed", "bad"], missed_deadline: ["Missed its deadline", "bad"], skipped: ["Stopped", "idle"],
+  retry: ["Failed; tried again", "wait"], rate_limited: ["Rate limited", "idle"], lost: ["Worker lost", "bad"], released: ["Released", "idle"],
+  refused: ["Refused", "idle"], uncertain: ["Worker lost; its effects are unknown", "bad"], closed: ["The run ended", "idle"],
 };
 
-/** Attempts, oldest first: when, by whom, how each ended and why. */
+/** Attempts, oldest first: time, worker, end and error. */
 export function Attempts({ attempts }) {
   return html`<ol class="attempts">${attempts.map((attempt, index) => {
-    const [word, tone] = attempt.end ? (ENDS[attempt.end] ?? [attempt.end, "idle"]) : ["Running", "busy"];
+    const [label, tone] = attempt.end ? (ENDS[attempt.end] ?? [attempt.end, "idle"]) : ["Running", "busy"];
     return html`<li key=${index} class="tone-${tone}">
-      <span class="attempt-line"><strong>${attempt.attempt}</strong> <span class="toned">${word}</span>
+      <span class="attempt-line"><strong>${attempt.attempt}</strong> <span class="toned">${label}</span>
         <span class="muted num">${clock(attempt.started_at)}${attempt.ended_at ? `, ${duration(attempt.ended_at - attempt.started_at)}` : ""}</span></span>
       ${attempt.worker && html`<bdi class="muted">${clip(attempt.worker, 80)}</bdi>`}
       ${attempt.error && html`<pre class="text">${plain(messageOf(attempt.error))}</pre>`}

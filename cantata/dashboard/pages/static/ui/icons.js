@@ -1,4 +1,4 @@
-/** Icons of states: each has a shape of its own, so that colour is not all that tells them apart. */
+/** Icons of states: each has its own shape, so that they differ not only by colour. */
 
 import { html } from "../vendor/htm-preact.js";
 
@@ -15,12 +15,12 @@ const SHAPES = {
   dash: () => html`<path d="M3.5 8h9" />`,
 };
 
-/** The icon of a state; it says nothing to a screen reader, for its word stands beside it. */
+/** Icon of a state; hidden from screen readers, since its label is beside it. */
 export function Icon({ of, tone }) {
   return html`<svg class="icon tone-${tone}" viewBox="0 0 16 16" width="16" height="16" aria-hidden="true">${SHAPES[of]()}</svg>`;
 }
 
-/** A state as icon and word. */
+/** A state as icon and label. */
 export function State({ is }) {
-  return html`<span class="state tone-${is.tone}"><${Icon} of=${is.icon} tone=${is.tone} /><span>${is.word}</span></span>`;
+  return html`<span class="state tone-${is.tone}"><${Icon} of=${is.icon} tone=${is.tone} /><span>${is.label}</span></span>`;
 }

@@ -1,4 +1,4 @@
-/** The list of runs: filtered, searched, read page by page while one scrolls, kept up to date without losing one's index. */
+/** List of runs: filter, search, pages read on scrolling, updates that keep the scroll position. */
 
 import { html, useEffect, useRef, useState } from "../vendor/htm-preact.js";
 import { filterOf, listAddress } from "../core/route.js";
@@ -16,12 +16,12 @@ const ROW = { wide: 53, narrow: 113 }; // pixels, as in list.css
 const NEAR_END = 600; // pixels before the end at which the next page is read
 const TYPING_MS = 250;
 
-/** The page. `search` is the query of its address, `go(address, {replace})` goes to another. */
+/** The list page. `search` is the query of its URL, `go(url, {replace})` navigates. */
 export function ListPage({ search, go }) {
   const filter = filterOf(search);
   const runs = useRuns(filter);
   const now = useNow(1000);
-  const latest = useRef(filter); // what is typed arrives later than what is clicked
+  const latest = useRef(filter); // typed text arrives later than clicks
   latest.current = filter;
   const change = (part) => go(listAddress(urls.base, { ...latest.current, ...part }), { replace: true });
   useEffect(() => {
@@ -57,13 +57,13 @@ function Filters({ filter, change }) {
   return html`<form class="filters" role="search" onSubmit=${(event) => { event.preventDefault(); clearTimeout(typed.current); change({ text: text.trim() }); }}>
     <input type="search" name="q" value=${text} onInput=${type} placeholder="Search by text, id, session or label" aria-label="Search runs" />
     <select name="kind" aria-label="Kind" value=${filter.kind} onChange=${(event) => change({ kind: event.target.value })}>
-      <option value="">Turns and chains</option><option value="round">Turns</option><option value="chain">Chains</option>
+      <option value="">Turns and chains</option><option value="turn">Turns</option><option value="chain">Chains</option>
     </select>
     <div class="chips-row" role="group" aria-label="Status">
       ${RUN_STATUSES.map((status) => {
         const is = ofRun(status);
         return html`<button type="button" key=${status} class="chip-toggle" aria-pressed=${filter.statuses.includes(status)}
-          onClick=${() => toggle(status)}><${Icon} of=${is.icon} tone=${is.tone} />${is.word}</button>`;
+          onClick=${() => toggle(status)}><${Icon} of=${is.icon} tone=${is.tone} />${is.label}</button>`;
       })}
     </div>
   </form>`;
@@ -93,11 +93,11 @@ function Rows({ runs, now, isFiltered }) {
 
 function Empty({ isFiltered }) {
   return html`<div class="empty">${isFiltered
-    ? html`<p>No run fits this filter.</p>`
-    : html`<p>No runs yet.</p><p class="muted">Submit one: <code>submit round "How are you?"</code></p>`}</div>`;
+    ? html`<p>No run matches this filter.</p>`
+    : html`<p>No runs yet.</p><p class="muted">Submit one: <code>submit turn "How are you?"</code></p>`}</div>`;
 }
 
-/** Keeps a state equal to what of the rows the window shows. */
+/** Keeps a state equal to the visible range of rows. */
 function useScrolling(body, setView) {
   useEffect(() => {
     let frame = 0;

@@ -1,4 +1,4 @@
-/** The nodes of a drawn graph: steps, and groups that open. */
+/** Nodes of a displayed graph: steps, and groups that can be opened. */
 
 import { html } from "../vendor/htm-preact.js";
 import { clip, count, duration, plural } from "../core/format.js";
@@ -8,14 +8,14 @@ import { Icon } from "./icons.js";
 
 const PARTS = ["done", "failed", "skipped", "running"];
 
-/** How long a step has worked, or did. */
+/** Return the duration of a step's last attempt. */
 function took(step, now) {
   if (step.started_at === null) return "";
   if (step.state === "running") return duration(now - step.started_at);
   return step.ended_at === null ? "" : duration(step.ended_at - step.started_at);
 }
 
-/** A step. `joins` is how many edges lead to it. */
+/** A step. `joins` is the number of its incoming edges. */
 export function StepNode({ step, box, joins, now, isSelected, isHome, onSelect, onFocus }) {
   const is = ofStep(step.state);
   const time = took(step, now);
@@ -23,16 +23,16 @@ export function StepNode({ step, box, joins, now, isSelected, isHome, onSelect, 
   const tries = attempt > 1 ? `, attempt ${attempt}` : "";
   return html`<button type="button" data-node=${step.id} class="node tone-${is.tone} ${isSelected ? "selected" : ""} state-${step.state}"
       style=${boxStyle(box)} tabindex=${isHome ? 0 : -1} aria-pressed=${isSelected} onClick=${() => onSelect(step.id)} onFocus=${() => onFocus(step.id)}
-      aria-label="${clip(step.name, 80)}: ${is.word}${tries}" title=${clip(step.name, 200)}>
+      aria-label="${clip(step.name, 80)}: ${is.label}${tries}" title=${clip(step.name, 200)}>
     <${Icon} of=${is.icon} tone=${is.tone} />
     <span class="node-text"><span class="node-name">${clip(step.name, 60)}</span>
-      <span class="node-line">${is.word}${time && html` · <span class="num">${time}</span>`}</span></span>
+      <span class="node-line">${is.label}${time && html` · <span class="num">${time}</span>`}</span></span>
     ${attempt > 1 && html`<span class="badge" title="Attempt ${attempt}">×${attempt}</span>`}
     ${joins > 1 && html`<span class="join" title="${joins} edges join here">${joins}</span>`}
   </button>`;
 }
 
-/** A map, or a crowd of steps: a count and a bar; open, its members as chips. */
+/** A map, or a group of steps: a count and a bar; open, its members as chips. */
 export function GroupNode({ node, box, selected, isHome, onOpen, onSelect, onFocus }) {
   const { group, id, step } = node;
   const is = stateOf(group);
@@ -63,7 +63,7 @@ function Members({ group, selected, onSelect }) {
 
 function Chip({ step, isSelected, onSelect }) {
   const is = ofStep(step.state);
-  return html`<button type="button" class="chip tone-${is.tone} ${isSelected ? "selected" : ""}" aria-label="${clip(step.name, 80)}: ${is.word}"
+  return html`<button type="button" class="chip tone-${is.tone} ${isSelected ? "selected" : ""}" aria-label="${clip(step.name, 80)}: ${is.label}"
       title=${clip(step.id, 200)} onClick=${() => onSelect(step.id)}>
     <${Icon} of=${is.icon} tone=${is.tone} /><span class="node-name">${clip(step.name, 40)}</span></button>`;
 }

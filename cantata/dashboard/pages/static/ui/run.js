@@ -84,8 +84,8 @@ function toggled(known, id) {
 }
 
 function useTitle(view, runId) {
-  const word = view ? `${ofRun(view.run.status, view.run.failures).word}: ` : "";
-  const title = `${word}${clip(view?.run.title || runId, 60)} · Cantata`;
+  const label = view ? `${ofRun(view.run.status, view.run.failures).label}: ` : "";
+  const title = `${label}${clip(view?.run.title || runId, 60)} · Cantata`;
   useEffect(() => {
     document.title = title;
   }, [title]);

@@ -1,4 +1,4 @@
-/** The time line of a run: per step how long it waited in a queue, how long it worked, and who did it. */
+/** Time line of a run: queue time, work time and worker of each step. */
 
 import { html, useEffect, useMemo, useRef, useState } from "../vendor/htm-preact.js";
 import { clip, duration } from "../core/format.js";
@@ -9,7 +9,7 @@ import { Icon } from "./icons.js";
 
 const ROW = 32; // pixels, as in run.css
 
-/** The time line; only the rows that can be seen are visibleRows. */
+/** The time line; only visible rows are rendered. */
 export function TimeTab({ view, now, selected, onSelect }) {
   const { rows, from, until } = useMemo(() => timesOf(view, now), [view, now]);
   const box = useRef(null);
@@ -41,9 +41,9 @@ export function TimeTab({ view, now, selected, onSelect }) {
 
 function Row({ row: { step, wait, before, work, waited, retried, worked }, isSelected, onSelect }) {
   const is = ofStep(step.state);
-  const told = `waited ${duration(waited)}, ${before ? `earlier attempts ${duration(retried)}, ` : ""}worked ${duration(worked)}`;
+  const description = `waited ${duration(waited)}, ${before ? `earlier attempts ${duration(retried)}, ` : ""}worked ${duration(worked)}`;
   return html`<button type="button" class="time-row ${isSelected ? "selected" : ""}" onClick=${() => onSelect(step.id)}
-      aria-label="${clip(step.name, 80)}: ${is.word}, ${told}${step.worker ? `, by ${clip(step.worker, 40)}` : ""}" title=${told}>
+      aria-label="${clip(step.name, 80)}: ${is.label}, ${description}${step.worker ? `, by ${clip(step.worker, 40)}` : ""}" title=${description}>
     <span class="time-name"><${Icon} of=${is.icon} tone=${is.tone} /><span class="node-name">${clip(step.name, 60)}</span>
       ${attemptOf(step) > 1 && html`<span class="badge">×${attemptOf(step)}</span>`}</span>
     <span class="time-worker muted">${clip(step.worker ?? "", 40)}</span>
