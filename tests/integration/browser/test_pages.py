@@ -145,7 +145,7 @@ def test_the_time_line_tells_the_items_of_a_map_that_is_folded_in_the_graph(depl
     expect(page.locator(".chip")).to_have_count(0)
 
 
-def test_a_step_shows_what_was_said_and_called(deployment: Stage, url: str, page: Page) -> None:
+def test_a_step_shows_its_messages_and_tool_calls(deployment: Stage, url: str, page: Page) -> None:
     call = {"name": "search", "arguments": {"query": "E42"}}
     deployment.models.script([{"after_tools": 0, "tool_calls": [call]}, {"after_tools": 1, "reply": "E42 says that the disk is full."}])
     run = deployment.client.submit_turn("What is E42?", agent="clerk")
@@ -167,7 +167,7 @@ def test_a_step_shows_what_was_said_and_called(deployment: Stage, url: str, page
     expect(panel.locator(".step-facts")).to_contain_text(re.compile(r"Tokens\d+ \(\d+ in, \d+ out\)"))
 
 
-def test_words_come_as_they_are_said_and_are_struck_when_their_attempt_ends(deployment: Stage, url: str, page: Page) -> None:
+def test_replies_are_streamed_and_struck_through_when_their_attempt_is_discarded(deployment: Stage, url: str, page: Page) -> None:
     gone, good = "These words are cut off soon and never count at all", "Those words stay"
     deployment.models.script(
         [{"match": "Speak", "times": 1, "reply": gone, "chunk_delay_s": 0.15, "truncate": 1700}, {"reply": good, "chunk_delay_s": 0.15}]
@@ -175,9 +175,9 @@ def test_words_come_as_they_are_said_and_are_struck_when_their_attempt_ends(depl
     run = deployment.client.submit_turn("Speak", agent="writer")
 
     page.goto(f"{url}/pages/run/{run.run_id}?tab=events")
-    expect(page.locator(".said").first).to_contain_text("These words")
-    expect(page.locator("del.said")).to_contain_text("These words")
-    expect(page.locator("span.said").last).to_have_text(good)
+    expect(page.locator(".reply").first).to_contain_text("These words")
+    expect(page.locator("del.reply")).to_contain_text("These words")
+    expect(page.locator("span.reply").last).to_have_text(good)
     expect(page.locator(".run-state")).to_have_text("Succeeded")
 
 
@@ -357,7 +357,7 @@ def test_a_token_shows_the_runs_of_its_tenant(deployment: Stage) -> None:
         page.goto(f"{address}/pages/run/{runs['anna'].run_id}")
         page.get_by_label("Token").fill("no-token-that-is-known")
         page.get_by_role("button", name="Sign in").click()
-        expect(page.get_by_role("alert")).to_have_text("This token is not known here.")
+        expect(page.get_by_role("alert")).to_have_text("This token is unknown.")
         page.get_by_label("Token").fill("token-of-anna-0123456789")
         page.get_by_role("button", name="Sign in").click()
         expect(page.locator(".run-state")).to_have_text("Succeeded")
@@ -465,12 +465,12 @@ def test_what_others_wrote_is_text_wherever_it_stands(deployment: Stage, url: st
     shows("/pages/?q=hostile", "<script>window.harmed")
     shows(f"/pages/run/{turn.run_id}", "<script>window.harmed", "abc\\u202egnp.exe", "<img src=x onerror")
     shows(f"/pages/run/{turn.run_id}?tab=request", '"text": "<script>window.harmed')
-    shows(f"/pages/run/{turn.run_id}?tab=events", "says")
+    shows(f"/pages/run/{turn.run_id}?tab=events", "reply")
     for step in steps_of(url, turn.run_id):
         shows(f"/pages/run/{turn.run_id}?tab=time&step={quote(step, safe='')}", "Attempts")
         expect(page.locator(".panel")).to_contain_text("start" if step == "@start" else "<script>window.harmed")
     shows(f"/pages/run/{chain.run_id}?tab=events", "please")
-    told = {"<script>asks": "Output", "large": "Large values were cut", "bad": "<script>window.harmed", "wait": "waits for a value"}
+    told = {"<script>asks": "Output", "large": "Large values were truncated", "bad": "<script>window.harmed", "wait": "waits for a value"}
     for step, text in told.items():
         shows(f"/pages/run/{chain.run_id}?step={quote(step)}", text)
     chain.cancel()

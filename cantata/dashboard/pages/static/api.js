@@ -1,9 +1,9 @@
-/** Asks the API. Every call carries the token, if there is one. */
+/** Calls of the API. Every call sends the token, if there is one. */
 
 import { urls, token } from "./settings.js";
 
-/** The API refused, or was not reached (status 0). */
-export class Refusal extends Error {
+/** The API rejected a call, or was not reached (status 0). */
+export class Rejection extends Error {
   constructor(status, { code = "", message = "" } = {}) {
     super(message || (status ? `The server answered ${status}.` : "The server cannot be reached."));
     this.status = status;
@@ -15,12 +15,12 @@ const REDIRECTED = "cantata.led-away";
 
 let onTokenNeeded = () => {};
 
-/** Call `act` whenever the API wants a token, or another one. */
+/** Set the function to call when the API needs a token, or another one. */
 export function setTokenHandler(act) {
   onTokenNeeded = act;
 }
 
-/** A response of the API that is well; raises Refusal otherwise. */
+/** Return a successful response of the API; raises Rejection otherwise. */
 export async function open(path, { headers = {}, ...options } = {}) {
   const known = token();
   const all = { Accept: "application/json", ...(known ? { Authorization: `Bearer ${known}` } : {}), ...headers };
@@ -29,7 +29,7 @@ export async function open(path, { headers = {}, ...options } = {}) {
     response = await fetch(urls.api + path, { ...options, headers: all, credentials: "same-origin", cache: "no-store" });
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new Refusal(0);
+    throw new Rejection(0);
   }
   if (response.ok) {
     sessionStorage.removeItem(REDIRECTED);
@@ -40,10 +40,10 @@ export async function open(path, { headers = {}, ...options } = {}) {
     if (why.code === "signed_out") signInAgain();
     else onTokenNeeded(Boolean(known));
   }
-  throw new Refusal(response.status, why);
+  throw new Rejection(response.status, why);
 }
 
-/** Where somebody else asks who one is, loading the page again leads there; once, so that nothing goes round. */
+/** Reload the page, which redirects to the sign-in page of Flower; only once, so that there is no loop. */
 function signInAgain() {
   if (sessionStorage.getItem(REDIRECTED)) return;
   sessionStorage.setItem(REDIRECTED, "1");
@@ -58,18 +58,18 @@ async function fault(response) {
   }
 }
 
-/** The JSON that the API answers. */
+/** Return the JSON answer of the API. */
 export async function read(path, options) {
   return (await open(path, options)).json();
 }
 
-/** Have the API do something; answers its JSON. */
+/** POST to the API; return its JSON answer. */
 export function send(path, body = undefined, headers = {}) {
   const text = body === undefined ? {} : { body: JSON.stringify(body), headers: { "Content-Type": "application/json", ...headers } };
   return read(path, { method: "POST", headers, ...text });
 }
 
-/** The address of a run in the API, with more of a path. */
+/** Return the path of a run in the API, with more path segments. */
 export function ofRun(runId, ...more) {
   return ["/runs", runId, ...more].map((part, index) => (index ? encodeURIComponent(part) : part)).join("/");
 }

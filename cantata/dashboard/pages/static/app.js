@@ -1,4 +1,4 @@
-/** The run pages: which one is shown, and what stands around it. */
+/** The run pages: the current page, and the top bar. */
 
 import { html, render, useCallback, useEffect, useState } from "./vendor/htm-preact.js";
 import { setTokenHandler } from "./api.js";
@@ -43,7 +43,7 @@ function TopBar({ onSignOut }) {
   </header>`;
 }
 
-/** The address, and a function that goes to another of our pages without loading the document again. */
+/** Return the URL, and a function that navigates to another of our pages without loading the document again. */
 function useAddress() {
   const here = () => ({ path: location.pathname, search: location.search });
   const [address, setAddress] = useState(here);

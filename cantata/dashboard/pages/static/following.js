@@ -1,4 +1,4 @@
-/** One run as it is now: its graph, its events, what its agents say. Keeps them up to date while the page is open. */
+/** State of one run: its graph, its events, the replies of its agents. Updated while the page is open. */
 
 import { useCallback, useEffect, useRef, useState } from "./vendor/htm-preact.js";
 import { makeGraphReader } from "./reading.js";
@@ -6,11 +6,11 @@ import { applyEvents, collectReplies } from "./core/live.js";
 import { append, empty, prepend } from "./core/event_list.js";
 import { between, follow } from "./stream.js";
 
-const EARLIER = 500; // events before those that are under way, at first and with each "earlier"
+const EARLIER = 500; // events before the current offset, at first and with each "earlier"
 
 const nothing = { view: null, events: empty, replies: new Map(), connection: "live", fault: null };
 
-/** {view, events, replies, connection, fault, reload, earlier} of a run; `opened` are the maps whose items are wanted. */
+/** Return {view, events, replies, connection, fault, reload, earlier} of a run; `opened` are the maps whose items are needed. */
 export function useRun(runId, opened) {
   const [state, setState] = useState(nothing);
   const reader = useRef(null);
@@ -40,18 +40,18 @@ function makeRunReader(runId, setState, openMaps) {
     setState(current);
   };
   const graphReader = makeGraphReader(runId, openMaps, {
-    onEvents(view, since) {
+    onView(view, since) {
       const caughtUp = applyEvents(view, since);
       set({ view: caughtUp.view, fault: null });
       return caughtUp.stale;
     },
-    fail: (fault) => set({ fault }),
+    onFault: (fault) => set({ fault }),
     isFirst: () => current.view === null,
   });
 
   function receive(events) {
     const { view, stale } = applyEvents(current.view, events);
-    graphReader.passed(events);
+    graphReader.noteEvents(events);
     set({ view, events: append(current.events, events), replies: collectReplies(current.replies, events) });
     if (stale) graphReader.ask(stale);
   }

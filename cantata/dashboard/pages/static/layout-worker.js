@@ -1,9 +1,9 @@
-/** Lays graphs out, beside the page so that it never waits: takes {nodes, edges, isDown}, answers {boxes, lines, width, height}. */
+/** Layout of graphs in a worker thread: receives {nodes, edges, isDown}, posts {boxes, lines, width, height}. */
 
 import { layOut } from "./core/layering.js";
 import { Graph, layout } from "./vendor/dagre.js";
 
-const MAX_DAGRE_NODES = 300; // nodes: it takes 0.1 s for so many, seconds for 2,000, and a row of these is too deep for it
+const MAX_DAGRE_NODES = 300; // dagre takes 0.1 s for so many, seconds for 2,000; a chain of 2,000 exceeds its recursion depth
 const RANK_GAP = 46;
 const NODE_GAP = 18;
 const MARGIN = 24;
@@ -35,7 +35,7 @@ function byRanks(nodes, edges, isDown) {
   return { ...layOut(nodes, edges, { isDown, along: RANK_GAP, aside: NODE_GAP, margin: MARGIN }), points: () => [] };
 }
 
-/** From the middle of a node's end to the middle of the next one's beginning; past other ranks by the way that dagre found free. */
+/** Return the points of an edge: from the middle of the source's end to the middle of the target's start, past other ranks as dagre says. */
 function line(from, points, to, isDown) {
   const start = isDown ? [from.x + from.width / 2, from.y + from.height] : [from.x + from.width, from.y + from.height / 2];
   const end = isDown ? [to.x + to.width / 2, to.y] : [to.x, to.y + to.height / 2];

@@ -1,4 +1,4 @@
-/** The runs of a filter: pages read as they are wanted, and read again so that they stay true. */
+/** Runs of a filter: pages are read on demand, and read again to stay current. */
 
 import { useCallback, useEffect, useRef, useState } from "./vendor/htm-preact.js";
 import { read } from "./api.js";
@@ -9,11 +9,11 @@ import { syncClock } from "./ticking.js";
 
 const PAGE_SIZE = 50;
 const REFRESH_MS = 2000;
-const TOP_PX = 150; // pixels that may be scrolled for new runs to appear without asking
+const TOP_PX = 150; // pixels scrolled, up to which new runs appear without a click
 
 const unread = { list: [], next: undefined, isReading: true, fault: null, news: 0 };
 
-/** {list, next, isReading, fault, news, more, fromTop} of a filter. `next` is null when all have been read. */
+/** Return {list, next, isReading, fault, news, more, fromTop} of a filter. `next` is null when all runs have been read. */
 export function useRuns(filter) {
   const query = filterQuery(filter).toString();
   const [state, setState] = useState(unread);
@@ -36,7 +36,7 @@ export function useRuns(filter) {
 function makeListReader(query, setState) {
   const ending = new AbortController();
   let current = unread;
-  let cursors = []; // where each page but the first begins, and the ids of its runs
+  let cursors = []; // the start of each page but the first, and the ids of its runs
   let isBusy = false;
   let round = 0;
   const set = (change) => {
@@ -45,10 +45,10 @@ function makeListReader(query, setState) {
     setState(current);
   };
   const page = async (before) => {
-    const asked = new URLSearchParams(query);
-    asked.set("most", String(PAGE_SIZE));
-    if (before) asked.set("before", before);
-    const found = await read(`/runs?${asked}`, { signal: ending.signal });
+    const parameters = new URLSearchParams(query);
+    parameters.set("most", String(PAGE_SIZE));
+    if (before) parameters.set("before", before);
+    const found = await read(`/runs?${parameters}`, { signal: ending.signal });
     syncClock(found.runs[0]?.now);
     return found;
   };
@@ -85,7 +85,7 @@ function makeListReader(query, setState) {
     return undefined;
   }
 
-  /** Of the pages further down those that are visiblePage at, and one other each time, if they still have runs under way. */
+  /** Read again the pages around the visible one, and one other page each time, if they have open runs. */
   async function refreshOthers() {
     const visiblePage = Math.floor(scrollY / (document.documentElement.scrollHeight / (cursors.length + 1)));
     round += 1;

@@ -1,20 +1,20 @@
-/** Reads a run's graph again when events say that it changed: soon, but not more often than is useful. */
+/** Reader of a run's graph: reads it again after events that change it, at bounded intervals. */
 
 import { ofRun, read } from "./api.js";
 import { makeView } from "./core/live.js";
 import { syncClock } from "./ticking.js";
 
 const MIN_INTERVAL_MS = {
-  reload: 0, // what a person wants is read at once
+  reload: 0, // requested by the user
   now: 300, // its shape changed
-  soon: 2000, // figures changed that events do not tell
+  soon: 2000, // figures changed that events do not have
 };
-const READ_SHARE = 3; // a graph that takes long to read is read at most a third of the time
+const READ_SHARE = 3; // reading takes at most a third of the time
 const RETRY_MS = 1500;
 
 /**
- * A reader of a run's graph. `onView(view, since)` gets each, with the events that came while it was read, and answers how soon it must be
- * read again; `onFault(fault)` what went wrong.
+ * Make a reader of a run's graph. `onView(view, since)` gets each graph, with the events that came while it was read, and returns how soon
+ * it must be read again; `onFault(fault)` gets errors.
  */
 export function makeGraphReader(runId, openMaps, { onView, onFault, isFirst }) {
   const ending = new AbortController();

@@ -1,16 +1,16 @@
-/** Follows the events of a run: reads the stream, and comes again where it was when the connection is lost. */
+/** Event stream of a run: reads it, and reconnects at the same offset when the connection is lost. */
 
-import { ofRun, open, Refusal } from "./api.js";
+import { ofRun, open, Rejection } from "./api.js";
 import { makeParser } from "./core/sse.js";
 
 const FIRST_WAIT_MS = 300;
 const MAX_WAIT_MS = 8000;
-const IDLE_TIMEOUT_MS = 45_000; // the server says something every 15 s, so a stream that is silent for longer is dead
-const BATCH_MS = 80; // what comes within this time is given at once
+const IDLE_TIMEOUT_MS = 45_000; // the server sends something every 15 s, so a stream that is silent for longer is dead
+const BATCH_MS = 80; // events within this time are delivered together
 
 /**
- * Follow a run's events from after an offset, up to `closed`. `onEvents(events)` gets them in order, each once; `onConnection(word)` how the
- * connection stands: "live", "lost", "over" or "gone". Answers a function that ends it.
+ * Follow a run's events after an offset, up to `closed`. `onEvents(events)` gets them in order, each once; `onConnection(state)` the state of
+ * the connection: "live", "lost", "over" or "gone". Return a function that stops it.
  */
 export function follow(runId, after, { onEvents, onConnection }) {
   const ending = new AbortController();
@@ -22,7 +22,7 @@ export function follow(runId, after, { onEvents, onConnection }) {
   };
 }
 
-/** The events of a run from after an offset up to another one. */
+/** Return the events of a run after an offset up to another one. */
 export async function between(runId, after, until) {
   const found = [];
   const ending = new AbortController();
@@ -49,7 +49,7 @@ async function run(runId, after, { onEvents, onConnection, signal }) {
       }, () => onConnection("live"));
     } catch (error) {
       if (signal.aborted) return;
-      if (error instanceof Refusal && (error.status === 404 || error.status === 401)) {
+      if (error instanceof Rejection && (error.status === 404 || error.status === 401)) {
         onConnection(error.status === 404 ? "gone" : "lost");
         return;
       }
@@ -65,7 +65,7 @@ async function run(runId, after, { onEvents, onConnection, signal }) {
   }
 }
 
-/** Read a stream to its end; answers whether the run is over. */
+/** Read a stream to its end; return whether the run is closed. */
 async function readStream(runId, after, signal, onEvents, opened = () => {}) {
   const silence = new AbortController();
   const both = AbortSignal.any([signal, silence.signal]);

@@ -1,9 +1,9 @@
-// Before anything is drawn: the theme that was chosen here, if one was.
+// Sets the stored theme before the first paint.
 (() => {
   try {
     const chosen = localStorage.getItem("cantata.theme");
     if (chosen === "dark" || chosen === "light") document.documentElement.dataset.theme = chosen;
   } catch {
-    // a browser that keeps nothing shows what the machine prefers
+    // without storage the theme is that of the system
   }
 })();

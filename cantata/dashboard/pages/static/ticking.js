@@ -1,20 +1,20 @@
-/** The time as Redis has it, and components that tick. */
+/** Time by Redis's clock, and components that update with it. */
 
 import { useEffect, useState } from "./vendor/htm-preact.js";
 
 let ahead = 0; // seconds that Redis's clock is ahead of this machine's
 
-/** Learn what time it is from an answer. */
+/** Synchronize with the time in an answer. */
 export function syncClock(now) {
   if (typeof now === "number") ahead = now - Date.now() / 1000;
 }
 
-/** Seconds since 1970, by Redis's clock. */
+/** Return seconds since 1970, by Redis's clock. */
 function redisNow() {
   return Date.now() / 1000 + ahead;
 }
 
-/** The time, new every `everyMs`; with `isOn` false it stands still. */
+/** Return the time, updated every `everyMs`; not updated if `isOn` is false. */
 export function useNow(everyMs, isOn = true) {
   const [now, setNow] = useState(redisNow);
   useEffect(() => {

@@ -1,4 +1,4 @@
-/** The events of a run as a list to read: pieces of a reply are put together, and what does not count is marked. Pure. */
+/** Events of a run as a list for display: deltas of a reply are joined, void replies are marked. Pure. */
 
 import { EVENTS } from "./vocabulary.js";
 
@@ -7,7 +7,7 @@ const MAX_TEXT = 20_000; // characters of a reply
 /** An empty list: `first` and `last` are the lowest and highest offsets in it. */
 export const empty = { first: null, last: 0, entries: [] };
 
-/** The list with later events after it; those it has already are left out. */
+/** Return the list with later events appended; known events are skipped. */
 export function append(list, events) {
   const fresh = events.filter((event) => event.seq > list.last);
   if (!fresh.length) return list;
@@ -17,7 +17,7 @@ export function append(list, events) {
   return { first: list.first ?? fresh[0].seq, last: fresh.at(-1).seq, entries };
 }
 
-/** The list with earlier events put before it. */
+/** Return the list with earlier events prepended. */
 export function prepend(list, events) {
   const earlier = append(empty, events.filter((event) => list.first === null || event.seq < list.first));
   if (!earlier.entries.length) return list;
@@ -60,11 +60,11 @@ function voidReplies(entries, open, event) {
   }
 }
 
-/** What an event says beside its type, in a line. */
+/** Return the details of an event in one line. */
 export function summary(event) {
   if (event.type === "expanded") return `${event.steps} more`;
   const { error } = event;
   if (error && typeof error === "object") return `${error.code ?? "error"}: ${error.message ?? ""}`;
-  const said = event.message ?? event.reason ?? event.status ?? event.asks ?? "";
-  return typeof said === "string" ? said : JSON.stringify(said);
+  const text = event.message ?? event.reason ?? event.status ?? event.asks ?? "";
+  return typeof text === "string" ? text : JSON.stringify(text);
 }

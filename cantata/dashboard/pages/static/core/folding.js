@@ -1,13 +1,13 @@
-/** What of a run's graph is drawn: maps, and many steps in the same place, are one countStates node until they are opened. Pure. */
+/** Folding of a run's graph: maps, and many steps with the same neighbours, are one counted node until they are opened. Pure. */
 
 import { ofStep } from "./states.js";
 
-export const MIN_CROWD = 16; // so many steps between the same neighbours are told as one
+export const MIN_CROWD = 16; // so many steps with the same neighbours are one group
 const COLUMNS = [[4, 2], [24, 3], [80, 5], [Infinity, 8]]; // up to so many members: columns of chips
 export const SIZE = { step: [190, 50], group: [190, 68], chip: [140, 26], gap: 6, pad: 10, head: 44 };
 
 /**
- * The nodes and edges to draw of a view. A node is {id, size, step} or {id, size, group}; a group {kind, name, count, counts, members,
+ * Return the displayed nodes and edges of a view. A node is {id, size, step} or {id, size, group}; a group {kind, name, count, counts, members,
  * isOpen, hidden} has its members if it is open, and how many of them the API left out. Edges join nodes: {source, target, label, wakes,
  * taken}.
  */
@@ -27,7 +27,7 @@ export function fold(view, opened) {
   return { nodes, edges: joinEdges(view.edges, owner, shown) };
 }
 
-/** A text that changes when nodes must be laid out anew. */
+/** Return a text that changes when a new layout is needed. */
 export function shapeOf({ nodes, edges }) {
   return JSON.stringify([nodes.map((node) => [node.id, node.size]), edges.map((edge) => [edge.source, edge.target])]);
 }
@@ -41,7 +41,7 @@ function mapsOf(view, opened) {
     .map(({ id, name, count, ...counts }) => group(id, "map", name, count, counts, members.get(id), opened));
 }
 
-/** Steps that have the same sources and the same targets, where they are many. */
+/** Return groups of many steps with the same sources and the same targets. */
 function crowdsOf(view, opened) {
   const sources = new Map();
   const targets = new Map();
@@ -76,7 +76,7 @@ function openSize(count, hidden) {
   return [2 * pad + columns * (chip[0] + gap) - gap, head + Math.max(1, rows) * (chip[1] + gap) + pad];
 }
 
-/** How many chips of an open group stand side by side. */
+/** Return the number of columns of chips in an open group. */
 export function columnsOf(count) {
   return COLUMNS.find(([max]) => count <= max)[1];
 }
@@ -87,7 +87,7 @@ function countStates(steps) {
   return counts;
 }
 
-/** How a group stands as a whole, as the state of a step. */
+/** Return the state of a group, as the state of a step. */
 export function stateOf({ counts, count }) {
   if (counts.failed) return ofStep("failed");
   if (counts.running) return ofStep("running");

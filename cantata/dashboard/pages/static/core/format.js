@@ -1,11 +1,11 @@
-/** How numbers, times and texts are written for people. Pure. */
+/** Formats of numbers, times and texts. Pure. */
 
 const MINUTE = 60;
 const HOUR = 3600;
 const DAY = 86400;
 const OVERRIDES = /[\u202a-\u202e\u2066-\u2069\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f]/g;
 
-/** A length of time: "420 ms", "3.2 s", "42 s", "3 m 12 s", "2 h 5 m", "4 d 3 h"; "–" if it is not known. */
+/** Format a duration: "420 ms", "3.2 s", "42 s", "3 m 12 s", "2 h 5 m", "4 d 3 h"; "–" if it is not known. */
 export function duration(seconds) {
   if (seconds === null || seconds === undefined) return "–";
   const s = Math.max(0, seconds);
@@ -23,7 +23,7 @@ function pair(whole, unit, name, smaller, smallerName) {
   return `${Math.floor(whole / unit)} ${name}${rest ? ` ${rest} ${smallerName}` : ""}`;
 }
 
-/** How long ago: "now", "12 s ago", "5 min ago", "3 h ago", "2 d ago". */
+/** Format an age: "now", "12 s ago", "5 min ago", "3 h ago", "2 d ago". */
 export function age(seconds) {
   if (seconds < 2) return "now";
   if (seconds < MINUTE) return `${Math.floor(seconds)} s ago`;
@@ -32,14 +32,14 @@ export function age(seconds) {
   return `${Math.floor(seconds / DAY)} d ago`;
 }
 
-/** A count: "950", "9,500", "12.3k", "4.5M". */
+/** Format a count: "950", "9,500", "12.3k", "4.5M". */
 export function count(number) {
   if (number < 10_000) return String(number).replace(/\B(?=(\d{3})+$)/g, ",");
   if (number < 999_950) return `${(number / 1000).toFixed(1)}k`;
   return `${(number / 1_000_000).toFixed(1)}M`;
 }
 
-/** Dollars: "$1.25", "$0.0031", "<$0.0001"; "–" if the price is not known. */
+/** Format dollars: "$1.25", "$0.0031", "<$0.0001"; "–" if the price is not known. */
 export function cost(usd) {
   if (usd === null || usd === undefined) return "–";
   if (usd === 0) return "$0";
@@ -47,41 +47,41 @@ export function cost(usd) {
   return `$${usd < 0.1 ? usd.toFixed(4) : usd.toFixed(2)}`;
 }
 
-/** All tokens of a usage; "–" if no model was asked. */
+/** Format all tokens of a usage; "–" if no model was called. */
 export function tokens(usage) {
   if (!usage || !usage.model_calls) return usage && usage.input_tokens + usage.output_tokens ? count(usage.input_tokens + usage.output_tokens) : "–";
   return count(usage.input_tokens + usage.output_tokens);
 }
 
-/** The time of day at this machine, to the millisecond. */
+/** Format the local time of day, to the millisecond. */
 export function clock(seconds) {
   const at = new Date(seconds * 1000);
   const two = (n) => String(n).padStart(2, "0");
   return `${two(at.getHours())}:${two(at.getMinutes())}:${two(at.getSeconds())}.${String(at.getMilliseconds()).padStart(3, "0")}`;
 }
 
-/** Date and time at this machine. */
+/** Format local date and time. */
 export function moment(seconds) {
   return new Date(seconds * 1000).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "medium" });
 }
 
-/** A text as it may stand beside others: what would turn their direction or hide is written as its code. */
+/** Return a text that is safe beside others: control characters and direction overrides are written as codes. */
 export function plain(text) {
   return String(text).replace(OVERRIDES, (sign) => `\\u${sign.charCodeAt(0).toString(16).padStart(4, "0")}`);
 }
 
-/** The beginning of a text, on one line. */
+/** Return the beginning of a text, on one line. */
 export function clip(text, most) {
   const line = plain(String(text).slice(0, most * 4)).replace(/\s+/g, " ").trim();
   return line.length > most ? `${line.slice(0, most - 1)}…` : line;
 }
 
-/** A JSON value for reading: a text as it is, anything else indented. */
+/** Format a JSON value: a text as it is, anything else indented. */
 export function value(json) {
   return plain(typeof json === "string" ? json : JSON.stringify(json, null, 2) ?? "");
 }
 
-/** "1 step", "3 steps". */
+/** Format a count with a noun: "1 step", "3 steps". */
 export function plural(number, word) {
   return `${count(number)} ${word}${number === 1 ? "" : "s"}`;
 }

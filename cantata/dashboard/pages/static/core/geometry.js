@@ -1,11 +1,11 @@
-/** Where things of a drawn graph are: what can be seen, what lies in a direction, how an edge runs. Pure. */
+/** Geometry of a displayed graph: visibility, neighbours in a direction, paths of edges. Pure. */
 
-/** Whether two boxes {x, y, width, height} have a point in common. */
+/** Return whether two boxes {x, y, width, height} overlap. */
 export function overlap(a, b) {
   return a.x < b.x + b.width && b.x < a.x + a.width && a.y < b.y + b.height && b.y < a.y + a.height;
 }
 
-/** The smallest box around points. */
+/** Return the smallest box around points. */
 export function around(points) {
   const xs = points.map(([x]) => x);
   const ys = points.map(([, y]) => y);
@@ -13,7 +13,7 @@ export function around(points) {
   return { x, y, width: Math.max(...xs) - x + 1, height: Math.max(...ys) - y + 1 };
 }
 
-/** The path of an edge through points, as SVG has it; it leaves and arrives along the graph's direction. */
+/** Return the SVG path of an edge through points; it leaves and arrives along the graph's direction. */
 export function pathOf(points, isDown) {
   const [first, ...rest] = points;
   let path = `M${first[0]} ${first[1]}`;
@@ -26,20 +26,20 @@ export function pathOf(points, isDown) {
   return path;
 }
 
-const WAYS = { ArrowRight: [1, 0], ArrowLeft: [-1, 0], ArrowDown: [0, 1], ArrowUp: [0, -1] };
+const DIRECTIONS = { ArrowRight: [1, 0], ArrowLeft: [-1, 0], ArrowDown: [0, 1], ArrowUp: [0, -1] };
 
-/** The nearest box to a box in the direction of an arrow key; null if there is none. `boxes` is a map of id → box. */
+/** Return the id of the nearest box in the direction of an arrow key; null if there is none. `boxes` is a map of id → box. */
 export function neighbour(boxes, from, key) {
-  const way = WAYS[key];
+  const direction = DIRECTIONS[key];
   const start = boxes.get(from);
-  if (!way || !start) return null;
+  if (!direction || !start) return null;
   let best = null;
   let least = Infinity;
   for (const [id, box] of boxes) {
     const dx = box.x + box.width / 2 - start.x - start.width / 2;
     const dy = box.y + box.height / 2 - start.y - start.height / 2;
-    const along = dx * way[0] + dy * way[1];
-    const aside = Math.abs(dx * way[1] + dy * way[0]);
+    const along = dx * direction[0] + dy * direction[1];
+    const aside = Math.abs(dx * direction[1] + dy * direction[0]);
     const far = along + 3 * aside;
     if (id !== from && along > 1 && far < least) [best, least] = [id, far];
   }

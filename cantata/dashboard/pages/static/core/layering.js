@@ -1,8 +1,8 @@
-/** A layout for graphs too large for dagre: a column for each rank, each node as near as it can be to those before it. Linear, pure. */
+/** Layout of graphs too large for dagre: a column for each rank, each node as near as possible to its sources. Linear, pure. */
 
 /**
- * Boxes by id, and how large the whole is: {boxes, width, height}. `nodes` are [id, [width, height]], `edges` [source, target] without
- * cycles; `along` is the room between ranks, `aside` between neighbours in a rank.
+ * Return the boxes by id, and the size of the whole: {boxes, width, height}. `nodes` are [id, [width, height]], `edges` [source, target] without
+ * cycles; `along` is the gap between ranks, `aside` between neighbours in a rank.
  */
 export function layOut(nodes, edges, { isDown, along, aside, margin }) {
   const before = new Map(nodes.map(([id]) => [id, []]));
@@ -11,23 +11,23 @@ export function layOut(nodes, edges, { isDown, along, aside, margin }) {
     before.get(target).push(source);
     after.get(source).push(target);
   }
-  const middles = new Map(); // where on the way across a node's middle is
+  const middles = new Map(); // the middle of each node across the ranks
   const boxes = new Map();
   let start = margin;
   for (const layer of layers(nodes, before, after)) {
     const sizes = layer.map(([, [width, height]]) => (isDown ? [height, width] : [width, height]));
-    const urls = alignRank(layer.map(([id]) => wantedMiddle(before.get(id), middles)), sizes.map(([, across]) => across), aside);
+    const starts = alignRank(layer.map(([id]) => wantedMiddle(before.get(id), middles)), sizes.map(([, across]) => across), aside);
     layer.forEach(([id], n) => {
       const [length, across] = sizes[n];
-      middles.set(id, urls[n] + across / 2);
-      boxes.set(id, { start, from: urls[n], length, across });
+      middles.set(id, starts[n] + across / 2);
+      boxes.set(id, { start, from: starts[n], length, across });
     });
     start += Math.max(...sizes.map(([length]) => length)) + along;
   }
   return orient(boxes, { isDown, margin, length: start - along + margin });
 }
 
-/** The nodes by rank: each one after all that lead to it. */
+/** Return the nodes by rank: each one after all its sources. */
 function layers(nodes, before, after) {
   const left = new Map([...before].map(([id, sources]) => [id, sources.length]));
   const rank = new Map();
@@ -50,18 +50,18 @@ function wantedMiddle(sources, middles) {
   return known.length ? known.reduce((a, b) => a + b) / known.length : 0;
 }
 
-/** Where each of a rank begins: in the order of what they want, without overlap, and as a whole where they want to be. */
+/** Return the start of each node of a rank: ordered by wanted middle, without overlap, centred on the wanted middles. */
 function alignRank(middles, sizes, aside) {
   const order = middles.map((_, n) => n).sort((a, b) => middles[a] - middles[b] || a - b);
-  const urls = [];
+  const starts = [];
   let free = -Infinity;
   let shift = 0;
   for (const n of order) {
-    urls[n] = Math.max(free, middles[n] - sizes[n] / 2);
-    free = urls[n] + sizes[n] + aside;
-    shift += urls[n] + sizes[n] / 2 - middles[n];
+    starts[n] = Math.max(free, middles[n] - sizes[n] / 2);
+    free = starts[n] + sizes[n] + aside;
+    shift += starts[n] + sizes[n] / 2 - middles[n];
   }
-  return urls.map((start) => start - shift / order.length);
+  return starts.map((start) => start - shift / order.length);
 }
 
 function orient(found, { isDown, margin, length }) {

@@ -1,13 +1,13 @@
-/** What events change in a run's graph and in what is known of its agents' words. Pure: each call answers new values. */
+/** Changes of a run's graph and of its agents' replies by events. Pure: each call returns new values. */
 
 import { EVENTS, STEP_OVER } from "./vocabulary.js";
 
-/** The graph that the API sent, with its steps by id. */
+/** Return the graph of the API, with its steps by id. */
 export function makeView(graph) {
   return { ...graph, steps: new Map(graph.steps.map((step) => [step.id, step])) };
 }
 
-/** What an event changes in its step, beside the state that vocabulary.js says. */
+/** Changes of a step by event type, beside the state in vocabulary.js. */
 const CHANGES = {
   started: (event, at, step) => ({
     attempt: event.attempt, worker: event.worker, first_at: step.first_at ?? at, started_at: at, ended_at: null, error: null,
@@ -18,8 +18,8 @@ const CHANGES = {
 };
 
 /**
- * The view after some events, and how soon the graph must be asked for again: "" (not at all), "soon" (only figures that events do not
- * tell, such as tokens), or "now" (its shape).
+ * Return the view after some events, and how soon the graph must be read again: "" (not at all), "soon" (only figures that events do not
+ * have, such as tokens), or "now" (its shape).
  */
 export function applyEvents(view, events) {
   let stale = "";
@@ -53,7 +53,7 @@ function changeStep(steps, event) {
   return event.type === "expanded" || state === "failed" ? "now" : "soon";
 }
 
-/** An edge after its source ended; events do not tell which label of a decision was taken. */
+/** Return an edge after its source ended; events do not say which label of a decision was taken. */
 function resolved(edge, ended, steps, need) {
   if (edge.taken !== null || !ended.has(edge.source)) return edge;
   if (steps.get(edge.source).state === "skipped") return { ...edge, taken: false };
@@ -65,8 +65,8 @@ function resolved(edge, ended, steps, need) {
 const MAX_REPLY_CHARS = 100_000; // characters of one attempt
 
 /**
- * What steps replies while they worked: a map of step → [{attempt, text, void}], oldest first. Events for what a step replies void it when its
- * attempt came to nothing.
+ * Return the streamed replies of steps: a map of step → [{attempt, text, void}], oldest first. An event that discards an attempt voids its
+ * pieces.
  */
 export function collectReplies(replies, events) {
   const known = new Map(replies);

@@ -1,4 +1,4 @@
-/** The pages of a list of runs put together: newest first, none twice, none lost. Pure. */
+/** Merging of the pages of a list of runs: newest first, no duplicates, no gaps. Pure. */
 
 /** Newest first, as the API orders them. */
 function order(a, b) {
@@ -6,8 +6,8 @@ function order(a, b) {
 }
 
 /**
- * The known runs after a page of them was read again: what the page covers is as the page says. `page` is the API's answer; `isFirst`
- * tells that it begins at the newest run.
+ * Return the known runs, with the range that a page covers replaced by the page. `page` is the API's answer; `isFirst` if it starts at
+ * the newest run.
  */
 export function merge(known, page, { isFirst }) {
   const found = new Map(page.runs.map((run) => [run.run_id, run]));
@@ -17,20 +17,20 @@ export function merge(known, page, { isFirst }) {
   return [...kept, ...page.runs].sort(order);
 }
 
-/** Whether there may be runs between the newest known one and a first page that was read again. */
+/** Return whether there may be runs between the newest known one and a first page that was read again. */
 export function hasGap(known, page) {
   if (!known.length || !page.runs.length || page.next === null) return false;
   return page.runs.at(-1).created_at > known[0].created_at;
 }
 
-/** How many runs of a first page are countNewer than all that are known. */
+/** Return the number of runs in a first page that are newer than all known ones. */
 export function countNewer(known, page) {
   if (!known.length) return 0;
   const ids = new Set(known.map((run) => run.run_id));
   return page.runs.filter((run) => !ids.has(run.run_id) && run.created_at >= known[0].created_at).length;
 }
 
-/** Which rows of a long list are visibleRows: {from, to, before, after}, the last two in pixels of rows that are not. */
+/** Return the visible rows of a long list: {from, to, before, after}, the last two in pixels of rows outside. */
 export function visibleRows({ count, rowHeight, top, height, margin = 10 }) {
   const from = Math.max(0, Math.min(count, Math.floor(top / rowHeight) - margin));
   const to = Math.max(from, Math.min(count, Math.ceil((top + height) / rowHeight) + margin));

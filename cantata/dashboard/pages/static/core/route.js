@@ -1,8 +1,8 @@
-/** Addresses of the pages: which page is shown, and what of it. Pure. */
+/** URLs of the pages. Pure. */
 
 const TABS = new Set(["graph", "time", "events", "tasks", "request"]);
 
-/** The page that a path means: {page: "list"}, {page: "run", runId} or {page: "none"}. */
+/** Return the page of a path: {page: "list"}, {page: "run", runId} or {page: "none"}. */
 export function pageOf(base, path) {
   const own = path.startsWith(base) ? path.slice(base.length) : "";
   if (own === "" || own === "/") return { page: "list" };
@@ -10,7 +10,7 @@ export function pageOf(base, path) {
   return found ? { page: "run", runId: decoded(found[1]) } : { page: "none" };
 }
 
-/** The address of a run, with a tab and a step of it if they are given. */
+/** Return the URL of a run, with a tab and a step if they are given. */
 export function runAddress(base, runId, { tab = "graph", step = null } = {}) {
   const query = new URLSearchParams();
   if (tab !== "graph") query.set("tab", tab);
@@ -19,26 +19,26 @@ export function runAddress(base, runId, { tab = "graph", step = null } = {}) {
   return `${base}/run/${encodeURIComponent(runId)}${text ? `?${text}` : ""}`;
 }
 
-/** What of a run is shown: {tab, step}. */
+/** Return the tab and step of a run in a URL: {tab, step}. */
 export function locationIn(search) {
   const query = new URLSearchParams(search);
   const tab = query.get("tab");
   return { tab: TABS.has(tab) ? tab : "graph", step: query.get("step") };
 }
 
-/** The address of the list with a filter. */
+/** Return the URL of the list with a filter. */
 export function listAddress(base, filter) {
   const text = filterQuery(filter).toString();
   return `${base}/${text ? `?${text}` : ""}`;
 }
 
-/** The filter that an address of the list has: {statuses, kind, text}. */
+/** Return the filter in a URL of the list: {statuses, kind, text}. */
 export function filterOf(search) {
   const query = new URLSearchParams(search);
   return { statuses: query.getAll("status"), kind: query.get("kind") ?? "", text: query.get("q") ?? "" };
 }
 
-/** A filter as the parameters that the API and the page's own address share. */
+/** Return a filter as the query parameters of the API and of the page's URL. */
 export function filterQuery({ statuses, kind, text }) {
   const query = new URLSearchParams();
   for (const status of statuses) query.append("status", status);

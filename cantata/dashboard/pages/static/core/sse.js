@@ -1,14 +1,14 @@
-/** Reads the text of server-sent events. Pure. */
+/** Parser of server-sent events. Pure. */
 
 /**
- * A makeParser of a stream's text: call it with each piece; it answers the messages that are whole, each {id, event, data}.
- * What is no field that we know, such as a comment, is passed over.
+ * Make a parser of a stream's text: call it with each chunk; it returns the complete messages, each {id, event, data}.
+ * Unknown fields and comments are skipped.
  */
 export function makeParser() {
   let rest = "";
   let message = {};
-  return (piece) => {
-    const lines = (rest + piece).split(/\r\n|\n|\r(?!$)/);
+  return (chunk) => {
+    const lines = (rest + chunk).split(/\r\n|\n|\r(?!$)/);
     rest = lines.pop();
     const found = [];
     for (const line of lines) {

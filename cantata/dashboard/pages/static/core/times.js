@@ -1,7 +1,7 @@
-/** The time line: for each step when it waited, what its earlier attempts took, and when it worked. Pure. */
+/** Time line: waiting, earlier attempts and last attempt of each step. Pure. */
 
 /**
- * The rows of a time line, by when they began, and the span they share: {rows: [{step, wait, before, work}], from, until}. `wait` (for
+ * Return the rows of a time line, by start, and their common span: {rows: [{step, wait, before, work}], from, until}. `wait` (for
  * the first attempt), `before` (from its start to that of the last one, or until now if another is to come) and `work` (the last one) are
  * [start, length] as parts of the span, null if there is none; `waited`, `retried` and `worked` the same in seconds.
  */
@@ -37,7 +37,7 @@ function rowOf(step, part, until) {
   };
 }
 
-/** Round moments on a span of seconds: [seconds from its start, as part of it]. */
+/** Return round ticks of a span of seconds: [seconds from its start, as part of it]. */
 export function ticks(seconds) {
   const raw = seconds / 5;
   const power = 10 ** Math.floor(Math.log10(raw));

@@ -1,8 +1,8 @@
-/** Asks before something is done that cannot be taken back. */
+/** Confirmation of actions that cannot be undone. */
 
 import { html, useEffect, useRef, useState } from "../vendor/htm-preact.js";
 
-/** A button that asks `question` and then calls `act`, which may raise; `children` are its words. With `refused`, the reason, it is off. */
+/** A button that asks `question` and then calls `act`, which may raise; `children` are its label. With a reason in `refused` it is disabled. */
 export function Confirmed({ question, explained, yes, act, refused = "", className = "", children }) {
   const box = useRef(null);
   const [isOpen, setOpen] = useState(false);

@@ -1,11 +1,11 @@
-/** The edges of a drawn graph. */
+/** Edges of a displayed graph. */
 
 import { html } from "../vendor/htm-preact.js";
 import { around, overlap, pathOf } from "../core/geometry.js";
 
-const SILENT = new Set(["done", "expanded"]); // labels that tell nothing: what every step takes that does not fail, and expansions
+const HIDDEN_LABELS = new Set(["done", "expanded"]); // labels without information: those of successful steps, and of expansions
 
-/** The edges that can be seen, under the nodes. */
+/** Visible edges, under the nodes. */
 export function Edges({ edges, layout, seen, isDown, withLabels }) {
   return html`<svg class="edges" width=${layout.width} height=${layout.height} aria-hidden="true">
     <defs>
@@ -13,7 +13,7 @@ export function Edges({ edges, layout, seen, isDown, withLabels }) {
         markerWidth="7" markerHeight="7" orient="auto-start-reverse"><path d="M0 0 8 4 0 8z" /></marker>`)}
     </defs>
     ${edges.map((edge) => html`<${Edge} key=${JSON.stringify([edge.source, edge.target, edge.label])} edge=${edge} seen=${seen} isDown=${isDown}
-      points=${layout.lines.get(JSON.stringify([edge.source, edge.target]))} withLabel=${withLabels && !SILENT.has(edge.label)} />`)}
+      points=${layout.lines.get(JSON.stringify([edge.source, edge.target]))} withLabel=${withLabels && !HIDDEN_LABELS.has(edge.label)} />`)}
   </svg>`;
 }
 

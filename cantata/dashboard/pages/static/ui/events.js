@@ -1,13 +1,13 @@
-/** What happened in a run, newest last; what an agent says comes as it is said. */
+/** Events of a run, newest last; replies of agents are streamed. */
 
 import { html, useLayoutEffect, useRef, useState } from "../vendor/htm-preact.js";
 import { clip, clock, plain } from "../core/format.js";
 import { summary } from "../core/event_list.js";
 
-const MAX_SHOWN = 400; // entries that are drawn; earlier ones on demand
-const END_PX = 40; // pixels from the end within which the list keeps to its end
+const MAX_SHOWN = 400; // displayed entries; earlier ones on demand
+const END_PX = 40; // pixels from the end within which the list stays at its end
 
-/** The events; `onEarlier` reads what came before them. */
+/** The events; `onEarlier` reads earlier ones. */
 export function EventsTab({ events, onEarlier, onSelect }) {
   const box = useRef(null);
   const [maxShown, setMost] = useState(MAX_SHOWN);
@@ -37,7 +37,7 @@ function Entry({ entry, onSelect }) {
   const isReply = entry.type === "delta";
   return html`<li class="event kind-${TONES[entry.type] ?? "idle"}">
     <time class="num">${clock(entry.at_ms / 1000)}</time>
-    <span class="event-type">${isReply ? "says" : clip(entry.type.replaceAll("_", " "), 30)}</span>
+    <span class="event-type">${isReply ? "reply" : clip(entry.type.replaceAll("_", " "), 30)}</span>
     <span class="event-what">${entry.step && html`<button type="button" class="link" onClick=${() => onSelect(entry.step)}>${clip(entry.step, 60)}</button>`}
       ${entry.attempt > 1 && html`<span class="badge">×${entry.attempt}</span>`}
       ${entry.worker && html`<bdi class="muted">${clip(entry.worker, 40)}</bdi>`}
@@ -50,7 +50,7 @@ const TONES = {
   warning: "wait", unserved: "wait",
 };
 
-/** What a step says; struck if its attempt came to nothing. */
+/** Reply of a step; struck through if its attempt was discarded. */
 export function Reply({ text, isVoid }) {
-  return isVoid ? html`<del class="said" title="This attempt came to nothing">${plain(text)}</del>` : html`<span class="said">${plain(text)}</span>`;
+  return isVoid ? html`<del class="reply" title="This attempt was discarded">${plain(text)}</del>` : html`<span class="reply">${plain(text)}</span>`;
 }

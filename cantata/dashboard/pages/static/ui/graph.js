@@ -1,4 +1,4 @@
-/** A run's graph: drawn where it can be seen, moved by scrolling, by its buttons and by keys. */
+/** Graph of a run: renders the visible part; scrolled and zoomed by mouse, buttons and keys. */
 
 import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "../vendor/htm-preact.js";
 import { fold, shapeOf } from "../core/folding.js";
@@ -10,15 +10,15 @@ import { useLayout } from "./layout.js";
 import { GroupNode, StepNode } from "./node.js";
 
 const ZOOMS = [0.25, 0.35, 0.5, 0.7, 0.85, 1, 1.25];
-const MIN_FIRST_ZOOM = 0.75; // below this nothing can be read, so a larger graph begins with a part of it
+const MIN_FIRST_ZOOM = 0.75; // text is unreadable below this, so a larger graph starts with a part of it
 const FIRST_ZOOM = 0.85;
 const LABELS_FROM = 0.5;
 const NARROW_PX = 700;
 const MIN_HEIGHT = 260;
-const CHROME_PX = 210; // pixels of a window that are not for the graph
-const MARGIN = 240; // drawn around what is seen, so that scrolling shows no gaps
+const CHROME_PX = 210; // pixels of the window around the graph
+const MARGIN = 240; // rendered around the visible part, so that scrolling shows no gaps
 
-/** The graph of `view`; `opened` are the groups that are open, `selected` the step whose panel is. */
+/** Graph of `view`; `opened` are the open groups, `selected` the step whose panel is open. */
 export function GraphTab({ view, opened, onOpen, selected, onSelect, now }) {
   const scroller = useRef(null);
   const [size, setSize] = useState(null);
@@ -37,7 +37,7 @@ export function GraphTab({ view, opened, onOpen, selected, onSelect, now }) {
   useFollowing(scroller, view, layout, zoom);
   useEffect(() => {
     if (layout?.boxes.has(selected)) show(scroller.current, layout.boxes.get(selected), scale, null);
-  }, [selected, size?.width, layout === null]); // its panel takes availableHeight
+  }, [selected, size?.width, layout === null]); // its panel takes space
 
   const change = (step) => setZoom(ZOOMS[Math.min(ZOOMS.length - 1, Math.max(0, nearest(scale) + step))]);
   const fit = () => setZoom(fitting(layout, scroller.current));
@@ -93,7 +93,7 @@ function joinsOf(edges) {
   return joins;
 }
 
-/** Keeps a state equal to what of an element can be seen. */
+/** Keeps a state equal to the visible part of an element. */
 function useViewport(scroller, setSize) {
   useEffect(() => {
     const element = scroller.current;
@@ -115,7 +115,7 @@ function useViewport(scroller, setSize) {
   }, []);
 }
 
-/** Keeps what began last in view while the run is under way, until the user looks elsewhere. A run that is over is shown from its start. */
+/** Keeps the step that started last in view while the run is open, until the user scrolls. A closed run is shown from its start. */
 function useFollowing(scroller, view, layout, zoom) {
   const follows = useRef(true);
   const wasOpen = useRef(false);
@@ -140,7 +140,7 @@ function useFollowing(scroller, view, layout, zoom) {
   }, [layout, zoom, view]);
 }
 
-/** Scrolls a box into view, and gives the node its focus if one is named. */
+/** Scrolls a box into view, and focuses the node if one is given. */
 function show(element, box, scale, focused) {
   const behind = (start, length, from, window) => {
     const [a, b] = [start * scale - 40, (start + length) * scale + 40];
@@ -153,7 +153,7 @@ function show(element, box, scale, focused) {
   requestAnimationFrame(() => requestAnimationFrame(() => element.querySelector(`[data-node="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true })));
 }
 
-/** As high as the graph, within what the window has availableHeight for. */
+/** Height of the graph, within the available height of the window. */
 function heightOf(layout, scale) {
   return Math.min(availableHeight(), layout ? Math.max(MIN_HEIGHT, layout.height * scale + 18) : MIN_HEIGHT);
 }

@@ -1,4 +1,4 @@
-/** The head of a run: what was asked, how it stands, what it cost, what can be done about it, what it answered. */
+/** Head of a run: title, state, cost, actions and answer. */
 
 import { html, useRef, useState } from "../vendor/htm-preact.js";
 import { ofRun, send } from "../api.js";
@@ -11,10 +11,10 @@ import { Confirmed } from "./dialog.js";
 import { State } from "./icons.js";
 import { Labels, messageOf } from "./row.js";
 
-const LONG_ANSWER = 600; // characters above which an answer begins folded
+const LONG_ANSWER = 600; // characters; a longer answer is folded at first
 const CAN_RETRY = new Set(["failed", "timed_out", "cancelled", "exhausted"]);
 
-/** The head; `go` shows the new run after a retry. */
+/** The head; `go` navigates to the new run after a retry. */
 export function Head({ run, now, connection, fault, reload, go }) {
   return html`<div class="head">
     <p class="back"><a href=${`${urls.base}/`}>All runs</a></p>
@@ -43,7 +43,7 @@ function Fact({ name, title, children }) {
 
 function Buttons({ run, reload, go }) {
   const refusals = useRefusals(run.run_id);
-  const key = useRef(`pages-${Date.now()}-${Math.random()}`); // a retry that is sent again, since its answer was lost, is the same run
+  const key = useRef(`pages-${Date.now()}-${Math.random()}`); // a retry that is sent again because its answer was lost gives the same run
   const cancel = async () => {
     await send(ofRun(run.run_id, "cancel"));
     reload();
@@ -54,17 +54,17 @@ function Buttons({ run, reload, go }) {
   };
   if (!runIsOver(run.status)) {
     return html`<${Confirmed} question="Cancel this run?" yes="Cancel the run" className="danger" act=${cancel} refused=${refusals.cancel}
-      explained="Its steps under way are stopped within a second or two. What is done stays; a cancelled run can be retried.">Cancel<//>`;
+      explained="Its running steps are stopped within a second or two. Finished steps stay; a cancelled run can be retried.">Cancel<//>`;
   }
   if (!CAN_RETRY.has(run.status)) return null;
   return html`<${Confirmed} question="Retry this run?" yes="Retry" className="primary" act=${retry} refused=${refusals.retry}
-    explained="A new run does what this one left unfinished, and keeps what it has done. This one stays as it is.">Retry<//>`;
+    explained="A new run executes the unfinished part of this one, and keeps its finished steps. This run does not change.">Retry<//>`;
 }
 
 function Connection({ connection, fault }) {
   const isLost = connection === "lost" || (fault && (fault.status === 0 || fault.status >= 500));
-  const words = isLost ? "The connection was lost; trying again. The run goes on." : fault?.message;
-  return html`<p class="connection" role="status">${connection === "gone" ? "This run is no longer kept." : words}</p>`;
+  const message = isLost ? "The connection was lost; reconnecting. The run continues." : fault?.message;
+  return html`<p class="connection" role="status">${connection === "gone" ? "This run is no longer stored." : message}</p>`;
 }
 
 function Ending({ run }) {
@@ -77,5 +77,5 @@ function Ending({ run }) {
     ${hasAnswer && html`<div class="card answer"><h2>Answer</h2>
       <pre class="text ${isLong && !isWhole ? "folded" : ""}">${text}</pre>
       ${isLong && html`<button type="button" class="quiet" aria-expanded=${isWhole} onClick=${() => setWhole(!isWhole)}>${isWhole ? "Show less" : "Show all"}</button>`}
-      ${run.cut && html`<p class="muted">Cut: the whole is in the run's record.</p>`}</div>`}`;
+      ${run.cut && html`<p class="muted">Truncated: the run's record has all of it.</p>`}</div>`}`;
 }

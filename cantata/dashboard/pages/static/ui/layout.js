@@ -1,17 +1,17 @@
-/** Asks the worker for layouts: one at a time, and of those that wait only the newest. */
+/** Requests of layouts from the worker: one at a time, and of those that wait only the newest. */
 
 import { useEffect, useState } from "../vendor/htm-preact.js";
 
 let queue = null;
 
-/** Start the worker, so that it is ready when a graph is. */
+/** Start the worker, so that it is ready for the first graph. */
 export function prepareLayouts() {
   queue ??= makeLayoutQueue();
 }
 
 /**
- * The layout of a graph {nodes, edges}: the last one that is ready, {boxes, lines, width, height}, null before the first; and whether the
- * newest could not be made. While `isDown` is null, since nobody knows how much room there is, nothing is laid out.
+ * Return the last layout of a graph {nodes, edges}: {boxes, lines, width, height}, null before the first; and whether the newest failed.
+ * While `isDown` is null, since the available width is unknown, nothing is laid out.
  */
 export function useLayout(graph, shape, isDown) {
   const [laidOut, setLaidOut] = useState({ layout: null, failed: false });
@@ -49,7 +49,7 @@ function makeLayoutQueue() {
     send();
   };
   return {
-    /** Give layouts to callback asks from now on; answers a function that ends it. */
+    /** Send layouts to `callback`; return a function that stops it. */
     open(callback) {
       receiver = callback;
       return () => {

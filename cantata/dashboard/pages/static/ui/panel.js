@@ -1,4 +1,4 @@
-/** One step: what it read and gave, what was replies, how its attempts went; and the form for what it waits for. */
+/** Panel of one step: inputs and output, messages, attempts; and the form for its signal. */
 
 import { html, useEffect, useRef, useState } from "../vendor/htm-preact.js";
 import { ofRun, read } from "../api.js";
@@ -12,9 +12,9 @@ import { messageOf } from "./row.js";
 import { Signal } from "./signal.js";
 import { Transcript } from "./transcript.js";
 
-const MIN_INTERVAL_MS = 400; // a step that moves is read again at most so often
+const MIN_INTERVAL_MS = 400; // between readings of a step that changes
 
-/** The panel; `replies` is what the step replies while we watched. */
+/** The panel; `replies` are the replies that the step has streamed since the page was opened. */
 export function Panel({ runId, stepId, view, replies, now, onClose, reload }) {
   const known = view.steps.get(stepId);
   const { detail, fault } = useDetail(runId, stepId, known);
@@ -31,7 +31,7 @@ export function Panel({ runId, stepId, view, replies, now, onClose, reload }) {
       ${fault && html`<p class="fault" role="alert">${fault.message}</p>`}
       ${step?.error && html`<div class="card bad"><h3>${clip(step.error.code ?? "Error", 60)}</h3><pre class="text">${plain(messageOf(step.error))}</pre></div>`}
       ${step?.state === "waiting_signal" && html`<${Signal} runId=${runId} stepId=${stepId} onDone=${reload} />`}
-      ${replies && step?.state === "running" && html`<section><h3>Says</h3><${Pieces} replies=${replies} /></section>`}
+      ${replies && step?.state === "running" && html`<section><h3>Reply</h3><${Pieces} replies=${replies} /></section>`}
       ${detail ? html`<${Detail} detail=${detail} replies=${replies} isRunning=${step?.state === "running"} />` : !fault && html`<p class="muted">Reading…</p>`}
     </div>
   </aside>`;
@@ -63,7 +63,7 @@ function Detail({ detail, replies, isRunning }) {
   const isVoided = !isRunning && replies?.some((piece) => piece.void);
   return html`
     ${detail.transcript.length > 0 && html`<section><h3>Transcript</h3><${Transcript} messages=${detail.transcript} /></section>`}
-    ${isVoided && html`<section><h3>Reply in attempts that came to nothing</h3><${Pieces} replies=${replies.filter((piece) => piece.void)} /></section>`}
+    ${isVoided && html`<section><h3>Replies of discarded attempts</h3><${Pieces} replies=${replies.filter((piece) => piece.void)} /></section>`}
     ${detail.output !== null && html`<${Value} name="Output" json=${detail.output} isOpen />`}
     ${given !== null && html`<${Value} name="Given" json=${given} isOpen />`}
     ${params && html`<${Value} name="Parameters" json=${params} isOpen=${!detail.transcript.length} />`}
@@ -71,7 +71,7 @@ function Detail({ detail, replies, isRunning }) {
     ${detail.attempts.length > 0 && html`<section><h3>Attempts</h3><${Attempts} attempts=${detail.attempts} /></section>`}
     ${info && html`<${Value} name="RecordedStep with its end" json=${info} />`}
     ${detail.logs.length > 0 && html`<section><h3>Logs</h3><${Logs} lines=${detail.logs} /></section>`}
-    ${detail.cut && html`<p class="muted">Large values were cut; <code>submit runs show</code> has them whole.</p>`}`;
+    ${detail.cut && html`<p class="muted">Large values were truncated; <code>submit runs show</code> has them whole.</p>`}`;
 }
 
 function Value({ name, json, isOpen = false }) {
@@ -82,7 +82,7 @@ function Pieces({ replies }) {
   return html`<div class="text boxed pieces">${replies.map((piece, index) => html`<${Reply} key=${index} text=${piece.text} isVoid=${piece.void} />`)}</div>`;
 }
 
-/** What the API tells of a step, read again when the step moves. */
+/** Return the details of a step, read again when the step changes. */
 function useDetail(runId, stepId, known) {
   const [found, setFound] = useState({ detail: null, fault: null });
   const version = known ? [known.state, known.attempt, known.failures, known.ended_at].join("|") : "";

@@ -1,4 +1,4 @@
-/** A run in the list. */
+/** Row of a run in the list. */
 
 import { html } from "../vendor/htm-preact.js";
 import { age, clip, cost, count, duration, moment, tokens } from "../core/format.js";
@@ -9,7 +9,7 @@ import { State } from "./icons.js";
 
 const MAX_LABELS = 4;
 
-/** A row; the whole of it is the link to the run. */
+/** A row; all of it is the link to the run. */
 export function RunRow({ run, now, number }) {
   const until = run.closed_at ?? now;
   return html`<tr aria-rowindex=${number} class=${runIsOver(run.status) ? "" : "is-open"}>

@@ -1,10 +1,10 @@
-/** Gives a waiting step its value. */
+/** Signal of a waiting step. */
 
 import { html, useState } from "../vendor/htm-preact.js";
 import { ofRun, send } from "../api.js";
 import { useRefusals } from "../refusals.js";
 
-/** The form: JSON, or a text where it is none; two buttons for what is asked most. */
+/** The form: JSON, or else a text; two buttons for approvals. */
 export function Signal({ runId, stepId, onDone }) {
   const refused = useRefusals(runId, stepId).signal;
   const [text, setText] = useState("");

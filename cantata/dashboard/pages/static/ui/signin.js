@@ -1,9 +1,9 @@
-/** Asks for the token. It is kept until the tab is closed, and goes nowhere but to the API. */
+/** Form for the token. It is stored until the tab is closed, and is sent only to the API. */
 
 import { html, useEffect, useRef } from "../vendor/htm-preact.js";
 import { keepToken } from "../settings.js";
 
-/** The form; `wasRefused` if a token was given that is not known. */
+/** The form; `wasRefused` if the last token was unknown. */
 export function SignIn({ wasRefused, onDone }) {
   const field = useRef(null);
   useEffect(() => field.current.focus(), []);
@@ -16,8 +16,8 @@ export function SignIn({ wasRefused, onDone }) {
   };
   return html`<main id="main" class="sign-in" tabindex="-1">
     <h1>Sign in</h1>
-    <p class="muted">These pages show the runs of whoever the token belongs to. It is kept until this tab is closed.</p>
-    ${wasRefused && html`<p class="fault" role="alert">This token is not known here.</p>`}
+    <p class="muted">These pages show the runs of the token's tenant. The token is stored until this tab is closed.</p>
+    ${wasRefused && html`<p class="fault" role="alert">This token is unknown.</p>`}
     <form onSubmit=${done}>
       <label for="token">Token</label>
       <input id="token" ref=${field} type="password" autocomplete="off" required />

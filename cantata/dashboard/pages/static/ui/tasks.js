@@ -1,4 +1,4 @@
-/** The Celery tasks that carried a run, where Flower remembers them. */
+/** Celery tasks of a run, if Flower stores them. */
 
 import { html, useEffect, useState } from "../vendor/htm-preact.js";
 import { ofRun, read } from "../api.js";
@@ -6,9 +6,9 @@ import { clip, duration } from "../core/format.js";
 import { urls } from "../settings.js";
 
 const EVERY_MS = 5000;
-const AFTER_MS = 1500; // after the end: what Flower hears comes a little later
+const AFTER_MS = 1500; // after the end: Flower gets events a little later
 
-/** The tasks of a run, read again while it is open. None where the API knows of none. */
+/** Return the tasks of a run, read again while it is open; none if the API has none. */
 export function useTasks(runId, isOpen) {
   const [tasks, setTasks] = useState([]);
   useEffect(() => {

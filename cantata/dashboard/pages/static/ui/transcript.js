@@ -1,11 +1,11 @@
-/** What was said between an agent, its model and its tools. */
+/** Messages between an agent, its model and its tools. */
 
 import { html } from "../vendor/htm-preact.js";
 import { clip, plain, plural, value } from "../core/format.js";
 
 const WHO = { system: "System", user: "Prompt", assistant: "Model", tool: "Tool" };
 
-/** Messages as they were said, with the calls of tools. */
+/** Messages in order, with the tool calls. */
 export function Transcript({ messages }) {
   return html`<ol class="transcript">${messages.map((message, index) => html`
     ${message.omitted > 0 && html`<li class="muted">${plural(message.omitted, "message")} before this one were not recorded.</li>`}
