@@ -25,15 +25,15 @@ def asked(stage: AgentStage) -> list[str]:
 
 
 def deltas(run: Run) -> list[tuple[str | None, int | None, str]]:
-    """Step, attempt and text of the pieces that events told; pieces of one attempt that follow each other are joined."""
-    told: list[tuple[str | None, int | None, str]] = []
+    """Step, attempt and text of the pieces in events; pieces of one attempt that follow each other are joined."""
+    found: list[tuple[str | None, int | None, str]] = []
     for event in run.log():
         if isinstance(event, ReplyDelta):
             text = event.text
-            if told and told[-1][:2] == (event.step, event.attempt):
-                text = told.pop()[2] + text
-            told.append((event.step, event.attempt, text))
-    return told
+            if found and found[-1][:2] == (event.step, event.attempt):
+                text = found.pop()[2] + text
+            found.append((event.step, event.attempt, text))
+    return found
 
 
 # Failures
@@ -47,8 +47,8 @@ def test_another_model_is_asked_after_the_last_try_of_the_first(stage: AgentStag
     result = run.result(0)
 
     assert (result.output, asked(stage)) == ("instead", ["gpt-4o", "gpt-4o", "gpt-4o-mini"])
-    told = [(event.type, getattr(event, "model", None)) for event in run.log() if event.type in ("retry", "fallback")]
-    assert told == [("retry", None), ("fallback", MAIN)]
+    found = [(event.type, getattr(event, "model", None)) for event in run.log() if event.type in ("retry", "fallback")]
+    assert found == [("retry", None), ("fallback", MAIN)]
 
 
 def test_another_model_is_asked_at_once_if_no_try_would_help(stage: AgentStage) -> None:
@@ -161,7 +161,7 @@ def test_the_fallback_of_a_synthesizer_is_asked_too(stage: AgentStage) -> None:
 
 
 @pytest.mark.slow("it waits for real time, which is what it tests")
-def test_a_reply_is_told_while_it_comes(stage: AgentStage) -> None:
+def test_a_reply_is_published_while_it_comes(stage: AgentStage) -> None:
     stage.script({"reply": "one two three", "chunk_delay_s": 1.5})
 
     run = stage.start(agent())
@@ -173,7 +173,7 @@ def test_a_reply_is_told_while_it_comes(stage: AgentStage) -> None:
     assert deltas(run) == [("it", 1, "one two three")]
 
 
-def test_each_round_and_each_instruction_is_told_under_its_step(stage: AgentStage) -> None:
+def test_each_round_and_each_instruction_is_published_under_its_step(stage: AgentStage) -> None:
     stage.script(
         {"match": "^go", "after_tools": 0, "reply": "I look", "tool_calls": [call("add", a=1)]},
         {"match": "^go", "reply": "2"},
@@ -186,7 +186,7 @@ def test_each_round_and_each_instruction_is_told_under_its_step(stage: AgentStag
     assert deltas(run) == [("it/@1", 1, "I look"), ("it/@1/r1", 1, "2"), ("it/@2", 1, "3")]
 
 
-def test_nothing_is_told_with_stream_off(stage: AgentStage) -> None:
+def test_nothing_is_published_with_stream_off(stage: AgentStage) -> None:
     run = stage.start(agent(stream=False))
 
     assert run.result(PATIENCE_S).output == "echo: go"
@@ -194,17 +194,19 @@ def test_nothing_is_told_with_stream_off(stage: AgentStage) -> None:
     assert [request["stream"] for request in stage.requests()] == [False]
 
 
-@pytest.mark.parametrize(("stream", "told"), [(True, [("ask", 1, "echo: go")]), (None, [])])
-def test_a_node_of_a_chain_is_told_if_its_agent_says_so(stage: AgentStage, stream: bool | None, told: list[tuple[str, int, str]]) -> None:
+@pytest.mark.parametrize(("stream", "found"), [(True, [("ask", 1, "echo: go")]), (None, [])])
+def test_a_node_of_a_chain_is_streamed_if_its_agent_sets_it(
+    stage: AgentStage, stream: bool | None, found: list[tuple[str, int, str]]
+) -> None:
     nodes = [{"node_id": "ask", "kind": "agent", "name": "it", "input": {"text": "go"}}]
 
     run = stage.client(agent(stream=stream)).submit_chain({"nodes": nodes, "entry_node": "ask"})
 
     assert run.result(PATIENCE_S).success
-    assert deltas(run) == told
+    assert deltas(run) == found
 
 
-def test_of_a_stream_that_breaks_nothing_is_told_after_the_next_attempt_began(stage: AgentStage) -> None:
+def test_of_a_stream_that_breaks_nothing_is_published_after_the_next_attempt_began(stage: AgentStage) -> None:
     stage.script({"reply": "one two three four", "chunk_delay_s": 1.0, "truncate": 800, "times": 1}, {"reply": "whole"})
 
     run = stage.start(agent(retries=1))
@@ -217,17 +219,17 @@ def test_of_a_stream_that_breaks_nothing_is_told_after_the_next_attempt_began(st
     assert order[-3:] == [("retry", 1), ("started", 2), ("delta", 2)]
 
 
-def test_of_a_model_that_breaks_off_nothing_is_told_after_another_was_asked(stage: AgentStage) -> None:
+def test_of_a_model_that_breaks_off_nothing_is_published_after_another_is_called(stage: AgentStage) -> None:
     broken = {"model": FIRST, "reply": "one two three four", "chunk_delay_s": 1.0, "truncate": 800}
     stage.script(broken, {"model": SECOND, "reply": "whole", "delay_s": 0.1})
 
     run = stage.start(agent(model="main"), models=ROUTED)
 
     assert run.result(PATIENCE_S).output == "whole"
-    told = [event for event in run.log() if event.type in ("delta", "fallback")]
-    after = told.index(next(event for event in told if event.type == "fallback"))
+    found = [event for event in run.log() if event.type in ("delta", "fallback")]
+    after = found.index(next(event for event in found if event.type == "fallback"))
     assert after > 0
-    assert "".join(event.text for event in told[after + 1 :] if isinstance(event, ReplyDelta)) == "whole"
+    assert "".join(event.text for event in found[after + 1 :] if isinstance(event, ReplyDelta)) == "whole"
 
 
 # The end of a run

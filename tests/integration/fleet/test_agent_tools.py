@@ -32,12 +32,12 @@ def test_calls_of_one_reply_run_at_once_and_are_answered_in_order_under_their_ow
 
     result = stage.ask(agent(tools=["meet"]))
 
-    told = [(message["tool_call_id"], message["content"]) for message in stage.messages() if message["role"] == "tool"]
-    assert (result.output, told) == ("they met", [("id-a", "met b"), ("id-b", "met a")])
+    expected = [(message["tool_call_id"], message["content"]) for message in stage.messages() if message["role"] == "tool"]
+    assert (result.output, expected) == ("they met", [("id-a", "met b"), ("id-b", "met a")])
     assert (result.usage.model_calls, result.usage.tool_calls) == (2, 2)
 
 
-def test_what_goes_wrong_with_a_call_is_told_to_the_model(stage: AgentStage) -> None:
+def test_the_error_of_a_call_is_sent_to_the_model(stage: AgentStage) -> None:
     wrong = [
         call("prise", item="tea"),
         {"name": "price", "arguments": '{"item": tea}'},
@@ -80,9 +80,9 @@ def test_a_large_result_is_cut_for_the_model_and_whole_in_the_record(stage: Agen
     run = stage.start(agent(tools=["large"]))
 
     assert run.result(PATIENCE_S).output == "long"
-    (told,) = stage.results()
-    assert told.endswith(CUT)
-    assert len(told) < 20_100
+    (expected,) = stage.results()
+    assert expected.endswith(CUT)
+    assert len(expected) < 20_100
     assert run.record().steps["it/t0"].output == "x" * 5_000_000
 
 
@@ -97,7 +97,7 @@ def test_a_tool_named_by_a_model_that_was_offered_none_is_not_called(stage: Agen
 # Bounds
 
 
-def test_after_the_last_round_of_tools_the_model_is_told_and_asked_once_more_without_them(stage: AgentStage) -> None:
+def test_after_the_last_round_of_tools_the_model_is_called_once_more_without_them(stage: AgentStage) -> None:
     stage.script({"match": "used all 2 rounds", "reply": "at last"}, {"tool_calls": [call("add", a=1)]})
 
     result = stage.ask(agent(tools=["add"], max_tool_rounds=2))
@@ -121,7 +121,7 @@ def test_a_run_whose_model_calls_tools_for_ever_is_exhausted(stage: AgentStage, 
     assert result.error.message == f"agent 'it' gave no answer within its {said_of}"
 
 
-def test_empty_replies_of_an_agentic_step_are_nudged_and_the_last_bound_is_told(stage: AgentStage) -> None:
+def test_empty_replies_of_an_agentic_step_get_a_follow_up_message(stage: AgentStage) -> None:
     stage.script(*said("", " \n", "at last"))
 
     result = stage.ask(agent(instructions=[{"objective": "speak", "max_internal_steps": 2}]))
@@ -152,7 +152,7 @@ RESULTS = ("tool", "2.0"), ("tool", "3.0")
 
 
 @pytest.mark.parametrize(
-    ("mode", "told"),
+    ("mode", "expected"),
     [
         ("minimal", [("user", "said"), SILENT, RESULTS[0], SILENT, RESULTS[1]]),
         ("progressive", [("user", "said"), ("assistant", "I look"), RESULTS[0], SILENT, RESULTS[1]]),
@@ -162,7 +162,7 @@ RESULTS = ("tool", "2.0"), ("tool", "3.0")
         ),
     ],
 )  # fmt: skip
-def test_history_modes_show_all_calls_and_results_and_more_with_each(stage: AgentStage, mode: str, told: list[Any]) -> None:
+def test_history_modes_show_all_calls_and_results_and_more_with_each(stage: AgentStage, mode: str, expected: list[Any]) -> None:
     stage.script(
         {"match": "^go$", "reply": "said", "times": 1},
         {"reply": "I look", "tool_calls": [call("add", a=1)], "times": 1},
@@ -174,33 +174,33 @@ def test_history_modes_show_all_calls_and_results_and_more_with_each(stage: Agen
     result = stage.ask(agent(tools=["add"], instructions=[("{input}", []), {"objective": "find", "history_mode": mode}]))
 
     assert result.output == "done"
-    assert [(message["role"], message.get("content")) for message in stage.messages()[1:]] == told
+    assert [(message["role"], message.get("content")) for message in stage.messages()[1:]] == expected
 
 
-def test_an_agentic_step_tells_of_its_rounds(stage: AgentStage) -> None:
+def test_an_agentic_step_reports_its_rounds(stage: AgentStage) -> None:
     stage.script(calls(call("price", item="tea"), call("fail")), {"reply": "2.50"})
 
     result = stage.ask(agent(tools=["price", "fail"], instructions=[{"objective": "find the price"}]))
 
-    told = result.agentic
-    assert told is not None
-    assert (told["final_answer"], told["total_steps"], told["total_tools_called"]) == ("2.50", 2, 2)
-    assert (told["objective_achieved"], told["max_steps_reached"], told["history_mode"]) == (True, False, "minimal")
-    assert told["errors"] == ["fail: fleet_tools:fail raised RuntimeError: no luck"]
-    assert told["total_tokens_used"] == result.usage.input_tokens + result.usage.output_tokens
-    assert isinstance(told["total_execution_time_ms"], float)
-    assert told["total_execution_time_ms"] > 0
-    first, _ = cast("list[Json]", told["steps"])
+    expected = result.agentic
+    assert expected is not None
+    assert (expected["final_answer"], expected["total_steps"], expected["total_tools_called"]) == ("2.50", 2, 2)
+    assert (expected["objective_achieved"], expected["max_steps_reached"], expected["history_mode"]) == (True, False, "minimal")
+    assert expected["errors"] == ["fail: fleet_tools:fail raised RuntimeError: no luck"]
+    assert expected["total_tokens_used"] == result.usage.input_tokens + result.usage.output_tokens
+    assert isinstance(expected["total_execution_time_ms"], float)
+    assert expected["total_execution_time_ms"] > 0
+    first, _ = cast("list[Json]", expected["steps"])
     assert first["tool_calls"][0] == {"name": "price", "args": {"item": "tea"}, "result": {"item": "tea", "total": 2.5}}
 
 
 def test_an_objective_that_was_answered_only_when_asked_to_end_was_not_achieved(stage: AgentStage) -> None:
     stage.script({"match": "used all", "reply": "a guess"}, {"tool_calls": [call("add", a=1)]})
 
-    told = stage.ask(agent(tools=["add"], instructions=[{"objective": "find", "max_tool_rounds": 1}])).agentic
+    expected = stage.ask(agent(tools=["add"], instructions=[{"objective": "find", "max_tool_rounds": 1}])).agentic
 
-    assert told is not None
-    assert (told["max_steps_reached"], told["objective_achieved"]) == (True, False)
+    assert expected is not None
+    assert (expected["max_steps_reached"], expected["objective_achieved"]) == (True, False)
 
 
 # Calls in JSON
@@ -220,9 +220,9 @@ def test_calls_in_json_go_on_until_a_reply_has_none(stage: AgentStage) -> None:
     result = stage.ask(spoken())
 
     assert result.output == "3.50"
-    told = [(message["role"], message["content"]) for message in stage.messages()[1:]]
-    assert told[2] == ("user", 'one moment\n\nTool result: {"item":"tea","total":2.5}')
-    assert told[4] == ("user", "one moment\n\nTool result: 3.5")
+    expected = [(message["role"], message["content"]) for message in stage.messages()[1:]]
+    assert expected[2] == ("user", 'one moment\n\nTool result: {"item":"tea","total":2.5}')
+    assert expected[4] == ("user", "one moment\n\nTool result: 3.5")
     assert "tools" not in stage.requests()[0]["body"]
     assert '- price: What so many of a thing cost. params: {"' in stage.messages()[0]["content"]
 
@@ -255,7 +255,7 @@ def test_json_that_is_almost_json_is_mended(stage: AgentStage, reply: str) -> No
     assert stage.prompts()[-1] == "look\n\nTool result: 2.0"
 
 
-def test_a_tool_error_is_told_and_the_model_may_try_another_way(stage: AgentStage) -> None:
+def test_a_tool_error_is_sent_to_the_model_which_may_recover(stage: AgentStage) -> None:
     stage.script(*said(asked("fail"), asked("add", a=1), "2"))
 
     assert stage.ask(spoken()).output == "2"
@@ -328,7 +328,7 @@ def test_structured_output_is_asked_for_and_parsed(stage: AgentStage, shape: Jso
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=["schema", "class"])
-def test_the_model_is_shown_what_the_validator_says_until_it_is_right(stage: AgentStage, shape: Json) -> None:
+def test_the_model_is_sent_validation_errors_until_its_answer_is_valid(stage: AgentStage, shape: Json) -> None:
     stage.script(*said("Ann, 3", {"name": "Ann", "age": -3}, {"name": "Ann", "age": 3}))
 
     result = stage.ask(agent(output=shape))
@@ -350,7 +350,7 @@ def test_after_its_trials_a_reply_that_is_still_wrong_fails_the_run(stage: Agent
     assert "after 1 corrections: the reply is not JSON" in result.error.message
 
 
-def test_a_schema_that_is_none_is_told_before_a_model_is_asked(stage: AgentStage) -> None:
+def test_an_invalid_schema_is_reported_before_a_model_is_called(stage: AgentStage) -> None:
     result = stage.ask(agent(output={"schema": {"type": "objct"}}))
 
     assert stage.requests() == []
@@ -358,7 +358,7 @@ def test_a_schema_that_is_none_is_told_before_a_model_is_asked(stage: AgentStage
     assert result.error.message == "'output.schema' of agent 'it' is not a JSON schema: 'objct' is not valid under any of the given schemas"
 
 
-def test_an_agent_with_tools_is_told_the_schema_and_corrected_even_when_its_rounds_are_over(stage: AgentStage) -> None:
+def test_an_agent_with_tools_gets_the_schema_and_corrections_after_its_last_round(stage: AgentStage) -> None:
     stage.script(
         {"match": "used all", "reply": "Ann"},
         {"match": "cannot be used", "reply": {"name": "Ann"}},

@@ -55,8 +55,8 @@ def test_instructions_of_all_kinds_in_a_row(stage: AgentStage) -> None:
 def test_an_objective_stands_in_the_system_message_untouched_by_braces(stage: AgentStage) -> None:
     stage.ask(agent(system="You are {it}.", instructions=[{"objective": "find {input}"}]))
 
-    (told, asked) = stage.messages()
-    assert told["content"].startswith("You are {it}.\n\nYour objective: find {input}\n\n")
+    (sent, asked) = stage.messages()
+    assert sent["content"].startswith("You are {it}.\n\nYour objective: find {input}\n\n")
     assert asked == {"role": "user", "content": "go"}
 
 
@@ -171,14 +171,14 @@ def test_store_steps_keeps_the_input_and_what_each_instruction_gave(stage: Agent
     assert result.agentic is not None, "what the last step tells of itself is not lost"
 
 
-def test_full_history_is_the_answer_and_models_are_shown_the_earlier_turns(stage: AgentStage) -> None:
+def test_full_history_is_the_answer_and_models_see_the_earlier_turns(stage: AgentStage) -> None:
     stage.script({"match": "^1", "reply": "said"}, {"reply": "done"})
 
     result = stage.ask(agent(instructions=["1 <{input}>", WORDS, "3 <{input}>"], full_history=True))
 
     assert result.output == result.history
-    shown = [(entry["step"], entry["type"], entry["input"], entry["output"]) for entry in result.history]  # type: ignore[index,call-overload]
-    assert shown == [
+    visible = [(entry["step"], entry["type"], entry["input"], entry["output"]) for entry in result.history]  # type: ignore[index,call-overload]
+    assert visible == [
         (0, "initial", "go", "go"),
         (1, "model", "go", "said"),
         (2, "function", "Function: shout", "SAID"),
@@ -191,7 +191,7 @@ def test_full_history_is_the_answer_and_models_are_shown_the_earlier_turns(stage
     ]
 
 
-def test_without_it_models_are_shown_no_earlier_turns(stage: AgentStage) -> None:
+def test_without_it_models_see_no_earlier_turns(stage: AgentStage) -> None:
     stage.ask(agent(instructions=["1 {input}", "2 {input}"]))
 
     assert stage.messages() == [{"role": "user", "content": "2\n\necho: 1\n\ngo"}]
@@ -251,8 +251,8 @@ def test_an_agent_with_tools_as_a_node_of_a_chain_is_one_node(stage: AgentStage)
 
     assert (response.success, response.final_output, response.nodes_run, response.failed) == (True, {"got": "tea"}, 2, [])
     assert response.outputs == {"shop": "tea", "show": {"got": "tea"}}
-    told = [(event.node_id, event.phase, event.output) for event in run.events()]
-    assert told == [("shop", "start", None), ("shop", "done", "tea"), ("show", "start", None), ("show", "done", {"got": "tea"})]
+    sent = [(event.node_id, event.phase, event.output) for event in run.events()]
+    assert sent == [("shop", "start", None), ("shop", "done", "tea"), ("show", "start", None), ("show", "done", {"got": "tea"})]
 
 
 def test_an_agent_that_fails_after_its_tools_is_a_failed_node(stage: AgentStage) -> None:

@@ -186,7 +186,7 @@ def test_a_tools_child_killed_while_it_does_what_a_model_asked_for_lets_no_model
 
 
 @pytest.mark.slow("a worker is killed, and its leases must run out")
-def test_a_worker_told_to_stop_hands_back_what_it_cannot_finish(
+def test_a_worker_that_is_stopped_releases_unfinished_steps(
     tmp_path: Path, journal: Journal, models: ScriptedModels, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CANTATA_DRAIN_S", "0.5")

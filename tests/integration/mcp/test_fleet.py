@@ -123,7 +123,7 @@ def test_a_server_that_hangs_while_connecting_fails_its_step_in_time(client: Emb
     assert "MCP server 'hangs' was not ready within 1 s" in response.error.message
 
 
-def test_a_node_s_timeout_stops_a_call_and_the_server_is_told(client: EmbeddedClient, notes: Journal) -> None:
+def test_a_node_s_timeout_stops_a_call_and_notifies_the_server(client: EmbeddedClient, notes: Journal) -> None:
     before = len(notes.of("slow started"))
 
     def was_begun() -> bool:  # a server that is started for the call may not be there in time
@@ -136,7 +136,7 @@ def test_a_node_s_timeout_stops_a_call_and_the_server_is_told(client: EmbeddedCl
     until(lambda: notes.of("slow cancelled"), "the end of the call")
 
 
-def test_secrets_are_given_and_neither_stored_nor_told(client: EmbeddedClient) -> None:
+def test_secrets_are_passed_and_neither_stored_nor_printed(client: EmbeddedClient) -> None:
     response = ask(client, tool("only", "files.fails", variable=MCP_TOKEN))
 
     assert response.error is not None
@@ -156,7 +156,7 @@ def test_a_name_that_is_no_tool_is_refused_before_anything_runs(client: Embedded
         ask(client, tool("only", name))
 
 
-def test_a_tool_that_its_server_has_not_is_told(client: EmbeddedClient) -> None:
+def test_an_unknown_tool_of_a_server_is_reported(client: EmbeddedClient) -> None:
     response = ask(client, tool("only", "files.ehco", text="hi"))
 
     assert response.error is not None

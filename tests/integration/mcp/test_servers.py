@@ -94,14 +94,14 @@ def test_a_large_answer_comes_whole(server: McpServer) -> None:
     assert len(run(call(server, "large", kilobytes=3000))) == 3_000_000
 
 
-def test_a_failure_is_told_in_the_server_s_words(server: McpServer) -> None:
+def test_a_failure_has_the_server_s_message(server: McpServer) -> None:
     error = run(failure(server, "add", a="x"))
 
     assert (error.code, error.retryable) == ("tool_error", True)
     assert "Input should be a valid integer" in str(error)
 
 
-def test_an_unknown_tool_is_told_with_the_nearest_known_one(server: McpServer) -> None:
+def test_an_unknown_tool_is_reported_with_the_nearest_known_one(server: McpServer) -> None:
     error = run(failure(server, "ehco"))
 
     assert (error.code, error.retryable) == ("unknown_tool", False)
@@ -122,7 +122,7 @@ def test_a_tool_that_a_server_learns_is_known(server: McpServer, way: str) -> No
     assert "novelty" in names
 
 
-def test_a_change_that_is_told_makes_the_list_be_asked_for_again(server: McpServer) -> None:
+def test_a_notified_change_makes_the_list_be_requested_again(server: McpServer) -> None:
     async def scenario() -> bool:
         await call(server, "learn", name="novelty")
         for _ in range(2000):  # over HTTP the word may come after the answer
@@ -146,7 +146,7 @@ def test_concurrent_calls_share_one_connection(server: McpServer, journal: Journ
     assert len(journal.of("session")) == 1
 
 
-def test_a_cancelled_caller_leaves_the_others_alone_and_the_server_is_told(server: McpServer, journal: Journal) -> None:
+def test_a_cancelled_caller_leaves_the_others_alone_and_notifies_the_server(server: McpServer, journal: Journal) -> None:
     async def scenario() -> Any:
         kept = asyncio.create_task(call(server, "slow", seconds=1.0))
         dropped = asyncio.create_task(call(server, "slow", seconds=600))
@@ -183,7 +183,7 @@ def test_what_a_command_writes_beside_messages_harms_nothing(journal: Journal) -
 # Secrets
 
 
-def test_secrets_of_the_environment_are_not_told(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_secrets_of_the_environment_are_redacted(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DESK_WORD", SECRET)
 
     error = run(failure(by_command(journal, env=["DESK_WORD"]), "fails", variable="DESK_WORD"))
@@ -192,7 +192,7 @@ def test_secrets_of_the_environment_are_not_told(journal: Journal, monkeypatch: 
     assert SECRET not in str(error)
 
 
-def test_secret_headers_are_sent_and_not_told(web: HttpServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_secret_headers_are_sent_and_redacted(web: HttpServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DESK_HEADER", f"Bearer {SECRET}")
 
     error = run(failure(McpServer(url=web.url, headers={"Authorization": "DESK_HEADER"}), "fails_with_header", header="authorization"))
@@ -200,7 +200,7 @@ def test_secret_headers_are_sent_and_not_told(web: HttpServer, monkeypatch: pyte
     assert "no luck with *** at all" in str(error)
 
 
-def test_secrets_in_the_last_words_of_a_command_are_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_secrets_in_the_standard_error_of_a_command_are_redacted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DESK_WORD", SECRET)
     command = [sys.executable, "-c", "import os, sys; sys.exit('cannot log in with ' + os.environ['DESK_WORD'])"]
 
@@ -209,7 +209,7 @@ def test_secrets_in_the_last_words_of_a_command_are_not_told(monkeypatch: pytest
     assert str(error) == "MCP server 'desk' cannot be started: it ended; its standard error ends with: cannot log in with ***"
 
 
-def test_a_variable_that_is_not_set_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_variable_that_is_not_set_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DESK_WORD", raising=False)
 
     error = run(failure(McpServer(command=["any"], env=["DESK_WORD"]), "any"))
@@ -221,7 +221,7 @@ def test_a_variable_that_is_not_set_is_told(monkeypatch: pytest.MonkeyPatch) -> 
 # What goes wrong
 
 
-def test_a_command_that_is_not_there_is_told() -> None:
+def test_a_missing_command_is_reported() -> None:
     error = run(failure(McpServer(command=["no-such-mcp-server"]), "any"))
 
     assert (error.code, error.retryable) == ("mcp_unavailable", False)
@@ -229,7 +229,7 @@ def test_a_command_that_is_not_there_is_told() -> None:
     assert "no-such-mcp-server" in str(error)
 
 
-def test_an_address_where_nobody_is_is_told() -> None:
+def test_an_unreachable_address_is_reported() -> None:
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{nobody.getsockname()[1]}/mcp"
@@ -240,7 +240,7 @@ def test_an_address_where_nobody_is_is_told() -> None:
     assert "cannot be reached" in str(error)
 
 
-def test_an_address_without_a_server_is_told(web: HttpServer) -> None:
+def test_an_address_without_a_server_is_reported(web: HttpServer) -> None:
     error = run(failure(McpServer(url=web.url.replace("/mcp", "/other")), "any"))
 
     assert f"there is none at {web.url.replace('/mcp', '/other')} (404)" in str(error)
@@ -268,7 +268,7 @@ def test_an_address_that_hangs_is_given_up() -> None:
     assert str(error) == "MCP server 'desk' was not ready within 0.5 s"
 
 
-def test_callers_that_wait_for_a_hanging_server_are_told_together() -> None:
+def test_callers_that_wait_for_a_hanging_server_fail_together() -> None:
     server = McpServer(command=["sleep", "600"], connect_timeout_s=0.5)
 
     async def scenario() -> list[StepError]:
@@ -309,7 +309,7 @@ def test_a_command_that_dies_in_a_call_is_started_again_for_the_next(journal: Jo
     assert len(journal.of("session")) == 2
 
 
-def test_all_calls_under_way_are_told_when_a_command_dies(journal: Journal) -> None:
+def test_all_open_calls_fail_when_a_command_dies(journal: Journal) -> None:
     server = by_command(journal)
 
     async def scenario() -> list[StepError]:

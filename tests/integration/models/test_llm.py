@@ -69,7 +69,7 @@ def called(call_id: str, name: str, arguments: str) -> JsonValue:
 
 @pytest.mark.slow("LiteLLM is imported")
 @each_way
-def test_it_is_told_when_a_request_leaves(run: Run, server: ScriptedModels, stream: bool) -> None:
+def test_the_hook_is_called_when_a_request_starts(run: Run, server: ScriptedModels, stream: bool) -> None:
     server.script([Rule(reply="hello", delay_s=0.3)])
     left: list[float] = []
 
@@ -143,7 +143,7 @@ def test_examples_become_turns_behind_the_system_message(run: Run, server: Scrip
     ]  # fmt: skip
 
 
-def test_an_example_that_is_none_is_told(run: Run, server: ScriptedModels) -> None:
+def test_an_invalid_example_is_reported(run: Run, server: ScriptedModels) -> None:
     error = failed(run, ask(params={"examples": [{"input": "yes!"}]}))
 
     assert (error.code, error.retryable) == ("model_bad_request", False)
@@ -173,7 +173,7 @@ def test_tools_are_sent_and_called_under_names_that_providers_take(run: Run, ser
 
 
 @each_way
-def test_calls_without_a_name_or_with_broken_arguments_are_told_as_they_are(run: Run, server: ScriptedModels, stream: bool) -> None:
+def test_calls_without_a_name_or_with_broken_arguments_are_sent_as_they_are(run: Run, server: ScriptedModels, stream: bool) -> None:
     calls = [
         Scripted(name=None, arguments="{not json"),
         Scripted(name="", id=None, arguments=""),
@@ -188,7 +188,7 @@ def test_calls_without_a_name_or_with_broken_arguments_are_told_as_they_are(run:
     assert all(call.id for call in reply.tool_calls)
 
 
-def test_earlier_calls_are_told_so_that_every_provider_takes_them(run: Run, server: ScriptedModels) -> None:
+def test_earlier_calls_are_sent_in_a_form_that_every_provider_accepts(run: Run, server: ScriptedModels) -> None:
     server.script([Rule(after_tools=2, tool_calls=(Scripted(name="files__read_601e4eb6", id="a"),))])
     asked = [("a", "files.read", '{"path": "x"}'), ("b", "", "{not json")]
     messages: list[dict[str, JsonValue]] = [
@@ -311,7 +311,7 @@ def test_a_hundred_calls_go_at_once(run: Run, server: ScriptedModels) -> None:
 
 
 @each_way
-def test_a_rate_limit_tells_when_to_come_back_and_is_asked_once(run: Run, server: ScriptedModels, stream: bool) -> None:
+def test_a_rate_limit_has_its_retry_time_and_one_request(run: Run, server: ScriptedModels, stream: bool) -> None:
     server.script([Rule(status=429, headers={"Retry-After": "7"}, reply="slow down")])
 
     error = failed(run, ask(**streaming(stream)))
@@ -378,7 +378,7 @@ def test_an_empty_reply_is_a_failure(run: Run, server: ScriptedModels) -> None:
 
 
 @pytest.mark.parametrize(("model", "hint"), [("opnai/gpt-4o", "did you mean 'openai/gpt-4o'?"), ("nonsense", "provider/name")])
-def test_a_model_of_no_provider_is_told_with_a_hint(run: Run, server: ScriptedModels, model: str, hint: str) -> None:
+def test_a_model_without_provider_is_reported_with_a_hint(run: Run, server: ScriptedModels, model: str, hint: str) -> None:
     error = failed(run, ask(model=model))
 
     assert (error.code, error.retryable) == ("model_unknown", False)
@@ -387,7 +387,7 @@ def test_a_model_of_no_provider_is_told_with_a_hint(run: Run, server: ScriptedMo
     assert server.journal() == []
 
 
-def test_a_missing_key_is_told_by_the_name_of_its_variable(run: Run, server: ScriptedModels, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_key_is_reported_by_the_name_of_its_variable(run: Run, server: ScriptedModels, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENAI_API_KEY")
 
     error = failed(run, ask())

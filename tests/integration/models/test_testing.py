@@ -206,7 +206,7 @@ def test_the_journal_has_every_request_in_order_and_over_http(server: ScriptedMo
     assert all(entry["at"] <= entry["until"] for entry in journal)
 
 
-def test_the_journal_tells_how_long_an_answer_took_and_who_hung_up(server: ScriptedModels) -> None:
+def test_the_journal_has_durations_and_closed_connections(server: ScriptedModels) -> None:
     server.script([Rule(match="slow", delay_s=0.1), Rule(match="hang up", reply="one two", chunk_delay_s=5)])
 
     ask(server, "slow")
@@ -250,7 +250,7 @@ def test_two_hundred_clients_are_answered_at_once(server: ScriptedModels) -> Non
     assert time.monotonic() - since < 60  # 1.3 s on two idle cores, and one after the other 200 s
 
 
-def test_as_a_process_it_tells_its_address_and_ends_with_its_parent(tmp_path: Path) -> None:
+def test_as_a_process_it_prints_its_address_and_ends_with_its_parent(tmp_path: Path) -> None:
     script = tmp_path / "script.yaml"
     script.write_text("- {match: hi, reply: hello}\n")
     parent_code = "import subprocess, sys; p = subprocess.Popen(sys.argv[1:]); print(p.pid, flush=True); sys.stdin.read()"
@@ -266,7 +266,7 @@ def test_as_a_process_it_tells_its_address_and_ends_with_its_parent(tmp_path: Pa
     assert gone_within(pid, 40)
 
 
-def test_a_script_that_cannot_be_read_is_told_with_exit_status_2(tmp_path: Path) -> None:
+def test_an_unreadable_script_is_reported_with_exit_status_2(tmp_path: Path) -> None:
     script = tmp_path / "script.yaml"
     script.write_text("- {replay: hello}\n")
 

@@ -51,7 +51,7 @@ def test_a_named_variable_that_is_not_set_is_an_error_that_says_so() -> None:
         ran(PRINT_ALL, env=["DESK_NOTHING"])
 
 
-def test_what_a_command_writes_is_told_without_secrets() -> None:
+def test_the_output_of_a_command_has_no_secrets() -> None:
     code = "import os, sys; print('key', os.environ['DESK_API_KEY']); print('Bearer abcdefgh', file=sys.stderr)"
 
     output = ran(code, env=["DESK_API_KEY"])

@@ -11,7 +11,7 @@ from cantata.workers.runtime import consumer
 
 
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> tuple[Any, list[float]]:
+def consumer_and_clock(monkeypatch: pytest.MonkeyPatch) -> tuple[Any, list[float]]:
     """A consumer without a worker, and the clock it sees."""
     clock = [100.0]
     monkeypatch.setattr("time.monotonic", lambda: clock[0])
@@ -20,8 +20,8 @@ def told(monkeypatch: pytest.MonkeyPatch) -> tuple[Any, list[float]]:
     return subject, clock
 
 
-def test_events_of_a_moment_are_flushed_together(told: tuple[Any, list[float]]) -> None:
-    subject, _ = told
+def test_events_of_a_moment_are_flushed_together(consumer_and_clock: tuple[Any, list[float]]) -> None:
+    subject, _ = consumer_and_clock
 
     for _ in range(5):
         subject.on_send_event_buffered()
@@ -29,8 +29,8 @@ def test_events_of_a_moment_are_flushed_together(told: tuple[Any, list[float]]) 
     subject.hub.call_soon.assert_called_once_with(subject.hub.call_later, consumer.EVENT_INTERVAL_S, subject._flush_events)
 
 
-def test_a_later_event_is_flushed_too(told: tuple[Any, list[float]]) -> None:
-    subject, clock = told
+def test_a_later_event_is_flushed_too(consumer_and_clock: tuple[Any, list[float]]) -> None:
+    subject, clock = consumer_and_clock
 
     subject.on_send_event_buffered()
     clock[0] += consumer.EVENT_INTERVAL_S

@@ -23,7 +23,7 @@ NOW = datetime(2026, 11, 20, 12, 0, 0, tzinfo=UTC)
         (500, "model_unavailable", True), (502, "model_unavailable", True), (504, "model_timeout", True), (529, "model_unavailable", True),
     ],
 )  # fmt: skip
-def test_the_status_of_an_answer_tells_what_to_do(status: int, code: str, retryable: bool) -> None:
+def test_the_status_of_an_answer_determines_the_error(status: int, code: str, retryable: bool) -> None:
     error = explain(Failure(MODEL, "said", status, headers={"server": "x"}), ProviderInfo(), now=NOW)
 
     assert (error.code, error.retryable) == (code, retryable)

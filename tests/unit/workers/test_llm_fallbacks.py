@@ -49,7 +49,7 @@ def test_a_request_that_is_wrong_is_not_tried_elsewhere() -> None:
     assert calls == ["openai/first"]
 
 
-def test_when_all_fail_the_last_error_tells_of_each() -> None:
+def test_when_all_fail_the_last_error_has_all_messages() -> None:
     errors = {
         "openai/first": ModelError("first is slow", code="model_timeout", retryable=True),
         "openai/second": ModelError("second is busy", code="rate_limited", retryable=True, retry_after_s=7),

@@ -87,7 +87,7 @@ def test_calls_in_pieces_are_put_together_by_index() -> None:
     )
 
 
-def test_calls_that_all_have_the_index_0_are_told_apart_by_their_ids() -> None:
+def test_calls_that_all_have_the_index_0_are_distinguished_by_their_ids() -> None:
     builder = ReplyBuilder()
     for call_id in ("a", "b"):
         builder.add_chunk(piece(0, {"id": call_id, "function": {"name": "add", "arguments": "{"}}))

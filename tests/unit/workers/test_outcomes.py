@@ -26,7 +26,7 @@ def test_an_output_is_recorded_as_compact_json() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "said"),
+    ("value", "expected"),
     [
         ({1, 2}, "the value is of type set"),
         ({"a": [float("nan")]}, "the value['a'][0] is nan"),
@@ -35,12 +35,12 @@ def test_an_output_is_recorded_as_compact_json() -> None:
         ("x" * 101, "returned 0.0 MB of output"),
     ],
 )
-def test_what_is_no_json_or_too_large_fails_the_step_and_says_where(value: JsonValue, said: str) -> None:
+def test_what_is_no_json_or_too_large_fails_the_step_and_says_where(value: JsonValue, expected: str) -> None:
     record = outcomes.record_of(begun(), Outcome(output=value), limit_bytes=100, took_ms=0)
 
     assert record.outcome.status == "failed"
     assert record.outcome.error is not None
-    assert said in record.outcome.error.message
+    assert expected in record.outcome.error.message
 
 
 def test_a_failure_that_may_pass_is_tried_again_while_tries_are_left() -> None:
@@ -52,7 +52,7 @@ def test_a_failure_that_may_pass_is_tried_again_while_tries_are_left() -> None:
     assert outcomes.failure_record(begun(retries=2), StepError("no")).outcome.status == "failed"
 
 
-def test_the_pause_grows_and_a_retry_after_is_honoured() -> None:
+def test_the_retry_delay_increases_and_a_retry_after_is_honoured() -> None:
     pauses = [outcomes.failure_record(begun(retries=99, failures=n), StepError("", retryable=True)).outcome.retry_in_s for n in (0, 4, 20)]
 
     assert 0.25 <= pauses[0] <= 0.5 < pauses[1] <= 8 < pauses[2] <= 30
@@ -66,7 +66,7 @@ def test_a_step_can_say_where_it_stood() -> None:
     assert record.outcome.error.message == "Pipeline failed at step 2 (b): no"
 
 
-def test_an_error_that_could_not_be_recorded_is_told_as_far_as_it_can_be() -> None:
+def test_an_unrecordable_error_message_is_shortened() -> None:
     odd, long = (outcomes.failure_record(begun(), StepError(text)).outcome.error for text in ("no file \udcff", "x" * 1_000_000))
 
     assert odd is not None

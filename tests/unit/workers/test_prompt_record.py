@@ -13,21 +13,21 @@ def test_a_usual_prompt_is_recorded_as_it_is() -> None:
 
 
 def test_long_messages_are_cut() -> None:
-    (shown,) = recorded([{"role": "user", "content": "x" * 5000}])
+    (entries,) = recorded([{"role": "user", "content": "x" * 5000}])
 
-    assert shown == {"role": "user", "text": "x" * MAX_MESSAGE_CHARS, "cut": True}
+    assert entries == {"role": "user", "text": "x" * MAX_MESSAGE_CHARS, "cut": True}
 
 
 def test_of_a_long_conversation_the_first_and_the_newest_are_kept() -> None:
     messages: list[Message] = [{"role": "user", "content": f"{number} " + "x" * 900} for number in range(100)]
 
-    shown = recorded(messages)
+    entries = recorded(messages)
 
-    texts = [str(each["text"]) for each in shown if isinstance(each, dict)]
+    texts = [str(each["text"]) for each in entries if isinstance(each, dict)]
     numbers = [int(text.split()[0]) for text in texts]
     assert numbers == [0, *range(101 - len(numbers), 100)]
     assert sum(map(len, texts)) <= MAX_TOTAL_CHARS
-    assert shown[1] == {"role": "user", "text": texts[1], "omitted": 100 - len(numbers)}
+    assert entries[1] == {"role": "user", "text": texts[1], "omitted": 100 - len(numbers)}
 
 
 def test_what_has_no_text_is_recorded_empty() -> None:

@@ -199,7 +199,7 @@ def test_a_partial_and_a_function_without_words_are_described() -> None:
     assert schema_of(lambda: None, PLAIN, "t").parameters == {"type": "object", "properties": {}, "additionalProperties": False}
 
 
-def test_what_is_hidden_is_not_shown_and_cannot_be_given() -> None:
+def test_hidden_parameters_are_not_in_the_schema_and_cannot_be_given() -> None:
     by_values = Tool(function="shop:orders", values={"user_id": "ann"})
     by_code = tool(hidden=("user_id",))(functools.partial(orders))
 
@@ -224,7 +224,7 @@ def test_arguments_become_what_the_function_declares() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message_part"),
     [
         ({"limit": "three"}, "'limit': input should be a valid integer, unable to parse string as an integer, found 'three'"),
         ({"user_id": "a", "stauts": 1}, "unknown argument 'stauts'; did you mean 'status'?"),
@@ -232,10 +232,10 @@ def test_arguments_become_what_the_function_declares() -> None:
         ({"user_id": {"a": 1}}, "'user_id': input should be a valid string, found a mapping"),
     ],
 )
-def test_an_invalid_argument_is_reported_with_the_schema(arguments: dict[str, JsonValue], said: str) -> None:
+def test_an_invalid_argument_is_reported_with_the_schema(arguments: dict[str, JsonValue], message_part: str) -> None:
     message = refusal(orders, arguments)
 
-    assert said in message
+    assert message_part in message
     assert json.loads(message.partition("\nThe arguments are ")[2]) == schema_of(orders, PLAIN, "t").parameters
 
 
@@ -247,19 +247,19 @@ def test_a_nested_argument_is_reported_by_its_path() -> None:
 
 
 @pytest.mark.parametrize(
-    ("function", "said"),
+    ("function", "message_part"),
     [
         (decided, "decided has no tool schema: the type Decimal of 'decimal' cannot be evaluated on the worker (name 'Decimal' is"),
         (calls, "'back' is of type Callable[[], int], which has no JSON schema; hide the parameter"),
         (by_place, "'first' of by_place is positional-only"),
     ],
 )
-def test_a_type_without_schema_is_reported_by_its_parameter(function: Callable[..., Any], said: str) -> None:
+def test_a_type_without_schema_is_reported_by_its_parameter(function: Callable[..., Any], message_part: str) -> None:
     with pytest.raises(StepError) as caught:
         schema_of(function, PLAIN, "t")
 
     assert caught.value.code == "tool_schema"
-    assert said in str(caught.value)
+    assert message_part in str(caught.value)
 
 
 def test_results_become_json_where_they_can() -> None:

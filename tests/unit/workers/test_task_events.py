@@ -41,7 +41,7 @@ def test_a_message_of_which_nothing_began_stands_for_none() -> None:
     assert own_attempt(["a"], []) is None
 
 
-def test_what_celery_tells_crosses_from_child_to_parent() -> None:
+def test_reported_exceptions_cross_from_child_to_parent() -> None:
     failed, again = (pickle.loads(pickle.dumps(attempt("a", status).exception)) for status in ("failed", "retry"))
 
     assert repr(failed) == repr(again) == repr(again.exc) == repr(StepError("step 'a': bad"))

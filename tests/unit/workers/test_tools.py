@@ -85,7 +85,7 @@ def test_a_folder_that_is_not_here_is_where_the_worker_s_own_configuration_lies(
     assert local_folder(None) is None
 
 
-def test_functions_of_two_folders_with_modules_of_one_name_are_told_apart(tmp_path: Path) -> None:
+def test_functions_of_two_folders_with_modules_of_one_name_are_distinguished(tmp_path: Path) -> None:
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "shared_name.py").write_text(f"def who():\n    return {name!r}\n")
@@ -95,7 +95,7 @@ def test_functions_of_two_folders_with_modules_of_one_name_are_told_apart(tmp_pa
     assert load("shared_name:who", str(tmp_path / "one"))() == "one"
 
 
-def test_folders_without_init_of_one_name_are_told_apart(tmp_path: Path) -> None:
+def test_folders_without_init_of_one_name_are_distinguished(tmp_path: Path) -> None:
     for name in ("one", "two"):
         (tmp_path / name / "bare").mkdir(parents=True)
         (tmp_path / name / "bare" / "common.py").write_text(f"NAME = {name!r}\n")
@@ -105,7 +105,7 @@ def test_folders_without_init_of_one_name_are_told_apart(tmp_path: Path) -> None
     assert load("reads_bare:who", str(tmp_path / "two"))() == "two"
 
 
-def test_folders_within_folders_without_init_are_told_apart(tmp_path: Path) -> None:
+def test_folders_within_folders_without_init_are_distinguished(tmp_path: Path) -> None:
     for name in ("one", "two"):
         (tmp_path / name / "lib" / "deep").mkdir(parents=True)
         (tmp_path / name / "lib" / "deep" / "own.py").write_text(f"def who():\n    return {name!r}\n")
@@ -130,12 +130,12 @@ def test_a_module_in_a_folder_without_init_is_found(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "expected"),
     [
         ("no_such_module_here:f", "module 'no_such_module_here' cannot be imported"),
         ("json:no_such", "module 'json' has no function 'no_such'"),
     ],
 )
-def test_what_is_not_there_is_told(name: str, said: str) -> None:
-    with pytest.raises(StepError, match=said):
+def test_missing_modules_and_functions_are_reported(name: str, expected: str) -> None:
+    with pytest.raises(StepError, match=expected):
         load(name, None)

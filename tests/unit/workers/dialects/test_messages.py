@@ -39,7 +39,7 @@ def test_native_calls_are_answered_under_their_ids_in_order() -> None:
     ]
 
 
-def test_a_text_that_a_native_call_gave_is_told_as_it_is() -> None:
+def test_a_text_result_of_a_native_call_is_sent_as_it_is() -> None:
     assert exchange(ModelRound(calls=(ADD,)), [ToolResult("five\n")])[1]["content"] == "five\n"
 
 
@@ -102,14 +102,14 @@ ANSWERS: tuple[list[ToolResult], ...] = ([ToolResult(1)], [], [ToolResult(2)], [
         ("kitchen_sink", ["I add", "1", "n1", "hm", "n2", SPOKEN, "I read\n\nTool result: 2", "n4"]),
     ],
 )
-def test_the_mode_says_what_is_told_again(mode: HistoryMode, texts: list[str | None]) -> None:
+def test_the_mode_selects_what_is_sent_again(mode: HistoryMode, texts: list[str | None]) -> None:
     messages = conversation(BASE, ROUNDS, ANSWERS, mode=mode)
 
     assert messages[:2] == BASE
     assert [message["content"] for message in messages[2:]] == texts
 
 
-def test_the_last_reply_and_its_note_are_always_told() -> None:
+def test_the_last_reply_and_its_note_are_always_sent() -> None:
     messages = conversation(BASE, [ModelRound(reply="hm", note="wrong")], [[]])
 
     assert messages[2:] == [{"role": "assistant", "content": "hm"}, {"role": "user", "content": "wrong"}]
@@ -159,5 +159,5 @@ def test_each_native_call_is_answered_once_right_after_its_message(
             assert not open_ids
             open_ids = [call["id"] for call in cast("list[dict[str, str]]", message.get("tool_calls", []))]
     assert not open_ids
-    told = [str(message["tool_call_id"]) for message in messages if message["role"] == "tool"]
-    assert told == [call.id for done in rounds for call in done.calls if call.dialect == "native"]
+    sent = [str(message["tool_call_id"]) for message in messages if message["role"] == "tool"]
+    assert sent == [call.id for done in rounds for call in done.calls if call.dialect == "native"]
