@@ -15,7 +15,7 @@ from tests.faults.past import Violation
 from tests.waiting import until
 
 PATIENCE_S = LEASE_S + 1.0
-HELD, LATE, HOLDS = (f"cantata:{LIMITS_KEY}:{name}" for name in ("held", "late", "holds"))
+ACTIVE, LATE, PERMITS = (f"cantata:{LIMITS_KEY}:{name}" for name in ("active", "late", "permits"))
 NOTHING = "nothing reserved or held a lease after all runs are over"
 
 
@@ -32,7 +32,7 @@ def _give_up_dead(redis: Redis) -> None:
 
     def is_free() -> bool:
         limiter.renew(())
-        return not redis.zcard(HELD)
+        return not redis.zcard(ACTIVE)
 
     with suppress(TimeoutError):
         until(is_free, "the end of all calls", PATIENCE_S)
@@ -40,8 +40,8 @@ def _give_up_dead(redis: Redis) -> None:
 
 def _calls(redis: Redis) -> Iterator[tuple[str, str]]:
     late = set(cast("list[str]", redis.zrange(LATE, 0, -1)))
-    yield from ((HELD, repr(holder)) for holder in cast("list[str]", redis.zrange(HELD, 0, -1)))
-    yield from ((HOLDS, repr(holder)) for holder in cast("list[str]", redis.hkeys(HOLDS)) if holder not in late)
+    yield from ((ACTIVE, repr(holder)) for holder in cast("list[str]", redis.zrange(ACTIVE, 0, -1)))
+    yield from ((PERMITS, repr(holder)) for holder in cast("list[str]", redis.hkeys(PERMITS)) if holder not in late)
 
 
 def _limits(redis: Redis) -> Iterator[tuple[str, str]]:
@@ -54,7 +54,7 @@ def _limits(redis: Redis) -> Iterator[tuple[str, str]]:
 def _budgets(redis: Redis) -> Iterator[tuple[str, str]]:
     for key in _keys(redis, "budget:*"):
         for field, amount in cast("dict[str, str]", redis.hgetall(key)).items():
-            if field.startswith("held_") and int(amount):
+            if field.startswith("reserved_") and int(amount):
                 yield key, f"{amount} {field}"
 
 

@@ -420,11 +420,11 @@ def test_what_the_shared_limits_still_hold_is_found(world: World, monkeypatch: p
     found = said(world)
 
     for entry, place in (
-        ("'sound|1|dead#1|turn'", f"cantata:{LIMITS_KEY}:held"),
-        ("'sound|1|dead#1|turn'", f"cantata:{LIMITS_KEY}:holds"),
+        ("'sound|1|dead#1|turn'", f"cantata:{LIMITS_KEY}:active"),
+        ("'sound|1|dead#1|turn'", f"cantata:{LIMITS_KEY}:permits"),
         ("'sound|1|dead#1|turn'", SLOTS),
-        ("1000 held_tokens", BUDGET),
-        ("10000000 held_nano", BUDGET),
+        ("1000 reserved_tokens", BUDGET),
+        ("10000000 reserved_nano", BUDGET),
     ):
         assert f"Redis: expected nothing reserved or held a lease after all runs are over; found {entry} in {place!r}" in found
 
@@ -439,7 +439,7 @@ def test_who_still_waits_for_the_shared_limits_is_found(world: World) -> None:
 
 def test_a_call_that_died_a_lease_ago_is_given_up(world: World) -> None:
     world.take("sound|1|dead#1|turn")
-    world.redis.zadd(f"cantata:{LIMITS_KEY}:held", {"sound|1|dead#1|turn": 1}, xx=True)
+    world.redis.zadd(f"cantata:{LIMITS_KEY}:active", {"sound|1|dead#1|turn": 1}, xx=True)
 
     assert said(world) == ""
 

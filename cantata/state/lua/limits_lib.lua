@@ -8,7 +8,7 @@
 --   L:slots       set     holders that have a call under way                                   entries go with their holder
 --   L:pause       string  until when nobody may ask this model (ms)                            expires then
 -- Of a budget, P:budget:run:<run>, P:budget:tenant:<day>:<tenant> and P:budget:day:<day>, days counted from 1970:
---   hash  tokens, nano (billionths of a dollar): what was spent; held_tokens, held_nano: what calls under way may cost
+--   hash  tokens, nano (billionths of a dollar): what was spent; reserved_tokens, reserved_nano: what calls under way may cost
 --                                                        that of a run stays as long as the run is open, others expire after two days
 --   P:budgets     zset    run that has a budget -> when to look whether it is over (ms)        lives while there are any
 -- Of calls that wait, each known by its ticket (run|step):
@@ -18,9 +18,9 @@
 --   P:tickets     hash    ticket -> {call, since, queue} (JSON); no queue once it was called   entries go with their call
 --   P:kept        zset    ticket that was called -> until when it keeps its place (ms)         entries go then
 -- Of calls under way, and of tickets that were called, which hold their permit for a few seconds:
---   P:held        zset    holder (a lease's name, or a ticket) -> when it is given up unless renewed (ms)   entries go then
+--   P:active      zset    holder (a lease's name, or a ticket) -> when it is given up unless renewed (ms)   entries go then
 --   P:late        zset    holder given up, whose cost may still be recorded -> until when (ms)     "
---   P:holds       hash    holder -> what it took (JSON)                                        entries go with their holder
+--   P:permits     hash    holder -> what it took (JSON)                                        entries go with their holder
 -- A Redis may evict what expires: the budget of an open run does not, nor what calls under way have set aside of it. The sweep calls twice a second.
 --
 -- Rates hold in every window, wherever it begins: calls are counted in buckets, 60 to a window, and all of a bucket leaves when its last moment is a window
@@ -137,7 +137,7 @@ local function add(budget, field, n)
   if n ~= 0 then redis.call('HINCRBY', budget[1], field, n) end
 end
 
-local function book(budget, kind, tokens, nano)
+local function charge(budget, kind, tokens, nano)
   add(budget, kind .. 'tokens', tokens)
   add(budget, kind .. 'nano', nano)
   local run = budget[2]
@@ -154,18 +154,18 @@ end
 
 -- Which budget is exhausted, as a reply; else which is held by others, and its scope: that may come back, so only what was spent exhausts a budget.
 local function spent_of(call)
-  local held, held_scope
+  local reserved, reserved_scope
   for _, each in ipairs(call.budgets) do
     local scope, name = each[1], each[2]
-    local known = redis.call('HMGET', budget_of(scope, name)[1], 'tokens', 'held_tokens', 'nano', 'held_nano')
+    local known = redis.call('HMGET', budget_of(scope, name)[1], 'tokens', 'reserved_tokens', 'nano', 'reserved_nano')
     for at, unit in ipairs({{'tokens', each[3], call.tokens}, {'usd', each[4], call.nano}}) do
       local limit, cost = tonumber(unit[2]), unit[3]
       local spent, aside = tonumber(known[2 * at - 1]) or 0, tonumber(known[2 * at]) or 0
       if limit and (spent + cost > limit or spent >= limit) then return {'exhausted', scope, unit[1], limit, spent, cost} end
-      if limit and spent + aside + cost > limit then held, held_scope = 'budget:' .. scope .. ':' .. name, scope end
+      if limit and spent + aside + cost > limit then reserved, reserved_scope = 'budget:' .. scope .. ':' .. name, scope end
     end
   end
-  return nil, held, held_scope
+  return nil, reserved, reserved_scope
 end
 
 -- Gives a call its permit: {tokens, nano, limits {word, name, rpm, tpm, concurrency}, the tenant's before the model's, budgets {scope, name, tokens, nano}};
@@ -178,28 +178,28 @@ local function grant(holder, call, ms, is_called)
   end
   for n, each in ipairs(call.budgets) do
     budgets[n] = budget_of(each[1], each[2])
-    book(budgets[n], 'held_', call.tokens, call.nano)
+    charge(budgets[n], 'reserved_', call.tokens, call.nano)
   end
-  local hold = {bucket = bucket, tokens = call.tokens, nano = call.nano, limits = call.limits, budgets = budgets, is_called = is_called}
-  redis.call('HSET', P .. ':holds', holder, cjson.encode(hold))
-  redis.call('ZADD', P .. ':held', now + ms, holder)
+  local permit = {bucket = bucket, tokens = call.tokens, nano = call.nano, limits = call.limits, budgets = budgets, is_called = is_called}
+  redis.call('HSET', P .. ':permits', holder, cjson.encode(permit))
+  redis.call('ZADD', P .. ':active', now + ms, holder)
   redis.call('ZREM', P .. ':late', holder)
 end
 
-local function hold_of(holder)
-  local text = redis.call('HGET', P .. ':holds', holder)
+local function permit_of(holder)
+  local text = redis.call('HGET', P .. ':permits', holder)
   return text and cjson.decode(text)
 end
 
 -- Frees the slots of a call that is over or given up, and what was set aside for it; replies whether they were held. A ticket that was called has sent no
 -- request: its permit counts for nothing. The cost of other calls may still be recorded.
-local function release(holder, hold)
-  if redis.call('ZREM', P .. ':held', holder) == 0 then return false end
-  for _, terms in ipairs(hold.limits) do redis.call('SREM', key_of(terms) .. ':slots', holder) end
-  for _, budget in ipairs(hold.budgets) do book(budget, 'held_', -hold.tokens, -hold.nano) end
-  if hold.is_called then
-    count(hold.limits, hold.bucket, -1, -hold.tokens)
-    redis.call('HDEL', P .. ':holds', holder)
+local function release(holder, permit)
+  if redis.call('ZREM', P .. ':active', holder) == 0 then return false end
+  for _, terms in ipairs(permit.limits) do redis.call('SREM', key_of(terms) .. ':slots', holder) end
+  for _, budget in ipairs(permit.budgets) do charge(budget, 'reserved_', -permit.tokens, -permit.nano) end
+  if permit.is_called then
+    count(permit.limits, permit.bucket, -1, -permit.tokens)
+    redis.call('HDEL', P .. ':permits', holder)
   end
   return true
 end
@@ -216,7 +216,7 @@ local function queue_of(call, budget)
 end
 
 -- Has a ticket wait for its limits, or first for a budget that is held by others.
-local function join(ticket, waits, budget)
+local function enqueue(ticket, waits, budget)
   waits.queue = queue_of(waits.call, budget)
   redis.call('ZADD', P .. ':queue:' .. waits.queue, waits.since, ticket)
   redis.call('ZADD', P .. ':queues', 'LT', waits.since, waits.queue)
@@ -224,14 +224,14 @@ local function join(ticket, waits, budget)
   redis.call('ZREM', P .. ':kept', ticket)
 end
 
-local function leave(ticket, of)
+local function dequeue(ticket, of)
   redis.call('ZREM', P .. ':queue:' .. of, ticket)
   local first = redis.call('ZRANGE', P .. ':queue:' .. of, 0, 0, 'WITHSCORES')
   if first[1] then redis.call('ZADD', P .. ':queues', first[2], of) else redis.call('ZREM', P .. ':queues', of) end
 end
 
 -- Forgets a ticket; it waits in no queue.
-local function drop(ticket)
+local function forget_ticket(ticket)
   redis.call('HDEL', P .. ':tickets', ticket)
   redis.call('ZREM', P .. ':kept', ticket)
 end
@@ -247,15 +247,15 @@ local function call_first(of)
   local exhausted, budget = spent_of(waits.call)
   if budget then
     closed[budget] = 'budget'
-    leave(ticket, of)
-    return join(ticket, waits, budget)
+    dequeue(ticket, of)
+    return enqueue(ticket, waits, budget)
   end
   local terms, lack = blocked_at(waits.call, true)
   if terms and not exhausted then
     closed[terms[1] .. ':' .. terms[2]] = lack
     return false
   end
-  leave(ticket, of)
+  dequeue(ticket, of)
   if not exhausted then grant(ticket, waits.call, GRACE, true) end
   waits.queue = nil
   redis.call('HSET', P .. ':tickets', ticket, cjson.encode(waits))
@@ -278,16 +278,16 @@ local function advance()
 end
 
 -- Gives up calls whose holders did not renew and tickets that were called and did not come, and forgets those whose cost was never recorded or that did not return.
-local function give_up_dead()
+local function expire_permits()
   local function past(part) return redis.call('ZRANGEBYSCORE', P .. part, '-inf', now, 'LIMIT', 0, MAX_ENTRIES) end
-  for _, holder in ipairs(past(':held')) do
-    local hold = hold_of(holder)
-    release(holder, hold)
-    if not hold.is_called then redis.call('ZADD', P .. ':late', now + LATE, holder) end
+  for _, holder in ipairs(past(':active')) do
+    local permit = permit_of(holder)
+    release(holder, permit)
+    if not permit.is_called then redis.call('ZADD', P .. ':late', now + LATE, holder) end
   end
   for _, holder in ipairs(past(':late')) do
     redis.call('ZREM', P .. ':late', holder)
-    redis.call('HDEL', P .. ':holds', holder)
+    redis.call('HDEL', P .. ':permits', holder)
   end
-  for _, ticket in ipairs(past(':kept')) do drop(ticket) end
+  for _, ticket in ipairs(past(':kept')) do forget_ticket(ticket) end
 end

@@ -1,6 +1,6 @@
 -- Keeps the slots and reservations of calls under way. ARGV: window, lease_ms, holder, holder, ...; those that hold nothing are passed over.
 for i = 3, #ARGV do
-  redis.call('ZADD', P .. ':held', 'XX', now + tonumber(ARGV[2]), ARGV[i])
+  redis.call('ZADD', P .. ':active', 'XX', now + tonumber(ARGV[2]), ARGV[i])
 end
-give_up_dead()
+expire_permits()
 return 0

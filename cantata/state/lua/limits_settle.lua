@@ -2,12 +2,12 @@
 -- ARGV: window, holder, tokens, nano or "" if the price is unknown. Replies the tickets that were called.
 local holder, tokens, nano = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]) or 0
 
-give_up_dead()
-local hold = hold_of(holder)
-if not hold then return {} end
-redis.call('HDEL', P .. ':holds', holder)
+expire_permits()
+local permit = permit_of(holder)
+if not permit then return {} end
+redis.call('HDEL', P .. ':permits', holder)
 redis.call('ZREM', P .. ':late', holder)
-release(holder, hold)
-for _, budget in ipairs(hold.budgets) do book(budget, '', tokens, nano) end
-count(hold.limits, hold.bucket, 0, tokens - hold.tokens)
+release(holder, permit)
+for _, budget in ipairs(permit.budgets) do charge(budget, '', tokens, nano) end
+count(permit.limits, permit.bucket, 0, tokens - permit.tokens)
 return advance()

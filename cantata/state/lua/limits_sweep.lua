@@ -1,6 +1,6 @@
 -- Gives up what is dead, and gives permits to calls that wait. ARGV: window, ticket, ... of steps that wait and that nobody sent.
 -- Replies {tickets that are to come and ask, runs whose budgets may be dropped (limits_budgets.lua)}.
-give_up_dead()
+expire_permits()
 local coming = advance()
 for i = 2, #ARGV do
   local waits = waiting(ARGV[i])

@@ -3,26 +3,26 @@
 -- Replies {'granted'}, or {'wait', about how many ms, for what, of whom, calls ahead}, or {'exhausted', scope, unit, limit, spent, what it may cost}.
 local lease_ms, holder, ticket = tonumber(ARGV[2]), ARGV[3], ARGV[4]
 
-give_up_dead()
-if redis.call('ZSCORE', P .. ':held', holder) then return {'granted'} end
+expire_permits()
+if redis.call('ZSCORE', P .. ':active', holder) then return {'granted'} end
 
-local call, waits, hold = cjson.decode(ARGV[5]), waiting(ticket), hold_of(ticket)
-if waits and waits.queue then leave(ticket, waits.queue) end
-if hold then release(ticket, hold) end
+local call, waits, permit = cjson.decode(ARGV[5]), waiting(ticket), permit_of(ticket)
+if waits and waits.queue then dequeue(ticket, waits.queue) end
+if permit then release(ticket, permit) end
 local exhausted, budget, scope = spent_of(call)
 if exhausted then
-  drop(ticket)
+  forget_ticket(ticket)
   return exhausted
 end
 local since = waits and waits.since or string.format('%.0f', time[1] * 1000000 + time[2])
 local ahead = redis.call('ZCOUNT', P .. ':queue:' .. queue_of(call, budget), '-inf', '(' .. since)
 local terms, lack = blocked_at(call)
-if not budget and not lack and (hold or ahead == 0) then
+if not budget and not lack and (permit or ahead == 0) then
   grant(holder, call, lease_ms)
-  if waits then drop(ticket) end
+  if waits then forget_ticket(ticket) end
   return {'granted'}
 end
-join(ticket, {call = call, since = since}, budget)
+enqueue(ticket, {call = call, since = since}, budget)
 if budget then return {'wait', USUAL_CALL * (ahead + 1), 'budget', scope, ahead} end
 if not terms then -- there is room just now, and those before it are about to be called
   terms = call.limits[#call.limits]

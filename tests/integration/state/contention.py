@@ -49,7 +49,7 @@ class _Noted(Scripts):
     """Scripts that write down when calls go and end."""
 
     def text(self, name: str) -> str:
-        note = f"\nredis.call('RPUSH', '{LOG}', now .. ' {name} ' .. redis.call('ZCARD', P .. ':held'))"
+        note = f"\nredis.call('RPUSH', '{LOG}', now .. ' {name} ' .. redis.call('ZCARD', P .. ':active'))"
         text = super().text(name)
         for ending in ("\n  return {'granted'}\n", "\nreturn advance()\n"):
             text = text.replace(ending, note + ending)

@@ -97,19 +97,19 @@ def on_budget(**budgets: Budget) -> Limits:
 def check(redis: Redis) -> None:
     """Check what lies in Redis: it is in one slot, it expires, and its parts agree."""
     keys = [key for key in cast("list[str]", redis.keys("*")) if key != CLOCK]
-    held = set(cast("list[str]", redis.zrange(f"cantata:{LIMITS_KEY}:held", 0, -1)))
+    held = set(cast("list[str]", redis.zrange(f"cantata:{LIMITS_KEY}:active", 0, -1)))
     late = set(cast("list[str]", redis.zrange(f"cantata:{LIMITS_KEY}:late", 0, -1)))
-    holds = {name: json.loads(text) for name, text in cast("dict[str, str]", redis.hgetall(f"cantata:{LIMITS_KEY}:holds")).items()}
+    holds = {name: json.loads(text) for name, text in cast("dict[str, str]", redis.hgetall(f"cantata:{LIMITS_KEY}:permits")).items()}
     assert not held & late, "a call is under way or was given up"
     assert held | late == holds.keys(), "what it took is known as long as it may be told what it cost"
     aside: Counter[tuple[str, str]] = Counter()
     for name in held:
         for budget, *_ in holds[name]["budgets"]:
-            aside[budget, "held_tokens"] += holds[name]["tokens"]
-            aside[budget, "held_nano"] += holds[name]["nano"]
+            aside[budget, "reserved_tokens"] += holds[name]["tokens"]
+            aside[budget, "reserved_nano"] += holds[name]["nano"]
     budgets = cast("list[str]", redis.zrange(f"cantata:{LIMITS_KEY}:budgets", 0, -1))
     lasting = {f"cantata:{LIMITS_KEY}:budget:run:{run_id}" for run_id in budgets} | {
-        f"cantata:{LIMITS_KEY}:{name}" for name in ("budgets", "held", "late", "holds", "tickets", "kept", "queues")
+        f"cantata:{LIMITS_KEY}:{name}" for name in ("budgets", "active", "late", "permits", "tickets", "kept", "queues")
     }  # fmt: skip
     for key in keys:
         assert key.startswith(f"cantata:{LIMITS_KEY}:"), f"{key} is in the slot of the others"
@@ -126,7 +126,7 @@ def check(redis: Redis) -> None:
         elif part == "slots":
             assert set(cast("set[str]", redis.smembers(key))) <= held, "only calls under way have slots"
         elif part and ":budget:" in key:
-            for field in ("held_tokens", "held_nano"):
+            for field in ("reserved_tokens", "reserved_nano"):
                 assert int(cast("str | None", redis.hget(key, field)) or 0) == aside[key, field], (
                     "what is set aside is what calls under way may cost"
                 )

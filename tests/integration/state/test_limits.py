@@ -488,7 +488,7 @@ def test_a_cost_that_is_never_told_is_forgotten(stage: Stage) -> None:
     stage.sleep(3601)
     stage.renew([])
 
-    assert stage.redis.exists("cantata:{limits}:holds", "cantata:{limits}:held", "cantata:{limits}:late") == 0
+    assert stage.redis.exists("cantata:{limits}:permits", "cantata:{limits}:active", "cantata:{limits}:late") == 0
 
 
 # pause
@@ -607,7 +607,7 @@ def test_a_runs_budget_stays_until_the_run_is_over_then_goes(stage: Stage) -> No
     Play(ledger)
     limits = Limits(models={MODEL: Rates(concurrency=1)}, budgets=Budgets(run=Budget(tokens=100)))
     stage.goes("a", limits, tokens=100)
-    under_way = ("held", "holds", "budget:run:run", f"model:{MODEL}:slots")
+    under_way = ("active", "permits", "budget:run:run", f"model:{MODEL}:slots")
     for name in under_way:
         assert stage.redis.pttl(f"cantata:{LIMITS_KEY}:{name}") == -1, "a Redis may evict what expires"
     stage.ends("a", tokens=100)

@@ -177,7 +177,7 @@ class Workers(RuleBasedStateMachine):
 
     def called(self, tickets: list[str]) -> None:
         for ticket in tickets:
-            if self.redis.hexists(f"cantata:{LIMITS_KEY}:holds", ticket):  # others are called to be told that their budget is spent
+            if self.redis.hexists(f"cantata:{LIMITS_KEY}:permits", ticket):  # others are called to be told that their budget is spent
                 tenant, cost = self.asked[ticket]
                 places = self.places(ticket[0], tenant)
                 self.purse.calls[ticket] = Call(places, cost, self.stage.now_ms + GRACE_MS, is_called=True)

@@ -180,7 +180,7 @@ def test_a_pause_that_a_provider_asked_for_is_over_and_what_a_limit_counted_stay
     assert isinstance(after, Wait)
     assert after.reason == "rpm"
     bring_nearer(ledger.redis, 10.0)
-    assert [ledger.redis.exists(f"cantata:{LIMITS_KEY}:{key}") for key in ("held", f"model:{MODEL}:rpm")] == [1, 1]
+    assert [ledger.redis.exists(f"cantata:{LIMITS_KEY}:{key}") for key in ("active", f"model:{MODEL}:rpm")] == [1, 1]
 
 
 def test_half_a_pause_leaves_the_other_half(ledger: Ledger) -> None:
