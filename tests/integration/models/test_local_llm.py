@@ -55,7 +55,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def test_many_who_need_the_server_at_once_start_one(home: Path) -> None:
     code = (
         "import sys, pathlib; from cantata.workers.models.local import model_server\n"
-        "print(model_server.ensure(pathlib.Path(sys.argv[1])).pid)"
+        "print(model_server.ensure_server(pathlib.Path(sys.argv[1])).pid)"
     )
 
     with ThreadPoolExecutor(6) as pool:
