@@ -195,9 +195,7 @@ def test_nothing_is_published_with_stream_off(stage: AgentStage) -> None:
 
 
 @pytest.mark.parametrize(("stream", "found"), [(True, [("ask", 1, "echo: go")]), (None, [])])
-def test_a_node_of_a_chain_is_streamed_if_its_agent_sets_it(
-    stage: AgentStage, stream: bool | None, found: list[tuple[str, int, str]]
-) -> None:
+def test_a_chain_node_is_streamed_if_its_agent_sets_it(stage: AgentStage, stream: bool | None, found: list[tuple[str, int, str]]) -> None:
     nodes = [{"node_id": "ask", "kind": "agent", "name": "it", "input": {"text": "go"}}]
 
     run = stage.client(agent(stream=stream)).submit_chain({"nodes": nodes, "entry_node": "ask"})
