@@ -1,4 +1,4 @@
-"""The extras that parts of Cantata need, and the error that says which one to install."""
+"""The extras of the package, and the error that names the one to install."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ EXTRAS = {
     "gateway": ("fastapi", "prometheus_client", "uvicorn", "websockets"),
     "flower": ("flower",),
 }
-"""Extra → the modules that it brings. The embedded server is not among them: the machine may have one of its own."""
+"""Extra → the modules that it installs. The embedded server is not listed: the machine may have its own."""
 
 
 def check_extras(*extras: str, needed_by: str) -> None:
-    """Raise UnavailableError if a module of these extras is not installed; it names the modules and the command that installs them."""
+    """Raise UnavailableError if a module of these extras is not installed, with the modules and the command that installs them."""
     missing = [extra for extra in extras if missing_modules(extra)]
     if missing:
         modules = sorted({module for extra in missing for module in missing_modules(extra)})

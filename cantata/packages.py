@@ -1,4 +1,4 @@
-"""Names of the packages that Cantata installs, which no package of a user may have."""
+"""Names of the packages that Cantata installs, which user code must not use."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ from pathlib import Path
 
 OURS = ("cantata",)
 HERE = Path(__file__).resolve().parents[1]
-"""Where they are installed."""
+"""The folder that they are installed in."""

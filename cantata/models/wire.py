@@ -177,16 +177,16 @@ class ChainResponse(Ending):
     nodes_run: int = Field(description="nodes executed, branches and maps among them; not the skipped ones, nor map items")
     items_run: int = Field(default=0, description="map items executed")
     failed: list[str] = Field(default_factory=list, description="nodes that failed; of an item of a map, `node[index]`")
-    usage: Usage = Field(default_factory=Usage, description="what it consumed")
-    error: ChainError | None = Field(default=None, description="why it failed")
+    usage: Usage = Field(default_factory=Usage, description="its consumption")
+    error: ChainError | None = Field(default=None, description="the error, if it failed")
 
 
 class RunResult(Ending):
     """The result of a run, or its state so far."""
 
     output: JsonValue = Field(default=None, description="the answer, never an error text; of an exhausted router, the last answer")
-    error: ErrorInfo | None = Field(default=None, description="why it failed")
-    usage: Usage = Field(default_factory=Usage, description="what it consumed")
+    error: ErrorInfo | None = Field(default=None, description="the error, if it failed")
+    usage: Usage = Field(default_factory=Usage, description="its consumption")
     agents: list[str] = Field(default_factory=list, description="agents that answered, in the order they were asked")
     warnings: list[str] = Field(default_factory=list, description="problems that did not fail it")
     steps: dict[str, JsonValue] = Field(default_factory=dict, description="with `store_steps`: step_0, step_1, ... → {type, output}")

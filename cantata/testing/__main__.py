@@ -1,4 +1,4 @@
-"""`python -m cantata.testing [script.yaml] [--host NAME] [--port N]`: prints its address, serves until its parent is gone."""
+"""`python -m cantata.testing [script.yaml] [--host NAME] [--port N]`: prints its URL, and serves until its parent process exits."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ PARENT_CHECK_S = 0.2
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Serve a script; exit status 2 if it cannot be read."""
+    """Serve a script. Returns exit status 2 if it cannot be read."""
     parser = argparse.ArgumentParser(prog="python -m cantata.testing", description="A scripted OpenAI-compatible model server.")
     parser.add_argument("script", nargs="?", type=Path, help="YAML or JSON: a list of rules; without it everything is echoed")
-    parser.add_argument("--host", default="127.0.0.1", help="where to listen; 0.0.0.0 in a container that others ask")
-    parser.add_argument("--port", type=int, default=0, help="any free one if absent")
+    parser.add_argument("--host", default="127.0.0.1", help="the address to listen on; 0.0.0.0 in a container")
+    parser.add_argument("--port", type=int, default=0, help="the port; any free one if absent")
     options = parser.parse_args(arguments)
     parent = os.getppid()
     try:

@@ -1,4 +1,4 @@
-"""What a scripted model says, in the words of OpenAI's chat completions; the same request is always answered the same."""
+"""Answers of a scripted model as OpenAI's chat completions. The same request always gets the same answer."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ CREATED = 1_700_000_000  # a fixed time, so that answers can be compared
 
 
 def last_user_text(body: Mapping[str, JsonValue]) -> str:
-    """The text of the last user message of a request; "" if there is none."""
+    """Return the text of the last user message of a request; "" if there is none."""
     texts = [_text(message) for message in _messages(body) if message.get("role") == "user"]
     return texts[-1] if texts else ""
 
 
 def tool_results(body: Mapping[str, JsonValue]) -> int:
-    """How many results of tools the messages of a request have."""
+    """Return the number of tool results among the messages of a request."""
     return sum(1 for message in _messages(body) if message.get("role") == "tool")
 
 
 def completion(rule: Rule, body: Mapping[str, JsonValue]) -> JsonObject:
-    """The whole answer of a rule to a request."""
-    text, calls = _said(rule, body)
+    """Return the whole answer of a rule to a request."""
+    text, calls = _content(rule, body)
     message: JsonObject = {"role": "assistant", "content": text}
     if calls:
         message["tool_calls"] = cast(JsonValue, calls)
@@ -40,8 +40,8 @@ def completion(rule: Rule, body: Mapping[str, JsonValue]) -> JsonObject:
 
 
 def chunks(rule: Rule, body: Mapping[str, JsonValue]) -> Iterator[JsonObject]:
-    """The answer of a rule to a request, in the pieces of a stream: the text by words, the calls bit by bit, the end, the usage."""
-    text, calls = _said(rule, body)
+    """Yield the answer of a rule to a request as chunks of a stream: the text by words, the calls piece by piece, the end, the usage."""
+    text, calls = _content(rule, body)
     head = _head(body, "chat.completion.chunk")
     deltas: list[JsonObject] = [{"role": "assistant", "content": ""}]
     deltas += [{"content": piece} for piece in re.findall(r"\S+\s*|\s+", text or "")]
@@ -55,13 +55,13 @@ def chunks(rule: Rule, body: Mapping[str, JsonValue]) -> Iterator[JsonObject]:
 
 
 def fault(rule: Rule) -> JsonObject:
-    """The body of an error response."""
+    """Return the body of an error response."""
     message = rule.reply if isinstance(rule.reply, str) else f"scripted error {rule.status}"
     return {"error": {"message": message, "type": "scripted", "param": None, "code": None}}
 
 
 def instance(schema: Mapping[str, JsonValue], seed: int) -> JsonValue:
-    """A value that a JSON schema accepts, chosen by `seed`; good enough for schemas of answers, not for all of JSON schema."""
+    """Return a value that a JSON schema accepts, chosen by `seed`; sufficient for schemas of answers, not for all of JSON Schema."""
     return _Instance(schema, seed).of(schema)
 
 
@@ -121,16 +121,16 @@ def _call(number: int, call: ToolCall) -> JsonObject:
 
 
 def _pieces(index: int, call: JsonObject) -> Iterator[JsonObject]:
-    """A call as a stream has it: first all but its arguments, then these bit by bit."""
+    """Yield a call as chunks of a stream: first all but its arguments, then these piece by piece."""
     function = cast(JsonObject, call["function"])
-    said = str(function["arguments"])
+    text = str(function["arguments"])
     yield {"index": index, **call, "function": {**function, "arguments": ""}}
-    for start in range(0, len(said), ARGUMENTS_PIECE):
-        yield {"index": index, "function": {"arguments": said[start : start + ARGUMENTS_PIECE]}}
+    for start in range(0, len(text), ARGUMENTS_PIECE):
+        yield {"index": index, "function": {"arguments": text[start : start + ARGUMENTS_PIECE]}}
 
 
 def _echo(body: Mapping[str, JsonValue]) -> str:
-    """The last user message, or a value of the schema that was asked for, chosen by that message."""
+    """Return the last user message, or a value of the requested schema, chosen by that message."""
     text = last_user_text(body)
     match body.get("response_format"):
         case {"type": "json_schema", "json_schema": {"schema": dict(schema)}}:
@@ -151,7 +151,7 @@ def _finish(rule: Rule) -> str | None:
 
 
 def _usage(body: Mapping[str, JsonValue], text: str | None, calls: list[JsonObject]) -> JsonObject:
-    """Tokens, counted as words."""
+    """Return the usage; tokens are counted as words."""
     asked = sum(len(_text(message).split()) for message in _messages(body))
     answered = len((text or "").split()) + sum(len(json.dumps(call).split()) for call in calls)
     return {"prompt_tokens": asked, "completion_tokens": answered, "total_tokens": asked + answered}

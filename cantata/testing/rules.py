@@ -1,4 +1,4 @@
-"""Rules of a scripted model server: which requests are answered, and how."""
+"""Rules of a scripted model server: the requests that they match, and the answers."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from cantata.models.values import Value
 
 
 class ToolCall(Value):
-    """One call of a tool, as a model asks for it."""
+    """A tool call in a model's answer."""
 
-    name: str | None = Field(description="null: the call names none")
+    name: str | None = Field(description="null: the call has no name")
     id: str | None = Field(default="", description="empty: `call_<n>`, counted through the conversation; null: none is sent")
     arguments: dict[str, JsonValue] | str = Field(
         default_factory=dict, description="an object, or text that is sent as it is, well formed or not"
@@ -22,23 +22,23 @@ class ToolCall(Value):
 
 
 class Rule(Value):
-    """Which requests are answered, and how. Without fields it answers everything with the echo."""
+    """A rule: conditions on requests, and the answer. Without fields it answers every request with the echo."""
 
     match: str = Field(default="", description="regular expression, searched in the last user message")
     model: str = Field(default="", description="regular expression, searched in the model's name")
-    after_tools: int | None = Field(default=None, ge=0, description="answers when the messages have just so many tool results")
-    times: int | None = Field(default=None, ge=1, description="how often the rule answers; for ever if absent")
+    after_tools: int | None = Field(default=None, ge=0, description="matches if the messages have exactly this many tool results")
+    times: int | None = Field(default=None, ge=1, description="how often the rule answers; unlimited if absent")
 
     reply: JsonValue = Field(default=None, description="text; other JSON is sent as text; absent or null: the echo")
     tool_calls: tuple[ToolCall, ...] = Field(default=(), description="tools the model asks for")
-    finish_reason: str | None = Field(default=None, description="why the model stopped; absent: stop or tool_calls; empty: not told")
+    finish_reason: str | None = Field(default=None, description="why the model stopped; absent: stop or tool_calls; empty: null")
     status: int = Field(default=200, ge=200, le=599, description="HTTP status; from 400 on, the reply is the error's message")
     headers: dict[str, str] = Field(default_factory=dict, description="more HTTP headers, such as Retry-After")
 
     delay_s: float = Field(default=0.0, ge=0, description="seconds before anything is sent")
     chunk_delay_s: float = Field(default=0.0, ge=0, description="seconds before each further piece of a stream")
-    truncate: int | None = Field(default=None, ge=0, description="bytes of the body, or events, that are sent before the connection is cut")
-    disconnect: bool = Field(default=False, description="cut the connection instead of answering")
+    truncate: int | None = Field(default=None, ge=0, description="bytes of the body that are sent before the connection is closed")
+    disconnect: bool = Field(default=False, description="close the connection instead of answering")
 
     @field_validator("match", "model")
     @classmethod
@@ -50,7 +50,7 @@ class Rule(Value):
         return pattern
 
     def fits(self, model: str, text: str, tool_results: int) -> bool:
-        """Whether this rule is for a request to this model with this last user message and so many tool results."""
+        """Return whether this rule matches a request to this model with this last user message and number of tool results."""
         return self.after_tools in (None, tool_results) and bool(re.search(self.model, model) and re.search(self.match, text))
 
 
@@ -60,7 +60,7 @@ ECHO = Rule()
 
 
 class RuleScript:
-    """Rules and how often each may still answer."""
+    """Rules, and how often each may still answer."""
 
     def __init__(self, rules: Sequence[Rule | Mapping[str, object]]) -> None:
         self._rules = Rules.validate_python(tuple(rules))
@@ -68,7 +68,7 @@ class RuleScript:
         self._lock = threading.Lock()
 
     def take(self, model: str, text: str, tool_results: int = 0) -> tuple[int | None, Rule]:
-        """The number of the rule that answers this request, which is used up by one, and the rule; None and the echo if none fits."""
+        """Return the number of the rule that answers this request, and the rule, and count the use; None and the echo if none matches."""
         with self._lock:
             for number, rule in enumerate(self._rules):
                 left = self._left[number]

@@ -1,4 +1,4 @@
-"""The HTTP of a scripted model server: chat completions with and without a stream, the journal, and a change of script."""
+"""The HTTP server of scripted models: chat completions with and without streaming, the journal, and the replacement of rules."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from cantata.testing import answers
 from cantata.testing.answers import JsonObject
 from cantata.testing.rules import Rule, RuleScript
 
-POLL_S = 0.02  # how soon `with` ends after its block
+POLL_S = 0.02  # the maximum delay at the end of the `with` block
 
 
 class ScriptedModels:
@@ -35,25 +35,25 @@ class ScriptedModels:
 
     @property
     def url(self) -> str:
-        """What to set OPENAI_API_BASE to."""
+        """Return the value for OPENAI_API_BASE."""
         return f"http://{self._host}:{self._http.server_port}/v1"
 
     def script(self, rules: Sequence[Rule | Mapping[str, object]]) -> None:
-        """Replace the rules. Raises pydantic.ValidationError for what is no rule."""
+        """Replace the rules. Raises pydantic.ValidationError for invalid rules."""
         self._script = RuleScript(rules)
 
     def journal(self) -> list[JsonObject]:
-        """The requests so far, in order of arrival: `{at, until, model, text, stream, rule, body, authorization, client_left}`.
+        """Return the requests so far, in order of arrival: `{at, until, model, text, stream, rule, body, authorization, client_left}`.
 
-        `at` and `until` are its arrival and the end of its answer in seconds since the epoch, `until` null while it is under way;
-        `rule` the number of the rule that answered, null for the echo; `client_left` tells that the client hung up before its answer
-        was sent.
+        `at` and `until` are the times of arrival and of the end of the answer in seconds since 1970, `until` null while it is under way;
+        `rule` is the number of the rule that answered, null for the echo; `client_left`: the client disconnected before the end of the
+        answer.
         """
         with self._lock:
             return [dict(entry) for entry in self._journal]
 
     def receive(self, body: JsonObject, authorization: str | None) -> tuple[Rule, JsonObject]:
-        """Write a request into the journal: the rule that answers it, and its entry."""
+        """Record a request in the journal. Returns the rule that answers it, and its entry."""
         model, text = str(body.get("model", "")), answers.last_user_text(body)
         number, rule = self._script.take(model, text, answers.tool_results(body))
         entry: JsonObject = {
@@ -77,22 +77,22 @@ class ScriptedModels:
 class _ScriptedServer(ThreadingHTTPServer):
     request_queue_size = 512  # with the usual 5, a burst of 200 clients waits minutes for TCP to try again
     daemon_threads = True
-    block_on_close = False  # a delayed answer must not hold up the end
+    block_on_close = False  # a delayed answer must not delay the end
 
     def __init__(self, address: tuple[str, int], models: ScriptedModels) -> None:
         super().__init__(address, _ScriptedHandler)
         self.models = models
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A client that hangs up is no error here."""
+        """Ignore clients that disconnect."""
 
 
 class _ConnectionCut(Exception):
-    """The connection ends here."""
+    """The server closes the connection."""
 
 
 class _ClientLeft(_ConnectionCut):
-    """The client ended it."""
+    """The client closed the connection."""
 
 
 class _ScriptedHandler(BaseHTTPRequestHandler):
@@ -127,7 +127,7 @@ class _ScriptedHandler(BaseHTTPRequestHandler):
                 self.connection.shutdown(socket.SHUT_RDWR)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Nothing: the journal tells what was asked."""
+        """Log nothing: the journal has the requests."""
 
     def _complete(self, body: JsonObject) -> None:
         rule, entry = self.server.models.receive(body, self.headers.get("Authorization"))
@@ -141,7 +141,7 @@ class _ScriptedHandler(BaseHTTPRequestHandler):
             self._end_entry()
 
     def _end_entry(self) -> None:
-        """Stamp the end of the answer; before its last bytes leave, so that who has the answer also finds it ended in the journal."""
+        """Record the end of the answer before its last bytes are sent, so that a client that has the answer also finds its end."""
         if self._entry is not None:
             self._entry["until"] = time.time()
             self._entry = None
@@ -158,13 +158,13 @@ class _ScriptedHandler(BaseHTTPRequestHandler):
             self._send(rule.status, answers.completion(rule, body), rule)
 
     def _wait(self, wait_s: float) -> None:
-        """Wait; leave as soon as the client closes the connection."""
+        """Wait. Raises _ClientLeft as soon as the client closes the connection."""
         readable, _, _ = select.select([self.connection], [], [], wait_s) if wait_s else ([], [], [])
         if readable and self.connection.recv(1, socket.MSG_PEEK) == b"":
             raise _ClientLeft
 
     def _stream(self, rule: Rule, body: JsonObject) -> None:
-        """Server-sent events, one a chunk of the body."""
+        """Send the answer as server-sent events, one per chunk of the body."""
         self._start(rule.status, {"Content-Type": "text/event-stream", "Transfer-Encoding": "chunked", **rule.headers})
         room = rule.truncate
         lines = [json.dumps(chunk, ensure_ascii=False) for chunk in answers.chunks(rule, body)]
