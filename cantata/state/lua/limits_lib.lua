@@ -13,11 +13,11 @@
 --   P:budgets     zset    run that has a budget -> when to look whether it is over (ms)        lives while there are any
 -- Of calls that wait, each known by its ticket (run|step):
 --   P:queue:<of>  zset    ticket -> when its call was first asked for (us)                     entries go with their ticket
---                         <of>: the limits that the calls need, as a JSON list; first a budget, if it is held by others
+--                         <of>: the limits that the calls need, as a JSON list; first a budget, if calls under way have reserved it
 --   P:queues      zset    <of> -> the same of the first ticket in the queue                    entries go with their queue
 --   P:tickets     hash    ticket -> {call, since, queue} (JSON); no queue once it was called   entries go with their call
---   P:kept        zset    ticket that was called -> until when it keeps its place (ms)         entries go then
--- Of calls under way, and of tickets that were called, which hold their permit for a few seconds:
+--   P:kept        zset    ticket that was called -> until when it keeps its position (ms)      entries go then
+-- Of calls under way, and of tickets that were called, which keep their permit for a few seconds:
 --   P:active      zset    holder (a lease's name, or a ticket) -> when it is given up unless renewed (ms)   entries go then
 --   P:late        zset    holder given up, whose cost may still be recorded -> until when (ms)     "
 --   P:permits     hash    holder -> what it took (JSON)                                        entries go with their holder
@@ -43,8 +43,8 @@ local BUCKETS = 60          -- in a window
 local COUNTED = BUCKETS + 1 -- how many before this one are counted
 local PACE = 2              -- those that wait may go so many times faster than the limit lets them on average
 local SPREAD = 10           -- or take one part in so many of what was free: a limit that is far away does not slow them down
-local GRACE = 5000          -- how long a ticket that was called holds its permit
-local ABSENT = 600000       -- how late it may come and still be as far to the front as it was
+local GRACE = 5000          -- how long a ticket that was called keeps its permit
+local ABSENT = 600000       -- how late it may return and still have its position in the queue
 local USUAL_CALL = 1000     -- how long a call takes (ms), to estimate when a slot is free
 local LATE = 3600000        -- how long the cost of a call that was given up may still be recorded
 local OVERLOOKED = LATE     -- after the last word on a run's budget until somebody looks whether the run is over, and again as long as it is not
@@ -152,7 +152,7 @@ local function budget_of(scope, name)
   return {P .. ':budget:day:' .. day}
 end
 
--- Which budget is exhausted, as a reply; else which is held by others, and its scope: that may come back, so only what was spent exhausts a budget.
+-- The exhausted budget, as a reply; else one that is reserved by others, and its scope. Reservations may be freed, so only spending exhausts a budget.
 local function spent_of(call)
   local reserved, reserved_scope
   for _, each in ipairs(call.budgets) do
@@ -169,7 +169,7 @@ local function spent_of(call)
 end
 
 -- Gives a call its permit: {tokens, nano, limits {word, name, rpm, tpm, concurrency}, the tenant's before the model's, budgets {scope, name, tokens, nano}};
--- "" for no limit. It holds it for so long (ms) unless it is renewed.
+-- "" for no limit. The holder keeps it for so long (ms) unless it is renewed.
 local function grant(holder, call, ms, is_called)
   count(call.limits, bucket, 1, call.tokens)
   local budgets = {}
@@ -191,7 +191,7 @@ local function permit_of(holder)
   return text and cjson.decode(text)
 end
 
--- Frees the slots of a call that is over or given up, and what was set aside for it; replies whether they were held. A ticket that was called has sent no
+-- Frees the slots and reservations of a call that is over or given up; replies whether there were any. A ticket that was called has sent no
 -- request: its permit counts for nothing. The cost of other calls may still be recorded.
 local function release(holder, permit)
   if redis.call('ZREM', P .. ':active', holder) == 0 then return false end
@@ -215,7 +215,7 @@ local function queue_of(call, budget)
   return cjson.encode(of)
 end
 
--- Has a ticket wait for its limits, or first for a budget that is held by others.
+-- Has a ticket wait for its limits, or first for a budget that is reserved by others.
 local function enqueue(ticket, waits, budget)
   waits.queue = queue_of(waits.call, budget)
   redis.call('ZADD', P .. ':queue:' .. waits.queue, waits.since, ticket)
