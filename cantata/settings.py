@@ -39,7 +39,7 @@ class Settings(Value):
     )
     namespace: Annotated[str, AfterValidator(_namespace)] = Field(
         default=DEFAULT_NAMESPACE, alias="CANTATA_NAMESPACE", description="the prefix of every key, queue and "
-        "exchange, 1 to 40 of a-z, 0-9, _ and -; the same for all processes of an installation, unique among installations that share a Redis",
+        "exchange, 1 to 40 of a-z, 0-9, _ and -; the same for all processes of an installation, unique among those that share a Redis",
     )  # fmt: skip
     wait_replicas: int = Field(
         default=0, ge=0, alias="CANTATA_WAIT_REPLICAS", description="replicas of Redis that must acknowledge the writes that a run "

@@ -105,8 +105,8 @@ class _Instance:
         return cast(JsonObject, found)
 
 
-def _said(rule: Rule, body: Mapping[str, JsonValue]) -> tuple[str | None, list[JsonObject]]:
-    before = sum(len(told) for message in _messages(body) if isinstance(told := message.get("tool_calls"), list))
+def _content(rule: Rule, body: Mapping[str, JsonValue]) -> tuple[str | None, list[JsonObject]]:
+    before = sum(len(made) for message in _messages(body) if isinstance(made := message.get("tool_calls"), list))
     calls = [_call(before + number, call) for number, call in enumerate(rule.tool_calls)]
     if rule.reply is None:
         return (None if calls else _echo(body)), calls
@@ -114,8 +114,8 @@ def _said(rule: Rule, body: Mapping[str, JsonValue]) -> tuple[str | None, list[J
 
 
 def _call(number: int, call: ToolCall) -> JsonObject:
-    said = call.arguments if isinstance(call.arguments, str) else json.dumps(call.arguments, ensure_ascii=False)
-    function: JsonObject = {"arguments": said} if call.name is None else {"name": call.name, "arguments": said}
+    text = call.arguments if isinstance(call.arguments, str) else json.dumps(call.arguments, ensure_ascii=False)
+    function: JsonObject = {"arguments": text} if call.name is None else {"name": call.name, "arguments": text}
     head: JsonObject = {} if call.id is None else {"id": call.id or f"call_{number}"}
     return {**head, "type": "function", "function": function}
 
