@@ -140,7 +140,7 @@ class ChainEvent(Value):
     index: int | None = Field(default=None, description="position of the map item")
 
 
-class Ending(Value):
+class RunOutcome(Value):
     """The status of a run, which may have ended."""
 
     run_id: str = Field(description="the run; empty if a chain or turn was rejected")
@@ -161,7 +161,7 @@ class Ending(Value):
         raise RunError(message, run_id=self.run_id, status=self.status, code=error.code)
 
 
-class ChainResponse(Ending):
+class ChainResponse(RunOutcome):
     """The result of a chain."""
 
     type: Literal["chain/resp"] = "chain/resp"
@@ -181,7 +181,7 @@ class ChainResponse(Ending):
     error: ChainError | None = Field(default=None, description="the error, if it failed")
 
 
-class RunResult(Ending):
+class RunResult(RunOutcome):
     """The result of a run, or its state so far."""
 
     output: JsonValue = Field(default=None, description="the answer, never an error text; of an exhausted router, the last answer")
