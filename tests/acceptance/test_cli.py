@@ -430,7 +430,7 @@ def test_a_run_that_nobody_knows_has_status_2(kept: Folder, words: list[str]) ->
     done = kept.submit("runs", words[0], "nope", *words[1:])
 
     assert done.returncode == 2
-    assert "no run 'nope' is known here" in done.stderr
+    assert "run 'nope' is not known here" in done.stderr
 
 
 # Terminals

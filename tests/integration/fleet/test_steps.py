@@ -194,7 +194,7 @@ def test_the_same_idempotency_key_gives_the_same_run(client: EmbeddedClient) -> 
 
 
 def test_an_unknown_run_is_said_so(client: EmbeddedClient) -> None:
-    with pytest.raises(UnknownRunError, match="no run 'nope' is known here"):
+    with pytest.raises(UnknownRunError, match="run 'nope' is not known here"):
         client.run("nope")
 
 
