@@ -131,7 +131,7 @@ class ScriptCaller:
             pause_s = min(pause_s * 2, 1.0)
 
     def _execute(self, *command: str | float) -> object:
-        return self.redis.execute_command(*command)  # type: ignore[no-untyped-call]  # redis-py says nothing of it
+        return self.redis.execute_command(*command)  # type: ignore[no-untyped-call]  # untyped in redis-py
 
     def _execute_confirmed(self, *command: str | float) -> object:
         """Execute a command and wait until replicas have what it changed. Raises Unconfirmed, after which it is repeated."""

@@ -131,7 +131,7 @@ def _parts(url: str) -> tuple[str, str, str, str, str]:
 
 def _options(url: str, *besides: str) -> dict[str, Any]:
     """Return the connection options in a URL of one server, without host and port. Raises ValueError for unknown options."""
-    options = parse_url(url)  # type: ignore[no-untyped-call]  # redis-py says nothing of it
+    options = parse_url(url)  # type: ignore[no-untyped-call]  # untyped in redis-py
     kind = SSLConnection if url.startswith("rediss://") else Connection
     for name in ("host", "port"):
         options.pop(name, None)

@@ -44,7 +44,7 @@ def _connect(url: str) -> Redis:
         return cast(Redis, AsyncCluster(startup_nodes=nodes, require_full_coverage=False, ssl=address.tls, **options))
     options |= {"max_connections": CONNECTIONS, "timeout": None}
     if address.kind == "sentinel":
-        asked = Sentinel(list(address.places), sentinel_kwargs={**sentinel_options(address), "retry": options["retry"]})  # type: ignore[no-untyped-call]  # redis-py says nothing of it
-        pool = _MasterPool(address.master, asked, ssl=address.tls, **{**options, **address.options})  # type: ignore[no-untyped-call]  # as above
+        sentinels = Sentinel(list(address.places), sentinel_kwargs={**sentinel_options(address), "retry": options["retry"]})  # type: ignore[no-untyped-call]  # untyped in redis-py
+        pool = _MasterPool(address.master, sentinels, ssl=address.tls, **{**options, **address.options})  # type: ignore[no-untyped-call]  # as above
         return Redis.from_pool(pool)
     return Redis.from_pool(BlockingConnectionPool.from_url(redis_url(url), **options))

@@ -22,7 +22,7 @@ class Cluster(RedisCluster):
     def execute_command(self, *args: Any, **options: Any) -> Any:
         """Call a node, or several."""
         try:
-            return super().execute_command(*args, **options)  # type: ignore[no-untyped-call]  # redis-py says nothing of it
+            return super().execute_command(*args, **options)  # type: ignore[no-untyped-call]  # untyped in redis-py
         except RedisClusterException as error:
             raise redis_error(error) from None
 

@@ -95,8 +95,8 @@ class _MasterConnectionTls(_AsksSentinels, SentinelManagedSSLConnection):
 
 def sentinel_pool(address: Address, options: Mapping[str, Any]) -> SentinelConnectionPool:
     """Return a pool of connections to the master, which is looked up at the Sentinels for each new connection."""
-    asked = Sentinel(list(address.places), sentinel_kwargs={**sentinel_options(address), "retry": _never_again()})  # type: ignore[no-untyped-call]  # redis-py says nothing of it
-    return SentinelConnectionPool(address.master, asked, **options)  # type: ignore[no-untyped-call]  # as above
+    sentinels = Sentinel(list(address.places), sentinel_kwargs={**sentinel_options(address), "retry": _never_again()})  # type: ignore[no-untyped-call]  # untyped in redis-py
+    return SentinelConnectionPool(address.master, sentinels, **options)  # type: ignore[no-untyped-call]  # as above
 
 
 def sentinel_options(address: Address) -> dict[str, Any]:
@@ -110,7 +110,7 @@ def master_connection(address: Address) -> type[SentinelManagedConnection]:
 
 
 def _connect_cluster(address: Address, options: Mapping[str, Any], url: str, *, patience_s: float) -> Redis:
-    nodes = [ClusterNode(*place) for place in address.places]  # type: ignore[no-untyped-call]  # redis-py says nothing of it
+    nodes = [ClusterNode(*place) for place in address.places]  # type: ignore[no-untyped-call]  # untyped in redis-py
     give_up = time.monotonic() + patience_s
     while True:
         try:  # without full coverage the nodes themselves report uncovered slots, and calls are retried

@@ -50,7 +50,7 @@ class Builder:
 
     def _try(self, fields: Sequence[str], change: Callable[[Fields], Mapping[str, str]]) -> bool:
         with self._ledger.redis.pipeline(transaction=True) as pipe:
-            pipe.watch(self._key)  # type: ignore[no-untyped-call]  # redis-py says nothing of it
+            pipe.watch(self._key)  # type: ignore[no-untyped-call]  # untyped in redis-py
             found = cast("list[str | None]", pipe.hmget(self._key, list(fields))) if fields else []
             changed = change(dict(zip(fields, found, strict=True)))
             pipe.multi()
