@@ -87,12 +87,12 @@ class Exhausted:
     unit: Unit
     limit: float
     spent: float
-    asked: float
+    requested: float
 
     def __str__(self) -> str:
         name = f"limits.budgets.{self.budget}.{self.unit}"
-        spent, limit, asked = (_amount(self.unit, amount) for amount in (self.spent, self.limit, self.asked))
-        return f"{spent} of the {limit} of {name} are spent, and this call may take {asked}; raise the budget, or ask for less"
+        spent, limit, requested = (_amount(self.unit, amount) for amount in (self.spent, self.limit, self.requested))
+        return f"{spent} of the {limit} of {name} are spent, and this call may take {requested}; raise the budget, or ask for less"
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,8 +156,8 @@ class Limiter:
             case ["wait", wait_ms, reason, of, ahead]:
                 return Wait(int(wait_ms) / 1000, reason, of, int(ahead))
             case ["exhausted", budget, unit, *amounts]:
-                limit, spent, asked = (int(amount) / (NANO if unit == "usd" else 1) for amount in amounts)
-                return Exhausted(budget, unit, limit, spent, asked)
+                limit, spent, requested = (int(amount) / (NANO if unit == "usd" else 1) for amount in amounts)
+                return Exhausted(budget, unit, limit, spent, requested)
             case _:
                 return Granted()
 
