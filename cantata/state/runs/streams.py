@@ -27,7 +27,7 @@ from cantata.state.runs.event_log import event_of
 __all__ = ["Follower", "Streams", "StreamsEnded", "connect_async"]
 
 PAGE = 100  # entries of one run in one read
-ROOM = 200  # entries that wait for one reader, before more are read for it
+BUFFER_ENTRIES = 200  # entries that wait for one reader, before more are read for it
 BLOCK_MS = 20  # how long one read waits; a follower that is added meanwhile waits as long
 PAUSE_S = 0.005  # between reads that found something, so that a busy moment is read in few of them
 CHECK_INTERVAL_S = 5.0  # between checks that followed runs are still known, and still have the events that were read
@@ -52,21 +52,21 @@ class StreamsEnded(CantataError):
 class Follower:
     """One reader's offset in a stream of a run, and its buffer."""
 
-    def __init__(self, redis: Redis, run_id: str, part: str, after: int, room: asyncio.Event) -> None:
+    def __init__(self, redis: Redis, run_id: str, part: str, after: int, wakeup: asyncio.Event) -> None:
         self.run_id = run_id
         self.key = f"{run_key(redis, run_id)}:{part}"
         self.after = after
         """The offset of the last entry read for it; it may not have taken all entries yet."""
         self.fault: CantataError | None = None
         self._entries: list[Entry] = []
-        self._read: deque[tuple[int, str]] = deque(maxlen=ROOM)
-        self._came = asyncio.Event()
-        self._room = room
+        self._read: deque[tuple[int, str]] = deque(maxlen=BUFFER_ENTRIES)
+        self._arrived = asyncio.Event()
+        self._wakeup = wakeup
 
     @property
-    def has_room(self) -> bool:
-        """Whether to read for it now."""
-        return self.fault is None and len(self._entries) < ROOM
+    def has_capacity(self) -> bool:
+        """True if more entries may be read for it now."""
+        return self.fault is None and len(self._entries) < BUFFER_ENTRIES
 
     def give(self, entries: Sequence[Entry]) -> None:
         """Add entries that were read, except those before its offset."""
@@ -75,7 +75,7 @@ class Follower:
             self.after = _offset(fresh[-1][0])
             self._entries += fresh
             self._read += map(_mark, fresh)
-            self._came.set()
+            self._arrived.set()
 
     @property
     def last(self) -> tuple[int, str] | None:
@@ -90,7 +90,7 @@ class Follower:
     def end(self, fault: CantataError) -> None:
         """End the stream: its reader gets the buffered entries, then this error."""
         self.fault = self.fault or fault
-        self._came.set()
+        self._arrived.set()
 
     async def entries(self, timeout_s: float | None = None) -> list[Entry]:
         """Return the entries since the last call, as soon as there are any; none if `timeout_s` passed first.
@@ -100,14 +100,14 @@ class Follower:
         if not self._entries:
             if self.fault:
                 raise self.fault
-            self._came.clear()
+            self._arrived.clear()
             with suppress(TimeoutError):
                 async with asyncio.timeout(timeout_s):
-                    await self._came.wait()
+                    await self._arrived.wait()
         entries, self._entries = self._entries, []
         if not entries and self.fault:
             raise self.fault
-        self._room.set()
+        self._wakeup.set()
         return entries
 
     async def events(self, timeout_s: float | None = None) -> list[RunEvent]:
@@ -142,7 +142,7 @@ class Streams:
 
     async def run(self) -> None:
         """Read until `end` is called. While Redis is unavailable all followers wait, and then go on at the same offset."""
-        looked_at = time.monotonic()
+        checked_at = time.monotonic()
         while not self._ended:
             self._work.clear()
             wanted = self._wanted()
@@ -152,10 +152,10 @@ class Streams:
             try:
                 if self._give(wanted, await self._read(wanted)):
                     await asyncio.sleep(PAUSE_S)
-                if time.monotonic() - looked_at > CHECK_INTERVAL_S:
+                if time.monotonic() - checked_at > CHECK_INTERVAL_S:
                     await self._go_back()
-                    await self._look()
-                    looked_at = time.monotonic()
+                    await self._end_unknown()
+                    checked_at = time.monotonic()
             except (RedisError, OSError) as error:
                 outages.warn(log, "event_read_failed", error, followed=self.followed)
                 await self._wait_for_redis()
@@ -190,7 +190,7 @@ class Streams:
 
     def _wanted(self) -> dict[str, str]:
         """Return the streams to read, each from the lowest offset of its followers."""
-        places = {key: [each.after for each in followers if each.has_room] for key, followers in self._followers.items()}
+        places = {key: [each.after for each in followers if each.has_capacity] for key, followers in self._followers.items()}
         return {key: f"0-{min(afters)}" for key, afters in places.items() if afters}
 
     async def _read(self, wanted: Mapping[str, str]) -> dict[str, list[Entry]]:
@@ -223,11 +223,11 @@ class Streams:
         """Hand out what was read, except to followers that were added at a lower offset meanwhile."""
         for key, entries in found.items():
             for follower in self._followers.get(key, ()):
-                if follower.has_room and follower.after >= _offset(wanted[key]):
+                if follower.has_capacity and follower.after >= _offset(wanted[key]):
                     follower.give(entries)
         return bool(found)
 
-    async def _look(self) -> None:
+    async def _end_unknown(self) -> None:
         """End the followers of runs that are gone."""
         followers = self._all()
         async with self._redis.pipeline(transaction=False) as pipe:
@@ -244,7 +244,7 @@ class Streams:
             await asyncio.sleep(RETRY_INTERVAL_S)
             try:
                 await self._go_back()
-                await self._look()
+                await self._end_unknown()
                 return
             except (RedisError, OSError):
                 continue
@@ -259,7 +259,7 @@ class Streams:
         for follower, entries in zip(followers, found, strict=True):
             if [follower.last] != list(map(_mark, entries)):
                 log.warning("events_lost", run=follower.run_id, after=follower.after)
-                newest = await self._redis.xrevrange(follower.key, count=ROOM)
+                newest = await self._redis.xrevrange(follower.key, count=BUFFER_ENTRIES)
                 follower.go_back(cast("list[Entry]", newest))
 
 

@@ -14,7 +14,7 @@ from cantata.state.ledger.ledger import Ledger
 from cantata.state.limits.request_rate import RequestRate
 from cantata.state.redis.keys import run_key
 from cantata.state.runs import streams as streams_module
-from cantata.state.runs.streams import PAUSE_S, ROOM, Follower, Streams, StreamsEnded, connect_async
+from cantata.state.runs.streams import PAUSE_S, BUFFER_ENTRIES, Follower, Streams, StreamsEnded, connect_async
 
 PATIENCE_S = 20.0
 
@@ -95,15 +95,15 @@ def test_who_begins_while_others_are_read_for_misses_nothing(ledger: Ledger, val
 
 def test_a_slow_reader_is_read_for_only_as_it_takes_and_misses_nothing(ledger: Ledger, valkey: Redis) -> None:
     accept(ledger, "long")
-    for _ in range(4 * ROOM):
+    for _ in range(4 * BUFFER_ENTRIES):
         ledger.runs.append_event("long", "warning", detail={"message": "x"})
 
     async def main() -> None:
         async with reading(valkey) as streams:
             with streams.follow("long") as slow, streams.follow("long") as fast:
-                assert await collect(fast, 4 * ROOM) == list(range(1, 4 * ROOM + 1))
-                assert slow.after <= 2 * ROOM, "the rest waits in Redis"
-                assert await collect(slow, 4 * ROOM) == list(range(1, 4 * ROOM + 1))
+                assert await collect(fast, 4 * BUFFER_ENTRIES) == list(range(1, 4 * BUFFER_ENTRIES + 1))
+                assert slow.after <= 2 * BUFFER_ENTRIES, "the rest waits in Redis"
+                assert await collect(slow, 4 * BUFFER_ENTRIES) == list(range(1, 4 * BUFFER_ENTRIES + 1))
 
     asyncio.run(main())
 
