@@ -23,12 +23,12 @@ LASTING = re.compile(
     r"|cantata:\{\d+\}:totals"  # a shard's, counters of a few fields
     r"|cantata:\{memory:.*\}.*:(values:.+|namespaces|lasting|kept)"  # what is remembered for good
     r"|cantata:(workers|swept)"  # the fleet's: an entry goes when its worker is stale; when all was swept last
-    r"|cantata:\{limits\}:(budgets|held|late|holds|tickets|kept|queues?(:.+)?|model:.+:slots)"  # entries go with their run or call
+    r"|cantata:\{limits\}:(budgets|active|late|permits|tickets|kept|queues?(:.+)?|model:.+:slots)"  # entries go with their run or call
     r"|cantata:binding.+"  # the broker's
     r"|cantata\.(coordinator|agents|tools)(\x06\x16\d)?|.+\.cantata:control\.pidbox"  # its queues, which are gone when they are empty
 )
 LIMITS = re.compile(
-    re.escape(f"cantata:{LIMITS_KEY}") + r":(held|late|holds|tickets|kept|queues|queue:.+|budgets"  # calls under way
+    re.escape(f"cantata:{LIMITS_KEY}") + r":(active|late|permits|tickets|kept|queues|queue:.+|budgets"  # calls under way
     r"|model:.+:slots"  # the limits that the suite sets
     r"|budget:run:[^:]+)"
 )

@@ -24,7 +24,7 @@ from tests.faults.fuzz.mutations import text_of
 from tests.faults.past import Violation
 from tests.unit.planning.test_expressions import NEARLY_PATHS, PATHS, ROOT, ROOTS, SOUP
 
-BUFFER_ENTRIES = Path(__file__).parents[3]
+REPOSITORY = Path(__file__).parents[3]
 SLOW_S = 10.0  # of processor time for one text; the bounds of an expression come to a few seconds on a slow machine
 BLOCK = re.compile(r"```(?:yaml|json)\n(.*?)```", re.DOTALL)
 CONDITIONS = ("${a} == 'high' && ${b.c[0]} > 3", "not ${a} exists or ${a} in ['x', \"y\"]", "(${a} contains 'x') || !(b >= 2.5)")
@@ -58,9 +58,9 @@ def _reference(text: str) -> None:
 
 def examples() -> Iterator[tuple[Read, str]]:
     """Texts as people write them, and what reads them."""
-    for page in sorted((BUFFER_ENTRIES / "docs").glob("*.md")):
+    for page in sorted((REPOSITORY / "docs").glob("*.md")):
         yield from ((_document, block) for block in BLOCK.findall(page.read_text()))
-    for path in sorted((BUFFER_ENTRIES / "configs").rglob("*.yaml")):
+    for path in sorted((REPOSITORY / "configs").rglob("*.yaml")):
         yield _document, path.read_text()
     yield from ((_condition, text) for text in CONDITIONS)
     yield from ((_reference, text) for text in CONDITIONS)

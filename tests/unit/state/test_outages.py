@@ -83,9 +83,7 @@ def test_a_full_redis_is_known_wherever_it_says_so(said: str) -> None:
     assert "Redis is full (maxmemory)" in reason(ResponseError(said))
 
 
-@pytest.mark.parametrize(
-    "said", ["Error 111 connecting to OOM.example:1. Connection refused.", "no key BUFFER_ENTRIES or OOM is there", "OOMPH"]
-)
+@pytest.mark.parametrize("said", ["Error 111 connecting to OOM.example:1. Connection refused.", "no key ROOM or OOM is there", "OOMPH"])
 def test_a_name_with_the_letters_of_a_code_is_none(said: str) -> None:
     assert "cannot be reached" in reason(RedisConnectionError(said))
 
