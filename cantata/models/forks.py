@@ -33,7 +33,7 @@ class ForkSpec(Value):
     deadline_s: float | None = None
 
 
-class MapItems(Value):
+class ExpandedItems(Value):
     """The items of a map: steps `prefix/0`, `prefix/1`, ..."""
 
     like: str
@@ -51,7 +51,7 @@ class Expansion(Value):
     """The steps that a parent step added, and the edges, names and terminals that this replaced."""
 
     ids: tuple[str, ...] = ()
-    items: MapItems | None = None
+    items: ExpandedItems | None = None
     exit: str | None = None
     own: tuple[OutEdge, ...] = Field(default=(), description="the edges of the exit that it does not have from its parent")
     counted: tuple[tuple[str, str, str, bool], ...] = Field(
