@@ -150,7 +150,7 @@ class MessageExecution:
         self._count_attempt()
         fault_points.at("committed")
         if record.outcome.fragment:
-            fault_points.at("graph-grown")
+            fault_points.at("graph-expanded")
         if is_over(committed.run_status):
             fault_points.at("run-closed")
         if committed.word == "stale":
