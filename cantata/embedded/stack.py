@@ -226,7 +226,7 @@ class StackStatus:
     home: str
     running: bool
     kept: bool = False
-    """Whether it outlives the command that started it."""
+    """True if it outlives the command that started it."""
     url: str | None = None
     flower_url: str | None = None
     gateway_url: str | None = None

@@ -40,7 +40,7 @@ class StackService:
     queues: tuple[str, ...]
     command: list[str]
     announces: bool = True
-    """Whether it calls `announce_ready`, which the stack waits for."""
+    """True if it calls `announce_ready`, which the stack waits for."""
     listens: int | None = None
     """The file descriptor of its listening socket; the supervisor keeps it open."""
 

@@ -45,12 +45,12 @@ class StackRecord:
     supervisor: StackProcess
     socket: str
     kept: bool
-    """Whether it outlives the command that started it."""
+    """True if it outlives the command that started it."""
     flower_url: str | None
     processes: tuple[StackProcess, ...]
     """The supervisor's children."""
     is_ending: bool = False
-    """Whether it is stopping."""
+    """True if it is stopping."""
     gateway_url: str | None = None
     code_fault: str = ""
     """The reason why changed code is not loaded; empty if it is."""

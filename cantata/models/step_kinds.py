@@ -32,11 +32,11 @@ class StepKind:
     name: str
     role: StepRole = "decision"
     is_heard: bool = False
-    """Whether the model's reply is for the reader of a chat."""
+    """True if the model's reply is for the reader of a chat."""
     chosen_by: str = ""
     """Of a choice: rules, router or turn."""
     is_external: bool = False
-    """Whether the tool is on another server."""
+    """True if the tool is on another server."""
     ends_with_round: bool = False
     """Of a turn: whether the last output is a round too, not an answer."""
 

@@ -39,18 +39,18 @@ class Child:
     """Its process, running or exited; None while it waits for its start."""
     is_ready: bool = False
     is_serving: bool = False
-    """Whether it has loaded all its modules; a worker may be ready before."""
+    """True if it has loaded all its modules; a worker may be ready before."""
     started_s: float = 0.0
     early_exits: int = 0
-    """How often in a row it exited within MIN_UPTIME_S."""
+    """Number of consecutive exits within MIN_UPTIME_S."""
     due: float = 0.0
     """The time of its next start, by the monotonic clock."""
     log_start: int = 0
     """The offset in its log at which this process began."""
     generation: int = 0
-    """How many processes it replaced in turn, each with older code."""
+    """Number of earlier processes of its service, each with older code."""
     is_finishing: bool = False
-    """Whether another child replaces it, and it only finishes its steps."""
+    """True if another child replaces it, and it only finishes its steps."""
     served: dict[str, set[str]] = field(default_factory=dict)
     """Files of user code that its process read: path → digests."""
     partial_line: bytes = b""

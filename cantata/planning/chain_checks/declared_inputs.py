@@ -42,7 +42,7 @@ class DeclaredInputs:
     schemas: Mapping[str, Schema]
     required: frozenset[str]
     is_open: bool = False
-    """Whether it accepts other inputs too."""
+    """True if it accepts other inputs too."""
 
     def faults(self, given: Mapping[str, JsonValue]) -> Faults:
         """Yield all faults of an input."""

@@ -86,7 +86,7 @@ class LoopRound:
     # --- edges ------------------------------------------------------------------------------------------------------
 
     def _add(self, link: Link, edges: _Edges) -> None:
-        """Add the edges that a link stands for."""
+        """Add the edges of a link."""
         source, target, wakes = link.source, link.target, self._outline.loops.wakes(link)
         left = next((loop for loop in self._loops_at(source) if target not in loop.body), None)
         if self._loop and target not in self._loop.body:

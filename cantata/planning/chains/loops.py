@@ -72,7 +72,7 @@ class Loops:
         self.too_deep: list[Link] = []
         """Errors: links that close loops inside MAX_LOOP_DEPTH others."""
         levels: list[Loop | None] = [None] if components else []
-        for loop in levels:  # grows as loops are found in loops
+        for loop in levels:  # appended to as inner loops are found
             self._search(loop, loop.first if loop else entry, loop.links if loop else links)
             levels += self.inside[loop]
         self.backs = {loop.link: loop for loops in self.inside.values() for loop in loops}
@@ -84,7 +84,7 @@ class Loops:
         return home.path if home else ()
 
     def wakes(self, link: Link) -> bool:
-        """Whether a link starts its target: control does, and data where no control leads."""
+        """Return whether a link starts its target: control links do, and data links where no control leads."""
         return (link.sort == "leads" or link.target not in self.led) and link not in self.recalls
 
     def strays(self) -> Iterator[tuple[Loop, Set[str]]]:

@@ -35,7 +35,7 @@ class NodeRef:
     index: int | None = None
     """Position of the map item; the node is then the map, and its `map_node` is what ran."""
     inner: bool = False
-    """Whether the node (or the item) added it in an expansion: it is not a step of the request itself."""
+    """True if the node (or the item) added it in an expansion: it is not a step of the request itself."""
 
 
 def node_of(step_id: str) -> NodeRef:

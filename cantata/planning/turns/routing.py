@@ -32,7 +32,7 @@ class RoutingRound:
     prefix: str = ""
     number: int = 1
     again: bool = False
-    """Whether the router is asked again, since its first reply was invalid."""
+    """True if the router is asked again, since its first reply was invalid."""
     last: str | None = None
     """The step that holds the previous agent's answer, if the router decides after each agent."""
 
