@@ -47,7 +47,7 @@ class Waiting:
 
     count: int
     oldest_s: float | None = None
-    """How long the oldest has waited; None if there is none, or it is unknown."""
+    """The waiting time of the oldest; None if there is none, or it is unknown."""
 
 
 @dataclass(frozen=True, slots=True)

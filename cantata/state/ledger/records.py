@@ -19,7 +19,7 @@ class Ready:
     spec: Spec
     priority: int = 0
     has_waited: bool = False
-    """Whether it was in its queue before, and is now put at the head of it."""
+    """True if it was in its queue before, and is now put at the head of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Accepted:
 
     @property
     def new(self) -> bool:
-        """Whether this call accepted it."""
+        """True if this call accepted the run."""
         return self.word in ("new", "queued")
 
 
@@ -68,9 +68,9 @@ class Begun:
     session: str = ""
     """The session a turn belongs to, as `sessions.scoped` names it."""
     asked_at: float = 0.0
-    """When the lease was requested, by this process's monotonic clock."""
+    """The time of the request for the lease, by this process's monotonic clock."""
     waited_s: float | None = None
-    """How long it had been sent; None if it was begun without a message of its own."""
+    """The time since it was sent; None if it was begun without a message of its own."""
 
     @property
     def lease(self) -> str:
@@ -116,7 +116,7 @@ class Overdue:
     queue: str
     priority: int
     sent_at: float
-    """When it was first sent, in seconds by Redis's clock."""
+    """The time it was first sent, in seconds by Redis's clock."""
     is_first_look: bool
 
 
@@ -128,9 +128,9 @@ class Swept:
     """Steps to send now."""
     overdue: tuple[Overdue, ...] = ()
     lost: int = 0
-    """How many leases were lost."""
+    """The number of lost leases."""
     fired: int = 0
-    """How many timers fired."""
+    """The number of timers that fired."""
     fault: str = ""
     """The error if this shard could not be swept; the others were."""
     ended: tuple[str, ...] = ()
@@ -162,7 +162,7 @@ class StepRecord:
 
     @property
     def error(self) -> ErrorInfo | None:
-        """Why it failed, if it did."""
+        """Its error, if it failed."""
         error = self.info.get("error")
         return ErrorInfo.model_validate(error) if error else None
 

@@ -36,7 +36,7 @@ _KINDS = ("turn", "chain")
 _PLACE = re.compile(r"(\d{1,15})\.(\S{1,200})")
 
 Position = tuple[int, str]
-"""When a run was accepted (ms), and its id. The list begins with the greatest."""
+"""The time a run was accepted (ms), and its id. The list begins with the greatest."""
 
 _scripts = Scripts("reading")
 
@@ -99,7 +99,7 @@ def _place_of(ledger: Ledger, run_id: str) -> str:
 
 @dataclass(slots=True)
 class _ShardCursor:
-    """How far a shard was scanned."""
+    """The progress of the scan of a shard."""
 
     shard: int
     place: Position | None

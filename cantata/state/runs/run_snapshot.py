@@ -66,7 +66,7 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Moments:
-    """When a step began and ended, in ms, and its last worker."""
+    """The begin and the end of a step, in ms, and its last worker."""
 
     first_ms: int | None = None
     started_ms: int | None = None
@@ -198,7 +198,7 @@ def _edges(found: JsonValue) -> list[tuple[str, str, bool]]:
 
 
 class Timeline:
-    """When the steps of runs began and ended. The part of a run's log that was read is cached, since events are only appended."""
+    """The begin and the end of the steps of runs. The part of a run's log that was read is cached, since events are only appended."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger

@@ -51,7 +51,7 @@ class RunSummary(Value):
 
 
 def summary_of(run_id: str, request: str, values: Iterable[str | None], now: float) -> RunSummary:
-    """A run of which FIELDS, and the beginning of its request, were read."""
+    """Return the summary of a run, from the values of FIELDS and the beginning of its request."""
     row = dict(zip(FIELDS, values, strict=True))
     status, failures = cast(RunStatus, row["status"]), int(row["failures"] or 0)
     return RunSummary(
