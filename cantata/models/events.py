@@ -127,7 +127,7 @@ class StepRetried(AttemptFailed):
 
     type: Literal["retry"] = "retry"
     step_state = "waiting"
-    voids_attempt = "the attempt failed, another follows"
+    voids_attempt = "the attempt failed; another attempt follows"
 
 
 class RateLimited(RunEvent):
@@ -151,7 +151,7 @@ class LeaseLost(RunEvent):
     type: Literal["lost"] = "lost"
     step_state = "ready"
     ends_attempt = True
-    voids_attempt = "its worker is gone, another begins anew"
+    voids_attempt = "its worker is gone; another attempt follows"
 
     @property
     def explanation(self) -> str:
@@ -165,7 +165,7 @@ class StepReleased(RunEvent):
     type: Literal["released"] = "released"
     step_state = "ready"
     ends_attempt = True
-    voids_attempt = "its worker was stopped, another begins anew"
+    voids_attempt = "its worker was stopped; another attempt follows"
 
 
 class StepRefused(Notice):
@@ -209,7 +209,7 @@ class ModelFallback(Notice):
     """A model failed, and the next one of the agent is asked."""
 
     type: Literal["fallback"] = "fallback"
-    voids_attempt = "the model failed, another is asked"
+    voids_attempt = "the model failed; another model is asked"
     model: str = Field(default="", description="the model that failed")
 
 

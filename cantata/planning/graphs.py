@@ -68,7 +68,7 @@ def components(nodes: Iterable[str], successors: Successors) -> list[list[str]]:
         if node not in grouped:
             grouped.add(node)
             group = [node]
-            for member in group:  # grows
+            for member in group:  # appended to below
                 more = dict.fromkeys(source for source in sources.get(member, ()) if source not in grouped)
                 grouped.update(more)
                 group += more

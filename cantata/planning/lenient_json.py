@@ -44,10 +44,10 @@ class LenientReader:
         self.position = position
 
     def object(self, depth: int = 1) -> dict[str, JsonValue]:
-        """The object that begins here; the last brace of the outermost may be missing.
+        """Read the object that begins here; the last brace of the outermost one may be missing.
 
-        Beside JSON it may have trailing or missing commas, other quotes or none for keys, quotes and newlines in texts without a backslash,
-        and the words of Python. Raises TruncatedError if it breaks off, else ValueError if it cannot be read.
+        Beyond JSON it may have trailing or missing commas, other quotes or none for keys, quotes and newlines in texts without a backslash,
+        and Python's True, False and None. Raises TruncatedError if it is truncated, else ValueError if it cannot be read.
         """
         self._open("{", depth)
         members: dict[str, JsonValue] = {}
