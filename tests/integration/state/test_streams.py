@@ -14,7 +14,7 @@ from cantata.state.ledger.ledger import Ledger
 from cantata.state.limits.request_rate import RequestRate
 from cantata.state.redis.keys import run_key
 from cantata.state.runs import streams as streams_module
-from cantata.state.runs.streams import PAUSE_S, BUFFER_ENTRIES, Follower, Streams, StreamsEnded, connect_async
+from cantata.state.runs.streams import BUFFER_ENTRIES, PAUSE_S, Follower, Streams, StreamsEnded, connect_async
 
 PATIENCE_S = 20.0
 
