@@ -83,7 +83,7 @@ def test_an_attempt_without_a_reply_is_not_voided() -> None:
 
     items = turn.happens(ANN, "retry", error={"code": "e", "message": "overloaded"})
 
-    assert items == [ChatItem("note", "ann: overloaded; the attempt failed, another follows")]
+    assert items == [ChatItem("note", "ann: overloaded; the attempt failed; another attempt follows")]
 
 
 def test_agents_that_work_at_once_speak_one_after_the_other() -> None:
