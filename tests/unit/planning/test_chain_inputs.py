@@ -86,9 +86,9 @@ def test_a_draft_may_be_given_an_input_yet() -> None:
 
 
 def test_a_key_of_the_input_that_is_not_declared_is_refused() -> None:
-    told = faults(node("a", input_map={"x": "input.txt"}), inputs={"text": "string"}, initial_input={"text": "x"})
+    expected = faults(node("a", input_map={"x": "input.txt"}), inputs={"text": "string"}, initial_input={"text": "x"})
 
-    assert told == ["nodes[0] 'a'.input_map.x: the chain declares no input 'txt'; did you mean 'text'?"]
+    assert expected == ["nodes[0] 'a'.input_map.x: the chain declares no input 'txt'; did you mean 'text'?"]
 
 
 def test_an_open_schema_allows_any_name() -> None:
@@ -123,7 +123,7 @@ def test_defaults_are_part_of_the_input() -> None:
 
 
 @pytest.mark.parametrize(
-    ("inputs", "told"),
+    ("inputs", "expected"),
     [
         ({"n": "strin"}, "inputs.n: there is no type 'strin'; did you mean 'string'?"),
         ({"n": 3}, "inputs.n: expected a type, such as 'string', or a JSON Schema; found 3"),
@@ -135,8 +135,8 @@ def test_defaults_are_part_of_the_input() -> None:
         ),
     ],
 )
-def test_a_declaration_that_cannot_be_held_is_refused(inputs: dict[str, JsonValue], told: str) -> None:
-    assert faults(node("a", input_map={"x": "nobody"}), inputs=inputs, initial_input={"n": 1})[0].startswith(told)
+def test_a_declaration_that_cannot_be_held_is_refused(inputs: dict[str, JsonValue], expected: str) -> None:
+    assert faults(node("a", input_map={"x": "nobody"}), inputs=inputs, initial_input={"n": 1})[0].startswith(expected)
 
 
 # Named chains
@@ -170,11 +170,11 @@ def test_a_named_chain_reads_what_it_declares_and_nothing_else() -> None:
 
 
 def test_a_turn_cannot_give_a_workflow_any_other_input_than_its_text() -> None:
-    def told(definitions: Definitions) -> list[str]:
+    def expected(definitions: Definitions) -> list[str]:
         return [str(fault) for fault in turn_plan.check_turn(TurnRequest(text="hello", workflow="sub"), definitions)]
 
-    assert told(sub(user_input="string")) == []
-    assert told(sub(text="string")) == [
+    assert expected(sub(user_input="string")) == []
+    assert expected(sub(text="string")) == [
         "workflow: workflow 'sub' needs the input 'text', which a turn does not give: it gives 'user_input', 'user_query', 'input'"
     ]
 

@@ -1,4 +1,4 @@
-"""Chains: what is refused and how it is told, what is planned, and how it runs by the rules of the ledger."""
+"""Chains: what is refused and how it is expected, what is planned, and how it runs by the rules of the ledger."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def counter(given: dict[str, JsonValue]) -> JsonValue:
 
 
 @pytest.mark.parametrize(
-    ("nodes", "told"),
+    ("nodes", "expected"),
     [
         (
             [tool("a", next_node="sumarise"), tool("summarise")],
@@ -151,27 +151,27 @@ def counter(given: dict[str, JsonValue]) -> JsonValue:
         ([tool("a"), tool("b"), tool("c", deps=["b"])], "nodes[2] 'c': cannot be reached from the entry 'a': only 'b' could start it"),
     ],
 )
-def test_a_fault_is_told_with_its_place_and_what_to_do(nodes: list[ChainNode], told: str) -> None:
+def test_a_fault_is_told_with_its_place_and_what_to_do(nodes: list[ChainNode], expected: str) -> None:
     messages, code = faults(*nodes)
 
-    assert any(told in message for message in messages), messages
+    assert any(expected in message for message in messages), messages
     assert code == "bad_request"
 
 
 @pytest.mark.parametrize(
-    ("nodes", "entry", "told"),
+    ("nodes", "entry", "expected"),
     [
         ([tool("a")], "", "entry_node: is missing: name the node to start with, such as 'a'"),
         ([tool("reed")], "read", "entry_node: node 'read' is not in the chain; did you mean 'reed'?"),
         ([mapping("m", "x", "b"), tool("b")], "b", "entry_node: node 'b' is the map_node of 'm'; start with 'm'"),
     ],
 )
-def test_a_bad_entry_has_a_code_of_its_own(nodes: list[ChainNode], entry: str, told: str) -> None:
-    assert faults(*nodes, entry=entry) == ([told], "bad_entry")
+def test_a_bad_entry_has_a_code_of_its_own(nodes: list[ChainNode], entry: str, expected: str) -> None:
+    assert faults(*nodes, entry=entry) == ([expected], "bad_entry")
 
 
 @pytest.mark.parametrize(
-    ("nodes", "told"),
+    ("nodes", "expected"),
     [
         ([tool("a", next_node="a")], "nodes[0] 'a'.next_node: nodes 'a' → 'a' form a cycle"),
         ([tool("a", next_node="b"), tool("b", next_node="a")], "nodes[1] 'b'.next_node: nodes 'a' → 'b' → 'a' form a cycle"),
@@ -197,10 +197,10 @@ def test_a_bad_entry_has_a_code_of_its_own(nodes: list[ChainNode], entry: str, t
         ),
     ],
 )
-def test_a_cycle_that_is_no_loop_is_refused(nodes: list[ChainNode], told: str) -> None:
+def test_a_cycle_that_is_no_loop_is_refused(nodes: list[ChainNode], expected: str) -> None:
     messages, code = faults(*nodes)
 
-    assert [message for message in messages if told in message] == messages
+    assert [message for message in messages if expected in message] == messages
     assert code == "chain_cycle"
 
 
@@ -694,15 +694,15 @@ def test_a_branch_that_points_back_knows_what_the_next_round_needs() -> None:
 
 def test_names_answer_to_the_last_round() -> None:
     graph = plan(*DO_WHILE)
-    grown = expansion.expand_loop(DO_WHILE, DEFINITIONS, branch_step_id="again#1", spec=step(graph, "again#1"))
+    expansion_of_loop = expansion.expand_loop(DO_WHILE, DEFINITIONS, branch_step_id="again#1", spec=step(graph, "again#1"))
 
     assert graph.names == {"count": "count#1", "again": "again#1"}
-    assert grown.names == {"count": "count#2", "again": "again#2"}
-    assert (grown.exit, grown.scoped) == ("again#2", False)
+    assert expansion_of_loop.names == {"count": "count#2", "again": "again#2"}
+    assert (expansion_of_loop.exit, expansion_of_loop.scoped) == ("again#2", False)
     assert step(graph, "count#1").reads == {"count": "=count#0"}
-    assert step(grown, "count#2").reads == {"count": "count#1"}
-    assert step(grown, "again#2").reads == {"count": "count"}
-    assert edges(grown) == {"count#2 -> again#2"}
+    assert step(expansion_of_loop, "count#2").reads == {"count": "count#1"}
+    assert step(expansion_of_loop, "again#2").reads == {"count": "count"}
+    assert edges(expansion_of_loop) == {"count#2 -> again#2"}
 
 
 def test_past_its_last_round_a_branch_fails() -> None:
