@@ -86,9 +86,9 @@ def test_a_draft_may_be_given_an_input_yet() -> None:
 
 
 def test_a_key_of_the_input_that_is_not_declared_is_refused() -> None:
-    expected = faults(node("a", input_map={"x": "input.txt"}), inputs={"text": "string"}, initial_input={"text": "x"})
+    messages = faults(node("a", input_map={"x": "input.txt"}), inputs={"text": "string"}, initial_input={"text": "x"})
 
-    assert expected == ["nodes[0] 'a'.input_map.x: the chain declares no input 'txt'; did you mean 'text'?"]
+    assert messages == ["nodes[0] 'a'.input_map.x: the chain declares no input 'txt'; did you mean 'text'?"]
 
 
 def test_an_open_schema_allows_any_name() -> None:
@@ -170,11 +170,11 @@ def test_a_named_chain_reads_what_it_declares_and_nothing_else() -> None:
 
 
 def test_a_turn_cannot_give_a_workflow_any_other_input_than_its_text() -> None:
-    def expected(definitions: Definitions) -> list[str]:
+    def messages(definitions: Definitions) -> list[str]:
         return [str(fault) for fault in turn_plan.check_turn(TurnRequest(text="hello", workflow="sub"), definitions)]
 
-    assert expected(sub(user_input="string")) == []
-    assert expected(sub(text="string")) == [
+    assert messages(sub(user_input="string")) == []
+    assert messages(sub(text="string")) == [
         "workflow: workflow 'sub' needs the input 'text', which a turn does not give: it gives 'user_input', 'user_query', 'input'"
     ]
 
