@@ -37,7 +37,7 @@ class Menu(Value):
     hidden: str = ""
 
 
-def told(text: str) -> list[str]:
+def messages(text: str) -> list[str]:
     return told_of(parse(text))
 
 
@@ -75,23 +75,23 @@ def told_of(document: Document) -> list[str]:
     ],
 )
 def test_a_fault_says_what_was_expected_and_what_was_found(dish: str, fault: str) -> None:
-    assert told(f"dishes:\n  one: {dish}\n") == [f"line 2: dishes.one{fault}"]
+    assert messages(f"dishes:\n  one: {dish}\n") == [f"line 2: dishes.one{fault}"]
 
 
 def test_an_unknown_key_like_no_other_is_told_with_those_that_are_known() -> None:
-    assert told("zzz: 1") == ["line 1: zzz: unknown key 'zzz'; known are 'dishes', 'days'"]
+    assert messages("zzz: 1") == ["line 1: zzz: unknown key 'zzz'; known are 'dishes', 'days'"]
 
 
 def test_a_key_no_document_may_set_is_not_offered() -> None:
-    assert "hidden" not in told("hiden: 1")[0].partition(";")[2]
+    assert "hidden" not in messages("hiden: 1")[0].partition(";")[2]
 
 
 def test_a_misspelt_key_is_not_missing_too() -> None:
-    assert told("days: [{nam: a}]") == ["line 1: days[0].nam: unknown key 'nam'; did you mean 'name'?"]
+    assert messages("days: [{nam: a}]") == ["line 1: days[0].nam: unknown key 'nam'; did you mean 'name'?"]
 
 
 def test_another_missing_key_is_told_beside_an_unknown_one() -> None:
-    assert told("days: [{zzz: a}]") == [
+    assert messages("days: [{zzz: a}]") == [
         "line 1: days[0]: 'name' is missing",
         "line 1: days[0].zzz: unknown key 'zzz'; "
         "known are 'name', 'kind', 'price', 'pieces', 'warm', 'parts', 'extra', 'spice', 'side', 'code'",
@@ -99,13 +99,13 @@ def test_another_missing_key_is_told_beside_an_unknown_one() -> None:
 
 
 def test_faults_come_in_the_order_of_their_lines() -> None:
-    faults = told("zzz: 1\ndays:\n- name: a\n  price: -1\n- {}\ndishes: []\n")
+    faults = messages("zzz: 1\ndays:\n- name: a\n  price: -1\n- {}\ndishes: []\n")
 
     assert [fault.split(":")[0] for fault in faults] == ["line 1", "line 4", "line 5", "line 6"]
 
 
 def test_an_empty_document_is_told_to_be_empty() -> None:
-    assert told("# nothing") == ["line 1: it is empty"]
+    assert messages("# nothing") == ["line 1: it is empty"]
 
 
 def test_values_of_python_that_are_no_json_are_told_by_their_type() -> None:

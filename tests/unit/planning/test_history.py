@@ -69,23 +69,23 @@ def test_a_text_with_what_was_said_before_it() -> None:
     assert history.with_history([], "now") == "now"
 
 
-def told(*entries: HistoryEntry) -> list[tuple[str, str]]:
+def messages(*entries: HistoryEntry) -> list[tuple[str, str]]:
     return [(message["role"], message["content"]) for message in history.as_messages(entries, "now")]
 
 
 def test_messages_take_turns() -> None:
     none = ("assistant", "(No answer was given.)")
-    assert told() == [("user", "now")]
-    assert told(entry("user", "a"), entry("assistant", "b")) == [("user", "a"), ("assistant", "b"), ("user", "now")]
-    assert told(entry("user", "a"), entry("assistant", "b"), entry("assistant", "c"))[1:] == [("assistant", "b\n\nc"), ("user", "now")]
-    assert told(entry("user", "a"), entry("user", "b")) == [("user", "a"), none, ("user", "b"), none, ("user", "now")]
+    assert messages() == [("user", "now")]
+    assert messages(entry("user", "a"), entry("assistant", "b")) == [("user", "a"), ("assistant", "b"), ("user", "now")]
+    assert messages(entry("user", "a"), entry("assistant", "b"), entry("assistant", "c"))[1:] == [("assistant", "b\n\nc"), ("user", "now")]
+    assert messages(entry("user", "a"), entry("user", "b")) == [("user", "a"), none, ("user", "b"), none, ("user", "now")]
 
 
 def test_the_user_begins_though_the_question_does_not_fit() -> None:
     cut = ("user", "(What was said before is not shown.)")
-    assert told(entry("assistant", "b")) == [cut, ("assistant", "b"), ("user", "now")]
-    assert told(entry("assistant", "b"), entry("assistant", "c")) == [cut, ("assistant", "b\n\nc"), ("user", "now")]
-    assert told(entry("system_error", "e"), entry("assistant", "b"))[:3] == [("system", "e"), cut, ("assistant", "b")]
+    assert messages(entry("assistant", "b")) == [cut, ("assistant", "b"), ("user", "now")]
+    assert messages(entry("assistant", "b"), entry("assistant", "c")) == [cut, ("assistant", "b\n\nc"), ("user", "now")]
+    assert messages(entry("system_error", "e"), entry("assistant", "b"))[:3] == [("system", "e"), cut, ("assistant", "b")]
 
 
 @given(st.lists(st.tuples(st.sampled_from(ROLES), st.text(max_size=50)), max_size=30), st.integers(1, 200), st.integers(1, 40))
