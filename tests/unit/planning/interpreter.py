@@ -137,9 +137,9 @@ class Run:
             self.states[step_id] = self.status = "failed"
         else:
             self.states[step_id] = "failed"
-            for grown in self._scopes[spec.scope]:
-                if self.states[grown] not in STEP_OVER:
-                    self.states[grown] = "skipped"
+            for inner in self._scopes[spec.scope]:
+                if self.states[inner] not in STEP_OVER:
+                    self.states[inner] = "skipped"
             self._fail(self.answering(spec.scope))
 
     # --- the workers' part ------------------------------------------------------------------------------------------------
