@@ -203,7 +203,7 @@ def test_each_ready_step_is_sent_once_in_order_and_only_fixed_steps_are_carried(
                 into = {edge.source for edge in graph.edges if edge.target == target}
                 assert into == set(sources), "a carried step waits for exactly the steps its canvas sends before it"
                 is_link = len(into) == 1
-                assert not (is_link and specs[sources[0]].expands), "growth could come between"
+                assert not (is_link and specs[sources[0]].expands), "an expansion could come between"
                 assert not (is_link and specs[target].decides)
 
 

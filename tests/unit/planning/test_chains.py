@@ -1,4 +1,4 @@
-"""Chains: what is refused and how it is expected, what is planned, and how it runs by the rules of the ledger."""
+"""Chains: what is rejected and with which message, what is planned, and how it runs by the rules of the ledger."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def counter(given: dict[str, JsonValue]) -> JsonValue:
         ([tool("a"), tool("b"), tool("c", deps=["b"])], "nodes[2] 'c': cannot be reached from the entry 'a': only 'b' could start it"),
     ],
 )
-def test_a_fault_is_told_with_its_place_and_what_to_do(nodes: list[ChainNode], expected: str) -> None:
+def test_a_fault_is_reported_with_its_place_and_what_to_do(nodes: list[ChainNode], expected: str) -> None:
     messages, code = faults(*nodes)
 
     assert any(expected in message for message in messages), messages
