@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, cast
 
-from cantata.dashboard.pages.map_folding import FoldedGraph, MapItems
+from cantata.dashboard.pages.map_folding import FoldedGraph, ItemCounts
 from cantata.dashboard.pages.page_views import EdgeView, MapView, StepView
 from cantata.dashboard.pages.step_names import name_of
 from cantata.models.graph import START, STEP_OVER
@@ -122,7 +122,7 @@ class RunGraph:
             if owner in self.shown and gather in self.shown and items.total > self.folded.limits[owner]:
                 yield EdgeView(source=owner, target=gather, label="done", wakes=True, taken=self._is_gathered(gather, items))
 
-    def _is_gathered(self, gather: str, items: MapItems) -> bool | None:
+    def _is_gathered(self, gather: str, items: ItemCounts) -> bool | None:
         """Return whether the items led to their gather: not if it never started, because an item failed or the run was closed."""
         cell = self.snapshot.cells[gather]
         if cell.word in ("failed", "skipped"):

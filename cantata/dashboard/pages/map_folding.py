@@ -17,7 +17,7 @@ _ITEM = re.compile(r"/(\d+)(?=/|$)")
 
 
 @dataclass(slots=True)
-class MapItems:
+class ItemCounts:
     """Counts of a map's items by state."""
 
     counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("waiting", "running", "done", "failed", "skipped"), 0))
@@ -34,7 +34,7 @@ class FoldedGraph:
 
     shown: list[str]
     """The displayed steps."""
-    maps: dict[str, MapItems]
+    maps: dict[str, ItemCounts]
     """The displayed maps with items."""
     limits: dict[str, int]
     """Map → number of its displayed items."""
@@ -46,7 +46,7 @@ def fold(snapshot: Snapshot, opened: Collection[str]) -> FoldedGraph:
     """Return the steps of a run without the items of folded maps and the expansions of those items."""
     cells = snapshot.cells
     shown: list[str] = []
-    maps: dict[str, MapItems] = {}
+    maps: dict[str, ItemCounts] = {}
     map_of: dict[str, str] = {}
     limits: dict[str, int] = {}
     for step_id in cells:
@@ -55,7 +55,7 @@ def fold(snapshot: Snapshot, opened: Collection[str]) -> FoldedGraph:
             if f"{owner}/{GATHER}" not in cells:
                 continue
             if step_id == item:
-                maps.setdefault(owner, MapItems()).counts[_state(snapshot, item)] += 1
+                maps.setdefault(owner, ItemCounts()).counts[_state(snapshot, item)] += 1
             limits[owner] = MAX_ITEMS if owner in opened else 0
             map_of[step_id] = owner
             if index >= limits[owner]:
