@@ -247,7 +247,7 @@ def test_many_runs_are_found_and_keep_their_place(deployment: Stage, url: str, p
     expect(rows).to_have_count(1)
     expect(page).to_have_url(re.compile(r"status=failed"))
     page.get_by_label("Kind").select_option("turn")
-    expect(page.get_by_text("No run fits this filter.")).to_be_visible()
+    expect(page.get_by_text("No run matches this filter.")).to_be_visible()
     page.get_by_label("Kind").select_option("chain")
     rows.first.get_by_role("link").click()
     expect(page.locator(".run-state")).to_have_text("Failed")
@@ -259,7 +259,7 @@ def test_many_runs_are_found_and_keep_their_place(deployment: Stage, url: str, p
 def test_the_list_shows_by_itself_what_happens(deployment: Stage, url: str, page: Page) -> None:
     gate = deployment.gate()
     page.goto(f"{url}/pages/?q=by-itself")
-    expect(page.get_by_text("No run fits this filter.")).to_be_visible()
+    expect(page.get_by_text("No run matches this filter.")).to_be_visible()
 
     deployment.chain(tool("wait", "hold", gate=str(gate)), labels={"mark": "by-itself"})
     expect(page.locator(".cell-status")).to_have_text("Running")

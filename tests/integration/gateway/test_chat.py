@@ -227,7 +227,7 @@ WRONG = [
     ('{"text": "@nobody: x"}', "nobody"),
     ('{"resume": {}}', "resume"),
     ('{"resume": {"x": -1}}', "at least 0"),
-    ('{"resume": {"unknown": 0}}', "no run"),
+    ('{"resume": {"unknown": 0}}', "is not known"),
     ('{"text": "\\ud800"}', ""),
     ("{text: hello}", "message: line 1: this is not JSON"),
 ]
