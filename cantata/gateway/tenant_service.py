@@ -183,19 +183,19 @@ class TenantService:
             grant.check_chain(self._request_of(run, ChainRequest))
         own, labels = key and f"gateway\n{grant.tenant}\nfork\n{key}", grant.labels()
         if from_step is None:
-            made = self.client.retry(run_id, idempotency_key=own, labels=labels)
+            created = self.client.retry(run_id, idempotency_key=own, labels=labels)
         else:
             if changes and not grant.approve_own:
                 _check_approvals(fork_store.read(self.client.ledger, run_id), from_step)
-            made = self.client.fork(run_id, from_step, changes=changes, idempotency_key=own, labels=labels)
-        if key is not None and not self._was_made_from(made, run_id, from_step, changes):
+            created = self.client.fork(run_id, from_step, changes=changes, idempotency_key=own, labels=labels)
+        if key is not None and not self._was_made_from(created, run_id, from_step, changes):
             raise _key_reused(key)
-        return made
+        return created
 
-    def _was_made_from(self, made: Run, source: str, from_step: str | None, changes: Mapping[str, JsonValue]) -> bool:
-        """Return whether a run was made from its source as requested now, and not by another request with the same key."""
+    def _was_made_from(self, created: Run, source: str, from_step: str | None, changes: Mapping[str, JsonValue]) -> bool:
+        """Return whether a run was created from its source as requested now, and not by another request with the same key."""
         ledger = self.client.ledger
-        _, request, _, labels = ledger.runs.request_of(made.run_id)
+        _, request, _, labels = ledger.runs.request_of(created.run_id)
         if labels.get(FORKED_AT) != from_step:
             return False
         past = fork_store.read(ledger, source)
