@@ -23,7 +23,7 @@ from cantata.observability.metrics.families import BY_NAME, Family
 MAX_VALUES = 200  # of one label: users choose the names of models and queues
 OTHER = "other"
 MAX_LABEL_CHARS = 120
-ENDED = "0"  # in place of a process id: the counts of processes that have ended
+ENDED = "0"  # in index of a process id: the counts of processes that have ended
 FIRST_BYTES = 1 << 16  # of a file, which doubles when it is full
 ENTRY_BYTES = 28  # of a number beside its key: the key's length, padding, the number, a time
 
@@ -91,7 +91,7 @@ class Counts:
 
     def _new(self, name: str, labels: tuple[str, ...]) -> list[_Cell]:
         """Return the cells of a new series: 0, or the counts of an ended process with the same id. Empty while the disk is full."""
-        bounded = tuple(self._bounded(name, place, label) for place, label in enumerate(labels))
+        bounded = tuple(self._bounded(name, index, label) for index, label in enumerate(labels))
         if bounded != labels:
             return self._cells.get((name, bounded)) or self._new(name, bounded)
         family = BY_NAME[name]
@@ -104,8 +104,8 @@ class Counts:
             return []
         return cells
 
-    def _bounded(self, name: str, place: int, label: str) -> str:
-        seen = self._seen.setdefault((name, place), set())
+    def _bounded(self, name: str, index: int, label: str) -> str:
+        seen = self._seen.setdefault((name, index), set())
         label = label[:MAX_LABEL_CHARS].encode("utf-8", "replace").decode()  # a lone surrogate would fail every scrape
         if label not in seen and len(seen) >= MAX_VALUES:
             return OTHER
