@@ -245,7 +245,7 @@ def test_a_stack_with_virtual_time_is_not_kept(home: Home) -> None:
     assert not status(home).running
 
     with Stack.start(home, command=WORKER, virtual_time=True) as stack:
-        with pytest.raises(ConfigError, match="is not kept"):
+        with pytest.raises(ConfigError, match="cannot be kept"):
             stack.keep()
         assert attach(home) is None
 
