@@ -168,7 +168,7 @@ def test_a_chain_is_submitted_by_its_file_with_an_input_of_the_callers(client: E
         assert client.submit_chain(named, initial_input={"a": 2}).result(40).raise_for_status().final_output == 3
     with pytest.raises(ConfigError, match=r"initial_input.a: is missing"):
         client.submit_chain(file)
-    with pytest.raises(ConfigError, match="not as 'int'"):
+    with pytest.raises(ConfigError, match="not a 'int'"):
         client.submit_chain(5)  # type: ignore[arg-type]  # what programs may do
 
 
