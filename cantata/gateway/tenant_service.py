@@ -15,26 +15,21 @@ from cantata.coordinator import fork_requests
 from cantata.coordinator.fork_requests import FORKED_AT
 from cantata.coordinator.start import definitions_from
 from cantata.dashboard.pages.run_pages import RunPages
-from cantata.errors import CantataError, ConfigError, UnknownRunError
+from cantata.errors import ConfigError, UnknownRunError
 from cantata.gateway.grants import STARTS, Grant, is_question
 from cantata.gateway.http_errors import RequestRejected
+from cantata.gateway.readiness import Readiness
 from cantata.models.forks import EndedRun
 from cantata.models.values import JsonValue
 from cantata.models.wire import RUN_OVER, ChainRequest, ChainResponse, RunResult, RunStatus, TurnRequest
 from cantata.planning import rewind as rewinding
 from cantata.planning.turns.mentions import mention_of
-from cantata.state.fleet import registry
-from cantata.state.fleet.load import USUAL_QUEUES
 from cantata.state.forks import fork_store
-from cantata.state.ledger.records import StepRecord
 from cantata.state.memory.memory_store import MemoryStore
-from cantata.state.redis.connection import RedisFailure
 from cantata.state.runs.streams import Streams
 from cantata.state.sessions.conversations import Sessions
 
 THREADS = 32  # calls of Redis at once; each takes about a millisecond, so that is thousands a second
-FRESH_S = 1.0  # the answer of a probe is used again for so long
-READY_S = 2.0  # until a probe reports that Redis hangs: less than the 3 s that `submit status` waits
 MAX_WAITING = 2000  # calls that wait for a thread, before more are rejected: Redis is away, or far too slow
 
 P = ParamSpec("P")
@@ -51,8 +46,7 @@ class TenantService:
         self.pages = RunPages(client)
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="gateway")
         self._waiting = 0
-        self._probing: asyncio.Task[list[str] | Exception] | None = None
-        self._probed_at = 0.0
+        self.readiness = Readiness(client, self.call)
 
     async def call(self, function: Callable[P, T], *args: P.args, **more: P.kwargs) -> T:
         """Call a blocking function in a thread. Raises RequestRejected if too many calls wait."""
@@ -118,10 +112,6 @@ class TenantService:
         """Return the reasons why a token may not cancel, retry, fork or signal a run; for a signal, of this step."""
         return await self.call(self._refusals, grant, run_id, step)
 
-    async def steps(self, run: Run, step_ids: list[str]) -> Mapping[str, StepRecord]:
-        """Return the records of some steps."""
-        return await self.call(run.steps, step_ids) if step_ids else {}
-
     # --- the rest -------------------------------------------------------------------------------------------------------
 
     def sessions(self, tenant: str) -> Sessions:
@@ -131,27 +121,6 @@ class TenantService:
     def memory(self, tenant: str) -> MemoryStore:
         """Return the memory of a tenant."""
         return self.client.memory.of(tenant=tenant)
-
-    async def faults(self) -> list[str]:
-        """Return the reasons why runs would not be executed now; none if they would. Answers in time, though Redis may hang.
-
-        Redis is read at most once a second for any number of requests: the path is public.
-        """
-        now = asyncio.get_running_loop().time()
-        if self._probing is None or (self._probing.done() and now - self._probed_at > FRESH_S):
-            self._probing, self._probed_at = asyncio.create_task(self._probe()), now
-        found = await asyncio.shield(self._probing)
-        if isinstance(found, Exception):
-            raise found
-        return found
-
-    async def _probe(self) -> list[str] | Exception:
-        try:
-            return await asyncio.wait_for(self.call(self._faults), READY_S)
-        except TimeoutError:
-            return [f"Redis gave no answer within {READY_S:g} s"]
-        except (CantataError, RedisFailure, OSError) as error:  # raised for each request
-            return error
 
     def _submit_turn(self, grant: Grant, turn: TurnRequest, key: str | None) -> TurnRun:
         grant.check_turn(turn, self.client.definitions)
@@ -239,12 +208,6 @@ class TenantService:
         if not isinstance(run, TurnRun):
             raise UnknownRunError(f"run {run_id!r} is a chain, not a turn")
         return run, self._request_of(run, TurnRequest)
-
-    def _faults(self) -> list[str]:
-        redis = self.client.redis
-        redis.ping()
-        served = {queue for worker in registry.workers(redis) for queue in worker.queues}
-        return [registry.unserved(queue) for queue in USUAL_QUEUES if queue not in served]
 
 
 TurnOrChain = TypeVar("TurnOrChain", TurnRequest, ChainRequest)

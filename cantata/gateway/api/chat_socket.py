@@ -169,7 +169,8 @@ class _ChatConnection:
         with self._service.streams.follow(run.run_id, after=after) as follower:
             while True:
                 events = await follower.events()
-                steps = await self._service.steps(run, chat_frames.steps_of(events))
+                step_ids = chat_frames.steps_of(events)
+                steps = await self._service.call(run.steps, step_ids) if step_ids else {}
                 for event in events:
                     if event.ends_run:
                         result = await self._service.result(run)

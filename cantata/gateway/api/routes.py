@@ -290,7 +290,7 @@ async def health() -> bodies.Health:
 @probes.get("/ready", tags=["health"], responses={503: ERRORS[503]})
 async def ready(service: ServiceDep) -> bodies.Health:
     """Return whether runs would be executed now: Redis answers, and workers serve coordinator, agents and tools."""
-    faults = await service.faults()
+    faults = await service.readiness.faults()
     if faults:
         raise RequestRejected(503, "; ".join(faults), code="not_ready", retry_after_s=1)
     return bodies.Health(status="ok")
