@@ -11,7 +11,7 @@ from fastapi.responses import JSONResponse
 from pydantic import Field
 from starlette.exceptions import HTTPException
 
-from cantata.dashboard.pages.http_rejections import DEFAULT_CODES, rejection_of
+from cantata.dashboard.http.rejections import DEFAULT_CODES, rejection_of
 from cantata.errors import CantataError, ConfigError, Fault
 from cantata.models.values import Value
 from cantata.models.wire import FaultInfo

@@ -13,7 +13,7 @@ from fastapi import FastAPI
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from cantata import embedded
-from cantata.dashboard.pages.origins import is_loopback
+from cantata.dashboard.http.origins import is_loopback
 from cantata.errors import ConfigError, UnavailableError
 
 GRACE_S = 5.0  # for requests under way at shutdown; event streams end at once

@@ -13,7 +13,7 @@ from flower import command
 from flower.options import options
 from tornado.options import Error
 
-from cantata.dashboard.pages.origins import is_loopback
+from cantata.dashboard.http.origins import is_loopback
 from cantata.errors import ConfigError
 from cantata.settings import PLACEHOLDERS
 from cantata.settings import settings as environment

@@ -7,7 +7,7 @@ from http.client import responses
 
 from tornado.web import HTTPError
 
-from cantata.dashboard.pages.http_rejections import DEFAULT_CODES, rejection_of
+from cantata.dashboard.http.rejections import DEFAULT_CODES, rejection_of
 
 
 class PageRequestRejected(HTTPError):

@@ -9,8 +9,8 @@ from tornado import web
 from cantata.dashboard.flower import flower_options
 from cantata.dashboard.flower.blocking_calls import BlockingCalls
 from cantata.dashboard.flower.http_errors import PageRequestRejected, body_of, page_rejection
+from cantata.dashboard.http.origins import foreign_page, is_local_request
 from cantata.dashboard.pages import assets
-from cantata.dashboard.pages.origins import foreign_page, is_local_request
 
 if TYPE_CHECKING:  # Flower has no types; its handler is Tornado's, with Flower's authentication
     from tornado.web import RequestHandler as BaseHandler

@@ -11,8 +11,8 @@ from cantata.config.documents import parse_json
 from cantata.dashboard.flower.http_errors import PageRequestRejected, body_of
 from cantata.dashboard.flower.page_handlers import ApiHandler
 from cantata.dashboard.flower.task_links import tasks_of
-from cantata.dashboard.pages import server_sent_events
-from cantata.dashboard.pages.http_rejections import signal_rejection
+from cantata.dashboard.http import server_sent_events
+from cantata.dashboard.http.rejections import signal_rejection
 from cantata.models.values import JsonValue
 from cantata.models.wire import RUN_OVER
 from cantata.state.runs import event_log

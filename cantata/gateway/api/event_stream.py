@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 from cantata.client.runs import Run
-from cantata.dashboard.pages import server_sent_events
+from cantata.dashboard.http import server_sent_events
 from cantata.gateway.http_errors import rejection
 from cantata.gateway.tenant_service import TenantService
 from cantata.state.runs import event_log

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from starlette.responses import StreamingResponse
 
 from cantata.client.runs import ChainRun, TurnRun
-from cantata.dashboard.pages.http_rejections import signal_rejection
+from cantata.dashboard.http.rejections import signal_rejection
 from cantata.errors import ConfigError
 from cantata.gateway.api import bodies, event_stream
 from cantata.gateway.api.bodies import document_body

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from cantata.dashboard.pages.origins import is_loopback
+from cantata.dashboard.http.origins import is_loopback
 from cantata.errors import ConfigError
 from cantata.gateway.access import read_tokens
 from cantata.gateway.serve import check_address

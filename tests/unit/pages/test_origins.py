@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from cantata.dashboard.pages.origins import foreign_page
+from cantata.dashboard.http.origins import foreign_page
 
 HOST = {"host": "127.0.0.1:8300"}
 
