@@ -1,0 +1,1 @@
+"""HTTP that gateway and Flower share: rejections, origins, server-sent events."""
