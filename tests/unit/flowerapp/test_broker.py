@@ -41,11 +41,11 @@ def shown(url: str) -> tuple[Any, str]:
     ],
 )
 def test_flower_asks_the_redis_that_carries_the_messages(url: str, wanted: dict[str, object], address: str) -> None:
-    pool, told = shown(url)
+    pool, found = shown(url)
 
     known = {**pool.connection_kwargs, "service_name": getattr(pool, "service_name", None)}
     assert {name: known.get(name) for name in wanted} == wanted
-    assert told == address
+    assert found == address
 
 
 def test_rabbitmq_is_left_to_flower() -> None:

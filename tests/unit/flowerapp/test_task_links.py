@@ -46,9 +46,9 @@ def test_the_tasks_of_a_run_come_newest_first_with_what_flower_knows() -> None:
     named = {"name": "tool.call"}
     others = [Shown(f"{RUN}0:one"), Shown(None), Shown("(1,)")]
 
-    told = tasks_of(RUN, [first, *others, sent, second])
+    found = tasks_of(RUN, [first, *others, sent, second])
 
-    assert told == [
+    assert found == [
         {"uuid": "2", "state": "RECEIVED", "steps": ["two", "three"], "worker": None, "received": 6.0, "runtime": None, **named},
         {"uuid": "1", "state": "SUCCESS", "steps": ["one"], "worker": "tools@here", "received": 5.0, "runtime": 0.5, **named},
         {"uuid": "3", "state": "PENDING", "steps": ["four"], "worker": None, "received": None, "runtime": None, **named},

@@ -9,35 +9,35 @@ from cantata.models.events import RunEvent, event_of
 from cantata.models.values import JsonValue
 
 
-def events(*told: tuple[str, int | None] | tuple[str, int | None, dict[str, JsonValue]]) -> list[RunEvent]:
+def events(*found: tuple[str, int | None] | tuple[str, int | None, dict[str, JsonValue]]) -> list[RunEvent]:
     """Events of a step, a second after each other."""
     return [
         event_of(seq=seq, run_id="run", at_ms=seq * 1000, type=kind, step="a", attempt=attempt, worker="w", **(detail[0] if detail else {}))
-        for seq, (kind, attempt, *detail) in zip(count(1), told, strict=False)
+        for seq, (kind, attempt, *detail) in zip(count(1), found, strict=False)
     ]
 
 
 def test_each_attempt_has_its_end_and_its_error() -> None:
     failed: dict[str, JsonValue] = {"error": {"code": "tool_error", "message": "no"}}
 
-    told = attempts_of(events(("started", 1), ("retry", 1, failed), ("started", 2), ("lost", 2), ("started", 3), ("done", 3)), None)
+    found = attempts_of(events(("started", 1), ("retry", 1, failed), ("started", 2), ("lost", 2), ("started", 3), ("done", 3)), None)
 
-    assert [(each.attempt, each.end, each.started_at, each.ended_at) for each in told] == [
+    assert [(each.attempt, each.end, each.started_at, each.ended_at) for each in found] == [
         (1, "retry", 1, 2), (2, "lost", 3, 4), (3, "done", 5, 6),
     ]  # fmt: skip
-    assert [each.error and each.error.message for each in told] == ["no", "its worker w is gone", None]
-    assert {each.worker for each in told} == {"w"}
+    assert [each.error and each.error.message for each in found] == ["no", "its worker w is gone", None]
+    assert {each.worker for each in found} == {"w"}
 
 
 def test_why_it_waited_or_was_handed_back_is_told() -> None:
-    told = attempts_of(
+    found = attempts_of(
         events(
             ("started", 1), ("rate_limited", 1, {"reason": "50 calls are under way"}), ("started", 2), ("refused", 2, {"message": "old"})
         ),
         None,
     )
 
-    assert [each.error and (each.error.code, each.error.message) for each in told] == [
+    assert [each.error and (each.error.code, each.error.message) for each in found] == [
         ("rate_limited", "50 calls are under way"),
         ("refused", "old"),
     ]

@@ -3,12 +3,12 @@ import { test } from "node:test";
 import { age, clip, cost, count, duration, plain, plural, tokens, value } from "../../../../cantata/dashboard/pages/static/core/format.js";
 
 test("a length of time has two units at most", () => {
-  const told = [0, 0.4204, 0.9999, 3.24, 9.96, 42, 59.6, 60, 192, 3600, 7500, 97200, 864000].map(duration);
-  assert.deepEqual(told, ["0 ms", "420 ms", "1.0 s", "3.2 s", "10 s", "42 s", "1 m", "1 m", "3 m 12 s", "1 h", "2 h 5 m", "1 d 3 h", "10 d"]);
+  const found = [0, 0.4204, 0.9999, 3.24, 9.96, 42, 59.6, 60, 192, 3600, 7500, 97200, 864000].map(duration);
+  assert.deepEqual(found, ["0 ms", "420 ms", "1.0 s", "3.2 s", "10 s", "42 s", "1 m", "1 m", "3 m 12 s", "1 h", "2 h 5 m", "1 d 3 h", "10 d"]);
   assert.equal(duration(null), "–");
 });
 
-test("how long ago is told in the unit that matters", () => {
+test("how long ago is found in the unit that matters", () => {
   assert.deepEqual([-1, 1, 12, 300, 7300, 200000].map(age), ["now", "now", "12 s ago", "5 min ago", "2 h ago", "2 d ago"]);
 });
 
