@@ -31,9 +31,9 @@ def test_a_piece_of_a_reply_is_a_token() -> None:
 
 @pytest.mark.parametrize("kind", ["retry", "failed", "missed_deadline"])
 def test_what_an_agent_said_is_void_when_its_attempt_does_not_count(kind: str) -> None:
-    told = frame_of(event(kind, **FAILED), step("agent.turn", "agents:ann"))
+    frame = frame_of(event(kind, **FAILED), step("agent.turn", "agents:ann"))
 
-    assert told == {"type": "void", **PLACE, "reason": kind, "error": "it broke"}
+    assert frame == {"type": "void", **PLACE, "reason": kind, "error": "it broke"}
 
 
 @pytest.mark.parametrize("kind", ["lost", "released"])
@@ -59,10 +59,10 @@ def test_a_tool_is_told_from_its_call_to_its_result() -> None:
 
 
 def test_a_large_value_is_left_out() -> None:
-    told = frame_of(event("done"), step("mcp.call", "tools:files.read", output="x" * 5000))
+    frame = frame_of(event("done"), step("mcp.call", "tools:files.read", output="x" * 5000))
 
-    assert told is not None
-    assert told["output"] is None
+    assert frame is not None
+    assert frame["output"] is None
 
 
 CHOICES: list[tuple[str, dict[str, JsonValue], Frame]] = [
@@ -74,10 +74,10 @@ CHOICES: list[tuple[str, dict[str, JsonValue], Frame]] = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "info", "told"), CHOICES)
+@pytest.mark.parametrize(("kind", "info", "frame"), CHOICES)
 @pytest.mark.parametrize("end", ["done", "expanded"])
-def test_a_decision_is_told_when_it_is_made(kind: str, info: dict[str, JsonValue], told: Frame, end: str) -> None:
-    assert frame_of(event(end), step(kind, info=info)) == {"type": "chosen", **PLACE, **told}
+def test_a_decision_is_told_when_it_is_made(kind: str, info: dict[str, JsonValue], frame: Frame, end: str) -> None:
+    assert frame_of(event(end), step(kind, info=info)) == {"type": "chosen", **PLACE, **frame}
     assert frame_of(event("started"), step(kind, info=info)) is None
 
 
@@ -103,7 +103,7 @@ def test_only_steps_that_are_told_of_are_asked_for() -> None:
 def test_the_result_tells_error_and_answer_apart() -> None:
     result = RunResult(run_id="r1", status="failed", error=ErrorInfo(code="x", message="it broke"), agents=["ann"])
 
-    told = result_frame(event("closed", status="failed"), result)
+    frame = result_frame(event("closed", status="failed"), result)
 
-    assert (told["type"], told["seq"], told["status"], told["output"]) == ("result", 7, "failed", None)
-    assert told["error"] == {"code": "x", "message": "it broke", "step": None}
+    assert (frame["type"], frame["seq"], frame["status"], frame["output"]) == ("result", 7, "failed", None)
+    assert frame["error"] == {"code": "x", "message": "it broke", "step": None}
