@@ -1,4 +1,4 @@
-"""What was said between us and a model, put together from what is recorded."""
+"""What was roles_and_texts between us and a model, put together from what is recorded."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from cantata.models.values import JsonValue
 PROMPT: JsonValue = [{"role": "system", "text": "Be kind."}, {"role": "user", "text": "Add 1 and 2", "cut": True, "omitted": 3}]
 
 
-def said(messages: list[MessageView]) -> list[tuple[str, str]]:
+def roles_and_texts(messages: list[MessageView]) -> list[tuple[str, str]]:
     return [(message.role, message.text) for message in messages]
 
 
 def test_a_reply_follows_its_prompt() -> None:
     messages = transcript([("a", RecordedStep("done", "hello", {"prompt": PROMPT}))], {})
 
-    assert said(messages) == [("system", "Be kind."), ("user", "Add 1 and 2"), ("assistant", "hello")]
+    assert roles_and_texts(messages) == [("system", "Be kind."), ("user", "Add 1 and 2"), ("assistant", "hello")]
     assert (messages[1].cut, messages[1].omitted) == (True, 3)
 
 
@@ -44,7 +44,7 @@ def test_rounds_of_tools_are_told_with_calls_results_and_notes() -> None:
         [("a", RecordedStep("done", first, {"prompt": PROMPT}, is_round=True)), ("a/r1", RecordedStep("done", "it is 3", {}))], answers
     )
 
-    assert said(messages)[2:] == [
+    assert roles_and_texts(messages)[2:] == [
         ("assistant", "let me see"), ("tool", "3"), ("tool", "no such tool"), ("tool", "Error: broke"),
         ("user", "give your answer now"), ("assistant", "it is 3"),
     ]  # fmt: skip
