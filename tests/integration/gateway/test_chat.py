@@ -20,7 +20,7 @@ from tests.waiting import until
 SLOWLY = {"reply": "a b c d e f", "chunk_delay_s": 0.1}
 
 
-def said(frames: list[Json]) -> str:
+def reply_text(frames: list[Json]) -> str:
     """What the tokens say, without what is void."""
     texts: dict[str, str] = {}
     for frame in frames:
@@ -50,7 +50,7 @@ def test_a_turn_is_told_token_by_token(gateway: Gateway, models: ScriptedModels)
     assert [frame["type"] for frame in frames[:2]] == ["accepted", "agent"]
     assert (frames[0]["id"], frames[1]["agent"]) == ("1", "echo")
     assert len([frame for frame in frames if frame["type"] == "token"]) > 1
-    assert said(frames) == frames[-1]["output"] == "a b c d e f"
+    assert reply_text(frames) == frames[-1]["output"] == "a b c d e f"
     assert (frames[-1]["status"], frames[-1]["error"], frames[-1]["agents"]) == ("succeeded", None, ["echo"])
     assert frames[-1]["usage"]["model_calls"] == 1
     seqs = [frame["seq"] for frame in frames[1:]]
@@ -118,7 +118,7 @@ def test_a_client_that_comes_back_goes_on_where_it_was(gateway: Gateway, models:
 
     frames = asyncio.run(main())
 
-    assert said(frames) == "a b c d e f"
+    assert reply_text(frames) == "a b c d e f"
     seqs = [frame["seq"] for frame in frames[1:]]
     assert seqs == sorted(set(seqs)), "nothing twice"
 
@@ -199,7 +199,7 @@ def test_tokens_of_a_reply_that_broke_off_are_void(gateway: Gateway, models: Scr
 
     assert [frame["reason"] for frame in frames if frame["type"] == "void"] == ["retry"]
     assert {frame["attempt"] for frame in frames if frame["type"] == "token"} == {1, 2}
-    assert said(frames) == frames[-1]["output"] == "whole again"
+    assert reply_text(frames) == frames[-1]["output"] == "whole again"
 
 
 def test_a_failed_turn_is_told_as_an_error_never_as_an_answer(gateway: Gateway, models: ScriptedModels) -> None:
@@ -351,7 +351,7 @@ def test_a_worker_that_is_killed_in_the_middle_makes_its_tokens_void(victim: Dep
         frames = asyncio.run(main(gateway))
 
     assert [frame["reason"] for frame in frames if frame["type"] == "void"] == ["lost"]
-    assert said(frames) == frames[-1]["output"] == "from another"
+    assert reply_text(frames) == frames[-1]["output"] == "from another"
 
 
 @pytest.mark.slow("a Redis is ended and started again")
@@ -391,7 +391,7 @@ def test_a_gateway_that_ends_tells_its_clients_to_come_back(deployment: Deployme
             async with second.chat(session) as chat:
                 await chat.send({"resume": {frames[-1]["run_id"]: frames[-1]["seq"]}})
                 frames += await chat.until("result")
-        assert said(frames) == "a b c d e f"
+        assert reply_text(frames) == "a b c d e f"
         return frames[-1]
 
     assert asyncio.run(main())["status"] == "succeeded"
