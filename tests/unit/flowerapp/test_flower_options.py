@@ -61,7 +61,7 @@ def test_what_kubernetes_sets_for_a_service_called_flower_is_no_port(monkeypatch
 
 
 @pytest.mark.parametrize(
-    ("argument", "said"),
+    ("argument", "message"),
     [
         ("--max-task=5", "did you mean --max_tasks=...?"),
         ("something", "--name=value"),
@@ -70,11 +70,11 @@ def test_what_kubernetes_sets_for_a_service_called_flower_is_no_port(monkeypatch
         ("--certfile=/some.pem", "Flower refuses its options"),
     ],
 )
-def test_what_is_no_option_or_no_value_is_told(argument: str, said: str) -> None:
+def test_what_is_no_option_or_no_value_is_told(argument: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         flower_options.set_options([argument])
 
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0", "", "10.1.2.3", "flower.example.org"])

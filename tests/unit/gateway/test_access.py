@@ -34,7 +34,7 @@ def test_a_token_that_says_nothing_of_its_rights_may_chat_and_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rights", "said"),
+    ("rights", "message"),
     [
         ("{tenant: a, scope: [chat]}", "token 1: scope: unknown key 'scope'; did you mean 'scopes'?"),
         ("{tenant: a, scopes: [write]}", "token 1: scopes[0]: expected 'chat', 'submit', 'signal', 'read' or 'admin', found 'write'"),
@@ -42,11 +42,11 @@ def test_a_token_that_says_nothing_of_its_rights_may_chat_and_read() -> None:
         ("{a-token-of-otto-0123: otto}", "a key that looks like a token"),
     ],
 )
-def test_a_fault_in_a_token_s_rights_is_named(rights: str, said: str) -> None:
+def test_a_fault_in_a_token_s_rights_is_named(rights: str, message: str) -> None:
     with pytest.raises(ConfigError) as refused:
         read_tokens(f"{ANNA}: {rights}", "tokens")
 
-    assert said in str(refused.value)
+    assert message in str(refused.value)
     assert "0123" not in str(refused.value)
 
 
