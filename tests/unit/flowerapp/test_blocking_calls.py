@@ -16,7 +16,7 @@ from cantata.errors import ConfigError, UnavailableError, UnknownRunError
 
 
 async def open_calls() -> BlockingCalls:
-    """A desk that asks no Redis, until something is called."""
+    """Blocking calls that connect to no Redis until one is made."""
     client: Any = SimpleNamespace(redis_url="redis://localhost:1", ledger=None, app=SimpleNamespace(namespace="x"))
     return BlockingCalls(client)
 

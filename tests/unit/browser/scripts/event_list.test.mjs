@@ -11,7 +11,7 @@ test("pieces of a reply are one entry, whatever comes between", () => {
   assert.deepEqual([list.first, list.last], [1, 4]);
 });
 
-test("nothing is told twice", () => {
+test("no event is listed twice", () => {
   const list = append(empty, [event(1, "started"), event(2, "done")]);
   assert.equal(append(list, [event(1, "started"), event(2, "done")]), list);
 });
@@ -27,7 +27,7 @@ test("earlier events are put before", () => {
   assert.deepEqual([list.first, list.last], [3, 5]);
 });
 
-test("an event is told in a line", () => {
+test("an event has a summary of one line", () => {
   assert.equal(summary(event(1, "failed", { error: { code: "timeout", message: "too slow" } })), "timeout: too slow");
   assert.equal(summary(event(1, "expanded", { steps: 3 })), "3 more");
   assert.equal(summary(event(1, "waiting", { asks: { please: 1 } })), '{"please":1}');

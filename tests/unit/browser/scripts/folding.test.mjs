@@ -29,7 +29,7 @@ test("an open group has its members, and is laid out anew", () => {
   assert.notEqual(shapeOf(closed), shapeOf(open));
 });
 
-test("a map is countStates by the server, and what was left out is told", () => {
+test("a map is counted by the server, and omitted items are counted too", () => {
   const counts = { waiting: 1, running: 2, done: 297, failed: 0, skipped: 0 };
   const map = { id: "m", name: "m", prefix: "m", count: 300, ...counts };
   const items = [step("m/0", { map: "m" }), step("m/0/t0", { map: "m" })];

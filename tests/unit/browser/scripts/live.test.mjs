@@ -66,13 +66,13 @@ test("the view that was given is left as it was", () => {
 
 const delta = (text, attempt = 1, name = "a") => ({ type: "delta", step: name, attempt, text });
 
-test("words are put together by attempt, and void when it came to nothing", () => {
+test("deltas are joined by attempt, and void when it is discarded", () => {
   const replies = collectReplies(new Map(), [delta("Hel"), delta("other", 1, "b"), delta("lo"), { type: "retry", step: "a", attempt: 1 }, delta("Well", 2)]);
   assert.deepEqual(replies.get("a"), [{ attempt: 1, text: "Hello", void: true }, { attempt: 2, text: "Well", void: false }]);
   assert.deepEqual(replies.get("b"), [{ attempt: 1, text: "other", void: false }]);
 });
 
-test("a fallback, which names no attempt, voids what was replies, and what follows counts", () => {
+test("a fallback, which names no attempt, voids the earlier text, and later text counts", () => {
   const replies = collectReplies(new Map(), [delta("first"), { type: "fallback", step: "a", attempt: null }, delta("second")]);
   assert.deepEqual(replies.get("a").map(({ text, void: isVoid }) => [text, isVoid]), [["first", true], ["second", false]]);
 });

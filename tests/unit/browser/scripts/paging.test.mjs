@@ -33,7 +33,7 @@ test("a gap before what is known is noticed, and new runs are counted", () => {
   assert.equal(countNewer([run(10), run(9)], page), 2);
 });
 
-test("only the rows around what is seen are visibleRows", () => {
+test("only the rows around the visible part are rendered", () => {
   assert.deepEqual(visibleRows({ count: 1000, rowHeight: 10, top: 5000, height: 100, margin: 5 }), { from: 495, to: 515, before: 4950, after: 4850 });
   assert.deepEqual(visibleRows({ count: 3, rowHeight: 10, top: 5000, height: 100 }), { from: 3, to: 3, before: 30, after: 0 });
 });
