@@ -238,7 +238,7 @@ def test_a_stack_without_an_extra_says_what_to_install_and_starts_nothing(
     [
         (
             "worker",
-            "from cantata.workers.code import libraries\nlibraries.common()\n"
+            "from cantata.workers.code import prefork_imports as imports\nimports.common()\n"
             "import cantata.workers.tools.mcp.transports, cantata.workers.models.llm\n"
             "import cantata.observability.metrics.worker_metrics",
         ),
@@ -256,7 +256,7 @@ def test_an_extra_brings_all_that_its_part_imports(extra: str, code: str, tmp_pa
 @pytest.mark.slow("LiteLLM takes 2 to 6 s to import")
 def test_the_model_library_is_imported_with_the_extra_for_workers_alone(tmp_path: Path) -> None:
     ran = run(
-        "import cantata.workers.code.prefork_imports\nworkers.libraries.models()\nprint(len(cantata.workers.code.prefork_imports.litellm_modules))",
+        "from cantata.workers.code import prefork_imports as imports\nimports.models()\nprint(len(imports.litellm_modules))",
         extras=("worker",),
         cwd=tmp_path,
     )

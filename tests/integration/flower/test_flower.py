@@ -216,9 +216,10 @@ def test_a_waiting_step_is_given_its_value_once(deployment: Deployment, http: ht
     run = deployment.client.submit_chain({"nodes": [{"node_id": "ask", "kind": "wait"}], "entry_node": "ask"})
     path = f"/runs/api/runs/{run.run_id}/signals/ask"
 
-    for wrong in (b"", b"[]", b'{"value": 1, "more": 2}', b"{" * 5000, b'{"value": NaN}', b'{"value": 1e999}', b'{"value": "\\ud800"}'):
-        assert http.post(path, content=wrong).status_code in (400, 422)
-    assert http.post(path, content=b'{"value": "\xff"}').status_code == 400
+    for no_json in (b"", b"{" * 5000, b'{"value": "\xff"}'):
+        assert http.post(path, content=no_json).status_code == 400
+    for wrong in (b"[]", b'{"value": 1, "more": 2}', b'{"value": NaN}', b'{"value": 1e999}', b'{"value": "\\ud800"}'):
+        assert http.post(path, content=wrong).status_code == 422
     assert http.post(path, json={"value": {"approved": True}}).json() == {"run_id": run.run_id, "step": "ask", "signal": "taken"}
     assert run.result(PATIENCE_S).final_output == {"approved": True}
     assert http.post(path, json={"value": 2}).status_code == 409

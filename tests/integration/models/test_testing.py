@@ -235,7 +235,7 @@ def test_a_script_is_replaced_over_http_and_a_bad_one_is_refused(server: Scripte
 
 
 def test_a_pattern_that_is_none_is_refused_at_once() -> None:
-    with pytest.raises(ValidationError, match="no regular expression"):
+    with pytest.raises(ValidationError, match="not a regular expression"):
         Rule(match="(")
 
 

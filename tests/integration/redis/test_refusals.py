@@ -86,7 +86,7 @@ def test_sentinels_without_a_master_and_those_that_are_none_are_told(sentinel: S
         f"redis+sentinel://{sentinel.place}/main"
     )
     assert "(No master found for 'other')" in fault_of(f"redis+sentinel://{sentinel.place}/other")
-    assert "has no master that a Sentinel that answers knows" in fault_of(f"redis+sentinel://{away}/main")
+    assert "has no master that its Sentinels report as up" in fault_of(f"redis+sentinel://{away}/main")
     assert "cannot be reached" in fault_of(f"redis+cluster://{away}")
 
 
