@@ -25,7 +25,7 @@ SCHEMAS = TOP / "tests" / "unit" / "deploy"
 OWN_KINDS = {"ScaledObject": "keda", "Kustomization": "kustomization", "Component": "kustomization"}
 VERSIONS = ("1.30", kubernetes_validate.latest_version())
 """The oldest Kubernetes that has all we use (preStop.sleep), and the newest that there is a schema of."""
-LONGEST_S = 60
+MAX_S = 60
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the one in C is ten times as fast; a wheel has it
 
 Manifest = dict[str, Any]
@@ -77,7 +77,7 @@ def render(overlay: Path) -> list[Manifest]:
     """What an overlay applies. Raises RuntimeError with what the renderer said."""
     words = renderer()
     assert words is not None
-    done = subprocess.run([*words, str(overlay)], capture_output=True, text=True, timeout=LONGEST_S, check=False)
+    done = subprocess.run([*words, str(overlay)], capture_output=True, text=True, timeout=MAX_S, check=False)
     if done.returncode:
         raise RuntimeError(f"{overlay.name}: {done.stderr.strip()}")
     return [document for document in yaml.load_all(done.stdout, LOADER) if document]

@@ -14,7 +14,7 @@ from cantata.runs.results import is_over
 LOOK_S = 0.05
 EARLY = "early"
 """The step whose value is told before the run waits for it; others are told when they wait."""
-MOST_AT_ONCE = 30
+MAX_AT_ONCE = 30
 TOO_LATE = -1000
 
 
@@ -23,7 +23,7 @@ class Approver:
 
     def __init__(self) -> None:
         self._ended = threading.Event()
-        self._threads = ThreadPoolExecutor(MOST_AT_ONCE, "approver")
+        self._threads = ThreadPoolExecutor(MAX_AT_ONCE, "approver")
 
     def approve(self, run: Run, signals: Mapping[str, int]) -> None:
         """Tell a run's steps their values; another value that comes afterwards changes nothing."""

@@ -12,7 +12,7 @@ from tests.integration.browser.chromium import chromium
 from tests.integration.browser.stage import PATIENCE_S, Json, Stage, stage, tool
 
 IMAGES = Path(__file__).parents[3] / "docs" / "images"
-MOST_BYTES = 150_000
+MAX_BYTES = 150_000
 WIDE = {"width": 1200, "height": 640}
 PHONE = {"width": 390, "height": 780}
 ITEMS = '"find pages".pages'
@@ -77,7 +77,7 @@ def keep(page: Page, name: str) -> None:
     page.mouse.move(0, 0)
     page.evaluate("document.activeElement.blur()")
     picture = page.screenshot(path=IMAGES / f"{name}.png", animations="disabled")
-    assert len(picture) <= MOST_BYTES, (name, len(picture))
+    assert len(picture) <= MAX_BYTES, (name, len(picture))
 
 
 def main() -> None:

@@ -17,7 +17,7 @@ from cantata.testing import ScriptedModels
 from tests.integration.fleet.agent_stage import AgentStage
 
 PICK = {"type": "object", "properties": {"pick": {"enum": ["a", "b"]}}, "required": ["pick"]}
-LONGEST_PAUSE_S = 30.0
+MAX_PAUSE_S = 30.0
 MERGE = "merge '{user_input}' {not_a_placeholder} of {agent_responses}"
 
 HERE = Path(__file__).parent
@@ -113,7 +113,7 @@ def skip_pauses(client: EmbeddedClient, run: Run) -> None:
     """Wait until a run is over, but for the pauses before its other tries."""
     for event in run.log(timeout_s=40.0):
         if event.type == "retry":
-            client.skip(LONGEST_PAUSE_S)
+            client.skip(MAX_PAUSE_S)
 
 
 def ask(client: Client, *nodes: dict[str, Any], entry: str | None = None, timeout_s: float = 40.0, **request: Any) -> ChainResponse:

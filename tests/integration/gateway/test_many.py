@@ -12,7 +12,7 @@ from tests.integration.gateway.conftest import Chat, Gateway
 pytestmark = pytest.mark.timeout(400)  # 25 s on two busy cores, and a stack to start
 
 TURNS = 2
-MOST_MB = 0.2  # a session
+MAX_MB = 0.2  # a session
 
 
 async def talk(chat: Chat, session: str) -> None:
@@ -56,4 +56,4 @@ def test_many_sessions_at_once_get_each_their_own_answers(gateway: Gateway, sess
     before, idle, busy = asyncio.run(main())
 
     print(f"{before:.0f} MB without sessions, {idle:.0f} MB with {sessions} idle ones, {busy:.0f} MB after their turns")  # noqa: T201
-    assert busy - before < MOST_MB * sessions
+    assert busy - before < MAX_MB * sessions

@@ -173,7 +173,7 @@ def test_what_was_laid_out_by_one_who_died_expires(ledger: Ledger, monkeypatch: 
     assert all(0 < ledger.redis.pttl(key) <= 600_000 for key in left)
 
 
-MOST_COMMANDS = 600  # of Redis in one call, which then takes it a few milliseconds
+MAX_COMMANDS = 600  # of Redis in one call, which then takes it a few milliseconds
 
 
 def most_commands(redis: Redis, make: Callable[[], object]) -> int:
@@ -202,7 +202,7 @@ def test_a_fork_of_a_large_run_keeps_nobody_waiting(ledger: Ledger, how: str) ->
     past = fork_store.read(ledger, "run")
     fork = planning.retry(past) if how == "done anew" else planning.fork(past, "b")
 
-    assert most_commands(ledger.redis, lambda: made(ledger, near("run"), fork)) <= MOST_COMMANDS
+    assert most_commands(ledger.redis, lambda: made(ledger, near("run"), fork)) <= MAX_COMMANDS
 
 
 def test_a_fork_whose_maker_died_is_swept(ledger: Ledger) -> None:

@@ -740,9 +740,9 @@ def test_the_scripts_say_what_is_theirs(stage: Stage) -> None:
 
 # eight processes
 
-MOST_LEFT = 0.07  # a rate's worth of calls takes 62/60 of a window, so 0.032 are left by design
+MAX_LEFT = 0.07  # a rate's worth of calls takes 62/60 of a window, so 0.032 are left by design
 
-MOST_DELAYED = 0.02  # of their time the processes may wait for a processor, if what they use is to tell of the limiter
+MAX_DELAYED = 0.02  # of their time the processes may wait for a processor, if what they use is to tell of the limiter
 
 CONTENTIONS = {
     "rpm": Load({"rpm": 480}, window_s=2.4, lasts_s=7.3),
@@ -768,9 +768,9 @@ def test_eight_processes_use_a_limit_up_and_never_exceed_it(stage: Stage, what: 
             most, used = most * load.used, used * load.used
         print(f"{what}: at most {most / limit:.1%} of the limit, {used / limit:.1%} used")  # noqa: T201
         assert most <= limit * 1.01
-        return 0.0 if delayed > MOST_DELAYED else 1 - used / limit
+        return 0.0 if delayed > MAX_DELAYED else 1 - used / limit
 
-    assert at_best(left, MOST_LEFT) <= MOST_LEFT
+    assert at_best(left, MAX_LEFT) <= MAX_LEFT
 
 
 def mean_under_way(log: list[tuple[int, str, int]], until_s: float = 7) -> float:
