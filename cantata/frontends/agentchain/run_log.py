@@ -32,7 +32,7 @@ class RunLog:
 
     @property
     def is_wanted(self) -> bool:
-        """Whether an entry would be written anywhere."""
+        """Return whether an entry would be written anywhere."""
         return self._folder is not None or self._verbose or log.isEnabledFor(logging.INFO)
 
     @property

@@ -25,7 +25,7 @@ class ChainProgress(Value):
 
     @property
     def is_open(self) -> bool:
-        """Whether the ledger may have newer progress."""
+        """Return whether the ledger may have newer progress."""
         return bool(self.run_id) and self.status in ("created", "running")
 
 

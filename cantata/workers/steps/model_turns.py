@@ -92,7 +92,10 @@ class ModelTurn:
 
     @property
     def is_streamed(self) -> bool:
-        """Whether the reply is published while it comes. A streamed call takes three times the processor time, so chains do without."""
+        """Return whether the reply is published while it comes.
+
+        A streamed call takes three times the processor time, so chains do without.
+        """
         return self.context.begun.run_kind == "turn" if self.agent.stream is None else self.agent.stream
 
     # --- limits -----------------------------------------------------------------------------------------------------
@@ -113,7 +116,7 @@ class ModelTurn:
 
     @property
     def is_closing(self) -> bool:
-        """Whether the model must answer now, because its rounds or steps are used up."""
+        """Return whether the model must answer now, because its rounds or steps are used up."""
         return self.count("calls") >= self.max_tool_rounds or self.count("nudge") >= self.max_steps
 
     # --- the request ------------------------------------------------------------------------------------------------
@@ -168,7 +171,7 @@ class ModelTurn:
 
     @property
     def uses_input(self) -> bool:
-        """Whether the instruction has a placeholder for its input."""
+        """Return whether the instruction has a placeholder for its input."""
         return self._prompt[1]
 
     def messages(self, known: Sequence[ToolSchema]) -> list[Message]:

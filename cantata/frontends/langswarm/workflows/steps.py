@@ -53,7 +53,7 @@ class WorkflowStep:
 
     @property
     def is_navigator(self) -> bool:
-        """Whether an agent's answer chooses the next step."""
+        """Return whether an agent's answer chooses the next step."""
         return self.kind == "agent" and self.has("navigation")
 
 
