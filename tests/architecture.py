@@ -33,6 +33,10 @@ BANNED = frozenset(
     )
 )  # fmt: skip
 """Metaphors and household words that stood for standard terms."""
+PLAIN = frozenset({"talk", "tell"})
+"""Those of them that are plain English in a text, such as a prompt."""
+QUESTIONS = ("What", "Who", "Whose", "How", "Whether", "Where", "When", "Why")
+"""No docstring begins with one of these."""
 
 _WORDS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 
@@ -109,6 +113,17 @@ def banned_words(trees: dict[Path, ast.Module]) -> Iterator[str]:
                 yield f"{path.relative_to(TOP)}: {name!r} says {', '.join(sorted(words))!r}"
 
 
+def banned_texts(trees: dict[Path, ast.Module]) -> Iterator[str]:
+    """Yield the messages and docstrings with banned words, and the docstrings that begin with a question word."""
+    for path, tree in trees.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value:
+                if words := set(re.findall(r"[a-z]+", node.value.lower())) & (BANNED - PLAIN):
+                    yield f"{path.relative_to(TOP)}:{node.lineno} says {', '.join(sorted(words))!r}"
+            elif isinstance(node, ast.Module | ast.ClassDef | Function) and (ast.get_docstring(node) or "").startswith(QUESTIONS):
+                yield f"{path.relative_to(TOP)}: the docstring of {getattr(node, 'name', 'the module')} begins with a question word"
+
+
 def imports_of_frontends(graph: grimp.ImportGraph) -> Iterator[str]:
     """Yield the imports of frontends by the core."""
     for importer in graph.modules:
@@ -152,8 +167,8 @@ def main() -> int:
     trees, graph = sources(), grimp.build_graph("cantata", cache_dir=None)
     click.echo("\n".join(figures(trees)))
     breaches = [
-        *class_names_used_twice(trees), *rooms_that_are_too_large(trees), *classes_that_are_too_large(trees), *banned_words(trees),
-        *imports_of_frontends(graph), *cycles(graph),
+        *class_names_used_twice(trees), *rooms_that_are_too_large(trees), *classes_that_are_too_large(trees),
+        *banned_words(trees), *banned_texts(trees), *imports_of_frontends(graph), *cycles(graph),
     ]  # fmt: skip
     for breach in breaches:
         click.echo(breach)

@@ -114,7 +114,7 @@ class Process:
 
     @property
     def is_draining(self) -> bool:
-        """Return whether this process was told to release its unfinished steps."""
+        """Return whether this process has been asked to release its unfinished steps."""
         return self._handing_back.is_set()
 
     def stop(self) -> None:
