@@ -12,10 +12,9 @@ import click
 from rich.console import Console
 
 from cantata import text_format
-from cantata.cli.commands import logs as log_lines
 from cantata.cli.main import FAILED, INTERRUPTED, INVALID
 from cantata.cli.submission import RunSubmission, has_succeeded, print_note
-from cantata.cli.views import live_view
+from cantata.cli.views import live_view, log_view
 from cantata.client.runs import ChainRun, TurnRun
 from cantata.coordinator.fork_requests import FORKED_AT, FORKED_FROM
 from cantata.models.values import JsonValue
@@ -111,7 +110,7 @@ class RunQueries(RunSubmission):
                 lines += 1
                 if (step is None or log_store.of_step(line, step)) and (level is None or log_store.at_least(line, level)):
                     found += 1
-                    click.echo(line.model_dump_json(exclude_none=True) if self._as_json else log_lines.format_line(line))
+                    click.echo(line.model_dump_json(exclude_none=True) if self._as_json else log_view.format_line(line))
         except KeyboardInterrupt:
             return INTERRUPTED
         if dropped := kept.dropped():

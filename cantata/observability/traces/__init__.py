@@ -11,10 +11,11 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import structlog
+
+from cantata.observability.traces.conventions import Submission
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
@@ -89,15 +90,6 @@ def trace_submission(kind: str, version: str) -> Iterator[Submission]:
         return
     with spans.submission(kind) as submission:
         yield submission
-
-
-@dataclass(slots=True)
-class Submission:
-    """A submitted run; `run_id` stays empty if no run was created."""
-
-    run_id: str = ""
-    source: str = ""
-    """The source run of a fork."""
 
 
 def flush(timeout_s: float | None = None) -> None:

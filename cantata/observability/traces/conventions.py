@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from cantata.models.graph import Spec
@@ -28,6 +29,15 @@ REQUEST_ATTRIBUTES = {
 """Parameter of a request → its name after `gen_ai.request.`."""
 
 MAX_TEXT_CHARS = 20_000  # of one recorded message
+
+
+@dataclass(slots=True)
+class Submission:
+    """A submitted run; `run_id` stays empty if no run was created."""
+
+    run_id: str = ""
+    source: str = ""
+    """The source run of a fork."""
 
 
 def records_content() -> bool:

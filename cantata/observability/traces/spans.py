@@ -15,8 +15,8 @@ from opentelemetry.sdk.trace.id_generator import IdGenerator
 from opentelemetry.sdk.trace.sampling import Decision
 from opentelemetry.trace import Link, NonRecordingSpan, Span, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
-from cantata.observability.traces import Submission, conventions, trace_ids
-from cantata.observability.traces.conventions import Attributes
+from cantata.observability.traces import conventions, trace_ids
+from cantata.observability.traces.conventions import Attributes, Submission
 
 _next_ids: ContextVar[tuple[int, int] | None] = ContextVar("cantata_span", default=None)
 

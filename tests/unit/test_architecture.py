@@ -1,0 +1,54 @@
+"""The check of the layout finds what it is for."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import grimp
+import pytest
+
+from tests import architecture
+from tests.architecture import MAX_METHODS, MAX_MODULES, PACKAGE
+
+
+def trees(**texts: str) -> dict[Path, ast.Module]:
+    """Return modules of the package with these texts."""
+    return {PACKAGE / "room" / f"{name}.py": ast.parse(text) for name, text in texts.items()}
+
+
+METHODS = "\n".join(f"    def m{number}(self): ..." for number in range(MAX_METHODS + 1))
+
+
+@pytest.mark.parametrize(
+    ("rule", "texts", "breach"),
+    [
+        (architecture.class_names_used_twice, {"a": "class Run: ...", "b": "class Run: ..."}, "class Run is defined in"),
+        (architecture.rooms_that_are_too_large, {f"m{number}": "" for number in range(MAX_MODULES + 1)}, f"has {MAX_MODULES + 1} modules"),
+        (architecture.classes_that_are_too_large, {"a": f"class Large:\n{METHODS}"}, f"has {MAX_METHODS + 1} public methods"),
+        (architecture.banned_words, {"a": "def find_desk(): ..."}, "'find_desk' says 'desk'"),
+        (architecture.banned_words, {"shelf": ""}, "'shelf' says 'shelf'"),
+        (architecture.banned_texts, {"a": "raise ValueError('it is told to the desk')"}, "says 'desk, told'"),
+        (architecture.banned_texts, {"a": 'def f():\n    """What it does."""'}, "the docstring of f begins with a question word"),
+    ],
+)
+def test_a_breach_is_found(rule: object, texts: dict[str, str], breach: str) -> None:
+    assert callable(rule)
+    assert [breach in found for found in rule(trees(**texts))] == [True]
+
+
+def test_sound_modules_have_no_breach() -> None:
+    sound = trees(a='"""Runs."""\nclass Run:\n    def find(self): ...', b="class Step: ...")
+
+    for rule in (architecture.class_names_used_twice, architecture.banned_words, architecture.banned_texts):
+        assert list(rule(sound)) == []
+
+
+def test_cycles_and_imports_of_frontends_are_found() -> None:
+    graph = grimp.ImportGraph()
+    for importer, imported in (("cantata.a", "cantata.b"), ("cantata.b", "cantata.a"), ("cantata.a", "cantata.frontends.c")):
+        graph.add_import(importer=importer, imported=imported)
+
+    (cycle,) = architecture.cycles(graph)
+    assert {"cantata.a", "cantata.b"} == set(cycle.removeprefix("a cycle of imports: ").split(" -> "))
+    assert list(architecture.imports_of_frontends(graph)) == ["cantata.a imports cantata.frontends.c"]
