@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Literal
 
-from pydantic import ConfigDict, Field, JsonValue
+from pydantic import ConfigDict, Field, JsonValue, ValidationError
 
 from cantata.models.graph import StepState
 from cantata.models.values import ErrorInfo, Value
@@ -244,7 +244,7 @@ class RunClosed(RunEvent):
     """The run is over."""
 
     type: Literal["closed"] = "closed"
-    status: RunStatus = Field(description="how it ended")
+    status: RunStatus = Field(default="failed", description="how it ended")
     failures: int = Field(default=0, description="steps of its plan, and items of its maps, that failed")
     ends_run = True
 
@@ -263,6 +263,17 @@ def types_where(has_property: Callable[[type[RunEvent]], object]) -> frozenset[s
     return frozenset(name for name, each in EVENT_CLASSES.items() if has_property(each))
 
 
-def event_of(**fields: Any) -> RunEvent:
-    """Return the event with these fields, of the class of its type. Raises pydantic.ValidationError."""
-    return EVENT_CLASSES.get(fields["type"], RunEvent).model_validate(fields)
+def event_of(detail: Mapping[str, JsonValue] | None = None, /, **own: Any) -> RunEvent:
+    """Return the event with its own fields and those of its detail, of the class of its type.
+
+    Fields of a form that this version does not know are left out.
+    """
+    fields = {**(detail or {}), **own}
+    event_class = EVENT_CLASSES.get(fields["type"], RunEvent)
+    try:
+        return event_class.model_validate(fields)
+    except ValidationError as error:  # a newer version wrote it: one event must not end the reading of a stream
+        unknown = {fault["loc"][0] for fault in error.errors()}
+        if not unknown.isdisjoint(RunEvent.model_fields):
+            raise
+        return event_class.model_validate({name: value for name, value in fields.items() if name not in unknown})

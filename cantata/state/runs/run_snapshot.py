@@ -252,7 +252,7 @@ def given(ledger: Ledger, run_id: str, step_id: str) -> JsonValue:
 def _event(run_id: str, step_id: str, row: Sequence[str]) -> RunEvent:
     seq, kind, attempt, worker, at, detail = row
     return event_of(
-        **(json.loads(detail) if detail else {}), seq=int(seq), run_id=run_id, at_ms=int(at), type=kind, step=step_id,
+        json.loads(detail) if detail else None, seq=int(seq), run_id=run_id, at_ms=int(at), type=kind, step=step_id,
         attempt=int(attempt) if attempt else None, worker=worker or None,
     )  # fmt: skip
 

@@ -14,6 +14,7 @@ from cantata.dashboard.pages.attempts import attempts_of
 from cantata.gateway.api.chat_frames import frame_of
 from cantata.models import events
 from cantata.models.events import EVENT_CLASSES, RunEvent, event_of
+from cantata.models.values import JsonValue
 from cantata.runs.view import RunView
 from cantata.state.runs.run_snapshot import KINDS
 from tests.acceptance import write_events
@@ -55,6 +56,26 @@ def test_an_event_of_a_newer_version_is_read_and_changes_nothing() -> None:
 
     assert type(event) is RunEvent
     assert (view.steps, line) == (RunView.planned("r", ["a"]).steps, None)
+
+
+@pytest.mark.parametrize(
+    ("detail", "message"),
+    [
+        ({"error": {"code": "x", "message": "no"}, "step": "other", "worker": "w", "seq": 9, "type": "done"}, "no"),
+        ({"error": {"code": "x", "message": "no", "of_tomorrow": 1}}, ""),
+        ({"error": {"code": "x"}}, ""),
+        ({"error": None}, ""),
+        ({}, ""),
+    ],
+)
+def test_no_detail_of_an_event_ends_the_reading_of_a_stream(detail: dict[str, JsonValue], message: str) -> None:
+    event = event_of(detail, seq=3, run_id="r", at_ms=1, type="failed", step="a")
+
+    assert (event.type, event.step, event.seq, event.explanation, event.ends_step) == ("failed", "a", 3, message, True)
+
+
+def test_a_run_that_closed_in_a_way_of_a_newer_version_is_over() -> None:
+    assert event_of({"status": "of_tomorrow"}, seq=3, run_id="r", at_ms=1, type="closed").ends_run
 
 
 class StepPaused(RunEvent):
