@@ -90,6 +90,6 @@ def _with_retries(call: Callable[[], Reply]) -> Reply:
 def event_of(run_id: str, entry_id: str, fields: Mapping[str, str]) -> RunEvent:
     """Return the event in an entry of a run's stream."""
     return event_types.event_of(
-        json.loads(fields["d"]) if fields["d"] else None, seq=int(entry_id.split("-")[1]), run_id=run_id, at_ms=int(fields["at"]), type=fields["t"], step=fields["s"] or None,
-        attempt=int(fields["a"]) if fields["a"] else None, worker=fields["w"] or None,
+        json.loads(fields["d"]) if fields["d"] else None, seq=int(entry_id.split("-")[1]), run_id=run_id, at_ms=int(fields["at"]),
+        type=fields["t"], step=fields["s"] or None, attempt=int(fields["a"]) if fields["a"] else None, worker=fields["w"] or None,
     )  # fmt: skip
