@@ -37,9 +37,12 @@ class UnackedMessages(virtual.QoS):
         return []
 
     def reject(self, delivery_tag: str, requeue: bool = False) -> None:
-        """Put a message back, if it came on the current connection."""
+        """Put a message back, if it came on the current connection. One that cannot be put back waits until the channel closes."""
         if delivery_tag in (self._delivered or ()):
-            super().reject(delivery_tag, requeue)
+            try:
+                super().reject(delivery_tag, requeue)
+            except self.channel.connection_errors as error:  # Celery would log it as critical, with its traceback
+                log.warning("message_not_returned", delivery_tag=delivery_tag, error=str(error), note="its step is sent again")
 
 
 def envelope(item: bytes, queue: str, channel: Any) -> Any:
