@@ -21,7 +21,9 @@ def server(tmp_path: Path) -> Iterator[Server]:
         yield server
 
 
-def test_a_message_that_cannot_be_put_back_now_is_put_back_when_its_channel_closes(server: Server, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_message_that_cannot_be_put_back_now_is_put_back_when_its_channel_closes(
+    server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
     app = make_app(f"redis://{server.place}/0", namespace="returned")
     queue = app.broker_queue("work")
     with app.connection_for_read() as connection:
