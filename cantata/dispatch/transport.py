@@ -41,7 +41,7 @@ class UnackedMessages(virtual.QoS):
         if delivery_tag in (self._delivered or ()):
             try:
                 super().reject(delivery_tag, requeue)
-            except self.channel.connection_errors as error:  # Celery would log it as critical, with its traceback
+            except self.channel.connection_errors as error:  # type: ignore[attr-defined]  # Celery would log it with its traceback
                 log.warning("message_not_returned", delivery_tag=delivery_tag, error=str(error), note="its step is sent again")
 
 
