@@ -71,7 +71,7 @@ def test_a_run_is_watched_as_it_grows(deployment: Stage, url: str, page: Page) -
     assert page.evaluate("window.stayed")
 
 
-@pytest.mark.thorough("a gateway of its own; what it serves below a prefix is blocked_run in gateway/test_pages.py")
+@pytest.mark.thorough("a gateway of its own; what it serves below a prefix is held by gateway/test_pages.py")
 def test_the_pages_work_below_a_prefix(deployment: Stage, page: Page) -> None:
     gate = deployment.gate()
     run = deployment.chain(tool("wait", "hold", gate=str(gate)))
@@ -217,7 +217,7 @@ def test_a_waiting_step_is_given_its_value(deployment: Stage, url: str, page: Pa
     expect(page.locator(".answer")).to_contain_text('"by": "Anna"')
 
 
-@pytest.mark.thorough("a hundred and twenty runs; the lists are blocked_run in gateway/test_pages.py")
+@pytest.mark.thorough("a hundred and twenty runs; the lists are held by gateway/test_pages.py")
 def test_many_runs_are_found_and_keep_their_place(deployment: Stage, url: str, page: Page) -> None:
     runs = [deployment.chain(tool("only", "add"), labels={"batch": "many", "number": f"no-{number:03}"}) for number in range(120)]
     failing = deployment.chain(tool("only", "fail", message="the only one that fails"), labels={"batch": "many"})
@@ -267,11 +267,11 @@ def test_the_list_shows_by_itself_what_happens(deployment: Stage, url: str, page
     expect(page.locator(".cell-status")).to_have_text("Succeeded")
 
 
-@pytest.mark.thorough("a gateway is ended and started again; that its events go on is blocked_run in gateway/test_http.py")
+@pytest.mark.thorough("a gateway is ended and started again; that its events go on is held by gateway/test_http.py")
 def test_a_page_goes_on_when_its_gateway_comes_back(deployment: Stage) -> None:
     port, gate = free_port(), deployment.gate()
     run = deployment.chain(
-        tool("wait", "hold", gate=str(gate), value="blocked_run", next_node="then"), tool("then", "echo", input_map={"a": "wait"})
+        tool("wait", "hold", gate=str(gate), value="held", next_node="then"), tool("then", "echo", input_map={"a": "wait"})
     )
     with deployment.page(faults=EXPECTED) as page:
         with deployment.gateway(port=port) as address:
@@ -345,7 +345,7 @@ def test_everything_is_reached_by_keyboard(deployment: Stage, url: str, page: Pa
     expect(page.get_by_label("Time line", exact=True).get_by_role("button", name=re.compile("second: Done"))).to_be_visible()
 
 
-@pytest.mark.thorough("a gateway of its own; what tokens show is blocked_run in gateway/test_access.py")
+@pytest.mark.thorough("a gateway of its own; what tokens show is held by gateway/test_access.py")
 def test_a_token_shows_the_runs_of_its_tenant(deployment: Stage) -> None:
     tokens = {"token-of-anna-0123456789": "anna", "token-of-otto-0123456789": "otto"}
     file = deployment.folder / "tokens.json"
@@ -371,7 +371,7 @@ def test_a_token_shows_the_runs_of_its_tenant(deployment: Stage) -> None:
         assert page.evaluate("sessionStorage.length") == 0
 
 
-@pytest.mark.thorough("a gateway of its own; what tokens may is blocked_run in gateway/test_scopes.py")
+@pytest.mark.thorough("a gateway of its own; what tokens may is held by gateway/test_scopes.py")
 def test_what_a_token_may_not_do_is_off_and_says_why(deployment: Stage) -> None:
     rights = {"reader": {"scopes": ["read"]}, "asker": {"scopes": ["submit", "signal", "read"]}}
     file = deployment.folder / "rights.json"
