@@ -1,0 +1,152 @@
+"""Files of one or several pieces, what is read in from others, and what agents and tools say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cantata.config import loading
+from cantata.frontends.langswarm.files import is_langswarm
+from tests.unit.frontends.langswarm.stage import answer, load
+
+
+def test_files_of_one_section_each_make_one_configuration(tmp_path: Path) -> None:
+    loaded = load(
+        tmp_path,
+        agents="agents: [{id: ann, model: m}]",
+        tools="tools: [{id: t, url: 'https://tools.example/mcp'}]",
+        workflows="workflows: {w: ann -> user}",
+    )
+
+    assert answer(loaded, "w") == "ann<hello>"
+    assert list(loaded.definitions.tools) == ["t"]
+    for path in (tmp_path, tmp_path / "workflows.yaml"):
+        assert loading.load(path) == loaded.definitions
+
+
+def test_a_file_includes_others(tmp_path: Path) -> None:
+    (tmp_path / "crew").mkdir()
+    (tmp_path / "crew" / "ann.yaml").write_text("agents: [{id: ann, model: m}]")
+    (tmp_path / "crew" / "bob.yaml").write_text("agents: {bob: {model: m}}")
+
+    loaded = load(tmp_path, "include: ['crew/*.yaml']\nworkflows: {w: ann -> bob -> user}")
+
+    assert answer(loaded, "w") == "bob<ann<hello>>"
+
+
+def test_prompts_are_read_from_files_and_variables_from_the_environment(tmp_path: Path) -> None:
+    (tmp_path / "ann.md").write_text("You are Ann.")
+    (tmp_path / "more.txt").write_text("Be brief.")
+    agents = (
+        "[{id: ann, model: 'env:MODEL', agent_type: openai, system_prompt: [ann.md, more.txt]}, {id: bob, system_prompt: not there.md}]"
+    )
+
+    loaded = load(tmp_path, f"agents: {agents}\nworkflows: {{w: ann -> bob}}", environment={"MODEL": "gpt-4o"})
+
+    assert loaded.definitions.agents["ann"].model == "openai/gpt-4o"
+    assert loaded.definitions.agents["ann"].system == "You are Ann.\n\n---\n\nBe brief."
+    assert loaded.definitions.agents["bob"].system == "not there.md"
+
+
+def test_what_an_agent_says_of_itself_has_its_effect(tmp_path: Path) -> None:
+    text = """
+memory: {enabled: true}
+agents:
+  ann: {name: Ann, provider: anthropic, model: claude-x, behavior: coding, system_prompt: Also sing., streaming: true,
+        response_mode: streaming, max_tokens: 10, temperature: 0.5, max_tool_iterations: 7, timeout: 9}
+  bob: {model: local/smollm2, memory: false}
+workflows: {}
+"""
+
+    agents = load(tmp_path, text).definitions.agents
+
+    ann = agents["ann"]
+    assert (ann.description, ann.model, ann.dialect) == ("Ann", "anthropic/claude-x", "json")
+    assert (ann.stream, ann.response_mode) == (True, "streaming")
+    assert (ann.params, ann.max_tool_rounds, ann.timeout_s) == ({"max_tokens": 10, "temperature": 0.5}, 7, 9)
+    assert str(ann.system).endswith("\n\nAlso sing.")
+    assert (ann.history.enabled, agents["bob"].history.enabled) == (True, False)
+
+
+def test_a_tool_is_a_function_methods_of_a_module_or_a_server(tmp_path: Path) -> None:
+    (tmp_path / "disk.py").write_text("def read(path, root): return path\ndef write(path, text, root): return path\n")
+    text = """
+agents: [{id: ann, model: m, tools: [disk, web, one]}]
+tools:
+  - {id: disk, type: mcpfilesystem, module: disk, methods: [{read: Reads a file.}, write], settings: {root: /srv}, local_mode: true}
+  - {id: web, type: mcpremote, url: 'https://tools.example/mcp', headers: {Authorization: 'env:TOKEN'}}
+  - {id: run, settings: {command: python, args: [server.py], env: [HOME]}}
+  - {id: one, type: function, metadata: {function: disk.read, description: Reads., parameters: {path: where it is}}, timeout: 3}
+workflows: {w: [{id: r, tool: disk, method: read, parameters: {path: x}}]}
+"""
+
+    definitions = load(tmp_path, text).definitions
+    tools = definitions.tools
+
+    assert definitions.agents["ann"].tools == ["disk.read", "disk.write", "web", "one"]
+    assert (tools["disk.read"].function, tools["disk.read"].description, tools["disk.read"].values) == (
+        "disk:read",
+        "Reads a file.",
+        {"root": "/srv"},
+    )
+    assert tools["web"].mcp is not None
+    assert tools["web"].mcp.headers == {"Authorization": "TOKEN"}
+    assert tools["run"].mcp is not None
+    assert (tools["run"].mcp.command, tools["run"].mcp.env) == (["python", "server.py"], ["HOME"])
+    assert tools["one"].parameters == {"type": "object", "properties": {"path": {"description": "where it is"}}}
+    assert tools["one"].timeout_s == 3
+    assert definitions.chains["w"].nodes[0].name == "disk.read"
+
+
+def test_what_a_workflow_says_of_itself_has_its_effect(tmp_path: Path) -> None:
+    text = """
+agents: [{id: ann, model: m}]
+workflows:
+  w:
+    name: Answers.
+    timeout: 120
+    retry: 2
+    execution_mode: streaming
+    input_schema: {type: object, properties: {tone: {type: string, default: dry}}}
+    output_schema: {type: object, required: [text]}
+    steps: [{id: a, agent: ann, input: '${tone}', timeout: 5, output: {to: user}}]
+"""
+
+    definitions = load(tmp_path, text).definitions
+
+    [node, _] = definitions.chains["w"].nodes
+    assert (definitions.chains["w"].timeout_s, definitions.chains["w"].description) == (120, "Answers.")
+    assert (node.retry, node.timeout, node.name) == (2, 5, "ann@w.a")
+    agent = definitions.agents["ann@w.a"]
+    assert agent.stream
+    assert agent.output is not None
+    assert agent.output.json_schema == {"type": "object", "required": ["text"]}
+
+
+def test_no_secret_is_kept_with_a_run(tmp_path: Path) -> None:
+    text = "tools: [{id: t, url: 'https://a', headers: {X-Key: 'env:KEY'}}]\nagents: [{id: a, model: m}]\nworkflows: {}"
+
+    loaded = load(tmp_path, text, environment={"KEY": "secret-value"})
+
+    assert "secret-value" not in loaded.definitions.model_dump_json()
+
+
+@pytest.mark.parametrize(
+    ("data", "is_one"),
+    [
+        ({"workflows": {}}, True),
+        ({"agents": [{"id": "x"}]}, True),
+        ({"tools": []}, True),
+        ({"version": "1.0", "agents": {}}, True),
+        ({"version": 1, "agents": {}}, False),
+        ({"nodes": []}, False),
+        (None, False),
+    ],
+)
+def test_langswarms_files_are_known_by_what_they_hold(data: object, is_one: bool) -> None:
+    assert is_langswarm(data) == is_one  # type: ignore[arg-type]
+
+
+def test_what_means_nothing_here_is_told(tmp_path: Path) -> None:
+    assert load(tmp_path, "observability: {}\nworkflows: {}\nserver: {}").ignored_blocks == ("observability", "server")

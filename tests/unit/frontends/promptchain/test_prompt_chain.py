@@ -1,0 +1,205 @@
+"""A PromptChain is what a configuration would say, and what does not fit together is told when it is built."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cantata import AgenticStepProcessor, ConfigError, PromptChain
+from cantata.config.user_code.function_names import IN_WORKER
+from cantata.models.definitions import Agent, Model
+from cantata.models.instructions import AgenticStep, FunctionStep, NestedStep, PromptStep
+
+GPT = "openai/gpt-4o-mini"
+NAME = f"{__name__}:"
+
+
+def clean(text: str) -> str:
+    return text.strip()
+
+
+def look_up(word: str) -> str:
+    return word
+
+
+def stop(step: int, output: str) -> tuple[bool, str, str | None]:
+    return False, "", None
+
+
+def agent_of(chain: PromptChain) -> Agent:
+    return chain.definitions.agents["chain"]
+
+
+def test_a_chain_is_an_agent_with_its_functions_named() -> None:
+    chain = PromptChain(
+        models=[GPT, {"name": "openai/gpt-4o", "params": {"max_tokens": 1000}}],
+        instructions=["Extract: {input}", clean, "Summarize: {input}", AgenticStepProcessor(objective="Check it")],
+        full_history=True,
+        store_steps=True,
+        chainbreakers=[stop],
+        step_timeout_s=90,
+    )
+
+    assert agent_of(chain) == Agent(
+        models=[GPT, Model(model="openai/gpt-4o", params={"max_tokens": 1000})],
+        instructions=["Extract: {input}", FunctionStep(function=f"{NAME}clean"), "Summarize: {input}", AgenticStep(objective="Check it")],
+        chainbreakers=[f"{NAME}stop"],
+        full_history=True,
+        store_steps=True,
+        timeout_s=90,
+        stream=False,
+    )
+    assert chain.definitions.folder == str(Path(__file__).parents[4])
+
+
+def test_the_same_chain_has_the_same_definitions() -> None:
+    def made() -> PromptChain:
+        return PromptChain(GPT, [PromptChain(GPT, ["{input}"]), clean])
+
+    assert made().definitions == made().definitions
+
+
+def test_chains_within_chains_are_agents_with_their_own_tools() -> None:
+    innermost = PromptChain([GPT], ["deep"])
+    inner = PromptChain([GPT], ["{input}", innermost])
+    inner.register_tool_function(look_up)
+
+    definitions = PromptChain([GPT], ["{input}", inner, inner]).definitions
+
+    assert list(definitions.agents) == ["chain", "chain.2", "chain.2.2", "chain.3", "chain.3.2"]
+    assert definitions.agents["chain"].instructions == ["{input}", NestedStep(agent="chain.2"), NestedStep(agent="chain.3")]
+    assert definitions.agents["chain"].tools == []
+    assert definitions.agents["chain.2"].tools == ["look_up"]
+
+
+def test_a_tool_that_is_another_within_is_refused() -> None:
+    inner, outer = PromptChain([GPT], ["{input}"]), PromptChain([GPT], ["{input}"])
+    inner.register_tool_function(look_up)
+    chain = PromptChain([GPT], ["{input}", inner, outer])
+    chain.add_tools([{"name": "look_up", "description": "another"}])
+    chain.register_tool_function(look_up)
+
+    with pytest.raises(ConfigError, match="tool 'look_up' is one function in a chain and another in a chain within it"):
+        _ = chain.definitions
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"models": [], "instructions": ["{input}"]}, "there are no models for 1 text among the instructions; give one for all"),
+        ({"models": [GPT] * 2, "instructions": ["a", "b", "c"]}, "there are 2 models for 3 texts"),
+        ({"models": [GPT] * 2, "instructions": [clean]}, "there are 2 models for no texts"),
+        ({"models": [GPT], "instructions": []}, "there are no instructions"),
+        ({"models": [""], "instructions": ["a"]}, "a model's name is empty"),
+        ({"models": [3], "instructions": ["a"]}, "a model is a name or {'name': ..., 'params': {...}}, not 3"),
+        ({"models": [{"name": GPT, "parms": {}}], "instructions": ["a"]}, "unknown key 'parms'; did you mean 'params'?"),
+        ({"models": [{"name": GPT, "params": {"api_key": "sk"}}], "instructions": ["a"]}, "'api_key' does not belong in a configuration"),
+        ({"models": [], "instructions": [None]}, "an instruction is a text, a function, .* not None"),
+        ({"models": [GPT], "instructions": [PromptChain(GPT, ["a"], timeout_s=5)]}, "timeout_s is for a whole run"),
+        ({"models": [], "instructions": [AgenticStepProcessor("Find it")]}, "the agentic step 'Find it' has no model"),
+        ({"models": [GPT], "instructions": ["a"], "additional_prompt_dirs": ["no/where"]}, "there is no folder 'no/where'"),
+        ({"models": [GPT], "instructions": ["file: none.md"]}, "the prompt 'file: none.md' is not in "),
+        ({"models": [GPT], "instructions": ["a"], "timeout_s": 0}, "PromptChain: timeout_s: Input should be greater than 0"),
+        ({"models": [GPT], "instructions": ["a"], "step_timeout_s": 0}, "step_timeout_s is more than 0 seconds, not 0"),
+    ],
+)
+def test_what_does_not_fit_is_told_when_it_is_built(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        PromptChain(**given)
+
+
+def test_a_lambda_is_refused_as_step_and_as_breaker() -> None:
+    with pytest.raises(ConfigError, match="a lambda has no name"):
+        PromptChain([], [lambda text: text])
+    with pytest.raises(ConfigError, match="a lambda has no name"):
+        PromptChain(GPT, ["a"], chainbreakers=[lambda step, output: (False, "", None)])
+
+
+@pytest.mark.parametrize("objective", ["", "  ", None, 3])
+def test_an_agentic_step_needs_an_objective(objective: Any) -> None:
+    with pytest.raises(ValueError, match="an agentic step needs an objective, which is a text"):
+        AgenticStepProcessor(objective)
+
+
+def test_what_is_wrong_with_an_agentic_step_is_told_in_a_line() -> None:
+    with pytest.raises(ValueError, match=r"^the agentic step 'go': max_internal_steps: Input should be .*; history_mode: Input should be "):
+        AgenticStepProcessor("go", max_internal_steps=0, history_mode="some")
+
+
+# Texts in files
+
+
+def test_a_text_that_names_a_file_is_what_the_file_says(tmp_path: Path) -> None:
+    (tmp_path / "ask.md").write_text("Ask: {input}")
+    (tmp_path / "plain").write_text("Plain: {input}")
+
+    chain = PromptChain(GPT, ["ask.md", "file: plain", "other.md", ("ask.md", [])], additional_prompt_dirs=[str(tmp_path)])
+
+    assert agent_of(chain).instructions == ["Ask: {input}", "Plain: {input}", "other.md", PromptStep(prompt="Ask: {input}", tools=[])]
+
+
+def test_the_folders_given_come_before_that_of_the_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = tmp_path / "script.py"
+    script.touch()
+    (tmp_path / "ask.md").write_text("beside")
+    (tmp_path / "prompts").mkdir()
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", str(script), raising=False)
+
+    assert agent_of(PromptChain(GPT, ["ask.md"])).instructions == ["beside"]
+    (tmp_path / "prompts" / "ask.md").write_text("given")
+    assert agent_of(PromptChain(GPT, ["ask.md"], additional_prompt_dirs=[str(tmp_path / "prompts")])).instructions == ["given"]
+
+
+# Tools of an instruction
+
+
+def test_an_instruction_may_have_tools_of_its_own() -> None:
+    servers = [{"id": "notes", "command": "notes"}]
+    chain = PromptChain(
+        GPT,
+        [("{input}", [look_up]), ("{input}", []), ("{input}", ["mcp_notes_length"]), AgenticStepProcessor("Find", tools=["look_up"])],
+        mcp_servers=servers,
+    )
+
+    assert agent_of(chain).tools == ["look_up", "notes"]
+    assert [each.tools for each in agent_of(chain).instructions if isinstance(each, PromptStep | AgenticStep)] == [
+        ["look_up"], [], ["notes.length"], ["look_up"],
+    ]  # fmt: skip
+
+
+def test_an_unknown_tool_is_refused_before_anything_runs() -> None:
+    chain = PromptChain(GPT, [("{input}", ["lookup"])])
+    chain.register_tool_function(look_up)
+
+    with pytest.raises(ConfigError, match=r"there is no tool 'lookup'; did you mean 'look_up'\?"):
+        chain.process_prompt("go")
+
+
+# Running
+
+
+def test_a_worker_runs_no_chain(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(IN_WORKER, "1")
+    chain = PromptChain([], [clean])
+
+    with pytest.raises(ConfigError, match="put the code that runs a chain under `if __name__ == '__main__':`"):
+        chain.process_prompt("go")
+    with pytest.raises(ConfigError, match="must not run chains"):
+        asyncio.run(chain.process_prompt_async("go"))
+
+
+def test_the_input_is_a_text() -> None:
+    with pytest.raises(ValueError, match="the input of a chain is a text, not 3"):
+        PromptChain([], [clean]).process_prompt(3)  # type: ignore[arg-type]
+
+
+def test_steps_are_there_once_they_are_stored() -> None:
+    assert PromptChain([], [clean]).step_outputs == {}
+    with pytest.raises(ValueError, match="create the chain with store_steps=True"):
+        PromptChain([], [clean]).get_step_output(1)
+    with pytest.raises(ValueError, match="there is no step_1: no run has ended with an answer"):
+        PromptChain([], [clean], store_steps=True).get_step_output(1)
