@@ -27,6 +27,10 @@ DOCUMENTED = frozenset({"ChainBuilder", "Client", "Conversation"})
 FRONTENDS = ("cantata.frontends", "cantata.workers.frontends")
 MAY_IMPORT_FRONTENDS = ("cantata.cli", *FRONTENDS)
 
+FRONTEND_NAMES = re.compile("agentchain|chainbuilder|diskurs|langswarm|promptchain", re.IGNORECASE)
+MAY_NAME_FRONTENDS = ("cantata/frontends/", "cantata/workers/frontends/", "cantata/__init__.py")
+"""Where these names may stand: the frontends themselves, and the public names of the package, some of which are theirs."""
+
 BANNED = frozenset(
     (
         "book", "crew", "desk", "door", "drawing", "forum", "grower", "growth", "grown", "heart", "hop", "kin", "lastwords", "matter",
@@ -135,6 +139,16 @@ def imports_of_frontends(graph: grimp.ImportGraph) -> Iterator[str]:
                 yield f"{importer} imports {imported}"
 
 
+def names_of_frontends(texts: dict[Path, str]) -> Iterator[str]:
+    """Yield the lines of the core, in code or comments, that name a frontend."""
+    for path, text in texts.items():
+        name = path.relative_to(TOP).as_posix()
+        if not name.startswith(MAY_NAME_FRONTENDS):
+            for number, line in enumerate(text.splitlines(), 1):
+                if found := FRONTEND_NAMES.search(line):
+                    yield f"{name}:{number} names the frontend {found[0]!r}; describe the behaviour"
+
+
 def cycles(graph: grimp.ImportGraph) -> Iterator[str]:
     """Yield a cycle of imports, if there is one."""
     own = {module for module in graph.modules if module.startswith("cantata.")}
@@ -171,7 +185,8 @@ def main() -> int:
     click.echo("\n".join(figures(trees)))
     breaches = [
         *class_names_used_twice(trees), *rooms_that_are_too_large(trees), *classes_that_are_too_large(trees),
-        *banned_words(trees), *banned_texts(trees), *imports_of_frontends(graph), *cycles(graph),
+        *banned_words(trees), *banned_texts(trees), *names_of_frontends({path: path.read_text("utf-8") for path in trees}),
+        *imports_of_frontends(graph), *cycles(graph),
     ]  # fmt: skip
     for breach in breaches:
         click.echo(breach)

@@ -136,7 +136,7 @@ class ClientBackend:
 
 
 def unknown_agent_error(name: str, agents: Collection[str]) -> ConfigError:
-    """Return the error for a line to an unknown agent. Its wording is from PromptChain, `run_chat`."""
+    """Return the error for a line to an unknown agent."""
     return ConfigError(f"Agent '{name}' not recognized. The agents here are: {', '.join(agents) or 'none'}", code="unknown_agent")
 
 

@@ -26,6 +26,11 @@ _Name = tuple[str, str]
 _SECTIONS = ("models", "tools", "skills", "commands", "agents", "teams", "chains")
 _SKILLS = ("skills", "agents", "teams", "chains")  # sections that a node of kind `skill` may refer to
 _STEPS = ("agents", "chains")  # sections whose names become ids of steps
+_SET_WHEN_READ = {
+    "folder": "functions are imported from the folder of the file",
+    "extension": "only files of a further format set it when they are read",
+}
+"""Fields of the definitions that no file has → the reason."""
 _RESERVED_STARTS = ("@", "=")  # first characters of the ids of internal steps and of references to raw outputs
 _REFERENCES: Mapping[str, str] = {
     "teams.*.agents.*": "agents",
@@ -78,7 +83,7 @@ def _model_faults(document: Document) -> list[Fault]:
     try:
         Definitions.model_validate(document.data)
     except ValidationError as error:
-        return faults_of(error, document, Definitions, hidden=["folder", "diskurs", "script"])
+        return faults_of(error, document, Definitions, hidden=[*_SET_WHEN_READ, "script"])
     return []
 
 
@@ -86,10 +91,9 @@ def _model_faults(document: Document) -> list[Fault]:
 
 
 def _check_folder(document: Document, folder: Path | None) -> Iterator[Fault]:
-    if isinstance(document.data, dict) and "folder" in document.data:
-        yield document.fault(("folder",), "unknown key 'folder'; functions are imported from the folder of the file")
-    if isinstance(document.data, dict) and "diskurs" in document.data:
-        yield document.fault(("diskurs",), "unknown key 'diskurs'; a Diskurs folder has a config.yml of its own, with 'firstContact'")
+    for key, reason in _SET_WHEN_READ.items():
+        if isinstance(document.data, dict) and key in document.data:
+            yield document.fault((key,), f"unknown key {key!r}; {reason}")
 
 
 def _check_scripts(document: Document, folder: Path | None) -> Iterator[Fault]:

@@ -26,7 +26,7 @@ REQUESTED_BY = "requested_by"
 """Label of a run: the name of the token that submitted it."""
 
 _SECTIONS: Mapping[str, tuple[str, ...]] = {
-    "team": ("teams",), "agent": ("agents", "teams"), "workflow": ("chains",), "chain": ("chains",), "diskurs": ("agents",)
+    "team": ("teams",), "agent": ("agents", "teams"), "workflow": ("chains",), "chain": ("chains",), "extension": ("agents",)
 }  # fmt: skip
 """Kind of a name → the fields of a grant that may list it."""
 _CONTROL = ("branch", "map", "wait")  # nodes without a tool or agent

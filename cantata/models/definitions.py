@@ -11,7 +11,6 @@ import regex
 from pydantic import AfterValidator, Field, JsonValue, field_validator, model_validator
 
 from cantata.models.constraints import Params, checked_name
-from cantata.models.conversation_config import ConversationConfig
 from cantata.models.instructions import FUNCTION, Instruction, PromptStep
 from cantata.models.values import Value
 from cantata.models.wire import ChainNode
@@ -299,7 +298,7 @@ class Router(Value):
     models: list[str | Model] = Field(default_factory=list, max_length=1, description="one model; the default one if absent")
     instructions: list[str | None] = Field(
         default_factory=lambda: cast("list[str | None]", [None, "{input}"]),
-        description="as in PromptChain: null, which stands for the prompt from the template, and the text that the model gets with it",
+        description="null, which stands for the prompt from the template, and the text that the model gets with it",
     )
     decision_prompt_template: str | None = Field(
         default=None, description="template of the prompt with `{user_input}`, `{history}` and `{agent_details}`"
@@ -506,6 +505,15 @@ class Limits(Value):
         return self.quotas.get(tenant) or self.quotas.get("*") or Quota()
 
 
+class Extension(Value):
+    """Agents of a further format. Only the step handlers of that format read their settings."""
+
+    kind: str = Field(description="kind of the step that answers a turn: its output is the answer")
+    agents: list[str] = Field(min_length=1, description="names of the agents")
+    first_agent: str = Field(description="the agent that gets the user's text")
+    settings: dict[str, JsonValue] = Field(default_factory=dict, description="the format's own definitions")
+
+
 class Definitions(Value):
     """All that a run may refer to, resolved when it starts and stored with it."""
 
@@ -518,7 +526,7 @@ class Definitions(Value):
     agents: dict[str, Agent] = Field(default_factory=dict, description="agents that answer turns, alone or in teams, and nodes of chains")
     teams: dict[str, Team] = Field(default_factory=dict, description="agents that answer together")
     chains: dict[str, Chain] = Field(default_factory=dict, description="named chains")
-    diskurs: ConversationConfig | None = Field(default=None, description="agents and conductors of a Diskurs folder; set when one is read")
+    extension: Extension | None = Field(default=None, description="agents of a further format; set when its files are read")
     defaults: Defaults = Field(default_factory=Defaults, description="defaults of agents, turns and runs")
     limits: Limits = Field(default_factory=Limits, description="limits of each run")
     sessions: SessionSettings = Field(default_factory=SessionSettings, description="retention and limits of conversations")

@@ -74,7 +74,7 @@ def _kind_of(value: Any) -> str | None:
 
 
 def _pair(value: Any) -> Any:
-    """Return `[text, [tools]]` as a prompt with its tools. Source: PromptChain."""
+    """Return `[text, [tools]]` as a prompt with its tools."""
     if isinstance(value, list | tuple) and len(value) == 2 and isinstance(value[0], str) and isinstance(value[1], list | tuple):
         return {"prompt": value[0], "tools": list(value[1])}
     return value

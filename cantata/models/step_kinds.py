@@ -1,8 +1,13 @@
-"""Kinds of steps and their roles. Handlers are registered by these names; nothing else distinguishes kinds by their names."""
+"""Kinds of steps and their roles. Handlers are registered by these names; nothing else distinguishes kinds by their names.
+
+Frontends add theirs by entry points of the group `cantata.step_kinds`, each a sequence of `StepKind`.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import entry_points
 from typing import Literal
 
 StepRole = Literal[
@@ -68,23 +73,16 @@ _ROWS = (
     StepKind("chain.run", "expansion"),
     StepKind("chain.end"),
     StepKind("wait", "wait"),
-    StepKind("diskurs.open"),
-    StepKind("diskurs.visit"),
-    StepKind("diskurs.rules"),
-    StepKind("diskurs.begin"),
-    StepKind("diskurs.ask", "turn", ends_with_round=True),
-    StepKind("diskurs.read"),
-    StepKind("diskurs.tool", "function"),
-    StepKind("diskurs.gather"),
-    StepKind("diskurs.heuristic"),
-    StepKind("diskurs.branch"),
-    StepKind("diskurs.join"),
-    StepKind("diskurs.finalize"),
-    StepKind("diskurs.fail"),
 )
 STEP_KINDS = {row.name: row for row in _ROWS}
 
 
 def kind_named(name: str) -> StepKind:
     """Return the kind with a name; a decision for names that this version does not know."""
-    return STEP_KINDS.get(name) or StepKind(name)
+    return STEP_KINDS.get(name) or registered_kinds().get(name) or StepKind(name)
+
+
+@cache
+def registered_kinds() -> dict[str, StepKind]:
+    """Return the kinds of the installed frontends, by name. Loaded when a step is of none of ours: most processes see no such step."""
+    return {kind.name: kind for each in entry_points(group="cantata.step_kinds") for kind in each.load()}

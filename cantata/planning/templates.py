@@ -43,7 +43,8 @@ def instruct(instruction: str, text: str, values: Mapping[str, str] | None = Non
     """Return the prompt of an instruction for an input, and whether the instruction uses the input.
 
     An instruction that ends in `{input}` is followed by a blank line and the input; elsewhere `{input}` is replaced; without `{input}` it
-    is the whole prompt. `values` fill its other placeholders. Source: PromptChain."""
+    is the whole prompt. `values` fill its other placeholders.
+    """
     gaps = {**(values or {}), "input": text}
     head, placeholder, tail = instruction.rstrip().rpartition(_INPUT)
     if placeholder and not tail:

@@ -44,6 +44,15 @@ def test_sound_modules_have_no_breach() -> None:
         assert list(rule(sound)) == []
 
 
+@pytest.mark.parametrize("line", ["# as in PromptChain", "def langswarm(): ...", '"""Diskurs folders."""', "kind = 'diskurs.ask'"])
+def test_a_name_of_a_frontend_is_found_in_the_core_only(line: str) -> None:
+    core, *others = (PACKAGE / name for name in ("models/graph.py", "frontends/x.py", "workers/frontends/y/z.py", "__init__.py"))
+
+    (breach,) = architecture.names_of_frontends(dict.fromkeys((core, *others), f"1\n{line}\n"))
+
+    assert breach.startswith("cantata/models/graph.py:2 names the frontend ")
+
+
 def test_cycles_and_imports_of_frontends_are_found() -> None:
     graph = grimp.ImportGraph()
     for importer, imported in (("cantata.a", "cantata.b"), ("cantata.b", "cantata.a"), ("cantata.a", "cantata.frontends.c")):

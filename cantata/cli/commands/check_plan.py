@@ -118,7 +118,7 @@ def _check_configuration(document: Document, path: Path) -> tuple[Sequence[Fault
 
 def _count_entries(definitions: Definitions) -> str:
     """Return the number of entries in each section of a configuration."""
-    if definitions.diskurs:
-        return f"{len(definitions.diskurs.agents)} agents"
+    if definitions.extension:
+        return f"{len(definitions.extension.agents)} agents"
     sections = {name: len(getattr(definitions, name)) for name in ("models", "tools", "skills", "agents", "teams", "chains")}
     return ", ".join(f"{count} {name if count > 1 else name[:-1]}" for name, count in sections.items() if count) or "empty"

@@ -8,10 +8,10 @@ from pydantic.alias_generators import to_camel
 
 from cantata.config.source_map import KeyPath
 from cantata.frontends.diskurs import schema
+from cantata.frontends.diskurs.conversation_config import BranchCode, CodeReference, ConversationAgent, HandoverRule
 from cantata.frontends.diskurs.diskurs_config import DiskursConfigReader
 from cantata.frontends.diskurs.entry_checks import check_agent, check_handover_cycles
 from cantata.frontends.diskurs.prompts import PromptReader
-from cantata.models.conversation_config import BranchCode, CodeReference, ConversationAgent, HandoverRule
 
 
 def agents_of(reader: DiskursConfigReader) -> dict[str, ConversationAgent]:

@@ -7,10 +7,16 @@ from pathlib import Path
 
 from cantata.config.source_map import KeyPath
 from cantata.frontends.diskurs import schema
+from cantata.frontends.diskurs.conversation_config import (
+    CodeReference,
+    ConversationAgent,
+    ConversationDependency,
+    ConversationModel,
+    ConversationTool,
+)
 from cantata.frontends.diskurs.diskurs_config import DiskursConfigReader
 from cantata.frontends.diskurs.files import FileFault
 from cantata.frontends.diskurs.spelling import variable_of
-from cantata.models.conversation_config import CodeReference, ConversationAgent, ConversationDependency, ConversationModel, ConversationTool
 
 _MEMORY_FILES = ("longterm_memory.py", "prompt.py")
 _NO_SECRETS = "a key must not stand in a file; write ${OPENAI_API_KEY} or the like, and set the variable in the environment of the workers"

@@ -8,8 +8,8 @@ from pydantic.alias_generators import to_camel
 
 from cantata.config.source_map import KeyPath
 from cantata.frontends.diskurs import schema
+from cantata.frontends.diskurs.conversation_config import FINALIZERS
 from cantata.frontends.diskurs.diskurs_config import DiskursConfigReader
-from cantata.models.conversation_config import FINALIZERS
 
 _WITHOUT_MODEL = ("conductor", "heuristic", "heuristic_finalizer")
 

@@ -13,10 +13,11 @@ from cantata.config.source_map import value_at
 from cantata.errors import ConfigError
 from cantata.frontends.diskurs import components, schema
 from cantata.frontends.diskurs.agent_entries import agents_of
+from cantata.frontends.diskurs.conversation_config import ConversationConfig
 from cantata.frontends.diskurs.diskurs_config import DiskursConfigReader
 from cantata.frontends.diskurs.files import FolderFiles
+from cantata.frontends.diskurs.handovers import extension_of
 from cantata.frontends.diskurs.spelling import in_camel_case, with_variables
-from cantata.models.conversation_config import ConversationConfig
 from cantata.models.definitions import Definitions
 
 
@@ -38,7 +39,7 @@ def load_folder(
     conversation = _conversation_config(reader)
     if reader.faults or conversation is None:
         raise ConfigError(in_order(reader.faults), source=document.source)
-    return Definitions(folder=str(folder), diskurs=conversation)
+    return Definitions(folder=str(folder), extension=extension_of(conversation))
 
 
 def _conversation_config(reader: DiskursConfigReader) -> ConversationConfig | None:

@@ -18,7 +18,7 @@ REPLY_FORMS: Mapping[Strategy, str] = {
         '{"next_action": "final_answer", "final_answer": "<the answer>"}'
     ),
 }
-"""The forms of a router's reply, by strategy. Source: PromptChain."""
+"""The forms of a router's reply, by strategy. Users' own templates and functions rely on them."""
 
 DEFAULT_TEMPLATES: Mapping[Strategy, str] = {
     "single_agent_dispatch": (

@@ -45,7 +45,7 @@ def as_lines(entries: Sequence[HistoryEntry], *, is_any: bool) -> str:
 
 
 def with_history(entries: Sequence[HistoryEntry], text: str) -> str:
-    """Return the text behind the earlier entries, if there are any. Source: PromptChain, `auto_include_history`."""
+    """Return the text behind the earlier entries, if there are any."""
     return f"Conversation History:\n{as_lines(entries, is_any=True)}\n\nCurrent Input:\n{text}" if entries else text
 
 

@@ -1,4 +1,4 @@
-"""Commands to the memory bank in lines of a text, and the replies to them. Source: PromptChain's memory functions."""
+"""Commands to the memory bank in lines of a text, and the replies to them."""
 
 from __future__ import annotations
 

@@ -17,6 +17,6 @@ class Mention(NamedTuple):
 
 
 def mention_of(line: str) -> Mention | None:
-    """Return the mention at the start of a line; None if there is none. Source: PromptChain, `run_chat`."""
+    """Return the mention at the start of a line; None if there is none."""
     found = _MENTION.fullmatch(line)
     return None if found is None else Mention(found[2], found[3].strip(), found[1] is not None)

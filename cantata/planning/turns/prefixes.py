@@ -12,7 +12,7 @@ _PREFIXES: tuple[tuple[str, Prefix], ...] = (("[REROUTE]", "reroute"), ("[FINAL]
 
 
 def prefix_of(answer: JsonValue) -> tuple[Prefix, JsonValue]:
-    """Return the prefix and the trimmed answer behind it; without a prefix the answer unchanged. Case-sensitive. Source: PromptChain."""
+    """Return the prefix and the trimmed answer behind it; without a prefix the answer unchanged. Case-sensitive."""
     if isinstance(answer, str):
         trimmed = answer.strip()
         for text, prefix in _PREFIXES:

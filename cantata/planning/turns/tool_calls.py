@@ -8,8 +8,7 @@ from collections.abc import Mapping
 def get_function_name_from_tool_call(call: object) -> str | None:
     """Return the name of the function that a tool call asks for; None if it names none.
 
-    Supports `{"function": {"name": ...}}`, `call.function.name`, mixtures of both, and the output of `call.model_dump()`. Source:
-    PromptChain.
+    Supports `{"function": {"name": ...}}`, `call.function.name`, mixtures of both, and the output of `call.model_dump()`.
     """
     name = _part(_part(call, "function"), "name")
     if isinstance(name, str) and name:

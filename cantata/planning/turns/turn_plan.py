@@ -1,4 +1,4 @@
-"""Graphs of user turns: an agent alone, a team in one of its modes, a workflow, or a conversation of a Diskurs folder."""
+"""Graphs of user turns: an agent alone, a team in one of its modes, a workflow, or the agents of a further format."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cantata.models.graph import RAW, START, Edge, Graph, Step
 from cantata.models.values import JsonValue
 from cantata.models.wire import TurnRequest
 from cantata.planning.chain_checks.declared_inputs import TURN_INPUTS, turn_faults
-from cantata.planning.turns import handovers, routing
+from cantata.planning.turns import routing
 from cantata.planning.turns.member_steps import MemberSteps, chain_edges, member, numbered
 
 SYNTHESIZER_MARGIN_S = 30.0
@@ -53,8 +53,11 @@ def plan_turn(turn: TurnRequest, definitions: Definitions) -> Graph:
     text = f"{RAW}{START}"
     if kind == "team":
         graph, last = _team(name, definitions, prefix="", text=text)
-    elif kind == "diskurs":
-        graph, last = handovers.open_conversation(text)
+    elif kind == "extension" and definitions.extension:
+        opening = Step(
+            id="@open", kind=definitions.extension.kind, queue="tools", work=f"extension:{name}", reads={"@text": text}, expands=True
+        )
+        graph, last = Graph(steps=(opening,)), opening.id
     elif kind == "workflow":
         graph, last = Graph(steps=(_workflow(name, text),)), name
     else:
@@ -143,7 +146,7 @@ def target_of(turn: TurnRequest, definitions: Definitions) -> tuple[str, str] | 
         ("team", turn.team),
         ("team", definitions.defaults.team),
         ("agent", definitions.defaults.agent),
-        ("diskurs", definitions.diskurs and definitions.diskurs.first_contact),
+        ("extension", definitions.extension and definitions.extension.first_agent),
     ):
         if name:
             return kind, name

@@ -22,7 +22,7 @@ def preload() -> None:
     try:
         definitions = loading.load(loading.find())
         folder = local_folder(definitions.folder)
-        if definitions.diskurs is not None and folder is not None:
+        if definitions.extension is not None and folder is not None:
             user_code.use(folder, "")
         for module in sorted(set(_FUNCTION.findall(definitions.model_dump_json(exclude_defaults=True)))):
             user_code.use(folder, module)

@@ -118,7 +118,7 @@ def _answered(turn: ModelTurn, parsed: ParsedReply, last: ModelRound) -> Outcome
 
 
 def _streaming_output(turn: ModelTurn) -> str:
-    """Return the last reply and the results of its calls, without another model call. Source: LangSwarm, `response_mode: streaming`."""
+    """Return the last reply and the results of its calls, without another model call, as `response_mode: streaming` asks."""
     last, answers = turn.rounds[-1], turn.answers[-1]
     response = calls_of(last.reply).response
     parts = [response if isinstance(response, str) else to_json(response)]

@@ -26,7 +26,7 @@ NO_DECISION: Mapping[str, str] = {
     "static_plan": "Error: Could not determine execution plan. ",
     "dynamic_decomposition": "Sorry, an error occurred while determining the next step: ",
 }
-"""The beginning of the error of a turn whose router cannot be called. Source: PromptChain."""
+"""The beginning of the error of a turn whose router cannot be called."""
 
 MAX_QUOTED_CHARS = 150  # of the last input, in the error when the steps are used up
 

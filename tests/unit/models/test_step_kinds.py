@@ -6,13 +6,18 @@ import pytest
 
 from cantata.models import step_kinds
 from cantata.models.graph import Spec
-from cantata.models.step_kinds import STEP_KINDS, StepKind
+from cantata.models.step_kinds import STEP_KINDS, StepKind, kind_named, registered_kinds
 from cantata.observability.traces import conventions
 from cantata.workers.handlers import HANDLERS
 
 
 def test_every_kind_but_waits_has_a_handler_and_every_handler_a_kind() -> None:
-    assert set(HANDLERS) == {name for name, kind in STEP_KINDS.items() if kind.role != "wait"}
+    kinds = STEP_KINDS | registered_kinds()
+    assert set(HANDLERS) == {name for name, kind in kinds.items() if kind.role != "wait"}
+
+
+def test_a_frontend_registers_the_roles_of_its_kinds() -> None:
+    assert (kind_named("diskurs.ask").role, kind_named("diskurs.tool").role) == ("turn", "function")
 
 
 def test_a_new_kind_is_one_row(monkeypatch: pytest.MonkeyPatch) -> None:

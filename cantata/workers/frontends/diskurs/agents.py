@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import cast
 
-from cantata.models.conversation_config import ConversationAgent, ConversationModel
+from cantata.frontends.diskurs import handovers
+from cantata.frontends.diskurs.conversation_config import ConversationAgent, ConversationModel
+from cantata.frontends.diskurs.handovers import AgentTurn
 from cantata.models.definitions import Model
 from cantata.models.graph import Outcome
 from cantata.models.values import JsonValue, ToolSchema
-from cantata.planning.turns import handovers
 from cantata.planning.turns.agent_steps import next_round
-from cantata.planning.turns.handovers import AgentTurn
 from cantata.planning.turns.history import estimate_tokens
 from cantata.workers.frontends.diskurs import plans, session_state, tool_calling, turn_end
 from cantata.workers.frontends.diskurs.conversation_state import ConversationState, Utterance, utterances_in

@@ -10,11 +10,11 @@ from typing import Any
 import structlog
 
 from cantata.errors import StepError
-from cantata.models.conversation_config import HandoverRule
+from cantata.frontends.diskurs import handovers
+from cantata.frontends.diskurs.conversation_config import HandoverRule
+from cantata.frontends.diskurs.handovers import AgentTurn
 from cantata.models.graph import Outcome
 from cantata.models.values import ErrorInfo, JsonValue
-from cantata.planning.turns import handovers
-from cantata.planning.turns.handovers import AgentTurn
 from cantata.workers.frontends.diskurs import agents, session_state, tool_calling
 from cantata.workers.frontends.diskurs.conversation_state import ConversationState, Utterance
 from cantata.workers.frontends.diskurs.user_code import code_loading, entities

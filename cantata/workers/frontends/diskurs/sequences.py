@@ -10,11 +10,11 @@ from types import SimpleNamespace
 from typing import Any, Literal, cast
 
 from cantata.errors import StepError
-from cantata.models.conversation_config import BranchCode
+from cantata.frontends.diskurs import handovers
+from cantata.frontends.diskurs.conversation_config import BranchCode
+from cantata.frontends.diskurs.handovers import AgentTurn
 from cantata.models.graph import Outcome
 from cantata.models.values import JsonValue, Usage
-from cantata.planning.turns import handovers
-from cantata.planning.turns.handovers import AgentTurn
 from cantata.workers.frontends.diskurs import agents, tool_calling, turn_end
 from cantata.workers.frontends.diskurs.conductor_steps import conversation_of
 from cantata.workers.frontends.diskurs.conversation_state import ConversationState, Utterance

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from cantata.errors import StepError
-from cantata.models.conversation_config import CodeReference, ConversationDependency, ConversationTool
+from cantata.frontends.diskurs.conversation_config import CodeReference, ConversationDependency, ConversationTool
 from cantata.models.graph import Outcome
 from cantata.models.values import JsonValue, ToolSchema, Usage
 from cantata.workers.frontends.diskurs import plans

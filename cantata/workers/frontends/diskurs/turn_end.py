@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from cantata.models.conversation_config import FINALIZERS
+from cantata.frontends.diskurs import handovers
+from cantata.frontends.diskurs.conversation_config import FINALIZERS
+from cantata.frontends.diskurs.handovers import AgentTurn
 from cantata.models.graph import Outcome
 from cantata.models.values import ErrorInfo, JsonValue
-from cantata.planning.turns import handovers
-from cantata.planning.turns.handovers import AgentTurn
 from cantata.workers.frontends.diskurs import session_state
 from cantata.workers.frontends.diskurs.conversation_state import ConversationState
 from cantata.workers.frontends.diskurs.user_code import fields

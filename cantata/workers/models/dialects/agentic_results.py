@@ -20,7 +20,7 @@ def agentic_result(
     max_steps_reached: bool = False,
     warnings: Sequence[str] = (),
 ) -> dict[str, JsonValue]:
-    """Return the fields of PromptChain's AgenticStepResult; each of its steps is a round. Results are truncated as the model saw them."""
+    """Return the fields of an AgenticStepResult; each of its steps is a round. Results are truncated as the model saw them."""
     steps = [_step(number, done, came) for number, (done, came) in enumerate(zip(rounds, answers, strict=True), 1)]
     errors = [error for done, came in zip(rounds, answers, strict=True) for error in _errors(done, came)]
     return {

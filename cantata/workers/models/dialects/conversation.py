@@ -77,7 +77,7 @@ def _tool_message(call: ParsedCall, answer: ToolResult, limit: int) -> Message:
 
 
 def _json_results(reply: str, in_json: Sequence[tuple[ParsedCall, ToolResult]], limit: int) -> Iterator[Message]:
-    """Yield the response of a reply with the results below it, each with its tool's name if there are several. Source: LangSwarm."""
+    """Yield the response of a reply with the results below it, each with its tool's name if there are several."""
     if in_json:
         response = calls_of(reply).response
         text = response if isinstance(response, str) else _json(response)

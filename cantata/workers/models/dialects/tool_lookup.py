@@ -26,7 +26,7 @@ def resolve(call: ParsedCall, known: Collection[str]) -> ParsedCall:
 
 
 def unknown_tool(name: str, known: Collection[str]) -> str:
-    """Return the message to a model that called an unknown tool. Source: PromptChain."""
+    """Return the message to a model that called an unknown tool."""
     name = name if len(name) <= MAX_QUOTED_CHARS else f"{name[:MAX_QUOTED_CHARS]}…"
     message = f"Tool function {name!r} is not available."
     methods = [other for other in known if other.startswith(f"{name}.")]

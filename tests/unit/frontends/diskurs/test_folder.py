@@ -12,8 +12,8 @@ from cantata.config import loading
 from cantata.config.documents import parse
 from cantata.config.native import load_definitions
 from cantata.errors import ConfigError
+from cantata.frontends.diskurs.conversation_config import CodeReference, ConversationConfig
 from cantata.frontends.diskurs.folder import is_folder, load_folder
-from cantata.models.conversation_config import CodeReference, ConversationConfig
 from cantata.planning import templates
 from tests.integration.fleet.diskurs_folders import JUDGED, LLMS, PARALLEL, PLANNED, TOOLS
 from tests.integration.fleet.diskurs_stage import CONCEPTS
@@ -36,8 +36,8 @@ def load(folder: Path, files: dict[str, str], **environ: str) -> ConversationCon
     document = parse((folder / "config.yml").read_text(), source="config.yml")
     definitions = load_folder(document, folder=folder, environ={**ENVIRONMENT, **environ}, check_template=templates.check)
     assert definitions.folder == str(folder)
-    assert definitions.diskurs is not None
-    return definitions.diskurs
+    assert definitions.extension is not None
+    return ConversationConfig.model_validate(definitions.extension.settings)
 
 
 def faults(folder: Path, files: dict[str, str]) -> list[str]:
@@ -225,12 +225,12 @@ def test_a_folder_is_known_by_who_is_spoken_to_first(tmp_path: Path, monkeypatch
     monkeypatch.setenv("OPENAI_API_KEY", "x")
     write(tmp_path, CONCEPTS)
     for path in (tmp_path, tmp_path / "config.yml"):
-        assert loading.load(path).diskurs is not None
+        assert loading.load(path).extension is not None
         assert loading.check_file(path) == []
         checked = CliRunner().invoke(submit, ["check", str(path)])
         assert (checked.exit_code, checked.stdout) == (0, f"{path}: no faults (2 agents, of a Diskurs folder)\n")
 
 
 def test_our_own_files_cannot_have_a_forum() -> None:
-    with pytest.raises(ConfigError, match="unknown key 'diskurs'; a Diskurs folder has a"):
-        load_definitions(parse("version: 1\ndiskurs: {}\nagents: {a: {}}\n"))
+    with pytest.raises(ConfigError, match="unknown key 'extension'; only files of a further format set it"):
+        load_definitions(parse("version: 1\nextension: {}\nagents: {a: {}}\n"))

@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from cantata.errors import StepError
-from cantata.models.conversation_config import CodeReference, ConversationConfig
+from cantata.frontends.diskurs.conversation_config import CodeReference, ConversationConfig
 from cantata.workers.code import user_code
 from cantata.workers.code.config_folder import local_folder
 from cantata.workers.frontends.diskurs.user_code import compatibility
@@ -38,10 +38,9 @@ def code_folder_of(context: StepContext) -> CodeFolder:
 
 def config_of(context: StepContext) -> ConversationConfig:
     """Return the configuration of the run's folder. Raises StepError."""
-    config = context.definitions.diskurs
-    if config is None:
+    if context.definitions.extension is None:
         raise StepError("the run's configuration is not a Diskurs folder", code="internal")
-    return config
+    return ConversationConfig.model_validate(context.definitions.extension.settings)
 
 
 class CodeFolder:

@@ -11,7 +11,7 @@ from typing import Any
 
 from cantata.config.faults import did_you_mean
 from cantata.errors import StepError
-from cantata.models.conversation_config import CodeReference, ConversationAgent, ConversationConfig
+from cantata.frontends.diskurs.conversation_config import CodeReference, ConversationAgent, ConversationConfig
 from cantata.models.values import JsonValue, ToolSchema
 from cantata.planning import templates
 from cantata.workers.frontends.diskurs import plans, tool_calling

@@ -6,13 +6,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-from cantata.models.conversation_config import (
+from cantata.frontends.diskurs.conversation_config import (
     CodeReference,
     ConversationAgent,
     ConversationConfig,
     ConversationDependency,
     ConversationTool,
 )
+from cantata.frontends.diskurs.handovers import extension_of
 from cantata.models.definitions import Definitions
 from cantata.state.ledger.records import Begun
 from cantata.workers.frontends.diskurs import tool_calling
@@ -51,7 +52,7 @@ def described(folder: Path, tool: dict[str, Any], shop: str = SHOP, **store: str
         tools={"price": ConversationTool(function=CodeReference(file="shop.py", name="price"), **tool)},
         dependencies={"store": ConversationDependency(made_by=made_by, parameters={**store})},
     )  # fmt: skip
-    definitions = Definitions(folder=str(folder), diskurs=config)
+    definitions = Definitions(folder=str(folder), extension=extension_of(config))
     process = cast(Process, SimpleNamespace(definitions=lambda run_id, digest: definitions))
     return tool_calling.schema_of(StepContext(cast(Begun, SimpleNamespace(run_id="r", definitions="d")), process), "price").description
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cantata.errors import StepError
-from cantata.models.conversation_config import CodeReference
+from cantata.frontends.diskurs.conversation_config import CodeReference
 from cantata.workers.frontends.diskurs.user_code import compatibility, entities, fields
 from cantata.workers.frontends.diskurs.user_code.code_loading import CodeFolder, refusal_of
 from cantata.workers.tools import functions

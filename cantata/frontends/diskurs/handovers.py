@@ -21,8 +21,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, cast
 
-from cantata.models.conversation_config import AgentKind, ConversationConfig
+from cantata.frontends.diskurs.conversation_config import AgentKind, ConversationConfig
+from cantata.models.definitions import Extension
 from cantata.models.graph import RAW, Edge, Graph, Step
+from cantata.models.step_kinds import StepKind
 from cantata.models.values import JsonValue
 
 RETRIES = 3
@@ -39,6 +41,28 @@ ENTRIES: Mapping[AgentKind, str] = {
     "llm_compiler": "diskurs.begin",
 }
 """Kind of agent → the kind of the first step of its turn."""
+
+STEP_KINDS = (
+    StepKind("diskurs.open"),
+    StepKind("diskurs.visit"),
+    StepKind("diskurs.rules"),
+    StepKind("diskurs.begin"),
+    StepKind("diskurs.ask", "turn", ends_with_round=True),
+    StepKind("diskurs.read"),
+    StepKind("diskurs.tool", "function"),
+    StepKind("diskurs.gather"),
+    StepKind("diskurs.heuristic"),
+    StepKind("diskurs.branch"),
+    StepKind("diskurs.join"),
+    StepKind("diskurs.finalize"),
+    StepKind("diskurs.fail"),
+)
+
+
+def extension_of(config: ConversationConfig) -> Extension:
+    """Return the configuration as definitions carry it. The step that answers a turn initialises the long-term memory."""
+    settings = config.model_dump(mode="json", exclude_defaults=True)
+    return Extension(kind="diskurs.open", agents=list(config.agents), first_agent=config.first_contact, settings=settings)
 
 
 @dataclass(frozen=True)
@@ -67,12 +91,6 @@ class AgentTurn:
     def params(self) -> dict[str, JsonValue]:
         """Return the turn as parameters of a step."""
         return {"turn": cast(JsonValue, asdict(self))}
-
-
-def open_conversation(text: str) -> tuple[Graph, str]:
-    """Return the graph of a new conversation and the step that holds its answer: the first step initialises the long-term memory."""
-    step = _code("diskurs.open", "@open", {"@text": text}, {}, work="diskurs:open")
-    return Graph(steps=(step,)), step.id
 
 
 def hand_over(agent: str, config: ConversationConfig, *, number: int, before: str, judges: str = "") -> Graph:

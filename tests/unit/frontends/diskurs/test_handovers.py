@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from cantata.models.conversation_config import CodeReference, ConversationAgent, ConversationConfig, ConversationTool
+from cantata.frontends.diskurs import handovers
+from cantata.frontends.diskurs.conversation_config import CodeReference, ConversationAgent, ConversationConfig, ConversationTool
+from cantata.frontends.diskurs.handovers import AgentTurn
+from cantata.models.definitions import Definitions
 from cantata.models.graph import RAW, Graph
-from cantata.planning.turns import handovers
-from cantata.planning.turns.handovers import AgentTurn
+from cantata.models.wire import TurnRequest
+from cantata.planning.turns.turn_plan import plan_turn
 
 FORUM = ConversationConfig(
     first_contact="boss",
@@ -23,8 +26,9 @@ def kinds(graph: Graph) -> dict[str, str]:
 
 
 def test_a_turn_begins_with_one_step_of_a_tools_worker() -> None:
-    graph, last = handovers.open_conversation("=@start")
-    assert (kinds(graph), last, graph.steps[0].queue) == ({"@open": "diskurs.open"}, "@open", "tools")
+    graph = plan_turn(TurnRequest(text="hello"), Definitions(extension=handovers.extension_of(FORUM)))
+    assert (kinds(graph), graph.terminals, graph.steps[0].queue) == ({"@open": "diskurs.open"}, ("@open",), "tools")
+    assert graph.steps[0].reads == {"@text": "=@start"}
 
 
 def test_a_hop_begins_as_its_agent_works() -> None:
