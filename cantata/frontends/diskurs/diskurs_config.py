@@ -8,12 +8,14 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
+from pydantic.alias_generators import to_camel
 
 from cantata.config.documents import Document
 from cantata.config.faults import did_you_mean
 from cantata.config.source_map import KeyPath, value_at
 from cantata.errors import Fault
 from cantata.frontends.diskurs.files import FileFault, FolderFiles
+from cantata.frontends.diskurs.schema import Section
 
 EntryModel = TypeVar("EntryModel", bound=BaseModel)
 
@@ -42,6 +44,12 @@ class DiskursConfigReader:
         """Record a fault if no `what` has this name."""
         if name not in known:
             self.fault(path, f"there is no {what} {name!r}{did_you_mean(name, known)}")
+
+    def check_keys(self, path: KeyPath, entry: Section, known: Collection[str], what: str) -> None:
+        """Record keys that would have no effect."""
+        for key in sorted(entry.model_fields_set.difference(known)):
+            own = ", ".join(map(to_camel, sorted(known)))
+            self.fault((*path, to_camel(key)), f"{to_camel(key)!r} has no effect on {what}, whose keys are {own}")
 
     def names(self, section: str, key: str = "name") -> list[str]:
         """Return the values under a key of all entries of a section, valid or not."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from cantata.config.faults import did_you_mean
@@ -18,14 +18,10 @@ class FileFault(ValueError):
 
 
 class FolderFiles:
-    """The files below a folder; a name that leads out of it is refused. Raises FileFault.
+    """The files below a folder; a name that leads out of it is refused. Raises FileFault."""
 
-    `check_template` returns the names of the templates that a template includes, and raises ValueError if the template is not valid.
-    """
-
-    def __init__(self, folder: Path, check_template: Callable[[str], list[str]]) -> None:
+    def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._check_template = check_template
 
     def resolve(self, location: str) -> Path:
         """Return the path of a folder or file that the configuration names."""
@@ -62,9 +58,12 @@ class FolderFiles:
         return text, parts
 
     def _checked(self, path: Path) -> tuple[str, list[str]]:
+        """Return the text of a template, and the names of those that it includes."""
+        from cantata.planning import templates  # noqa: PLC0415  # only folders with templates need jinja2, which takes long to import
+
         text = self.text(path)
         try:
-            return text, self._check_template(text)
+            return text, templates.check(text)
         except ValueError as error:
             raise FileFault(f"{self.name(path)}: {error}") from error
 

@@ -12,7 +12,6 @@ from cantata.config.source_map import KeyPath
 from cantata.frontends.diskurs import schema
 from cantata.frontends.diskurs.conversation_config import PromptSource
 from cantata.frontends.diskurs.diskurs_config import DiskursConfigReader
-from cantata.frontends.diskurs.entry_checks import check_keys
 
 _FUNCTIONS = {
     "is_valid": "is_valid_name", "is_final": "is_final_name", "can_finalize": "can_finalize_name", "finalize": "finalize_name",
@@ -43,7 +42,7 @@ class PromptReader:
         if self.prompt.type != wanted:
             message = f"an agent of type {self.entry.type!r} has a prompt of type {wanted!r}, not {self.prompt.type!r}"
             self.reader.fault((*self.path, "type"), message)
-        check_keys(self.reader, self.path, self.prompt, schema.PROMPT_KEYS[self.prompt.type], f"a prompt of type {self.prompt.type!r}")
+        self.reader.check_keys(self.path, self.prompt, schema.PROMPT_KEYS[self.prompt.type], f"a prompt of type {self.prompt.type!r}")
         folder = self._location()
         templates = {"form": self._form(folder)}
         if folder is None:

@@ -12,8 +12,8 @@ from cantata.config import loading
 from cantata.config.documents import parse
 from cantata.config.native import load_definitions
 from cantata.errors import ConfigError
+from cantata.frontends.diskurs import format
 from cantata.frontends.diskurs.conversation_config import CodeReference, ConversationConfig
-from cantata.frontends.diskurs.folder import is_folder, load_folder
 from cantata.planning import templates
 from tests.integration.fleet.diskurs_folders import JUDGED, LLMS, PARALLEL, PLANNED, TOOLS
 from tests.integration.fleet.diskurs_stage import CONCEPTS
@@ -34,7 +34,7 @@ def write(folder: Path, files: dict[str, str]) -> Path:
 def load(folder: Path, files: dict[str, str], **environ: str) -> ConversationConfig:
     write(folder, files)
     document = parse((folder / "config.yml").read_text(), source="config.yml")
-    definitions = load_folder(document, folder=folder, environ={**ENVIRONMENT, **environ}, check_template=templates.check)
+    definitions = format.load(folder, document, read=loading.read, environment={**ENVIRONMENT, **environ}).definitions
     assert definitions.folder == str(folder)
     assert definitions.extension is not None
     return ConversationConfig.model_validate(definitions.extension.settings)
@@ -220,8 +220,8 @@ def test_a_key_in_both_spellings_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_folder_is_known_by_who_is_spoken_to_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert is_folder(parse(CONCEPTS["config.yml"]))
-    assert not is_folder(parse("version: 1\nagents: {}\n"))
+    assert format.detects(tmp_path, parse(CONCEPTS["config.yml"]))
+    assert not format.detects(tmp_path, parse("version: 1\nagents: {}\n"))
     monkeypatch.setenv("OPENAI_API_KEY", "x")
     write(tmp_path, CONCEPTS)
     for path in (tmp_path, tmp_path / "config.yml"):
