@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import os
 import sys
@@ -16,6 +15,7 @@ import click
 
 from cantata.errors import CantataError, ConfigError, UnavailableError, UnknownRunError
 from cantata.extras import check_extras, missing_modules
+from cantata.suggestions import nearest
 
 FAILED, INVALID, UNAVAILABLE, INTERRUPTED = 1, 2, 3, 130
 EXIT_STATUS_HELP = (
@@ -111,9 +111,8 @@ def _suggestion(word: str) -> str | None:
     """Return the command that a single word, in place of a turn's text, probably means: one like it, or `chain` for a file."""
     if any(map(str.isspace, word)):
         return None
-    near = difflib.get_close_matches(word.lower(), [*COMMANDS, *OPTION_ALIASES], n=1, cutoff=0.75)
-    if near:
-        return OPTION_ALIASES.get(near[0], near[0])
+    if near := nearest(word.lower(), [*COMMANDS, *OPTION_ALIASES], cutoff=0.75):
+        return OPTION_ALIASES.get(near, near)
     return f"chain {word}" if os.path.isfile(word) else None
 
 

@@ -25,6 +25,7 @@ from cantata.state.ledger.records import RunRecord, StepRecord
 from cantata.state.runs import event_log, listing, log_store
 from cantata.state.runs.listing import RunFilter
 from cantata.state.runs.summaries import RunSummary, shown_state, state_of
+from cantata.suggestions import hint
 
 MAX_ROWS = 1000  # of a tree that is printed once
 WIDTH = 160  # columns without a terminal
@@ -158,7 +159,7 @@ class RunQueries(RunSubmission):
             click.echo(json.dumps({"run_id": run_id, "step": step, "signal": answer}))
         else:
             near = run.nearest_step(step) if answer in ("unknown", "kept") else None
-            print_note(message.format(step=step, run_id=run_id, nearest=f"; did you mean {near!r}?" if near and near != step else ""))
+            print_note(message.format(step=step, run_id=run_id, nearest=hint(near) if near != step else ""))
         return exit_status
 
 

@@ -8,7 +8,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from cantata import __version__
-from cantata.config.faults import nearest
 from cantata.coordinator.start import send_ready
 from cantata.models.events import RunEvent, RunWarning
 from cantata.models.values import JsonValue
@@ -19,6 +18,7 @@ from cantata.runs.results import bodies_of, chain_event, chain_response, turn_re
 from cantata.state.ledger.records import RunRecord, StepRecord
 from cantata.state.ledger.step_store import EARLY_SIGNALS
 from cantata.state.runs import event_log, log_store, trace_roots
+from cantata.suggestions import nearest
 
 if TYPE_CHECKING:
     from cantata.client.client import Client

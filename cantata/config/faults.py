@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Collection, Iterable, Mapping
 from itertools import islice
@@ -17,8 +16,8 @@ from cantata.config.documents import Document
 from cantata.config.source_map import KeyPath, value_at
 from cantata.errors import Fault
 from cantata.models.values import JsonValue
+from cantata.suggestions import did_you_mean, hint, nearest
 
-_MAX_GUESSED = 200  # characters of a word that is compared with the known words
 _MAX_ERRORS = 1000  # that are reported; a request of 16 MB may have a million, each of which takes 1 kB in Python
 _SAMPLE = 50  # keys of a mapping, and items of a list, that are validated if there are more errors
 _MAX_SHOWN = 60  # characters of a value in a message
@@ -95,17 +94,6 @@ def in_order(faults: Iterable[Fault]) -> list[Fault]:
     return sorted(faults, key=lambda fault: fault.line or 0)
 
 
-def nearest(word: str, known: Iterable[str]) -> str | None:
-    """Return the known word most similar to this one; None if none is similar enough."""
-    return next(iter(difflib.get_close_matches(word, list(known), n=1)), None) if len(word) <= _MAX_GUESSED else None
-
-
-def did_you_mean(word: str, known: Collection[str]) -> str:
-    """Return the end of a message about an unknown word: the nearest known word, else all known words."""
-    near = nearest(word, known)
-    return f"; did you mean {near!r}?" if near else f"; known are {', '.join(map(repr, known))}" if known else ""
-
-
 def shown(value: object) -> str:
     """Return a value for a message, truncated if it is long; for containers, only their type."""
     if value is None or isinstance(value, bool):
@@ -134,8 +122,7 @@ def _message(detail: ErrorDetails, field: FieldInfo | None) -> str:
 def _hint(detail: ErrorDetails) -> str:
     value = detail["input"]
     if detail["type"] == "literal_error" and isinstance(value, str):
-        near = nearest(value, re.findall(r"'([^']*)'", detail["ctx"]["expected"]))
-        return f"; did you mean {near!r}?" if near else ""
+        return hint(nearest(value, re.findall(r"'([^']*)'", detail["ctx"]["expected"])))
     if detail["type"] == "string_type" and isinstance(value, dict):
         return "; a text with braces or with ': ' in it needs quotes"
     if detail["type"] == "string_type" and isinstance(value, (bool, int, float)):

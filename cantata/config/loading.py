@@ -7,13 +7,13 @@ from pathlib import Path
 
 from cantata.config.chain_requests import is_request, kind_faults, load_request, with_lines
 from cantata.config.documents import Document, parse
-from cantata.config.faults import did_you_mean
 from cantata.config.formats import Configuration, formats
 from cantata.config.native import load_definitions
 from cantata.errors import ConfigError, Fault
 from cantata.models.definitions import Agent, Defaults, Definitions
 from cantata.models.wire import ChainRequest
 from cantata.settings import settings
+from cantata.suggestions import did_you_mean
 
 DEFAULT_FILE = Path("configs/default.yaml")
 FOLDERS_FILES = ("config.yml", "config.yaml")

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from cantata.config.chain_requests import kind_faults
 from cantata.config.documents import Document
-from cantata.config.faults import did_you_mean, faults_of, in_order, nearest
+from cantata.config.faults import faults_of, in_order
 from cantata.config.providers import PROVIDERS
 from cantata.config.source_map import KeyPath, find, value_at
 from cantata.config.texts import read_texts
@@ -19,6 +19,7 @@ from cantata.config.user_code.function_source import fault_of
 from cantata.errors import ConfigError, Fault
 from cantata.models.definitions import Definitions
 from cantata.models.values import JsonValue
+from cantata.suggestions import did_you_mean, nearest
 
 _Name = tuple[str, str]
 """A section and a name in it."""

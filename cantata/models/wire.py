@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import Literal, Self, get_args
 
 from pydantic import Field, JsonValue
 
 from cantata.errors import RunError
 from cantata.models.values import ErrorInfo, Usage, Value
+from cantata.suggestions import hint, nearest
 
 NodeKind = Literal["tool", "skill", "agent", "chain", "proc", "branch", "map", "wait"]
 NODE_KINDS: tuple[str, ...] = get_args(NodeKind)
@@ -25,9 +25,8 @@ def fault_of_kind(kind: str) -> str | None:
     """Return why a node cannot be of this kind; None if it can."""
     if kind in NODE_KINDS:
         return None
-    near = difflib.get_close_matches(kind[:MAX_QUOTED_KIND], NODE_KINDS, n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
-    return f"expected {', '.join(map(repr, NODE_KINDS[:-1]))} or {NODE_KINDS[-1]!r}, found {kind[:MAX_QUOTED_KIND]!r}{hint}"
+    found = kind[:MAX_QUOTED_KIND]
+    return f"expected {', '.join(map(repr, NODE_KINDS[:-1]))} or {NODE_KINDS[-1]!r}, found {found!r}{hint(nearest(found, NODE_KINDS))}"
 
 
 class ChainNode(Value):

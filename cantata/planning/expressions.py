@@ -20,7 +20,6 @@ Sources: A2E's seed page, protocol page and cookbook, whose dialects differ.
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from collections.abc import Collection, Iterator, Mapping
@@ -36,6 +35,7 @@ from jmespath import ast, exceptions, functions, lexer, parser
 from cantata.models.values import JsonValue
 from cantata.planning import evaluation
 from cantata.planning.evaluation import FUNCTIONS, EvaluationBudget, EvaluationLimitError
+from cantata.suggestions import nearest
 
 _Node = dict[str, Any]  # the library's trees and tokens are dicts: {"type", "value", "children"} and {"type", "value", "start", "end"}
 _Token = dict[str, Any]
@@ -192,8 +192,8 @@ def _type_fault(error: exceptions.JMESPathTypeError) -> str:
 
 
 def _nearest(word: str, known: Collection[str]) -> str:
-    near = difflib.get_close_matches(word, known, n=1)
-    return f" (did you mean {near[0]!r}?)" if near else ""
+    near = nearest(word, known)
+    return f" (did you mean {near!r}?)" if near else ""
 
 
 # Text to tokens

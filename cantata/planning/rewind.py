@@ -7,7 +7,6 @@ the finished items of a map."""
 
 from __future__ import annotations
 
-import difflib
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from functools import cached_property
@@ -17,6 +16,7 @@ from cantata.errors import ConfigError
 from cantata.models.forks import EndedRun, EndedStep, Fork, OutEdge, RestartedStep, Window
 from cantata.models.graph import START
 from cantata.models.values import JsonValue
+from cantata.suggestions import hint, nearest
 
 
 def fork(ended: EndedRun, from_step: str) -> Fork:
@@ -42,8 +42,7 @@ def _named(ended: EndedRun, name: str) -> str:
         return found[0]
     if found:
         raise ConfigError(f"{name!r} may be any of several steps of run {ended.run_id}: {', '.join(map(repr, found))}")
-    near = difflib.get_close_matches(name, [*ended.steps, *ended.names], n=1)
-    raise ConfigError(f"run {ended.run_id} has no step {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
+    raise ConfigError(f"run {ended.run_id} has no step {name!r}{hint(nearest(name, [*ended.steps, *ended.names]))}")
 
 
 def retry(ended: EndedRun) -> Fork:

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from cantata.config.faults import did_you_mean, nearest
 from cantata.config.user_code.clashes import clash_of
 from cantata.config.user_code.modules import spec_of, tree_of
+from cantata.suggestions import hint, nearest
 
 _ANYTHING = "*"  # among a module's names: it has names that are not in its text
 _MAX_IMPORTS = 5  # that a name is followed through
@@ -28,7 +28,7 @@ def fault_of(function: str, *, folder: Path | None) -> str | None:
     spec = spec_of(module, folder)
     if spec is None:
         near = nearest(module, _modules_in(folder)) if folder else None
-        return f"module {module!r} is not {f'in {folder} nor ' if folder else ''}installed{f'; did you mean {near!r}?' if near else ''}"
+        return f"module {module!r} is not {f'in {folder} nor ' if folder else ''}installed{hint(near)}"
     if spec.origin is None:
         return f"module {module!r} is a folder without __init__.py, so it has no functions"
     file = Path(spec.origin)
@@ -43,7 +43,7 @@ def fault_of(function: str, *, folder: Path | None) -> str | None:
         return f"module {module!r} cannot be imported: {title}: {error}"
     if name in names or _ANYTHING in names:
         return None
-    return f"function {name!r} is not in {title}{did_you_mean(name, names) if nearest(name, names) else ''}"
+    return f"function {name!r} is not in {title}{hint(nearest(name, names))}"
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,11 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar, cast, overload
 
-from cantata.config.faults import did_you_mean
 from cantata.config.user_code.decorators import check_settings
 from cantata.errors import ConfigError
 from cantata.models.definitions import Tool
 from cantata.models.values import JsonValue
+from cantata.suggestions import did_you_mean
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from cantata.dashboard.http.origins import is_loopback
 from cantata.errors import ConfigError
 from cantata.settings import PLACEHOLDERS
 from cantata.settings import settings as environment
+from cantata.suggestions import nearest
 
 TESTED = "2.2"
 DEFAULTS: Mapping[str, object] = {"address": "127.0.0.1", "logging": "none"}
@@ -94,8 +94,8 @@ def _check_names(arguments: Sequence[str]) -> None:
     for each in arguments:
         name = each.lstrip("-").partition("=")[0].replace("-", "_")
         if not each.startswith("--") or name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            meant = f"; did you mean --{near[0]}=...?" if near else "; its options are written --name=value"
+            near = nearest(name, known)
+            meant = f"; did you mean --{near}=...?" if near else "; its options are written --name=value"
             raise ConfigError(f"Flower has no option {each!r}{meant}", source="flower")
 
 

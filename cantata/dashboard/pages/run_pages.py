@@ -26,6 +26,7 @@ from cantata.state.runs.listing import RunFilter, RunList
 from cantata.state.runs.log_store import Logs
 from cantata.state.runs.outputs import beginnings
 from cantata.state.runs.run_snapshot import Moments, Snapshot
+from cantata.suggestions import hint
 
 MAX_STEPS = 2000
 """Steps of a graph: if there are more, those that started last."""
@@ -74,8 +75,7 @@ class RunPages:
         snapshot = run_snapshot.snapshot(self._ledger, run_id, tenant)
         record = self._ledger.reader.records(run_id, [step_id]).get(step_id) if step_id in snapshot.cells else None
         if record is None:
-            near = self._client.run(run_id).nearest_step(step_id)
-            raise UnknownRunError(f"run {run_id!r} has no step {step_id!r}" + (f"; did you mean {near!r}?" if near else ""))
+            raise UnknownRunError(f"run {run_id!r} has no step {step_id!r}{hint(self._client.run(run_id).nearest_step(step_id))}")
         events = run_snapshot.step_events(self._ledger, run_id, step_id, snapshot.offset)
         parts = run_snapshot.parts(self._ledger, run_id, [step_id])
         run_graph = RunGraph(snapshot, fold(snapshot, ()), parts, {step_id: run_snapshot.moments_in(events)}, {step_id})

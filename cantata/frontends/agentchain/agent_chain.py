@@ -13,7 +13,6 @@ from types import MappingProxyType
 from typing import Any
 
 from cantata.chat import run_async
-from cantata.config.faults import did_you_mean
 from cantata.frontends.agentchain.chat_adapter import ChainChatBackend
 from cantata.frontends.agentchain.log_writer import LogWriter
 from cantata.frontends.agentchain.members import check_agent, check_agents, check_description, check_known, read_histories
@@ -29,6 +28,7 @@ from cantata.models.instructions import Instruction, PromptStep
 from cantata.models.values import JsonValue
 from cantata.models.wire import HistoryEntry, RunResult, TurnRequest
 from cantata.state.sessions.conversations import fault_of
+from cantata.suggestions import did_you_mean
 
 TEAM = "team"
 """The name of the team in a chain's definitions."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from cantata.config.faults import did_you_mean
 from cantata.frontends.promptchain import PromptChain
 from cantata.frontends.promptchain.argument_values import check_keys, validated
 from cantata.models.definitions import History
+from cantata.suggestions import did_you_mean
 
 
 def check_agents(agents: Mapping[str, PromptChain], descriptions: Mapping[str, str] | None) -> None:

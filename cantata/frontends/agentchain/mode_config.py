@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
-from cantata.config.faults import did_you_mean, nearest
 from cantata.config.user_code.function_names import name_of
 from cantata.frontends.promptchain.argument_values import check_keys, validated
 from cantata.frontends.promptchain.instruction_lists import models_for, text_of
 from cantata.models.definitions import Router, Strategy, Synthesizer, TeamRule
+from cantata.suggestions import did_you_mean, nearest
 
 MODES = ("router", "pipeline", "round_robin", "broadcast")
 STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import Any, get_args
 
-from cantata.config.faults import did_you_mean
 from cantata.frontends.chainbuilder.plan import BuilderBase, ChainParts, Technique
 from cantata.frontends.promptchain import PromptChain
 from cantata.frontends.promptchain.instruction_lists import models_for
 from cantata.frontends.promptchain.prompt_chain import CHAIN
 from cantata.models.definitions import Agent, Definitions
 from cantata.models.instructions import FunctionStep, Instruction, NestedStep
+from cantata.suggestions import did_you_mean
 
 PLACEHOLDERS = ("{instruction}", "{input}")
 

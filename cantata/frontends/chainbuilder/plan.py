@@ -8,13 +8,13 @@ from typing import Literal, get_args
 
 from pydantic import Field
 
-from cantata.config.faults import did_you_mean
 from cantata.models.definitions import Agent, Model, Tool
 from cantata.models.instructions import Instruction
 from cantata.models.values import Value
 from cantata.planning import templates
 from cantata.planning.graphs import postorder, reach
 from cantata.planning.turns.agent_steps import template
+from cantata.suggestions import did_you_mean
 
 Mode = Literal["serial", "parallel", "independent"]
 Technique = Literal["normal", "head-tail"]

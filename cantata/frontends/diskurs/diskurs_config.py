@@ -11,11 +11,11 @@ from pydantic import BaseModel, ValidationError
 from pydantic.alias_generators import to_camel
 
 from cantata.config.documents import Document
-from cantata.config.faults import did_you_mean
 from cantata.config.source_map import KeyPath, value_at
 from cantata.errors import Fault
 from cantata.frontends.diskurs.files import FileFault, FolderFiles
 from cantata.frontends.diskurs.schema import Section
+from cantata.suggestions import did_you_mean
 
 EntryModel = TypeVar("EntryModel", bound=BaseModel)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from cantata.config.faults import did_you_mean
 from cantata.config.user_code.function_source import fault_of
 from cantata.frontends.diskurs.conversation_config import CodeReference
+from cantata.suggestions import did_you_mean
 
 SPELLINGS = {"system": ("system_template.jinja2", "system_prompt.jinja2"), "user": ("user_template.jinja2", "user_prompt.jinja2")}
 """Both names of each template."""

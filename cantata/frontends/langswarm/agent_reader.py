@@ -8,13 +8,14 @@ from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from cantata.config.faults import did_you_mean, shown
+from cantata.config.faults import shown
 from cantata.config.texts import file_of, lies_in
 from cantata.frontends.langswarm.config_part import ConfigPart
 from cantata.frontends.langswarm.symbol_table import SymbolTable
 from cantata.frontends.langswarm.vocabulary import AGENT, BEHAVIORS, PROVIDERS, TOOL
 from cantata.models.definitions import Agent, History, McpServer, Tool
 from cantata.models.values import JsonValue
+from cantata.suggestions import did_you_mean
 
 _ENV = re.compile(r"env:(\w+)")
 _STORED_SECRET = "would be stored with each run; let the function read its worker's environment, or use 'env' or 'headers' of an MCP server"

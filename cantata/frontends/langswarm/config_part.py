@@ -7,10 +7,11 @@ from dataclasses import dataclass, field, replace
 from math import isfinite
 
 from cantata.config.documents import Document
-from cantata.config.faults import did_you_mean, shown
+from cantata.config.faults import shown
 from cantata.config.source_map import KeyPath, value_at
 from cantata.errors import Fault
 from cantata.models.values import JsonValue
+from cantata.suggestions import did_you_mean
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cantata.config.faults import did_you_mean
 from cantata.config.user_code.function_source import definition_of, fault_of
 from cantata.config.user_code.script_digest import digest_of, name_of
 from cantata.frontends.langswarm.config_part import ConfigPart
 from cantata.frontends.langswarm.workflows.inputs import WorkflowInputs
 from cantata.models.definitions import Agent, ScriptReference, Tool
 from cantata.models.values import JsonValue
+from cantata.suggestions import did_you_mean
 
 RUNTIME = "cantata.frontends.langswarm.worker_functions"
 VALUE = "langswarm.value"

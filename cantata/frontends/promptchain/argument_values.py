@@ -7,8 +7,8 @@ from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from cantata.config.faults import did_you_mean
 from cantata.config.source_map import path_text
+from cantata.suggestions import did_you_mean
 
 Model = TypeVar("Model", bound=BaseModel)
 

@@ -6,12 +6,12 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from cantata.config.faults import did_you_mean
 from cantata.config.user_code.function_names import name_of
 from cantata.config.user_code.tool_decorator import settings_of
 from cantata.errors import ConfigError
 from cantata.frontends.promptchain.argument_values import check_keys, validated
 from cantata.models.definitions import McpServer, Tool, mcp_tool
+from cantata.suggestions import did_you_mean
 
 Function = Callable[..., Any]
 

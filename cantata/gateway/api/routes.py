@@ -21,6 +21,7 @@ from cantata.gateway.tenant_service import TenantService, kind_of
 from cantata.models.wire import RUN_OVER, ChainRequest, ChainResponse, RunStatus, TurnRequest
 from cantata.runs.results import REFUSALS
 from cantata.state.sessions.conversations import fault_of
+from cantata.suggestions import hint
 
 MAX_WAIT_S = 600.0
 MAX_LISTED = 1000
@@ -180,7 +181,7 @@ async def signal_run(request: Request, run_id: PathName, step: PathName, service
     body = await bodies.read_body(request, bodies.SignalBody)
     outcome = await service.signal(caller, run_id, step, body.value)
     near = await service.call((await service.run(caller.tenant, run_id)).nearest_step, step) if outcome == "unknown" else None
-    found = signal_rejection(outcome, run_id, step, hint=f"; did you mean {near!r}?" if near and near != step else "")
+    found = signal_rejection(outcome, run_id, step, hint=hint(near) if near != step else "")
     if found is not None:
         raise RequestRejected(found.status, found.message, code=found.code, retry_after_s=found.retry_after_s)
     return bodies.Signalled(run_id=run_id, step=step, signal=outcome)

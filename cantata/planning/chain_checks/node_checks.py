@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Collection, Iterator, Mapping
 
 from cantata.models.definitions import Definitions
@@ -10,6 +9,7 @@ from cantata.models.wire import ChainNode, fault_of_kind
 from cantata.planning.chains.links import expressions
 from cantata.planning.chains.specs import SECTIONS, section_of, tools_in
 from cantata.planning.chains.step_ids import MAX_NODE_ID, RESERVED
+from cantata.suggestions import hint, nearest
 
 _CALL = frozenset({"name", "input", "input_map", "next_node", "on_error", "deps", "retry", "timeout"})
 _FIELDS: Mapping[str, frozenset[str]] = {
@@ -44,13 +44,12 @@ class Nearest:
     def of(self, word: str) -> str | None:
         """Return the known word most similar to this one, if one is similar enough and the limit of guesses is not reached."""
         if word not in self._guesses and len(self._guesses) < _MAX_GUESSES and len(word) <= MAX_NODE_ID:
-            self._guesses[word] = next(iter(difflib.get_close_matches(word, self._known, n=1)), None)
+            self._guesses[word] = nearest(word, self._known)
         return self._guesses.get(word)
 
     def hint(self, word: str) -> str:
         """Return the suggestion as the end of a message."""
-        guess = self.of(word)
-        return f"; did you mean {guess!r}?" if guess else ""
+        return hint(self.of(word))
 
 
 def faults_of(node: ChainNode, definitions: Definitions, unreadable: Mapping[str, str]) -> Faults:

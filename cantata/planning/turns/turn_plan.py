@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping
 
 from cantata.errors import ConfigError, Fault
@@ -13,6 +12,7 @@ from cantata.models.wire import TurnRequest
 from cantata.planning.chain_checks.declared_inputs import TURN_INPUTS, turn_faults
 from cantata.planning.turns import routing
 from cantata.planning.turns.member_steps import MemberSteps, chain_edges, member, numbered
+from cantata.suggestions import hint, nearest
 
 SYNTHESIZER_MARGIN_S = 30.0
 
@@ -154,6 +154,5 @@ def target_of(turn: TurnRequest, definitions: Definitions) -> tuple[str, str] | 
 
 
 def _unknown(kind: str, name: str, known: Mapping[str, object]) -> str:
-    near = difflib.get_close_matches(name, known, n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(map(repr, known)) or 'none'}"
-    return f"no {kind} is called {name!r}{hint}"
+    remedy = hint(nearest(name, known)) or f"; known: {', '.join(map(repr, known)) or 'none'}"
+    return f"no {kind} is called {name!r}{remedy}"

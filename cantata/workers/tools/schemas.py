@@ -19,12 +19,13 @@ from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaWarningKind
 from pydantic_core import ErrorDetails, PydanticSerializationError, to_jsonable_python
 
-from cantata.config.faults import did_you_mean, shown
+from cantata.config.faults import shown
 from cantata.config.source_map import path_text
 from cantata.config.user_code.tool_decorator import settings_of
 from cantata.errors import StepError
 from cantata.models.definitions import Tool
 from cantata.models.values import JsonValue, ToolSchema
+from cantata.suggestions import did_you_mean
 
 Function = Callable[..., Any]
 

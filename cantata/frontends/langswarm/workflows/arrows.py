@@ -11,9 +11,9 @@ from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from cantata.config.faults import did_you_mean
 from cantata.frontends.langswarm.config_part import ConfigPart
 from cantata.models.values import JsonValue
+from cantata.suggestions import did_you_mean
 
 _NAME = re.compile(r"[\w.-]+")
 

@@ -6,10 +6,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import cast
 
-from cantata.config.faults import did_you_mean, shown
+from cantata.config.faults import shown
 from cantata.frontends.langswarm.config_part import ConfigPart
 from cantata.frontends.langswarm.workflows.reference_expressions import USER_INPUT
 from cantata.models.values import JsonValue
+from cantata.suggestions import did_you_mean
 
 Schema = dict[str, JsonValue]
 

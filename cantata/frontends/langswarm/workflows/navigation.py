@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 
-from cantata.config.faults import did_you_mean
 from cantata.frontends.langswarm.config_part import ConfigPart
 from cantata.frontends.langswarm.workflows.conditions import contains, equals, is_empty, negated
 from cantata.frontends.langswarm.workflows.output_routes import ChoiceRoute, Route, ToStep
@@ -14,6 +13,7 @@ from cantata.frontends.langswarm.workflows.reference_expressions import Scope, U
 from cantata.frontends.langswarm.workflows.steps import WorkflowStep
 from cantata.models.definitions import Agent, OutputSchema
 from cantata.models.values import JsonValue
+from cantata.suggestions import did_you_mean
 
 _MODES = ("manual", "conditional", "hybrid")
 _KEYS = ("mode", "available_steps", "steps", "rules", "fallback_step", "prompt_template", "max_attempts", "timeout_seconds")

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 
-from cantata.config.faults import did_you_mean
 from cantata.frontends.langswarm.config_part import ConfigPart
 from cantata.frontends.langswarm.workflows.output_routes import ChoiceRoute, Route, ToStep
 from cantata.frontends.langswarm.workflows.steps import WorkflowStep
+from cantata.suggestions import did_you_mean
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 
-from cantata.config.faults import did_you_mean
 from cantata.frontends.langswarm.config_part import ConfigPart
 from cantata.frontends.langswarm.workflows.conditions import any_of, condition, equals, is_empty, negated
 from cantata.frontends.langswarm.workflows.reference_expressions import Scope, UnreadableError, literal, render
+from cantata.suggestions import did_you_mean
 
 USER = "user"
 

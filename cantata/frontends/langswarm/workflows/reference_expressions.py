@@ -11,8 +11,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from cantata.config.faults import did_you_mean
 from cantata.models.values import JsonValue
+from cantata.suggestions import did_you_mean
 
 USER_INPUT = ("user_input", "user_query", "input")
 """The names of the user's input."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import cast
 
-from cantata.config.faults import did_you_mean, shown
+from cantata.config.faults import shown
 from cantata.frontends.langswarm.agent_reader import read_tool_list
 from cantata.frontends.langswarm.config_part import ConfigPart
 from cantata.frontends.langswarm.symbol_table import SymbolTable, defined_in
@@ -27,6 +27,7 @@ from cantata.frontends.langswarm.workflows.reference_expressions import (
 from cantata.frontends.langswarm.workflows.steps import WorkflowStep
 from cantata.models.definitions import OutputSchema
 from cantata.models.values import JsonValue
+from cantata.suggestions import did_you_mean
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from cantata.config.faults import did_you_mean
 from cantata.frontends.langswarm.config_part import ConfigPart
 from cantata.frontends.langswarm.vocabulary import ALIASES, ALL_STEP_KEYS, KINDS, STEP, TYPES
+from cantata.suggestions import did_you_mean
 
 _FORBIDDEN = "/#@|=,*"  # delimiters in the ids of a run's steps
 _TAKEN = {"input", "output", "item", "index", "_item"}  # names with another meaning in expressions of chains

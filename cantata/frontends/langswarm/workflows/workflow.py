@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from cantata.config.faults import did_you_mean
 from cantata.frontends.langswarm.config_part import ConfigPart
 from cantata.frontends.langswarm.symbol_table import SymbolTable
 from cantata.frontends.langswarm.vocabulary import MODES, WORKFLOW
@@ -19,6 +18,7 @@ from cantata.frontends.langswarm.workflows.step_calls import CallBuilder, read_c
 from cantata.frontends.langswarm.workflows.steps import FAULTY, WorkflowStep, agents_of, read_steps
 from cantata.models.definitions import Chain
 from cantata.models.values import JsonValue
+from cantata.suggestions import did_you_mean
 
 _ON_ERROR: Mapping[str, str] = {
     **dict.fromkeys(("abort", "fail", "stop"), "abort"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from email.utils import parsedate_to_datetime
 
 from cantata.errors import ModelError
 from cantata.observability.logs.secrets import redact
+from cantata.suggestions import nearest
 
 TEXT_LIMIT = 400  # characters of a provider's message
 
@@ -135,6 +135,6 @@ def _provider_text(failure: Failure, provider: ProviderInfo) -> str:
 
 def _no_provider(model: str, providers: Sequence[str]) -> str:
     provider, _, name = model.partition("/")
-    near = difflib.get_close_matches(provider, providers, n=1) if name else []
-    hint = f"did you mean {f'{near[0]}/{name}'!r}?" if near else "write it as provider/name, such as 'openai/gpt-4o-mini'"
+    near = nearest(provider, providers) if name else None
+    hint = f"did you mean {f'{near}/{name}'!r}?" if near else "write it as provider/name, such as 'openai/gpt-4o-mini'"
     return f"model {model!r} names no provider that LiteLLM knows; {hint}"

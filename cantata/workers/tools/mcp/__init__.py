@@ -11,11 +11,11 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from cantata import fault_points
-from cantata.config.faults import did_you_mean
 from cantata.errors import StepError
 from cantata.models.definitions import McpServer, Tool
 from cantata.models.graph import Outcome
 from cantata.models.values import JsonValue, ToolSchema, Usage
+from cantata.suggestions import did_you_mean
 from cantata.workers.code.config_folder import local_folder
 from cantata.workers.runtime.step_context import StepContext
 from cantata.workers.tools.mcp.session_errors import ConnectionLost
