@@ -92,6 +92,7 @@ def test_a_clock_five_minutes_off_is_told_and_corrupts_nothing(world: Stage, tmp
     assert ["clock_off" in log for log in logs] == [True, True]
 
 
+@pytest.mark.thorough("that older workers are named is held by fleet/test_bad_days.py")
 @pytest.mark.slow("its worker starts from nothing")
 def test_a_worker_of_an_older_version_hands_back_what_it_does_not_know(world: Stage) -> None:
     with world.extra_worker("old", program=("-m", "tests.faults.old_worker")):

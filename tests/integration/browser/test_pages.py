@@ -106,6 +106,7 @@ def test_cancelling_asks_first(deployment: Stage, url: str, page: Page) -> None:
     assert run.status() == "cancelled"
 
 
+@pytest.mark.thorough("what the page is sent of a map is held by gateway/test_pages.py")
 def test_a_map_is_a_counted_node_that_opens(deployment: Stage, url: str, page: Page) -> None:
     run = deployment.chain(
         {"node_id": "each", "kind": "map", "items_path": "input.items", "map_node": "one"},
@@ -129,6 +130,7 @@ def test_a_map_is_a_counted_node_that_opens(deployment: Stage, url: str, page: P
     expect(page.locator(".chip")).to_have_count(0)
 
 
+@pytest.mark.thorough("what the page is sent of a map is held by gateway/test_pages.py")
 def test_the_time_line_tells_the_items_of_a_map_that_is_folded_in_the_graph(deployment: Stage, url: str, page: Page) -> None:
     run = deployment.chain(
         {"node_id": "each", "kind": "map", "items_path": "input.items", "map_node": "one"},
@@ -145,6 +147,7 @@ def test_the_time_line_tells_the_items_of_a_map_that_is_folded_in_the_graph(depl
     expect(page.locator(".chip")).to_have_count(0)
 
 
+@pytest.mark.thorough("what the page is sent of a step is held by gateway/test_pages.py")
 def test_a_step_shows_its_messages_and_tool_calls(deployment: Stage, url: str, page: Page) -> None:
     call = {"name": "search", "arguments": {"query": "E42"}}
     deployment.models.script([{"after_tools": 0, "tool_calls": [call]}, {"after_tools": 1, "reply": "E42 says that the disk is full."}])
@@ -167,6 +170,7 @@ def test_a_step_shows_its_messages_and_tool_calls(deployment: Stage, url: str, p
     expect(panel.locator(".step-facts")).to_contain_text(re.compile(r"Tokens\d+ \(\d+ in, \d+ out\)"))
 
 
+@pytest.mark.thorough("void tokens are held by gateway/test_chat.py")
 def test_replies_are_streamed_and_struck_through_when_their_attempt_is_discarded(deployment: Stage, url: str, page: Page) -> None:
     gone, good = "These words are cut off soon and never count at all", "Those words stay"
     deployment.models.script(
@@ -181,6 +185,7 @@ def test_replies_are_streamed_and_struck_through_when_their_attempt_is_discarded
     expect(page.locator(".run-state")).to_have_text("Succeeded")
 
 
+@pytest.mark.thorough("what the page is sent of attempts is held by gateway/test_pages.py")
 def test_a_failure_tells_its_attempts_and_is_retried(deployment: Stage, url: str, page: Page) -> None:
     gate = deployment.gate()
     run = deployment.chain(
@@ -311,6 +316,7 @@ def test_a_phone_has_room_for_all(deployment: Stage, url: str) -> None:
         assert page.evaluate("getComputedStyle(document.documentElement).colorScheme") == "light"
 
 
+@pytest.mark.thorough("the plain tests press the same controls by mouse")
 def test_everything_is_reached_by_keyboard(deployment: Stage, url: str, page: Page) -> None:
     run = deployment.chain(tool("first", "add", next_node="second"), tool("second", "add"), labels={"mark": "keyboard"})
     run.wait(PATIENCE_S)
@@ -436,6 +442,7 @@ def expect_running(deployment: Stage, run: ChainRun) -> None:
             return
 
 
+@pytest.mark.thorough("three pages are drawn; that no script makes markup of text is held by unit/dashboard/pages/test_scripts.py")
 @pytest.mark.slow("a browser draws it")
 def test_what_others_wrote_is_text_wherever_it_stands(deployment: Stage, url: str, page: Page) -> None:
     words, name = hostile.MARKUP, hostile.OVERRIDE
@@ -476,6 +483,7 @@ def test_what_others_wrote_is_text_wherever_it_stands(deployment: Stage, url: st
     chain.cancel()
 
 
+@pytest.mark.thorough("it shows that the test of what others wrote can fail")
 def test_markup_would_be_noticed(deployment: Stage, url: str) -> None:
     with deployment.page(faults=(*EXPECTED, "Content Security Policy")) as page:
         page.add_init_script(hostile.WATCH)

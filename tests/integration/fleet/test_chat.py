@@ -256,6 +256,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.thorough("the same chat, beside an event loop")
 @pytest.mark.slow("a program of its own starts, and a model takes its time")
 def test_beside_coroutines_it_is_the_same(folder: Path, url: str, models: ScriptedModels) -> None:
     (folder / "beside.py").write_text(BESIDE)
@@ -310,6 +311,7 @@ def test_a_chat_that_was_killed_tells_the_answer_that_came_meanwhile(folder: Pat
         assert f"poet: {COUNT}" in told
 
 
+@pytest.mark.thorough("two stacks start; on a stack that stays it is the test above")
 @pytest.mark.slow("a stack of its own starts and ends")
 def test_a_chat_on_a_stack_of_its_own_goes_on_too(folder: Path, models: ScriptedModels) -> None:
     models.script([{**SLOW, "times": 1, "chunk_delay_s": 3.0}, {**QUICK, "delay_s": 5.0}])  # not before the second chat looks
@@ -343,6 +345,7 @@ def pid_of(client: EmbeddedClient, name: str) -> int:
     return int(until(lambda: next((p.pid for p in client.stack.processes() if p.name == name and p.alive), None), name))
 
 
+@pytest.mark.thorough("held over WebSocket by gateway/test_chat.py")
 @pytest.mark.slow("a worker is killed, and its leases must run out")
 def test_what_a_killed_worker_said_is_taken_back(folder: Path, victim: EmbeddedClient, models: ScriptedModels) -> None:
     models.script([{**SLOW, "times": 1, "chunk_delay_s": 3.0}, QUICK])
@@ -358,6 +361,7 @@ def test_what_a_killed_worker_said_is_taken_back(folder: Path, victim: EmbeddedC
         chat.until(PROMPT)
 
 
+@pytest.mark.thorough("held over WebSocket by gateway/test_chat.py")
 @pytest.mark.slow("a Redis is ended and started again")
 def test_a_turn_goes_on_when_redis_is_started_again(folder: Path, victim: EmbeddedClient, models: ScriptedModels) -> None:
     models.script([{**SLOW, "chunk_delay_s": 0.7}])

@@ -491,6 +491,7 @@ def is_final(arg):
 """
 
 
+@pytest.mark.thorough("a killed worker repeats nothing finished: held by fleet/test_kills.py")
 @pytest.mark.slow("a worker is killed, and its leases must run out")
 def test_workers_killed_in_the_middle_repeat_no_finished_step(
     tmp_path_factory: pytest.TempPathFactory, models: ScriptedModels, tmp_path: Path

@@ -267,6 +267,7 @@ def test_what_is_not_known_is_told(models: ScriptedModels) -> None:
 # --- other processes --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough("a killed client loses no run: held by fleet/test_chat.py")
 @pytest.mark.slow("a worker is killed, and its leases must run out")
 def test_another_process_goes_on_where_one_was_killed(models: ScriptedModels, client: EmbeddedClient) -> None:
     answer(models, Slow={"reply": "slow", "delay_s": 3.0}, After="then")
@@ -298,6 +299,7 @@ def test_outputs_outlive_their_run(models: ScriptedModels, client: EmbeddedClien
     assert ChainBuilder.open("kept").get_chain_output("a") == "kept"
 
 
+@pytest.mark.thorough("that concurrent writes lose nothing is held by state/test_memory.py")
 @pytest.mark.slow("processes of their own start")
 def test_two_processes_that_make_chains_at_once_lose_none(client: EmbeddedClient) -> None:
     made = builder(name="crowded")

@@ -277,6 +277,7 @@ def victim(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyP
         yield client
 
 
+@pytest.mark.thorough("a killed worker repeats nothing finished: held by fleet/test_kills.py")
 @pytest.mark.slow("a worker is killed, and its leases must run out")
 def test_a_chain_answers_though_its_workers_are_killed_in_the_middle(
     victim: EmbeddedClient, models: ScriptedModels, journal: Journal

@@ -82,6 +82,7 @@ def said(client: Client, session: str) -> list[tuple[str, str]]:
 # workers
 
 
+@pytest.mark.thorough("a killed worker repeats nothing finished: held by fleet/test_kills.py")
 @pytest.mark.slow("a worker is killed, and its leases must run out")
 @pytest.mark.parametrize(
     ("where", "asked"),
@@ -101,6 +102,7 @@ def test_a_router_whose_worker_is_killed_is_asked_again_only_if_its_reply_is_los
     assert (len(victim.routed()), len(victim.asked())) == (asked, 1)
 
 
+@pytest.mark.thorough("a killed worker repeats nothing finished: held by fleet/test_kills.py")
 @pytest.mark.slow("a worker is killed, and its leases must run out")
 def test_a_chosen_agent_whose_worker_is_killed_is_asked_again_and_its_router_is_not(victim: Victim) -> None:
     victim.script(chosen("poet"), {"match": "^poet", "delay_s": 30, "times": 1}, {"match": "^poet", "reply": "verse"})
@@ -113,6 +115,7 @@ def test_a_chosen_agent_whose_worker_is_killed_is_asked_again_and_its_router_is_
     assert (len(victim.routed()), len(victim.asked())) == (1, 2)
 
 
+@pytest.mark.thorough("a killed worker repeats nothing finished: held by fleet/test_kills.py")
 @pytest.mark.slow("a worker is killed, and its leases must run out")
 @pytest.mark.parametrize("where", ["rotation-replied:1:kill", "committed:2:kill"], ids=["before it is recorded", "when it is recorded"])
 def test_no_agent_loses_its_turn_when_the_worker_that_gives_it_is_killed(victim: Victim, where: str) -> None:
@@ -126,6 +129,7 @@ def test_no_agent_loses_its_turn_when_the_worker_that_gives_it_is_killed(victim:
     assert len(victim.asked()) == 4
 
 
+@pytest.mark.thorough("a killed worker repeats nothing finished: held by fleet/test_kills.py")
 @pytest.mark.slow("a worker is killed, and its leases must run out")
 @pytest.mark.parametrize("where", ["run-closed:1:kill", "successors-sent:1:kill"])
 def test_a_turn_that_waits_runs_though_the_worker_that_ended_the_one_before_was_killed(victim: Victim, where: str) -> None:
@@ -143,6 +147,7 @@ def test_a_turn_that_waits_runs_though_the_worker_that_ended_the_one_before_was_
 # Redis
 
 
+@pytest.mark.thorough("a restarted Redis is held by gateway/test_chat.py")
 @pytest.mark.slow("a Redis is ended and started again")
 def test_a_chat_goes_on_when_redis_is_killed_in_the_middle_of_it(tmp_path: Path, models: ScriptedModels) -> None:
     session, texts = session_of(), [f"text {n}" for n in range(5)]

@@ -317,6 +317,7 @@ def kill_agent(stage: Stage, run: TurnRun, journal: Journal) -> None:
     os.kill(int(step.worker.rpartition("#")[2]), signal.SIGKILL)
 
 
+@pytest.mark.thorough("a killed worker repeats nothing finished: held by fleet/test_kills.py")
 @pytest.mark.slow("a worker is killed, and its leases must run out")
 @pytest.mark.parametrize("kill", [kill_tool, kill_agent])
 def test_a_worker_killed_in_the_middle_delays_a_workflow_and_repeats_nothing_finished(

@@ -52,6 +52,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     end(home)
 
 
+@pytest.mark.thorough("a model is loaded again and again")
 def test_many_who_need_the_server_at_once_start_one(home: Path) -> None:
     code = (
         "import sys, pathlib; from cantata.workers.models.local import model_server\n"
@@ -161,6 +162,7 @@ def test_what_it_cannot_do_is_told(home: Path, model: str, options: dict[str, An
     assert (caught.value.code, caught.value.retryable) == (code, False)
 
 
+@pytest.mark.thorough("a model is loaded again")
 def test_a_killed_server_is_started_again(home: Path) -> None:
     killed = end(home)
 
@@ -186,6 +188,7 @@ def test_it_ends_with_its_stack_and_when_idle(tmp_path: Path, monkeypatch: pytes
     assert not (tmp_path / "stack" / "local-llm.json").exists()
 
 
+@pytest.mark.thorough("a model is loaded; its end without requests is the test above")
 def test_it_ends_with_its_stack_though_requests_are_under_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE) as stack:
         monkeypatch.setenv("CANTATA_STACK_PID", str(stack.pid))
