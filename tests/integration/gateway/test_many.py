@@ -43,7 +43,7 @@ async def talk(chat: Chat, session: str) -> None:
 
 
 @pytest.mark.slow("it is about many at once")
-@pytest.mark.parametrize("sessions", [30, pytest.param(500, marks=pytest.mark.thorough("a thousand turns"))])
+@pytest.mark.parametrize("sessions", [100, pytest.param(500, marks=pytest.mark.thorough("a thousand turns"))])
 def test_many_sessions_at_once_get_each_their_own_answers(gateway: Gateway, sessions: int) -> None:
     async def main() -> tuple[float, float, float]:
         before = gateway.memory_mb()
