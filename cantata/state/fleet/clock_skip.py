@@ -1,4 +1,4 @@
-"""Skipping of time in a test stack: `lua/skip.lua` moves timers and expiries forward, and the sweepers sweep at once.
+"""Skipping of time in a test stack: `skip.lua` moves timers and expiries forward, and the sweepers sweep at once.
 
 The clock itself is not moved: all processes share it, and live ones keep their leases by it.
 
@@ -33,7 +33,7 @@ def bring_nearer(redis: Redis, seconds: float) -> int:
     """
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0.001 <= seconds <= MAX_S:
         raise ConfigError(f"the seconds to be skipped are a number from 0.001 to {MAX_S:.0f}, not {seconds!r}")
-    return cast(int, redis.eval(TEXTS["skip"], 1, namespace_of(redis), str(round(seconds * 1000))))
+    return cast(int, redis.eval(TEXTS["fleet/skip"], 1, namespace_of(redis), str(round(seconds * 1000))))
 
 
 def skip(redis: Redis, seconds: float, *, patience_s: float = PATIENCE_S) -> None:

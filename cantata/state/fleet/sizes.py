@@ -14,12 +14,10 @@ from collections.abc import Sequence
 from redis import Redis
 
 from cantata.state.redis.keys import SHARDS, shard_key
-from cantata.state.redis.lua_scripts import Scripts
+from cantata.state.redis.lua_scripts import SCRIPTS
 
 EVERY_S = 15.0  # the usual scrape interval of Prometheus; in between the last estimate is returned
 ROUNDS = 8  # measurements in the mean: sizes differ by far
-
-_scripts = Scripts("reading")
 
 
 class Sizes:
@@ -40,7 +38,7 @@ class Sizes:
 
     def _measure(self, redis: Redis) -> float | None:
         calls = [(shard_key(redis, shard), (str(random.getrandbits(31)),)) for shard in range(SHARDS)]
-        replies: list[list[int]] = _scripts.call_each(redis, "sizes", calls)
+        replies: list[list[int]] = SCRIPTS.call_each(redis, "fleet/sizes", calls)
         if not all(replies):
             return None
         return self._runs.bytes([reply[:2] for reply in replies]) + self._sessions.bytes([reply[2:] for reply in replies])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from secrets import token_hex
 from typing import cast
 
 from cantata.errors import CantataError, ConfigError, UnknownRunError
@@ -13,6 +14,7 @@ from cantata.models.values import JsonValue
 from cantata.models.wire import RUN_OVER
 from cantata.state.forks.staging import LOST, Stage
 from cantata.state.ledger.encoding import ready_of, states_in, to_json
+from cantata.state.ledger.intervals import RESEND_MS
 from cantata.state.ledger.ledger import Ledger
 from cantata.state.ledger.records import Ready
 from cantata.state.redis.keys import run_key
@@ -68,10 +70,11 @@ def make(ledger: Ledger, run_id: str, fork: Fork, *, request: JsonValue, given: 
     if ledger.with_retries(lambda: ledger.redis.exists(key)):
         return ()
     stage = Stage(ledger, run_id, fork)
-    plan = stage.lay_out(to_json(given))
-    word, priority, sends = ledger.runs.fork(
-        run_id, fork.source, stage.place, request=to_json(request), labels=to_json(dict(labels)), plan=plan
-    )
+    call: dict[str, JsonValue] = {
+        **stage.lay_out(to_json(given)), "source": fork.source, "place": stage.place, "accepted_by": token_hex(4),
+        "request": to_json(request), "labels": to_json(dict(labels)), "resend_ms": RESEND_MS,
+    }  # fmt: skip
+    word, priority, sends = ledger.caller.call("forks/fork", run_id, to_json(call))
     if word != "new":
         stage.clear()
     if word == "known":
@@ -79,8 +82,8 @@ def make(ledger: Ledger, run_id: str, fork: Fork, *, request: JsonValue, given: 
     if word != "new":
         kind = UnknownRunError if word == "gone" else CantataError
         raise kind(REFUSED[word].format(source=fork.source))
-    ready = (*sends, *_specs(ledger, key, stage.sent))
-    return tuple(Ready(each.step_id, each.spec, priority) for each in ready)
+    ready = (*ready_of(sends), *_specs(ledger, key, stage.sent))
+    return tuple(Ready(each.step_id, each.spec, int(priority)) for each in ready)
 
 
 def _specs(ledger: Ledger, key: str, step_ids: Sequence[str]) -> Iterator[Ready]:

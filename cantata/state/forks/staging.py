@@ -1,6 +1,6 @@
 """Staging of forks: the parts that a fork takes over are copied in pieces, so that no call occupies Redis for long.
 
-The stage is not yet a run and expires after ten minutes. One call (`lua/fork.lua`) makes it a run; its time depends on the first steps.
+The stage is not yet a run and expires after ten minutes. One call (`fork.lua`) makes it a run; its time depends on the first steps.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ class Stage:
         """Steps that may be sent as soon as the run is created."""
         self._ready = [restarted.step_id for restarted in free if not _is_plain(restarted)]
 
-    def lay_out(self, given: str) -> str:
-        """Stage all parts, with the first step's output `given` (JSON text); return the plan for `lua/fork.lua`. Raises CantataError."""
+    def lay_out(self, given: str) -> dict[str, JsonValue]:
+        """Stage all parts, with the first step's output `given` (JSON text); return them as `fork.lua` takes them. Raises CantataError."""
         fork = self._fork
         self._call("begin", *HASHES)
         for part, count in COPIED.items():
@@ -69,12 +69,11 @@ class Stage:
         self._walk("blobs", ":blobs", BLOBS_PIECE)
         self._walk("ends", ":log", PIECE)
         backlogs = list(self._push_backlogs())
-        plan: dict[str, JsonValue] = {
+        return {
             "parts": [*HASHES, ":log", *backlogs], "failures": self._walk("unlogged", ":state", PIECE),
             "left": fork.left, "count": fork.count, "terminals": fork.terminals, "sent": [*self.sent], "ready": [*self._ready],
             "deadlines": [[restarted.step_id, restarted.deadline_s] for restarted in fork.restarted if restarted.deadline_s is not None],
         }  # fmt: skip
-        return to_json(plan)
 
     def clear(self) -> None:
         """Delete the stage."""
@@ -129,7 +128,7 @@ class Stage:
                 return failures
 
     def _call(self, *words: str) -> tuple[str, int]:
-        word, *answer = self._ledger.runs.stage(self._run_id, self._fork.source, self.place, *words)
+        word, *answer = self._ledger.caller.call("forks/stage", self._run_id, self._fork.source, self.place, *words)
         if word == "lost":
             raise CantataError(LOST.format(source=self._fork.source))
         return str(answer[0]), int(answer[1])

@@ -52,8 +52,8 @@ def storable(text: str) -> str:
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
-def fragment_text(graph: Graph) -> str:
-    """Return a graph as JSON text for `lua/expand.lua`."""
+def fragment_of(graph: Graph) -> dict[str, JsonValue]:
+    """Return a graph as `expand.lua` takes it."""
     like = graph.items.like if graph.items else None
     rows = [[s.id, step_text(s, given=s.id == like), *([] if s.given is None else [to_json(s.given)])] for s in graph.steps]
     fragment: dict[str, JsonValue] = {
@@ -68,7 +68,7 @@ def fragment_text(graph: Graph) -> str:
     if graph.items is not None:
         items = graph.items
         fragment["items"] = {"like": items.like, "prefix": items.prefix, "window": items.window, "given": [to_json(v) for v in items.given]}
-    return to_json(fragment)
+    return fragment
 
 
 def states_in(status: str | None, states: Mapping[str, str]) -> dict[str, str]:
@@ -81,12 +81,10 @@ def _skip_if_open(packed: str) -> str:
     return packed if word in STEP_OVER else " ".join(["skipped", *counts, "-"])
 
 
-def usage_text(usage: Usage | None) -> str:
-    """Return a usage as `lua/commit.lua` adds it to the run's; empty for None."""
-    if usage is None:
-        return ""
-    cost = "" if usage.cost_usd is None else repr(usage.cost_usd)
-    return f"{usage.input_tokens},{usage.output_tokens},{cost},{usage.model_calls},{usage.tool_calls}"
+def usage_of(usage: Usage) -> dict[str, JsonValue]:
+    """Return a usage as scripts add it to the run's: the cost as text, since Redis adds decimals exactly."""
+    fields = usage.model_dump(exclude_defaults=True)
+    return fields if usage.cost_usd is None else {**fields, "cost_usd": repr(usage.cost_usd)}
 
 
 def ready_of(flat: Sequence[str]) -> tuple[Ready, ...]:
@@ -100,7 +98,7 @@ def ready_of_runs(rows: Sequence[str], *, has_waited: bool = False) -> tuple[tup
 
 
 def swept_of(answer: Sequence[list[str]]) -> Swept:
-    """Return the result of a sweep, from the reply of `lua/sweep.lua`."""
+    """Return the result of a sweep, from the reply of `sweep.lua`."""
     recovered, sends, overdue, lost, fired, fault, ended, waiting, left = answer
     rows = (overdue[i : i + 6] for i in range(0, len(overdue), 6))
     return Swept(
@@ -126,7 +124,7 @@ def _text_of(texts: Mapping[str, str], step_id: str) -> str:
 def step_record(
     step_id: str, packed: str, specs: Mapping[str, str], outs: Mapping[str, str], infos: Mapping[str, str], blobs: Mapping[str, str]
 ) -> StepRecord:
-    """Return the record of a step, from its fields in the run's hashes; `lua/lib.lua` describes the packing."""
+    """Return the record of a step, from its fields in the run's hashes; `lib.lua` describes the packing."""
     word, attempt, _pending, _taken, failures, crashes, _quorum, owner = packed.split(" ", 7)
     out = outs.get(step_id, "null")
     output = json.loads(blobs[out[1:]] if out.startswith("@") else out)

@@ -5,4 +5,4 @@ RENEW_S = 1.0  # five chances to renew before a lease runs out
 SWEEP_S = 0.5  # how soon after its lease a step is sent again
 RESEND_S = 4.0  # how long a step may be sent and not begun before a sweep checks its message
 RETENTION_S = 86_400.0  # how long a finished run can be read
-RESEND_MS = str(int(RESEND_S * 1000))
+RESEND_MS = int(RESEND_S * 1000)

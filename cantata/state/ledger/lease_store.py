@@ -35,7 +35,7 @@ class LeaseStore:
         for shards in self._caller.nodes().values():
             calls = [(shard, (self._lease_ms, *by_shard[shard])) for shard in shards if shard in by_shard]
             try:  # without retries: the leases of the other nodes run out meanwhile
-                lost.update(lease for leases in self._caller.call_all_once("renew", calls) for lease in leases)
+                lost.update(lease for leases in self._caller.call_all_once("ledger/renew", calls) for lease in leases)
             except RedisError as error:
                 if not is_transient(error):
                     raise
@@ -46,7 +46,7 @@ class LeaseStore:
 
     def names(self, shards: Iterable[int] = range(SHARDS)) -> list[str]:
         """Return the names of all leases in some shards, `run|attempt|owner|step`."""
-        return [lease for _, leases in self._caller.read_shards("leases", list(shards)) for lease in leases]
+        return [lease for _, leases in self._caller.read_shards("ledger/leases", list(shards)) for lease in leases]
 
     def expire(self, leases: Iterable[str]) -> None:
         """Expire leases now, because their owner is known to be dead."""
@@ -63,13 +63,13 @@ class LeaseStore:
 
     def sweep(self, shard: int, *, most: int = SWEEP_ENTRIES) -> Swept:
         """Sweep one shard: expired leases, due timers, steps that nobody began in time, expired runs."""
-        return swept_of(self._caller.call_shard("sweep", shard, RESEND_MS, str(most)))
+        return swept_of(self._caller.call_shard("ledger/sweep", shard, RESEND_MS, str(most)))
 
     def sweep_all(self, shards: Iterable[int] = range(SHARDS)) -> list[Swept]:
         """Sweep some shards, in two round trips; return the result of those in which something was found, or that failed."""
-        due = [part[index - 1] for part, indexes in self._caller.read_shards("due", list(shards)) for index in indexes]
+        due = [part[index - 1] for part, indexes in self._caller.read_shards("ledger/due", list(shards)) for index in indexes]
         calls = [(shard, (RESEND_MS, str(SWEEP_ENTRIES))) for shard in due]
-        return [swept_of(reply) for reply in self._caller.call_all("sweep", calls, on_error=_failed_sweep) if any(reply)]
+        return [swept_of(reply) for reply in self._caller.call_all("ledger/sweep", calls, on_error=_failed_sweep) if any(reply)]
 
 
 def _failed_sweep(error: ResponseError) -> list[Any]:

@@ -36,12 +36,12 @@ class Ledger:
         self.steps = StepStore(caller, lease_s=lease_s)
         self.leases = LeaseStore(caller, lease_s=lease_s)
         self.reader = RunReader(caller)
-        self._caller = caller
+        self.caller = caller
 
     def nodes(self) -> dict[str, list[int]]:
         """Return the shards of each node; of a single Redis all under ""."""
-        return self._caller.nodes()
+        return self.caller.nodes()
 
     def with_retries(self, call: Callable[[], Reply]) -> Reply:
         """Call Redis, repeatedly while it is unavailable, for `patience_s` in all. Raises UnavailableError after that."""
-        return self._caller.with_retries(call)
+        return self.caller.with_retries(call)

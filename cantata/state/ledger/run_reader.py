@@ -138,7 +138,7 @@ class RunReader:
 
     def _answers(self, run_id: str, names: Sequence[str]) -> tuple[dict[str, str], int, list[str]]:
         """Return, of one moment: the fields of a run, the time in ms, and for each name, then for each terminal, name, step and state."""
-        flat, now_ms, found = self._caller.read("answers", run_id, *names)
+        flat, now_ms, found = self._caller.call("ledger/answers", run_id, *names)
         return dict(zip(flat[::2], flat[1::2], strict=True)), int(now_ms), found
 
     def _texts(self, key: str, states: Mapping[str, str], wanted: Sequence[str]) -> tuple[dict[str, str], ...]:

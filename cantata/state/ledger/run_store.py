@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from secrets import token_hex
-from typing import Any, cast
+from typing import cast
 
 from cantata import fault_points
 from cantata.errors import CantataError, UnknownRunError
 from cantata.models.graph import START, Step
 from cantata.models.values import ErrorInfo, JsonValue
 from cantata.models.wire import RunStatus
-from cantata.state.ledger.encoding import ready_of, step_text, to_json
+from cantata.state.ledger.encoding import step_text, to_json
 from cantata.state.ledger.intervals import RESEND_MS, RETENTION_S
-from cantata.state.ledger.records import Accepted, Ready, RunSession
+from cantata.state.ledger.records import Accepted, RunSession
 from cantata.state.ledger.script_caller import ScriptCaller
 from cantata.state.redis.keys import definitions_digest, definitions_key, run_key, shard_of
 
@@ -39,34 +39,20 @@ class RunStore:
             timeout_by: The setting that `timeout_s` comes from, for messages.
         """
         labels = labels or {}
-        digest, call = definitions_digest(definitions), token_hex(4)
-        fields = {
-            "kind": kind, "request": request, "max_attempts": max_attempts, "max_steps": max_steps,
-            "retention_ms": int(retention_s * 1000), "labels": to_json(dict(labels)), "timeout_by": timeout_by,
+        fields: dict[str, JsonValue] = {
+            "kind": kind, "request": request, "definitions": definitions_digest(definitions), "tenant": labels.get("tenant", ""),
+            "labels": to_json(dict(labels)), "timeout_ms": int(timeout_s * 1000), "timeout_by": timeout_by, "max_attempts": max_attempts,
+            "max_steps": max_steps, "retention_ms": int(retention_s * 1000), "accepted_by": token_hex(4),
         }  # fmt: skip
-        queueing: tuple[str | int, ...] = ("", 0, 0)
-        if session is not None:
-            keep_session_ms = int(session.keep_s * 1000)
-            queueing = (session.name, session.max_waiting, keep_session_ms)
-            fields |= {"session": session.name, "session_keep_ms": keep_session_ms, "session_entries": session.max_entries}
-        flat = [str(item) for pair in fields.items() for item in pair]
         start = step_text(Step(id=START, kind="run.start", queue=queue, decides=True, expands=True))
-        for text in ("", definitions):
-            fixed = (run_id, START, start, RESEND_MS, int(timeout_s * 1000), digest, text, labels.get("tenant", ""), call)
-            word, priority = self._caller.call("accept", run_id, *fixed, *queueing, *flat)
-            if word != "undefined":
-                break
+        offer: dict[str, JsonValue] = {"step": START, "spec": start, "resend_ms": RESEND_MS, "fields": fields}
+        if session is not None:
+            offer["max_waiting"] = session.max_waiting
+            fields |= {"session": session.name, "session_keep_ms": int(session.keep_s * 1000), "session_entries": session.max_entries}
+        word, priority = self._caller.call("ledger/accept", run_id, to_json(offer))
+        if word == "undefined":
+            word, priority = self._caller.call("ledger/accept", run_id, to_json({**offer, "definitions_text": definitions}))
         return Accepted(word, int(priority))
-
-    def stage(self, run_id: str, source: str, place: str, *args: str) -> Sequence[Any]:
-        """Stage a piece of a fork; see `state.forks.staging`."""
-        return self._caller.call("stage", run_id, source, place, *args)
-
-    def fork(self, run_id: str, source: str, place: str, *, request: str, labels: str, plan: str) -> tuple[str, int, tuple[Ready, ...]]:
-        """Make the staged fork a run; return 'new' or why not (`lua/fork.lua`), its priority, and the steps to send."""
-        args = (run_id, source, place, token_hex(4), request, labels, RESEND_MS, plan)
-        word, priority, sends = self._caller.call("fork", run_id, *args)
-        return word, int(priority), ready_of(sends)
 
     def definitions(self, run_id: str, digest: str) -> str:
         """Return the definitions that a run started with, as JSON text."""
@@ -101,29 +87,31 @@ class RunStore:
     def cancel(self, run_id: str, *, status: RunStatus = "cancelled", error: ErrorInfo | None = None) -> RunStatus:
         """End a run; workers stop its steps within a renewal. Return its status after that. Raises UnknownRunError."""
         error = error or ErrorInfo(code="cancelled", message="the run was cancelled")
-        answer = self._caller.call("cancel", run_id, run_id, status, to_json({"error": error.model_dump()}))
+        answer = self._caller.call("ledger/cancel", run_id, status, to_json({"error": error.model_dump()}))
         if answer is None:
             raise UnknownRunError.of(run_id)
         return cast(RunStatus, answer)
 
     def append_event(self, run_id: str, kind: str, *, step_id: str = "", detail: Mapping[str, JsonValue] | None = None) -> bool:
         """Append an event to a run; return False if the run is over."""
-        appended = bool(self._caller.call("append_event", run_id, run_id, kind, step_id, to_json(dict(detail or {}))))
+        appended = bool(self._caller.call("ledger/append_event", run_id, kind, step_id, to_json(dict(detail or {}))))
         fault_points.at("event-appended")
         return appended
 
     def append_events(self, kind: str, events: Iterable[tuple[str, str, Mapping[str, JsonValue]]]) -> None:
         """Append an event to each of several open runs: (run, step, detail)."""
-        self._caller.call_runs("append_event", [(run_id, kind, step_id, to_json(dict(detail))) for run_id, step_id, detail in events])
+        self._caller.call_runs(
+            "ledger/append_event", [(run_id, kind, step_id, to_json(dict(detail))) for run_id, step_id, detail in events]
+        )
         fault_points.at("event-appended")
 
     def append_log(self, run_id: str, lines: Sequence[str], *, most: int, most_bytes: int) -> None:
         """Append lines to the log of a run, and drop the oldest beyond these bounds; nothing happens if the run is gone."""
-        self._caller.call("append_log", run_id, run_id, most, most_bytes, *lines)
+        self._caller.call("ledger/append_log", run_id, most, most_bytes, *lines)
 
     def claim_trace(self, run_id: str) -> list[str | None]:
         """Return the fields of the root of a run's trace (`lua/claim_trace.lua`) once, when the run is over; else nothing."""
-        return self._caller.call("claim_trace", run_id, run_id)
+        return self._caller.call("ledger/claim_trace", run_id)
 
     def _status(self, run_id: str) -> str | None:
         return cast("str | None", self._caller.with_retries(lambda: self._redis.hget(run_key(self._redis, run_id), "status")))

@@ -14,19 +14,17 @@ from cantata import fault_points
 from cantata.errors import ConfigError, UnavailableError
 from cantata.state.redis.cluster import Cluster
 from cantata.state.redis.keys import SHARDS, shard_key, shard_of
-from cantata.state.redis.lua_scripts import Scripts
+from cantata.state.redis.lua_scripts import SCRIPTS
 from cantata.state.redis.redis_errors import Unconfirmed, is_transient, reason
 
 CONFIRM_MS = 1000  # how long replicas have to confirm, before the call is repeated
-CONFIRMED = frozenset({"accept", "cancel", "commit", "fork", "signal"})
+CONFIRMED = frozenset({"ledger/accept", "ledger/cancel", "ledger/commit", "forks/fork", "ledger/signal"})
 """Scripts that replicas confirm, if so many are required: those that make a promise, or need not run again."""
 CALLS_AT_ONCE = 200  # in one round trip, during which a server serves no other client
 
 Reply = TypeVar("Reply")
 Calls = Sequence[tuple[int, tuple[str | float, ...]]]
 """Shards, each with the arguments of a script."""
-
-_scripts, _reading = Scripts(), Scripts("reading")
 
 
 class ScriptCaller:
@@ -40,12 +38,12 @@ class ScriptCaller:
         self._replicas = replicas
 
     def call(self, name: str, run_id: str, *args: str | float) -> list:  # type: ignore[type-arg]  # what Lua replies
-        """Call a script in the shard of a run."""
-        return self.call_shard(name, shard_of(run_id), *args)
+        """Call a script in the shard of a run, which is its first argument."""
+        return self.call_shard(name, shard_of(run_id), run_id, *args)
 
     def call_shard(self, name: str, shard: int, *args: str | float) -> list:  # type: ignore[type-arg]  # what Lua replies
         """Call a script in a shard."""
-        sha, text = _scripts.script(name)
+        sha, text = SCRIPTS.script(name)
         key = shard_key(self.redis, shard)
 
         def call() -> list:  # type: ignore[type-arg]  # what Lua replies
@@ -54,7 +52,7 @@ class ScriptCaller:
                 reply = execute("EVALSHA", sha, 1, key, *args)
             except NoScriptError:
                 reply = execute("EVAL", text, 1, key, *args)
-            if fault_points.at(f"{name}-replied"):
+            if fault_points.at(f"{name.partition('/')[2]}-replied"):
                 raise RedisConnectionError("the reply was dropped")
             return cast("list", reply)  # type: ignore[type-arg]
 
@@ -71,7 +69,7 @@ class ScriptCaller:
 
     def call_all_once(self, name: str, calls: Calls, on_error: Callable[[ResponseError], list[Any]] | None = None) -> list[Any]:
         """Do the same without retries. Raises RedisError."""
-        sha, _ = _scripts.script(name)
+        sha, _ = SCRIPTS.script(name)
         if not calls:
             return []
         with self.redis.pipeline(transaction=False) as pipe:
@@ -90,16 +88,11 @@ class ScriptCaller:
                 replies[index] = on_error(replies[index])
         return replies
 
-    def read(self, name: str, run_id: str, *args: str) -> Any:
-        """Call a script that only reads, in the shard of a run."""
-        key = shard_key(self.redis, shard_of(run_id))
-        return self.with_retries(lambda: _reading.call(self.redis, name, key, run_id, *args))
-
     def read_shards(self, name: str, shards: Sequence[int]) -> list[tuple[Sequence[int], list[Any]]]:
         """Call a script that only reads with all of some shards, or in a cluster with each; return shards and reply of each call."""
         parts = [[shard] for shard in shards] if isinstance(self.redis, Cluster) else [shards] if shards else []
         keys = [[shard_key(self.redis, shard) for shard in part] for part in parts]
-        found = self.with_retries(lambda: _reading.call_each(self.redis, name, [(first, others) for first, *others in keys]))
+        found = self.with_retries(lambda: SCRIPTS.call_each(self.redis, name, [(first, others) for first, *others in keys]))
         return list(zip(parts, found, strict=True))
 
     def nodes(self) -> dict[str, list[int]]:

@@ -18,7 +18,7 @@ from cantata.models.graph import Outcome
 from cantata.models.values import JsonValue, Usage
 from cantata.state.fleet import refused_steps
 from cantata.state.ledger.encoding import (
-    fragment_text,
+    fragment_of,
     own_spec_of,
     ready_of,
     ready_of_runs,
@@ -26,7 +26,7 @@ from cantata.state.ledger.encoding import (
     storable,
     to_json,
     unknown_fields,
-    usage_text,
+    usage_of,
 )
 from cantata.state.ledger.intervals import RESEND_MS
 from cantata.state.ledger.records import Ahead, Begun, Committed, Overdue, Ready, Refusal, owner_of
@@ -47,7 +47,7 @@ class StepStore:
     def __init__(self, caller: ScriptCaller, *, lease_s: float) -> None:
         self._caller = caller
         self._lease_s = lease_s
-        self._lease_ms = str(int(lease_s * 1000))
+        self._lease_ms = int(lease_s * 1000)
         self._calls = itertools.count(1)
 
     def may_have_expired(self, begun: Begun) -> bool:
@@ -57,7 +57,7 @@ class StepStore:
     def begin(self, run_id: str, step_id: str, owner: str) -> Begun | Refusal:
         """Lease a step to `owner`, or return why not."""
         owner, asked_at = self._owner_of_call(owner), time.monotonic()
-        answer = self._caller.call("begin", run_id, run_id, step_id, owner, self._lease_ms)
+        answer = self._caller.call("ledger/begin", run_id, step_id, owner, self._lease_ms)
         if answer[0] != "begun":
             return cast(Refusal, answer[0])
         return self._begun(run_id, owner, asked_at, answer[1]) or "refused"
@@ -71,24 +71,33 @@ class StepStore:
             output: The outcome's output, as JSON text.
             ahead: The steps that this worker may begin in the same call.
         """
-        blob = ""
         next_owner, asked_at = self._owner_of_call(owner_of(begun.owner)), time.monotonic()
-        if len(output.encode()) > BLOB_BYTES:
-            blob, output = output, f"@{sha256(output.encode()).hexdigest()}"
-        word, sends, next_begun, run_status, following = self._caller.call(
-            "commit", begun.run_id, begun.run_id, begun.step_id, begun.attempt, begun.owner, outcome.status, output, blob,
-            storable(to_json(dict(info))), ",".join(outcome.takes), usage_text(outcome.usage), int(outcome.retry_in_s * 1000),
-            RESEND_MS, storable(fragment_text(outcome.fragment)) if outcome.fragment else "",
-            ahead.queue if ahead else "", ahead.cheap if ahead else "", self._lease_ms, ahead.next_step if ahead else "",
-            to_json(list(outcome.warnings)) if outcome.warnings else "", next_owner, "\n".join(cast("list[str]", info.get("code") or ())),
-        )  # fmt: skip
+        envelope: dict[str, JsonValue] = {
+            "step": begun.step_id, "attempt": begun.attempt, "owner": begun.owner, "status": outcome.status,
+            "info": to_json(dict(info)), "takes": list(outcome.takes), "retry_ms": int(outcome.retry_in_s * 1000), "resend_ms": RESEND_MS,
+            "lease_ms": self._lease_ms, "next_owner": next_owner, "code": info.get("code") or [],
+        }  # fmt: skip
+        if len(output.encode()) > BLOB_BYTES:  # encoded twice: a copy kept during the call takes half as long again, at 250 kB
+            envelope["blob"] = sha256(output.encode()).hexdigest()
+        if outcome.usage:
+            envelope["usage"] = usage_of(outcome.usage)
+        if outcome.fragment:
+            envelope["fragment"] = fragment_of(outcome.fragment)
+        if outcome.warnings:
+            envelope["warnings"] = list(outcome.warnings)
+        if ahead:
+            envelope["ahead"] = {"queue": ahead.queue, "cheap": ahead.cheap}
+            if ahead.next_step:
+                envelope["next_step"] = ahead.next_step
+        reply = self._caller.call("ledger/commit", begun.run_id, storable(to_json(envelope)), output)
+        word, sends, next_begun, run_status, following = reply
         next_step = self._begun(begun.run_id, next_owner, asked_at, next_begun) if next_begun else None
         return Committed(word, ready_of(sends), next_step, run_status, ready_of_runs(following))
 
     def still_waiting(self, overdue: Iterable[Overdue]) -> list[tuple[str, Ready]]:
         """Return those of some steps that are still not begun, to be sent again."""
         steps = list(overdue)
-        specs = self._caller.call_runs("unbegun", [(step.run_id, step.step_id) for step in steps])
+        specs = self._caller.call_runs("ledger/unbegun", [(step.run_id, step.step_id) for step in steps])
         return [
             (step.run_id, Ready(step.step_id, spec_of(text), step.priority, has_waited=True))
             for step, text in zip(steps, specs, strict=True) if text
@@ -96,12 +105,12 @@ class StepStore:
 
     def release(self, begun: Begun) -> tuple[Ready, ...]:
         """Give up the lease of a step without counting the attempt, and return the step if the lease was held. The next sweep sends it."""
-        return ready_of(self._caller.call("release", begun.run_id, begun.run_id, begun.step_id, begun.attempt, begun.owner, 0, ""))
+        return ready_of(self._caller.call("ledger/release", begun.run_id, begun.step_id, begun.attempt, begun.owner, 0, ""))
 
     def refuse(self, run_id: str, step_id: str, attempt: int, owner: str, why: str) -> None:
         """Give up the lease of a step that this worker cannot execute; it is sent again later. Events and `submit status` show why."""
         log.warning("step_refused", run=run_id, step=step_id, worker=owner.partition("~")[0], reason=why)
-        self._caller.call("release", run_id, run_id, step_id, attempt, owner, RESEND_MS, to_json({"message": why}))
+        self._caller.call("ledger/release", run_id, step_id, attempt, owner, RESEND_MS, to_json({"message": why}))
         self._caller.with_retries(lambda: refused_steps.record(self._caller.redis, run_id, step_id, why))
 
     def signal(self, run_id: str, step_id: str, value: JsonValue, *, max_kept: int = EARLY_SIGNALS) -> tuple[str, tuple[Ready, ...]]:
@@ -111,30 +120,31 @@ class StepStore:
         A run keeps at most `max_kept` signals for steps that do not wait yet.
         """
         key, text = run_key(self._caller.redis, run_id), to_json(value)
-        bounds = (RESEND_MS, max_kept, EARLY_SIGNAL_BYTES)
-        word, rest = self._caller.call("signal", run_id, run_id, step_id, text, *bounds)
+        call: dict[str, JsonValue] = {"step": step_id, "resend_ms": RESEND_MS, "max_kept": max_kept, "max_bytes": EARLY_SIGNAL_BYTES}
+        word, rest = self._caller.call("ledger/signal", run_id, to_json(call), text)
         while word == "search":
             pattern = "*/" + re.sub(r"([*?\[\]\\])", r"\\\1", step_id)
             parts = (scan(self._caller.redis, self._caller.with_retries, f"{key}{part}", match=pattern) for part in (":state", ":names"))
             found = {name for part in parts for name in part}
-            word, rest = self._caller.call("signal", run_id, run_id, step_id, text, *bounds, rest, *sorted(found))
+            call |= {"count": rest, "found": [*sorted(found)]}
+            word, rest = self._caller.call("ledger/signal", run_id, to_json(call), text)
         return word, ready_of(rest)
 
     def record_usage(self, begun: Begun, usage: Usage) -> None:
         """Record the usage of an attempt without an outcome, since its step was stopped; it counts once."""
-        self._caller.call("record_usage", begun.run_id, begun.run_id, begun.step_id, begun.attempt, usage_text(usage))
+        self._caller.call("ledger/record_usage", begun.run_id, begun.step_id, begun.attempt, to_json(usage_of(usage)))
 
     def append_delta(self, begun: Begun, text: str) -> bool:
         """Append a piece of a model's reply to the run's events; return False if this attempt no longer counts."""
         detail = to_json({"text": text})
-        appended = self._caller.call("append_delta", begun.run_id, begun.run_id, begun.step_id, begun.attempt, begun.owner, detail)
+        appended = self._caller.call("ledger/append_delta", begun.run_id, begun.step_id, begun.attempt, begun.owner, detail)
         fault_points.at("event-appended")
         return bool(appended)
 
     def wake_all(self, tickets: Sequence[str]) -> list[tuple[str, tuple[Ready, ...]]]:
         """Start the next attempt of waiting steps (`run|step`) now: return 'woken', 'over' or 'other', and the steps to send, for each."""
         steps = [(shard_of(run_id), (run_id, step_id, RESEND_MS)) for run_id, _, step_id in (t.partition("|") for t in tickets)]
-        return [(word, ready_of(sends)) for word, sends in self._caller.call_all("wake", steps)]
+        return [(word, ready_of(sends)) for word, sends in self._caller.call_all("ledger/wake", steps)]
 
     def _owner_of_call(self, owner: str) -> str:
         """Return the owner with a number of the call, so that a lease tells which call it is of."""

@@ -1,4 +1,4 @@
-"""Limits that all workers share: rate limits and budgets of model calls. `lua/limits_lib.lua` lists the keys.
+"""Limits that all workers share: rate limits and budgets of model calls. `lib.lua` lists the keys.
 
 A worker acquires a permit before a model call and settles it afterwards. A call that must wait only has a place in a queue. The sweep, and
 each call that ends, grant permits to the first in the queues; the step of such a call then requests its permit again, by run and step.
@@ -20,19 +20,17 @@ from cantata.state.ledger.intervals import LEASE_S
 from cantata.state.ledger.ledger import Ledger
 from cantata.state.redis import clock
 from cantata.state.redis.keys import key_of, run_key
-from cantata.state.redis.lua_scripts import Scripts
+from cantata.state.redis.lua_scripts import SCRIPTS
 
 LIMITS_KEY = "{limits}"  # the prefix of all keys here, which lie in one slot
 WINDOW_S = 60.0  # of `rpm` and `tpm`
 DAY_S = 86_400  # days are those of UTC, counted from 1970
-MAX_CALLED = 100  # by one script, as `MAX_ENTRIES` in `lua/limits_lib.lua` says
+MAX_CALLED = 100  # by one script, as `MAX_ENTRIES` in `lib.lua` says
 NANO = 1_000_000_000  # money is counted in billionths of a dollar: whole numbers, so that sums are exact, and a token costs ten or more
 
 Unit = Literal["tokens", "usd"]
 Scope = Literal["run", "tenant", "day"]
 Reason = Literal["rpm", "tpm", "concurrency", "pause", "budget"]
-
-_SCRIPTS = Scripts("limits")
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +135,7 @@ def read_usage(redis: Redis, models: Iterable[str]) -> LimitUsage:
 class Limiter:
     """Shared limits in Redis. Safe to share between threads; every call may be repeated."""
 
-    scripts = _SCRIPTS
+    scripts = SCRIPTS
 
     def __init__(self, ledger: Ledger, *, window_s: float = WINDOW_S, lease_s: float = LEASE_S) -> None:
         """Use the connection and the retries of a ledger."""
@@ -208,7 +206,7 @@ class Limiter:
     def _call(self, name: str, *args: str) -> list:  # type: ignore[type-arg]  # what Lua replies
         redis = self._ledger.redis
         key = key_of(redis, LIMITS_KEY)
-        return cast("list", self._ledger.with_retries(lambda: self.scripts.call(redis, name, key, self._window_ms, *args)))  # type: ignore[type-arg]
+        return cast("list", self._ledger.with_retries(lambda: self.scripts.call(redis, f"limits/{name}", key, self._window_ms, *args)))  # type: ignore[type-arg]
 
 
 def _rates(ask: Ask, limits: Limits) -> Iterator[tuple[str, ...]]:

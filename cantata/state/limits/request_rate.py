@@ -1,4 +1,4 @@
-"""Request rates of tenants, shared by all gateways. `lua/request_rate.lua` describes the keys."""
+"""Request rates of tenants, shared by all gateways. `request_rate.lua` describes the keys."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cantata.state.limits.limiter import LIMITS_KEY
 from cantata.state.redis.keys import key_of
 from cantata.state.redis.lua_scripts import TEXTS, sha_of
 
-_SCRIPT = TEXTS["request_rate"]
+_SCRIPT = TEXTS["limits/request_rate"]
 _SHA = sha_of(_SCRIPT)
 
 WaitFuture = asyncio.Future[float]

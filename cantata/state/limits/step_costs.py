@@ -1,4 +1,4 @@
-"""Mean durations of steps in ms, by configuration and work, shared by the fleet. `lua/costs_lib.lua` describes the key."""
+"""Mean durations of steps in ms, by configuration and work, shared by the fleet."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from typing import cast
 from redis import Redis
 
 from cantata.state.redis.keys import key_of
-from cantata.state.redis.lua_scripts import Scripts
 
-COSTS_KEY = "costs"
+COSTS_KEY = "costs"  # hash: <beginning of a configuration's digest>|<work> -> mean milliseconds of a step
 KEEP_S = 86_400  # after the last measurement
 MAX_FIELDS = 1000  # every process reads them all each second; past it they are measured anew
 DIGEST_SIZE = 16  # characters of a configuration's digest in a field's name
@@ -20,8 +19,6 @@ WEIGHT = 0.2  # of a new measurement in the running mean
 
 Work = tuple[str, str]
 """The digest of a configuration, and what a step of it does: `tools:lookup`. The same name in two configurations is two works."""
-
-_SCRIPTS = Scripts("costs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +39,27 @@ def mean_with(mean_ms: float, took_ms: float) -> float:
 
 
 def share(redis: Redis, measured: Mapping[Work, Measured]) -> dict[str, dict[str, float]]:
-    """Add measurements to those of the fleet; return what the fleet knows, as `known` does."""
-    if measured:
-        rows = [(f"{digest[:DIGEST_SIZE]}|{name}", each.count, f"{each.mean_ms:.4f}") for (digest, name), each in measured.items()]
-        items = (str(item) for row in rows for item in row)
-        _SCRIPTS.call(redis, "share", key_of(redis, COSTS_KEY), str(KEEP_S), str(MAX_FIELDS), str(WEIGHT), *items)
-    return known(redis)
+    """Add measurements to those of the fleet; return what the fleet knows, as `known` does.
+
+    If two processes share at the same moment, one measurement may be lost, which an estimate can bear.
+    """
+    key, costs = key_of(redis, COSTS_KEY), known(redis)
+    if not measured:
+        return costs
+    is_full = sum(map(len, costs.values())) > MAX_FIELDS
+    costs = {} if is_full else costs
+    for (digest, name), each in measured.items():
+        means = costs.setdefault(digest[:DIGEST_SIZE], {})
+        before = means.get(name, each.mean_ms)
+        means[name] = before + (1 - (1 - WEIGHT) ** each.count) * (each.mean_ms - before)
+    with redis.pipeline(transaction=True) as pipe:
+        if is_full:
+            pipe.delete(key)
+        for digest, name in measured:
+            pipe.hset(key, f"{digest[:DIGEST_SIZE]}|{name}", f"{costs[digest[:DIGEST_SIZE]][name]:.4f}")
+        pipe.expire(key, KEEP_S)
+        pipe.execute()
+    return costs
 
 
 def known(redis: Redis) -> dict[str, dict[str, float]]:

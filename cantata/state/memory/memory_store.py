@@ -1,4 +1,4 @@
-"""Memories of agents, tools and users in Redis; `lua/memory_lib.lua` lists the keys."""
+"""Memories of agents, tools and users in Redis; `lib.lua` lists the keys."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from cantata.models.values import JsonValue
 from cantata.state.ledger.encoding import to_json
 from cantata.state.ledger.ledger import Ledger
 from cantata.state.redis.keys import key_of
-from cantata.state.redis.lua_scripts import Scripts
+from cantata.state.redis.lua_scripts import SCRIPTS
 from cantata.state.sessions import conversations
 from cantata.state.sessions.conversations import Sessions
 
@@ -36,7 +36,6 @@ MAX_TTL_S = 100 * 365 * 86_400.0
 MAX_ATTEMPTS = 10_000  # of an update; each that fails means that another writer succeeded
 
 _KINDS = {'"': "a text", "{": "an object", "t": "true", "f": "false", "n": "null"}
-_SCRIPTS = Scripts("memory")
 
 
 class MemoryStore:
@@ -49,7 +48,7 @@ class MemoryStore:
         """Open the memories of a tenant, or of a session; without `limits` the default quota applies."""
         self._ledger = ledger
         self._limits = limits or Limits()
-        self._scripts = _SCRIPTS
+        self._scripts = SCRIPTS
         self._enter(tenant, session)
 
     def of(self, *, tenant: str | None = None, session: str | None = None) -> Self:
@@ -101,9 +100,7 @@ class MemoryStore:
     def append(self, key: str, item: JsonValue, namespace: str = DEFAULT) -> int:
         """Append an item to a list, which is created if absent; return its length. Concurrent writers lose nothing."""
         text = _json(key, item)
-        word, more, *used = self._call(
-            "append", self._scope, _written(namespace), _key(key), _mark(), text, str(VALUE_BYTES), *self._quota()
-        )
+        word, more, *used = self._call("append", self._write(key, namespace, value_bytes=VALUE_BYTES), text)
         if word == "quota":
             raise self._exceeded(more, *used)
         if word == "other":
@@ -161,17 +158,20 @@ class MemoryStore:
     def _packed(self, key: str, namespace: str) -> str | None:
         return cast("str | None", self._call("get", self._scope, _namespace(namespace), _key(key))[0])
 
-    def _put(self, key: str, value: JsonValue, namespace: str, *, ttl: str, expected: str = "*") -> bool:
+    def _put(self, key: str, value: JsonValue, namespace: str, *, ttl: str, expected: str | None = None) -> bool:
         text = _json(key, value)
         items = str(len(value)) if isinstance(value, list | tuple) else "-"
-        word, *more = self._call("put", self._scope, _written(namespace), _key(key), _mark(), expected, ttl, items, text, *self._quota())
+        write = self._write(key, namespace, items=items, ttl=ttl, **({} if expected is None else {"expected": expected}))
+        word, *more = self._call("put", write, text)
         if word == "quota":
             raise self._exceeded(*more)
         return bool(word == "ok")
 
-    def _quota(self) -> tuple[str, str]:
+    def _write(self, key: str, namespace: str, **more: JsonValue) -> str:
+        """Return a write as `put.lua` and `append.lua` take it; its mark names it."""
         quota = self._limits.quota_of(self.tenant)
-        return str(quota.memory_bytes), str(quota.memory_namespaces)
+        most: dict[str, JsonValue] = {"memory_bytes": quota.memory_bytes, "memory_namespaces": quota.memory_namespaces}
+        return to_json({"scope": self._scope, "namespace": _written(namespace), "key": _key(key), "mark": token_hex(8), **most, **more})
 
     def _exceeded(self, name: str, used: int) -> ConfigError:
         most = getattr(self._limits.quota_of(self.tenant), name)
@@ -192,7 +192,7 @@ class MemoryStore:
 
     def _call(self, name: str, *args: str) -> Any:
         def call() -> Any:
-            reply = self._scripts.call(self._ledger.redis, name, self._root, *args)
+            reply = self._scripts.call(self._ledger.redis, f"memory/{name}", self._root, *args)
             if fault_points.at("memory-replied"):
                 raise RedisConnectionError("the reply was dropped")
             return reply
@@ -202,11 +202,6 @@ class MemoryStore:
 
 def _value(packed: str) -> JsonValue:
     return cast(JsonValue, json.loads(packed.split(" ", 2)[2]))
-
-
-def _mark() -> str:
-    """Return a name for one write."""
-    return token_hex(8)
 
 
 def _json(key: str, value: JsonValue) -> str:

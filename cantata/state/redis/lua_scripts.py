@@ -10,10 +10,21 @@ from typing import Any
 from redis import Redis
 from redis.exceptions import NoScriptError
 
-TEXTS = {file.name.removesuffix(".lua"): file.read_text() for file in (files("cantata.state") / "lua").iterdir()}
-"""Each file of `lua/` by its name."""
-PRELUDES = {"commit": ("lib", "expand")}
-"""Preludes of the ledger's scripts, where it is not `lib` alone."""
+TEXTS = {
+    f"{folder.name}/{file.name.removesuffix('.lua')}": file.read_text()
+    for folder in files("cantata.state").iterdir() if folder.is_dir()
+    for file in folder.iterdir() if file.name.endswith(".lua")
+}  # fmt: skip
+"""Each script by its name, `ledger/commit`: it lies in the folder of the module that calls it."""
+PRELUDES = {
+    "ledger": ("ledger/lib",),
+    "forks": ("ledger/lib",),
+    "runs": ("ledger/lib",),
+    "limits": ("limits/lib",),
+    "memory": ("memory/lib",),
+}
+"""What comes before the scripts of a folder."""
+COMMIT_PRELUDE = ("ledger/lib", "ledger/expand")
 
 
 def sha_of(text: str) -> str:
@@ -22,10 +33,9 @@ def sha_of(text: str) -> str:
 
 
 class Scripts:
-    """The scripts `lua/<family>_<name>.lua`, each behind `lua/<family>_lib.lua`, or those of the ledger. Safe to share between threads."""
+    """The scripts, each behind its prelude. Safe to share between threads."""
 
-    def __init__(self, family: str = "") -> None:
-        self._family = family
+    def __init__(self) -> None:
         self._known: dict[str, tuple[str, str]] = {}
 
     def script(self, name: str) -> tuple[str, str]:
@@ -38,8 +48,8 @@ class Scripts:
 
     def text(self, name: str) -> str:
         """Return a script with its prelude."""
-        parts = (f"{self._family}_lib", f"{self._family}_{name}") if self._family else (*PRELUDES.get(name, ("lib",)), name)
-        return "\n".join(TEXTS[part] for part in parts)
+        prelude = COMMIT_PRELUDE if name == "ledger/commit" else PRELUDES.get(name.partition("/")[0], ())
+        return "\n".join(TEXTS[part] for part in (*prelude, name))
 
     def call(self, redis: Redis, name: str, key: str, *args: str) -> Any:
         """Call a script. It has one key, which all others are built from."""
@@ -71,3 +81,6 @@ class Scripts:
         except NoScriptError:
             redis.script_load(text)
             return ask()
+
+
+SCRIPTS = Scripts()

@@ -16,11 +16,12 @@ from urllib.parse import quote
 from pydantic import Field
 
 from cantata.errors import ConfigError, UnknownRunError
-from cantata.models.values import Value
+from cantata.models.values import JsonValue, Value
 from cantata.models.wire import RunStatus
+from cantata.state.ledger.encoding import to_json
 from cantata.state.ledger.ledger import Ledger
 from cantata.state.redis.keys import SHARDS, run_key, shard_key
-from cantata.state.redis.lua_scripts import Scripts
+from cantata.state.redis.lua_scripts import SCRIPTS
 from cantata.state.runs.summaries import FIELDS, REQUEST_BYTES, RunSummary, summary_of
 
 SCANNED_PER_CALL = 500  # runs that one call scans in one shard: a few milliseconds
@@ -37,8 +38,6 @@ _PLACE = re.compile(r"(\d{1,15})\.(\S{1,200})")
 
 Position = tuple[int, str]
 """The time a run was accepted (ms), and its id. The list begins with the greatest."""
-
-_scripts = Scripts("reading")
 
 
 class RunList(Value):
@@ -161,14 +160,21 @@ class _Search:
 
     def _scan(self, fronts: Sequence[_ShardCursor]) -> None:
         wanted = self._wanted
-        fixed = (
-            str(self._most // SHARDS + 2), str(min(SCANNED_PER_CALL, MAX_SCANNED_PER_ROUND // len(fronts))),
-            "" if wanted.tenant is None else f"={wanted.tenant}",
-            f",{','.join(wanted.statuses)}," if wanted.statuses else "", wanted.kind or "", str(REQUEST_BYTES),
-            str(len(FIELDS)), *FIELDS, *_words(wanted.text),
-        )  # fmt: skip
-        calls = [(shard_key(self._ledger.redis, front.shard), (*_start(front.place), *fixed)) for front in fronts]
-        replies = self._ledger.with_retries(lambda: _scripts.call_each(self._ledger.redis, "page", calls))
+        call: dict[str, JsonValue] = {
+            "most_found": self._most // SHARDS + 2, "most_looked": min(SCANNED_PER_CALL, MAX_SCANNED_PER_ROUND // len(fronts)),
+            "request_bytes": REQUEST_BYTES, "fields": list(FIELDS), "words": _words(wanted.text),
+        }  # fmt: skip
+        if wanted.tenant is not None:
+            call["tenant"] = wanted.tenant
+        if wanted.statuses:
+            call["statuses"] = dict.fromkeys(wanted.statuses, True)
+        if wanted.kind:
+            call["kind"] = wanted.kind
+        places = ((front.shard, front.place or ("", "")) for front in fronts)
+        calls = [
+            (shard_key(self._ledger.redis, shard), [to_json({**call, "at": str(at), "run": run_id})]) for shard, (at, run_id) in places
+        ]
+        replies = self._ledger.with_retries(lambda: SCRIPTS.call_each(self._ledger.redis, "runs/page", calls))
         for front, (now, run_id, at, is_end, looks, *rows) in zip(fronts, replies, strict=True):
             self._origin_ms = self._origin_ms or int(now)
             front.is_open = not is_end
@@ -186,10 +192,10 @@ def matches_text(run: RunSummary, text: str) -> bool:
     return any(sought in each.casefold() for each in (run.run_id, run.title, run.session or "", *labels))
 
 
-def _words(text: str) -> list[str]:
-    """Return what Redis searches for: the words of a text, which JSON leaves as they are, each with a line for each spelling."""
+def _words(text: str) -> list[JsonValue]:
+    """Return what Redis searches for: the words of a text, which JSON leaves as they are, each in several spellings."""
     words = sorted(re.findall(r"\w+", text), key=len, reverse=True)
-    return ["\n".join(sorted(_spellings(word))) for word in words[:MAX_WORDS]]
+    return [[*sorted(_spellings(word))] for word in words[:MAX_WORDS]]
 
 
 def _spellings(word: str) -> set[str]:
@@ -200,10 +206,6 @@ def _spellings(word: str) -> set[str]:
 def _lower(text: str) -> str:
     """Return a text in lower case as Lua does it: only ASCII letters."""
     return "".join(char.lower() if char.isascii() else char for char in text)
-
-
-def _start(place: Position | None) -> tuple[str, str]:
-    return ("", "") if place is None else (str(place[0]), place[1])
 
 
 def _place(text: str) -> Position:

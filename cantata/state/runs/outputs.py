@@ -9,13 +9,11 @@ from dataclasses import dataclass
 from cantata.models.values import JsonValue
 from cantata.state.ledger.ledger import Ledger
 from cantata.state.redis.keys import shard_key, shard_of
-from cantata.state.redis.lua_scripts import Scripts
+from cantata.state.redis.lua_scripts import SCRIPTS
 from cantata.state.runs.summaries import unescaped
 
 READ_BYTES = 80_000  # of one output: at least 20,000 characters
 AT_ONCE = 1  # output in one round trip: one of a megabyte takes Redis 5 ms
-
-_scripts = Scripts("reading")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +29,7 @@ def beginnings(ledger: Ledger, run_id: str, step_ids: Sequence[str]) -> list[Beg
     """Return the beginnings of the outputs of steps, in order; null where there is none."""
     key = shard_key(ledger.redis, shard_of(run_id))
     calls = [(key, (run_id, str(READ_BYTES), step_id)) for step_id in step_ids]
-    replies = ledger.with_retries(lambda: _scripts.call_each(ledger.redis, "output", calls, at_once=AT_ONCE))
+    replies = ledger.with_retries(lambda: SCRIPTS.call_each(ledger.redis, "runs/beginning", calls, at_once=AT_ONCE))
     return [_beginning(text, int(size)) for text, size in replies]
 
 

@@ -16,7 +16,7 @@ from cantata.models.wire import RUN_OVER
 from cantata.state.ledger.encoding import states_in
 from cantata.state.ledger.ledger import Ledger
 from cantata.state.redis.keys import run_key, shard_key, shard_of
-from cantata.state.redis.lua_scripts import Scripts
+from cantata.state.redis.lua_scripts import SCRIPTS
 from cantata.state.redis.pieces import scan
 from cantata.state.runs.summaries import FIELDS, RunSummary, summary_of
 
@@ -28,8 +28,6 @@ MAX_CACHED_RUNS, MAX_CACHED_STEPS = 32, 20_000  # whose moments are cached in th
 
 KINDS = types_where(lambda event: event.ends_step or event in (StepStarted, StepExpanded))
 """Types of events that mark the begin or the end of a step."""
-
-_scripts = Scripts("reading")
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +135,7 @@ def _last_offset(ledger: Ledger, key: str) -> int:
 
 def _request(ledger: Ledger, run_id: str) -> tuple[str, int]:
     key = shard_key(ledger.redis, shard_of(run_id))
-    text, size = ledger.with_retries(lambda: _scripts.call(ledger.redis, "request", key, run_id, str(REQUEST_BYTES)))
+    text, size = ledger.with_retries(lambda: SCRIPTS.call(ledger.redis, "runs/beginning", key, run_id, str(REQUEST_BYTES), ""))
     return str(text), int(size)
 
 
@@ -214,7 +212,7 @@ class Timeline:
             known, before = 0, {}
         limits = [word for prefix, shown in folded.items() for word in (f"{prefix}/", str(shown))]
         found = dict(before)
-        for rows in _log(self._ledger, "moments", run_id, (), known + 1, offset, limits):
+        for rows in _log(self._ledger, "runs/moments", run_id, (), known + 1, offset, limits):
             for i in range(0, len(rows), 4):
                 kind, step_id, worker, at = rows[i : i + 4]
                 found[step_id] = found.get(step_id, NEVER).after(kind, worker, int(at))
@@ -230,7 +228,7 @@ class Timeline:
 
 def step_events(ledger: Ledger, run_id: str, step_id: str, offset: int) -> list[RunEvent]:
     """Return the events of one step up to an offset, without the pieces of a model's reply."""
-    rows = [row for chunk in _log(ledger, "step_events", run_id, (step_id,), 1, offset, ()) for row in chunk]
+    rows = [row for chunk in _log(ledger, "runs/step_events", run_id, (step_id,), 1, offset, ()) for row in chunk]
     return [_event(run_id, step_id, row) for row in rows]
 
 
@@ -262,4 +260,4 @@ def _log(ledger: Ledger, name: str, run_id: str, first: Sequence[str], begin: in
     key = shard_key(ledger.redis, shard_of(run_id))
     starts = range(max(begin, end - MAX_EVENTS + 1), end + 1, EVENTS_PER_CALL)
     calls = [(key, (run_id, *first, str(start), str(min(start + EVENTS_PER_CALL - 1, end)), *rest)) for start in starts]
-    return cast("list[list[str]]", ledger.with_retries(lambda: _scripts.call_each(ledger.redis, name, calls, at_once=CALLS_AT_ONCE)))
+    return cast("list[list[str]]", ledger.with_retries(lambda: SCRIPTS.call_each(ledger.redis, name, calls, at_once=CALLS_AT_ONCE)))

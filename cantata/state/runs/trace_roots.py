@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from cantata.observability.traces.spans import Spans
 
 FIELDS = ("kind", "status", "created_at", "closed_at", "error", "session", "tenant", "input_tokens", "output_tokens", "cost_usd", "count")
-"""Fields of a run, in the order of `lua/claim_trace.lua`."""
+"""Fields of a run, in the order of `ledger/claim_trace.lua`."""
 
 log = structlog.get_logger(__name__)
 

@@ -1,4 +1,4 @@
-"""Rotation of a team's agents: a counter for each team, or team and session. `lua/rotation_lib.lua` lists the keys."""
+"""Rotation of a team's agents: a counter for each team, or team and session. `rotation.lua` lists the keys."""
 
 from __future__ import annotations
 
@@ -9,12 +9,10 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from cantata import fault_points
 from cantata.state.ledger.ledger import Ledger
 from cantata.state.redis.keys import key_of
-from cantata.state.redis.lua_scripts import Scripts
+from cantata.state.redis.lua_scripts import SCRIPTS
 
 KEEP_S = 30 * 86_400  # a team that was not used for so long begins with its first agent again
 REMEMBERED = 1000  # steps that get the same number if they are executed again
-
-_SCRIPTS = Scripts("rotation")
 
 
 def take(ledger: Ledger, *, tenant: str, team: str, session: str, step: str) -> int:
@@ -25,7 +23,7 @@ def take(ledger: Ledger, *, tenant: str, team: str, session: str, step: str) -> 
     name = "{rotation:%s/%s/%s}" % (quote(tenant, safe=""), quote(team, safe=""), session)  # noqa: UP031  # braces are a hash tag
 
     def call() -> int:
-        number = int(_SCRIPTS.call(ledger.redis, "take", key_of(ledger.redis, name), step, str(REMEMBERED), str(KEEP_S)))
+        number = int(SCRIPTS.call(ledger.redis, "sessions/rotation", key_of(ledger.redis, name), step, str(REMEMBERED), str(KEEP_S)))
         if fault_points.at("rotation-replied"):
             raise RedisConnectionError("the reply was dropped")
         return number

@@ -23,7 +23,7 @@ from tests.integration.redis.tls import Authority, tls_before
 from tests.integration.state.test_listing import accept
 
 USERS = Path(__file__).parents[3] / "deploy" / "redis" / "users.acl"
-LUA = Path(cantata.state.__file__).parent / "lua"
+LUA = Path(cantata.state.__file__).parent
 ADMIN = "user admin on >admin ~* &* +@all\n"
 
 
@@ -118,7 +118,7 @@ ONLY_IN_TESTS = "skip.lua"  # no process but a test's calls it, and none of thos
 
 
 def test_the_example_permits_each_command_of_our_scripts() -> None:
-    texts = [file.read_text().replace("'MEMORY', 'USAGE'", "'MEMORY|USAGE'") for file in LUA.glob("*.lua") if file.name != ONLY_IN_TESTS]
+    texts = [file.read_text().replace("'MEMORY', 'USAGE'", "'MEMORY|USAGE'") for file in LUA.rglob("*.lua") if file.name != ONLY_IN_TESTS]
     called = {name.lower() for text in texts for name in re.findall(r"redis\.p?call\('([A-Z|]+)'", text)}
     permitted = set(re.findall(r"\+([a-z|]+)", USERS.read_text()))
 

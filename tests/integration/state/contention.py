@@ -49,7 +49,8 @@ class _Noted(Scripts):
     """Scripts that write down when calls go and end."""
 
     def text(self, name: str) -> str:
-        note = f"\nredis.call('RPUSH', '{LOG}', now .. ' {name} ' .. redis.call('ZCARD', P .. ':active'))"
+        short = name.partition("/")[2]
+        note = f"\nredis.call('RPUSH', '{LOG}', now .. ' {short} ' .. redis.call('ZCARD', P .. ':active'))"
         text = super().text(name)
         for ending in ("\n  return {'granted'}\n", "\nreturn advance()\n"):
             text = text.replace(ending, note + ending)
@@ -59,7 +60,7 @@ class _Noted(Scripts):
 class Watched(Limiter):
     """A limiter that writes down when calls go and end."""
 
-    scripts = _Noted("limits")
+    scripts = _Noted()
 
 
 def run(redis: Redis, load: Load) -> tuple[list[tuple[int, str, int]], float]:

@@ -30,7 +30,7 @@ class _Clocked(Scripts):
 class Stage(Limiter):
     """A limiter on a clock of our own, and the workers that ask it. The keys' expiry still goes by Redis's clock."""
 
-    scripts = _Clocked("limits")
+    scripts = _Clocked()
 
     def __init__(self, redis: Redis) -> None:
         super().__init__(Ledger(redis))

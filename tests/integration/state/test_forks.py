@@ -144,16 +144,22 @@ def test_a_fork_that_is_told_twice_is_one_run(ledger: Ledger, monkeypatch: pytes
     assert whole(ledger, near("run")) == once, "though the reply to each call was lost, and it was told again"
 
 
+def before_the_fork(ledger: Ledger, monkeypatch: pytest.MonkeyPatch, act: Callable[[str], float]) -> None:
+    """Have something happen to the place of the stage before its fork is made."""
+    call = ledger.caller.call
+
+    def changed(name: str, run_id: str, *args: str) -> object:
+        if name == "forks/fork":
+            assert act(json.loads(args[0])["place"]) == 1
+        return call(name, run_id, *args)
+
+    monkeypatch.setattr(ledger.caller, "call", changed)
+
+
 @pytest.mark.parametrize("part", [":out", ":state", ":logged", ":log", ":backlog:map"])
 def test_nothing_is_made_of_what_was_evicted_while_it_was_laid_out(ledger: Ledger, monkeypatch: pytest.MonkeyPatch, part: str) -> None:
     fork = planning.retry(fork_store.read(ledger, half_mapped(ledger).run_id))
-    make = ledger.runs.fork
-
-    def evicted(run_id: str, source: str, place: str, **more: str) -> object:
-        assert ledger.redis.delete(f"{run_key(None, 'run').removesuffix('run')}{place}{part}") == 1
-        return make(run_id, source, place, **more)
-
-    monkeypatch.setattr(ledger.runs, "fork", evicted)
+    before_the_fork(ledger, monkeypatch, lambda place: ledger.redis.delete(f"{run_key(None, 'run').removesuffix('run')}{place}{part}"))
 
     with pytest.raises(CantataError, match="evicted"):
         made(ledger, near("run"), fork)
@@ -163,7 +169,7 @@ def test_nothing_is_made_of_what_was_evicted_while_it_was_laid_out(ledger: Ledge
 
 def test_what_was_laid_out_by_one_who_died_expires(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     fork = planning.retry(fork_store.read(ledger, half_mapped(ledger).run_id))
-    monkeypatch.setattr(ledger.runs, "fork", lambda *_, **__: 1 / 0)
+    before_the_fork(ledger, monkeypatch, lambda _: 1 / 0)
 
     with pytest.raises(ZeroDivisionError):
         made(ledger, near("run"), fork)

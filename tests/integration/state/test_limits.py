@@ -735,7 +735,7 @@ def test_a_clock_set_back_does_no_lasting_harm(stage: Stage) -> None:
 
 def test_the_scripts_say_what_is_theirs(stage: Stage) -> None:
     for name in ("take", "settle", "renew", "pause"):
-        assert not re.search(r"'cantata:", stage.scripts.text(name)), "keys are built from KEYS[1]"
+        assert not re.search(r"'cantata:", stage.scripts.text(f"limits/{name}")), "keys are built from KEYS[1]"
 
 
 # eight processes

@@ -46,7 +46,7 @@ class Clock(Scripts):
     """Scripts that go by a clock of ours, which is ahead of Redis's: so nothing expires by itself."""
 
     def __init__(self, redis: Redis) -> None:
-        super().__init__("memory")
+        super().__init__()
         self._redis = redis
         self._now_ms = int(time.time() * 1000) + AHEAD_MS
         self.sleep(0)

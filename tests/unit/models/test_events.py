@@ -20,7 +20,7 @@ from cantata.state.runs.run_snapshot import KINDS
 from tests.acceptance import write_events
 
 TOP = Path(cantata.__file__).parents[1]
-LUA = "\n".join(path.read_text("utf-8") for path in (TOP / "cantata" / "state" / "lua").glob("*.lua"))
+LUA = "\n".join(path.read_text("utf-8") for path in (TOP / "cantata" / "state").rglob("*.lua"))
 PYTHON = "\n".join(path.read_text("utf-8") for path in (TOP / "cantata").rglob("*.py"))
 
 

@@ -1,11 +1,11 @@
 -- Puts an item behind a list, or makes one of it. A repeated call is executed once.
--- ARGV: scope, namespace, key, mark, item, the most bytes the list may have, the most that the tenant may keep, and namespaces
+-- ARGV: the write (JSON) and the item (JSON). The write: as of put.lua, without `expected`, `ttl` and `items`, with value_bytes: the most of the list.
 -- Replies {"ok", items}, {"other", the first character of what is there} if that is no list, {"large", bytes}, or {"quota", which, what is used of it}.
-local mark = ARGV[4]
-local done = earlier_reply(mark)
+local write = cjson.decode(ARGV[1])
+local done = earlier_reply(write.mark)
 if done then return {'ok', tonumber(done)} end
-local place = place_of(ARGV[1], ARGV[2])
-local packed = known(place, ARGV[3])
+local place = place_of(write.scope, write.namespace)
+local packed = known(place, write.key)
 local items, open = '0', '['
 if packed then
   local _, at
@@ -13,9 +13,9 @@ if packed then
   if items == '-' then return {'other', string.sub(packed, at + 1, at + 1)} end
   open = string.sub(packed, at + 1, -2) -- without its last bracket
 end
-local list = table.concat({open, items == '0' and '' or ',', ARGV[5], ']'})
-if #list > tonumber(ARGV[6]) then return {'large', #list} end
+local list = table.concat({open, items == '0' and '' or ',', ARGV[2], ']'})
+if #list > write.value_bytes then return {'large', #list} end
 items = string.format('%d', items + 1)
-local which, used = put(place, ARGV[3], mark, items, list, 'keep', {ARGV[7], ARGV[8]})
+local which, used = put(place, write, items, list, 'keep')
 if which then return {'quota', which, used} end
-return {'ok', tonumber(record_reply(mark, items))}
+return {'ok', tonumber(record_reply(write.mark, items))}

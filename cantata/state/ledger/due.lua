@@ -1,7 +1,4 @@
 -- Replies the positions of the shards in which a sweep has something to do, or a key has a wrong type. KEYS[1], ARGV: their prefixes, in a cluster of one.
-local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
-
 local function has(command, ...)
   local found = redis.pcall(command, ...)
   return type(found) == 'table' or found > 0

@@ -1,6 +1,6 @@
--- Stages the parts of a fork, a piece a call; lua/fork.lua makes a run of them. A stage expires.
+-- Stages the parts of a fork, a piece a call; fork.lua makes a run of them. A stage expires.
 -- A repeated piece changes nothing: the source is over, and the end of each step is logged once.
--- ARGV: source, the stage (as a run's id), what, then of what is
+-- ARGV: the fork, its source, the stage (as a run's id), what, then of what is
 --   begin: part, ...             creates the keys, so that an evicted one is noticed
 --   copy:  part, cursor, count   some fields of the source, states as of steps that ended in no attempt of this run
 --   put:   part, field, value, ...
@@ -12,33 +12,34 @@
 -- Replies {'ok', where to go on ('0' at the end), failures of the plan among the rest}, or {'lost'}: Redis evicted it, or it took too long.
 local STAGED_MS = 600000
 local ENDINGS = {done = true, failed = true, skipped = true, expanded = true, missed_deadline = true}
-local RS, what, part, at = S .. ':run:' .. ARGV[1], ARGV[3], ARGV[4], ARGV[5]
-use(ARGV[2])
+local source, place, what, part, at, most = unpack(ARGV, 2, 7)
+local RS = S .. ':run:' .. source
+use(place)
 
 if what == 'begin' then
-  for i = 4, #ARGV do
+  for i = 5, #ARGV do
     redis.call('DEL', R .. ARGV[i])
     redis.call('HSET', R .. ARGV[i], '', '')
     redis.call('PEXPIRE', R .. ARGV[i], STAGED_MS)
   end
   redis.call('DEL', R .. ':log')
-  event('accepted', nil, nil, nil, cjson.encode({forked_from = ARGV[1]}))
+  event('accepted', nil, nil, nil, cjson.encode({forked_from = source}))
   redis.call('PEXPIRE', R .. ':log', STAGED_MS)
   return {'ok', '0', 0}
 end
 if what == 'push' then
   local there = redis.call('LLEN', R .. part)
   if there == tonumber(at) then
-    redis.call('RPUSH', R .. part, unpack(ARGV, 6))
+    redis.call('RPUSH', R .. part, unpack(ARGV, 7))
     if there == 0 then redis.call('PEXPIRE', R .. part, STAGED_MS) end
-  elseif there ~= tonumber(at) + #ARGV - 5 then
+  elseif there ~= tonumber(at) + #ARGV - 6 then
     return {'lost'}
   end
   return {'ok', '0', 0}
 end
 if redis.call('EXISTS', R .. part, R .. ':state', R .. ':logged', R .. ':log') < 4 then return {'lost'} end
 
-local function scan(key) return unpack(redis.call('HSCAN', key, at, 'COUNT', ARGV[6])) end
+local function scan(key) return unpack(redis.call('HSCAN', key, at, 'COUNT', most)) end
 
 -- Appends the ends of steps that are taken over to the log, except those that were appended: {step, event, detail}.
 local function append_ends(ends)
@@ -69,9 +70,9 @@ function TAKES.copy()
   return cursor
 end
 
-function TAKES.put() redis.call('HSET', R .. part, unpack(ARGV, 5)) end
+function TAKES.put() redis.call('HSET', R .. part, unpack(ARGV, 6)) end
 
-function TAKES.drop() redis.call('HDEL', R .. part, unpack(ARGV, 5)) end
+function TAKES.drop() redis.call('HDEL', R .. part, unpack(ARGV, 6)) end
 
 function TAKES.blobs()
   local cursor, outs = scan(R .. ':out')
@@ -84,7 +85,7 @@ function TAKES.blobs()
 end
 
 function TAKES.ends()
-  local entries, ends = redis.call('XRANGE', RS .. part, '(' .. at, '+', 'COUNT', ARGV[6]), {}
+  local entries, ends = redis.call('XRANGE', RS .. part, '(' .. at, '+', 'COUNT', most), {}
   for _, entry in ipairs(entries) do
     local fields = {}
     for i = 1, #entry[2], 2 do fields[entry[2][i]] = entry[2][i + 1] end

@@ -81,28 +81,27 @@ local function count(place, n)
 end
 
 -- Which quota does not allow n bytes more, and what is used of it.
-local function exceeded(place, n, quota)
+local function exceeded(place, n, write)
   if n <= 0 then return nil end
   local bytes = tonumber(redis.call('HGET', T .. ':kept', 'bytes') or 0)
-  if bytes + n > tonumber(quota[1]) then return 'memory_bytes', bytes end
+  if bytes + n > write.memory_bytes then return 'memory_bytes', bytes end
   local namespaces = redis.call('HLEN', T .. ':lasting')
-  if redis.call('HEXISTS', T .. ':lasting', place.member) == 0 and namespaces >= tonumber(quota[2]) then return 'memory_namespaces', namespaces end
+  if redis.call('HEXISTS', T .. ':lasting', place.member) == 0 and namespaces >= write.memory_namespaces then return 'memory_namespaces', namespaces end
 end
 
 -- Keeps a memory for so many ms; without a number as long as it was to be kept before, and a new one as long as its namespace says.
--- Replies which quota does not allow it, and what is used of it; quota: the most bytes, and namespaces.
-local function put(place, key, mark, items, value, ttl, quota)
+-- Replies which quota does not allow it, and what is used of it.
+local function put(place, write, items, value, ttl)
+  local key = write.key
   local ends, is_over = end_of(place, key)
   local is_new = is_over or redis.call('HEXISTS', place.values, key) == 0
-  if ttl == 'keep' and not is_new then
-    ttl = nil
-  else
+  if ttl ~= 'keep' or is_new then
     ttl = tonumber(ttl) or tonumber(redis.call('HGET', place.ttls, place.name))
     ends = ttl and now + ttl
   end
-  local packed = table.concat({mark, items, value}, ' ')
+  local packed = table.concat({write.mark, items, value}, ' ')
   local more = (ends and 0 or #key + #packed) - lasting(place, key)
-  local which, used = exceeded(place, more, quota)
+  local which, used = exceeded(place, more, write)
   if which then return which, used end
   count(place, more)
   redis.call('HSET', place.values, key, packed)

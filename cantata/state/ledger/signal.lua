@@ -1,5 +1,6 @@
--- Signals a waiting step; the signal is kept if the step does not wait yet. ARGV: run, step, value (JSON), resend_ms, how many early signals the run may
--- keep and how many bytes of them, then after a search the number of steps that the run had before it, and the ids and names that end in '/' and the name.
+-- Signals a waiting step; the signal is kept if the step does not wait yet.
+-- ARGV: run, the signal (JSON) and its value (JSON). The signal: {step, resend_ms, max_kept, max_bytes: early signals that the run may keep, after a search
+-- count: the number of steps that the run had before it, and found: the ids and names that end in '/' and the name}
 -- The step is named by its id, or by the end of it behind a '/' if only one step matches.
 -- Replies {word, sends}: taken, kept, over, closed, unknown, unclear, full; or {search, number of steps}: no step has this id, or steps were added since.
 
@@ -21,16 +22,15 @@ local function waiting_of(names)
   return #others > 0 and others or {not_waits[1]}
 end
 
+local signal, value = cjson.decode(ARGV[2]), ARGV[3]
 use(ARGV[1])
 if not status then return {'unknown', {}} end
 if status ~= 'running' and status ~= 'accepted' then return {'closed', {}} end
-local id = answering(ARGV[2])
+local id = answering(signal.step)
 local s = get(id)
 if not s then
-  if ARGV[7] ~= meta('count') then return {'search', meta('count')} end
-  local names = {}
-  for i = 8, #ARGV do names[#names + 1] = ARGV[i] end
-  local found = waiting_of(names)
+  if signal.count ~= meta('count') then return {'search', meta('count')} end
+  local found = waiting_of(signal.found)
   if #found > 1 then return {'unclear', {}} end
   id = found[1] or id
   s = get(id)
@@ -39,19 +39,19 @@ if s and OVER[s.word] then return {'over', {}} end
 if s and s.word == 'waiting_signal' then
   event('signal', id)
   event('done', id)
-  resolve(s, 'done', {done = true}, ARGV[3])
-  return {'taken', (dispatch(tonumber(ARGV[4])))}
+  resolve(s, 'done', {done = true}, value)
+  return {'taken', (dispatch(signal.resend_ms))}
 end
 if s then
   local _, _, spec = spec_of(id)
   if spec.kind ~= 'wait' then return {'unknown', {}} end
 end
 if redis.call('HEXISTS', R .. ':signals', id) == 1 then return {'over', {}} end
-local bytes = tonumber(meta('signal_bytes') or 0) + #id + #ARGV[3]
-if redis.call('HLEN', R .. ':signals') >= tonumber(ARGV[5]) or bytes > tonumber(ARGV[6]) then return {'full', {}} end
-redis.call('HSET', R .. ':signals', id, ARGV[3])
+local bytes = tonumber(meta('signal_bytes') or 0) + #id + #value
+if redis.call('HLEN', R .. ':signals') >= signal.max_kept or bytes > signal.max_bytes then return {'full', {}} end
+redis.call('HSET', R .. ':signals', id, value)
 redis.call('HSET', R, 'signal_bytes', bytes)
 count('signals', tenant, 1)
-add_bytes(#id + #ARGV[3])
+add_bytes(#id + #value)
 event('signal', id)
 return {'kept', {}}

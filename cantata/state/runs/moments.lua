@@ -15,8 +15,8 @@ local function is_left_out(step)
   return false
 end
 
-for _, entry in ipairs(redis.call('XRANGE', run_key(ARGV[1]) .. ':log', '0-' .. ARGV[2], '0-' .. ARGV[3])) do
-  local fields = entry[2] -- in the order in which `event` of lib.lua writes them: t, s, a, w, at, d
+for _, entry in ipairs(redis.call('XRANGE', S .. ':run:' .. ARGV[1] .. ':log', '0-' .. ARGV[2], '0-' .. ARGV[3])) do
+  local fields = entry[2] -- in the order in which `event` of ledger/lib.lua writes them: t, s, a, w, at, d
   if KINDS[fields[2]] and fields[4] ~= '' and not is_left_out(fields[4]) then
     found[n + 1], found[n + 2], found[n + 3], found[n + 4] = fields[2], fields[4], fields[8], fields[10]
     n = n + 4

@@ -50,7 +50,7 @@
 --   R:blobs      hash   sha256 -> text of a large output
 --   R:log        stream of events; ids 0-1, 0-2, ...
 --   R:logs       stream of the lines that workers logged for it, bounded; log_bytes and log_dropped of the run count the kept and the dropped
---   R:fork:<call>:* the parts of a fork that is being staged (lua/stage.lua)   expires after ten minutes
+--   R:fork:<call>:* the parts of a fork that is being staged (forks/stage.lua)   expires after ten minutes
 --   R:closed     stream with one entry when the run is over: what waiters block on
 
 local S = KEYS[1]
@@ -62,6 +62,7 @@ local MAX_RESEND_MS = 60000 -- until a sweep checks a step in a long queue again
 local UNSENT = 0 -- in S:ready: only the next sweep sends this step
 local SOON = 1000 -- ms until a sweep checks whether the next run of a session was begun: not every process that ends a run sends what follows
 
+local MAX_MESSAGE_BYTES = 32768 -- of a conversation; longer ones are cut
 local CLEARED = 200 -- steps of an ended run whose entries one call removes
 local TRIMMED = 20 -- old sessions that one turn checks for those of which nothing is kept
 
@@ -75,7 +76,7 @@ local MOVES = {
   running        = {done = true, failed = true, skipped = true, waiting = true, sent = true, waiting_signal = true},
   waiting_signal = {done = true, failed = true, skipped = true},
 }
-local KEPT_KEYS = {'', ':steps', ':state', ':edges', ':out', ':info', ':given', ':names', ':expansions', ':blobs', ':log', ':logs', ':closed'}
+local KEPT_KEYS = {'', ':steps', ':state', ':edges', ':out', ':info', ':given', ':names', ':expansions', ':blobs', ':log', ':closed'}
 
 local fresh = {}      -- steps made ready by this call, in order: {step, spec text, spec}
 local settled = {}    -- steps whose in-edges are all resolved, or no longer needed
@@ -132,20 +133,14 @@ local function event(kind, step, attempt, owner, detail)
   redis.call('XADD', R .. ':log', '0-*', 't', kind, 's', step or '', 'a', attempt or '', 'w', worker, 'at', now, 'd', detail or '')
 end
 
--- Adds "in,out,cost,model,tool", or "" for nothing, to the run's usage.
-local function add_usage(text)
-  if text == '' then return end
-  local tokens_in, tokens_out, cost, model_calls, tool_calls = string.match(text, '^(.-),(.-),(.-),(.-),(.-)$')
-  local counts = {input_tokens = tokens_in, output_tokens = tokens_out, model_calls = model_calls, tool_calls = tool_calls}
-  for field, count in pairs(counts) do
-    if count ~= '0' then redis.call('HINCRBY', R, field, count) end
-  end
-  if cost ~= '' then redis.call('HINCRBYFLOAT', R, 'cost_usd', cost) end
+-- Adds a usage to the run's: {field: number, cost_usd: text}, or nil for none.
+local function add_usage(usage)
+  for field, n in pairs(usage or {}) do redis.call(field == 'cost_usd' and 'HINCRBYFLOAT' or 'HINCRBY', R, field, n) end
 end
 
 -- The same for an attempt whose outcome does not count, since its step was stopped. Counts once, however often it is called.
-local function add_usage_once(step, attempt, text)
-  if text ~= '' and redis.call('HSETNX', R, 'used:' .. attempt .. '|' .. step, 1) == 1 then add_usage(text) end
+local function add_usage_once(step, attempt, usage)
+  if usage and redis.call('HSETNX', R, 'used:' .. attempt .. '|' .. step, 1) == 1 then add_usage(usage) end
 end
 
 -- The count of the run's clock that a step belongs to; nil if it only waits for others, or is over.
@@ -244,12 +239,11 @@ end
 
 local function session_key(name) return S .. ':session:' .. name end
 
--- At most 32 kB of a text, cut between two characters.
-local function truncate(text)
-  local most = 32768
+-- At most so many bytes of a text, cut between two characters.
+local function truncate(text, most)
   if #text <= most then return text end
   while most > 0 and string.byte(text, most + 1) >= 128 and string.byte(text, most + 1) < 192 do most = most - 1 end
-  return string.sub(text, 1, most) .. '…'
+  return string.sub(text, 1, most)
 end
 
 -- Appends the messages of a run to its session's history: the user's, and the answer or the error.
@@ -258,7 +252,8 @@ local function record_history(word, error_json)
   local history = session_key(session) .. ':history'
   local function add(role, content, agent)
     if content == '' then return end
-    redis.call('RPUSH', history, cjson.encode({role = role, content = truncate(content), agent = agent, ts = now / 1000, run_id = run}))
+    if #content > MAX_MESSAGE_BYTES then content = truncate(content, MAX_MESSAGE_BYTES) .. '…' end
+    redis.call('RPUSH', history, cjson.encode({role = role, content = content, agent = agent, ts = now / 1000, run_id = run}))
   end
   add('user', cjson.decode(kept[2]).text)
   if word == 'succeeded' then
@@ -369,11 +364,19 @@ local function release_definitions(keep_ms)
   if redis.call('HINCRBY', key, 'runs', -1) <= 0 then redis.call('PEXPIREAT', key, last) end
 end
 
+-- The number of a run's keys that exist, without its logs, which may still get lines.
+local function count_parts(key)
+  local parts = {}
+  for i, part in ipairs(KEPT_KEYS) do parts[i] = key .. part end
+  return redis.call('EXISTS', unpack(parts))
+end
+
 -- Deletes the keys that only open runs need, and has the others expire after the run's retention.
 local function expire_run()
   redis.call('UNLINK', R .. ':joins', R .. ':window', R .. ':signals')
   local keep_ms = meta('retention_ms') or 1 -- a run that somebody deleted
-  for _, key in ipairs(KEPT_KEYS) do redis.call('PEXPIRE', R .. key, keep_ms) end
+  for _, part in ipairs(KEPT_KEYS) do redis.call('PEXPIRE', R .. part, keep_ms) end
+  redis.call('PEXPIRE', R .. ':logs', keep_ms)
 end
 
 -- Removes the entries of the open steps of an ended run, a piece a call; the run does not expire before that is done. `place` is as in S:clearing.
@@ -411,9 +414,7 @@ local function close(word, error_json)
   redis.call('XADD', R .. ':closed', '0-1', 'status', word)
   record_size()
   local keep_ms = tonumber(meta('retention_ms'))
-  local parts = {}
-  for _, key in ipairs(KEPT_KEYS) do if key ~= ':logs' then parts[#parts + 1] = R .. key end end
-  redis.call('HSET', R, 'parts', redis.call('EXISTS', unpack(parts)))
+  redis.call('HSET', R, 'parts', count_parts(R))
   if word == 'succeeded' then expire_run() else clear(':window 0') end
   release_definitions(keep_ms)
   redis.call('ZADD', S .. ':finished', now + keep_ms, run)

@@ -1,0 +1,64 @@
+-- Creates a run from another that is over and from the parts that stage.lua staged. All or nothing, once for a run id.
+-- ARGV: run, the fork (JSON): {source, place: the stage (as a run's id), accepted_by: a name for this call, request (JSON), labels (JSON), resend_ms,
+-- parts, failures, left, count, terminals, sent: steps that are staged as sent, ready: others that need not wait, deadlines: {step, s}}
+-- Replies {word, priority, sends {step, spec, ...}} of the ready; word: new, known, gone (the source), open (the source), undefined (its definitions),
+-- lost (the stage).
+local fork = cjson.decode(ARGV[2])
+local staged, source = S .. ':run:' .. fork.place, S .. ':run:' .. fork.source
+local past, flat = {}, redis.call('HGETALL', source)
+for i = 1, #flat, 2 do past[flat[i]] = flat[i + 1] end
+use(ARGV[1])
+
+-- A repetition: steps that the first call sent and nobody began are sent by a sweep.
+if status then return {meta('accepted_by') == fork.accepted_by and 'new' or 'known', tonumber(meta('priority')), {}} end
+if not past.status then return {'gone', 0, {}} end
+if not past.parts then return {'open', 0, {}} end
+if count_parts(source) < tonumber(past.parts) then return {'gone', 0, {}} end
+if redis.call('HEXISTS', S .. ':definitions:' .. past.definitions, 'text') == 0 then return {'undefined', 0, {}} end
+for _, part in ipairs(fork.parts) do
+  if redis.call('EXISTS', staged .. part) == 0 then return {'lost', 0, {}} end
+end
+retain_definitions(past.definitions)
+
+for _, part in ipairs(fork.parts) do
+  if redis.call('TYPE', staged .. part).ok == 'hash' then redis.call('HDEL', staged .. part, '') end
+  if redis.call('EXISTS', staged .. part) == 1 then
+    redis.call('RENAME', staged .. part, R .. part)
+    redis.call('PERSIST', R .. part)
+  end
+end
+redis.call('UNLINK', R .. ':logged')
+
+local deadline_at, priority = now + tonumber(past.timeout_ms), priority_among(past.tenant)
+redis.call('HSET', R, 'status', 'running', 'created_at', now, 'started_at', now, 'deadline_at', string.format('%d', deadline_at),
+  'priority', priority, 'accepted_by', fork.accepted_by, 'request', fork.request, 'labels', fork.labels, 'left', fork.left, 'count', fork.count,
+  'terminals', fork.terminals)
+for _, field in ipairs({'definitions', 'kind', 'tenant', 'timeout_ms', 'timeout_by', 'max_attempts', 'max_steps', 'retention_ms',
+                        'session', 'session_keep_ms', 'session_entries'}) do
+  if past[field] then redis.call('HSET', R, field, past[field]) end
+end
+if fork.failures > 0 then redis.call('HSET', R, 'failures', fork.failures) end
+use(run)
+redis.call('ZADD', S .. ':due', deadline_at, 'deadline|' .. run .. '|')
+redis.call('ZADD', S .. ':runs', now, run)
+add_bytes(tonumber(past.bytes or 0) + #fork.request)
+count_total('accepted')
+
+-- Steps staged as sent are only entered in S:ready, in bulk: to make each ready would take too long.
+for i = 1, #fork.sent, 500 do
+  local looks = {}
+  for j = i, math.min(i + 499, #fork.sent) do
+    looks[#looks + 1] = now + fork.resend_ms; looks[#looks + 1] = run .. '|' .. fork.sent[j]
+  end
+  redis.call('ZADD', S .. ':ready', unpack(looks))
+end
+changes.working = #fork.sent
+for _, each in ipairs(fork.deadlines) do redis.call('ZADD', S .. ':due', now + each[2] * 1000, 'join|' .. run .. '|' .. each[1]) end
+for _, id in ipairs(fork.ready) do
+  local s = get(id)
+  if s.word == 'waiting' and not settled[s.id] and not ended[s.id] then
+    if s.pending == 0 then settle(s) else force_join(s) end
+  end
+end
+local sends = dispatch(fork.resend_ms)
+return {'new', priority, sends}

@@ -1,0 +1,39 @@
+-- Accepts a run, once: the same id again changes nothing.
+-- ARGV: run, the rest (JSON): {step, spec, resend_ms, definitions_text?, max_waiting?: runs in its session, fields: of the run; accepted_by, by which a
+-- repetition is recognized, definitions, tenant, timeout_ms, session? and session_keep_ms? among them}
+-- Replies {word, priority}; word: new, queued (behind others of its session), known, undefined (the text of the definitions is missing), full.
+local offer = cjson.decode(ARGV[2])
+local step, fields = offer.step, offer.fields
+use(ARGV[1])
+if status then
+  return {meta('accepted_by') == fields.accepted_by and 'new' or 'known', tonumber(meta('priority'))}
+end
+local queue = fields.session and session_key(fields.session) .. ':queue'
+if queue and redis.call('LLEN', queue) > offer.max_waiting then return {'full', 0} end
+local shared = S .. ':definitions:' .. fields.definitions
+if offer.definitions_text then
+  redis.call('HSETNX', shared, 'text', offer.definitions_text)
+elseif redis.call('HEXISTS', shared, 'text') == 0 then
+  return {'undefined', 0}
+end
+retain_definitions(fields.definitions)
+
+local priority = priority_among(fields.tenant)
+redis.call('HSET', R, 'status', 'accepted', 'created_at', now, 'left', 1, 'count', 1, 'priority', priority)
+for field, value in pairs(fields) do redis.call('HSET', R, field, value) end
+redis.call('HSET', R .. ':steps', step, offer.spec)
+redis.call('ZADD', S .. ':runs', now, run)
+use(run)
+add_bytes(#fields.request)
+count_total('accepted')
+event('accepted')
+if queue and enqueue_run(session, fields.session_keep_ms) > 1 then
+  redis.call('HSET', R .. ':state', step, 'waiting 0 0 1 0 0 0 -')
+  redis.call('HSET', R, 'time_left', fields.timeout_ms) -- its clock starts when it is first in the queue
+  return {'queued', priority}
+end
+redis.call('HSET', R, 'deadline_at', string.format('%d', now + fields.timeout_ms), 'working', 1)
+redis.call('ZADD', S .. ':due', now + fields.timeout_ms, 'deadline|' .. run .. '|')
+redis.call('HSET', R .. ':state', step, string.format('sent 0 0 1 0 0 0 %d', now))
+redis.call('ZADD', S .. ':ready', now + offer.resend_ms, run .. '|' .. step)
+return {'new', priority}

@@ -1,0 +1,95 @@
+-- Records the outcome of an attempt, first writer wins, and resolves what follows.
+-- ARGV: run, the outcome (JSON), its output (JSON text or ""). The outcome: {step, attempt, owner, status (done | failed | retry | wait), info (JSON
+-- text), takes: [label, ...], usage?, retry_ms, resend_ms, lease_ms, next_owner: of a step begun by this call; blob?: digest under which a large output is
+-- stored, fragment?, warnings?: [text, ...], code: [module@digest, ...] that it ran with, ahead?: {queue, cheap ("\nname\n...")}, next_step? of its batch}
+-- Replies {word, sends {step, spec, ...}, begun or false, run status, {run, priority, step, spec, ...} of the next runs of sessions};
+-- word: ok, again (a repetition; steps that the first call made ready are sent by a sweep), stale, closed, gone.
+local outcome, output = cjson.decode(ARGV[2]), ARGV[3]
+local attempt, info = outcome.attempt, outcome.info
+use(ARGV[1])
+if not status then return {'gone', {}, false, '', {}} end
+local s = get(outcome.step)
+if not s then return {'gone', {}, false, status, {}} end
+
+local function begin_next()
+  local n = outcome.next_step and not is_over() and get(outcome.next_step)
+  if not n or n.word ~= 'sent' then return false end
+  local text, _, spec = spec_of(n.id)
+  return lease(n, text, spec, outcome.next_owner, outcome.lease_ms)
+end
+
+-- The step that the first of these calls began: it is recorded with the ended step, or is the next of the batch.
+local function begun_before()
+  for _, id in ipairs({string.match(s.owner, '^>(.*)$') or outcome.next_step, outcome.next_step}) do
+    local n = get(id)
+    if n and n.word == 'running' and n.owner == outcome.next_owner then
+      local text, _, spec = spec_of(id)
+      return handler_inputs(n, text, spec)
+    end
+  end
+  return begin_next()
+end
+
+local counts = s.word == 'running' and s.attempt == attempt and s.owner == outcome.owner
+local counted = s.word == outcome.status and s.attempt == attempt
+local was_stopped = s.word == 'skipped' and s.attempt == attempt
+if (outcome.status == 'done' and not counts and not counted) or (outcome.status == 'failed' and was_stopped) then
+  add_usage_once(s.id, attempt, outcome.usage)
+end
+if status ~= 'running' then return {'closed', {}, false, status, {}} end
+if not counts then return {counted and 'again' or 'stale', {}, begun_before(), status, {}} end
+
+add_usage(outcome.usage)
+add_bytes(#output + #info)
+if #outcome.code > 0 then
+  local known = meta('code') or '\n'
+  local whole = known
+  for _, entry in ipairs(outcome.code) do
+    if #whole < 4000 and not string.find(whole, '\n' .. entry .. '\n', 1, true) then whole = whole .. entry .. '\n' end
+  end
+  if whole ~= known then redis.call('HSET', R, 'code', whole) end
+end
+for _, text in ipairs(outcome.warnings or {}) do event('warning', s.id, attempt, nil, cjson.encode({message = text})) end
+
+local function wait_for_retry(timer)
+  remove_entries(s)
+  move(s, 'waiting'); s.owner = '-'; put(s)
+  redis.call('HSET', R .. ':info', s.id, info)
+  redis.call('ZADD', S .. ':due', now + outcome.retry_ms, timer .. '|' .. run .. '|' .. s.id)
+  return {'ok', {}, begin_next(), status, {}}
+end
+
+if outcome.status == 'retry' then
+  s.failures = s.failures + 1
+  event('retry', s.id, attempt, nil, info)
+  return wait_for_retry('retry')
+end
+if outcome.status == 'wait' then
+  local before = redis.call('HGET', R .. ':info', s.id)
+  if not before or cjson.decode(before).reason ~= cjson.decode(info).reason then -- one event for each reason
+    event('rate_limited', s.id, attempt, nil, info)
+  end
+  return wait_for_retry('permit')
+end
+if outcome.status == 'failed' then
+  fail(s, 'failed', info)
+else
+  if outcome.blob then
+    redis.call('HSETNX', R .. ':blobs', outcome.blob, output)
+    output = '@' .. outcome.blob
+  end
+  redis.call('HSET', R .. ':info', s.id, info)
+  local takes = {}
+  for _, label in ipairs(outcome.takes) do takes[label] = true end
+  if outcome.fragment then
+    expand(s, output, takes, outcome.fragment)
+  else
+    event('done', s.id, attempt)
+    resolve(s, 'done', takes, output)
+  end
+end
+local ahead = outcome.ahead
+if ahead then ahead.owner, ahead.lease_ms = outcome.next_owner, outcome.lease_ms end
+local sends, begun = dispatch(outcome.resend_ms, ahead)
+if begun then s.owner = '>' .. begun[1]; put(s) end
+return {'ok', sends, begun or begin_next(), status, following}

@@ -1,2 +1,0 @@
--- The prelude of the script of costs: its key.
--- KEYS[1]  hash  <beginning of a configuration's digest>|<work> -> mean milliseconds of a step; expires a day after the last measurement
