@@ -1,7 +1,7 @@
 -- Records the outcome of an attempt, first writer wins, and resolves what follows.
 -- ARGV: run, the outcome (JSON), its output (JSON text or ""). The outcome: {step, attempt, owner, status (done | failed | retry | wait), info (JSON
 -- text), takes: [label, ...], usage?, retry_ms, resend_ms, lease_ms, next_owner: of a step begun by this call; blob?: digest under which a large output is
--- stored, fragment?, warnings?: [text, ...], code: [module@digest, ...] that it ran with, ahead?: {queue, cheap ("\nname\n...")}, next_step? of its batch}
+-- stored, fragment?, warnings?: [text, ...], code?: [module@digest, ...] that it ran with, ahead?: {queue, cheap ("\nname\n...")}, next_step? of its batch}
 -- Replies {word, sends {step, spec, ...}, begun or false, run status, {run, priority, step, spec, ...} of the next runs of sessions};
 -- word: ok, again (a repetition; steps that the first call made ready are sent by a sweep), stale, closed, gone.
 local outcome, output = cjson.decode(ARGV[2]), ARGV[3]
@@ -41,7 +41,7 @@ if not counts then return {counted and 'again' or 'stale', {}, begun_before(), s
 
 add_usage(outcome.usage)
 add_bytes(#output + #info)
-if #outcome.code > 0 then
+if outcome.code then
   local known = meta('code') or '\n'
   local whole = known
   for _, entry in ipairs(outcome.code) do

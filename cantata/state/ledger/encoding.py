@@ -17,6 +17,9 @@ from cantata.state.ledger.records import Overdue, Ready, RunRecord, StepRecord, 
 USUAL_SPEC_BYTES = 4096  # larger specs hold large inputs, and a long-lived worker would keep thousands of them in memory
 
 
+_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
 def spec_of(text: str) -> Spec:
     """Return a spec to be sent on; fields of newer versions are ignored."""
     return _usual_spec(text) if len(text) <= USUAL_SPEC_BYTES else _any_spec(text)
@@ -44,7 +47,7 @@ def step_text(step: Step, *, given: bool = False) -> str:
 
 def to_json(value: JsonValue) -> str:
     """Return compact JSON text. Raises TypeError or ValueError for a value that is not JSON."""
-    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return _ENCODER.encode(value)
 
 
 def storable(text: str) -> str:

@@ -75,10 +75,12 @@ class StepStore:
         envelope: dict[str, JsonValue] = {
             "step": begun.step_id, "attempt": begun.attempt, "owner": begun.owner, "status": outcome.status,
             "info": to_json(dict(info)), "takes": list(outcome.takes), "retry_ms": int(outcome.retry_in_s * 1000), "resend_ms": RESEND_MS,
-            "lease_ms": self._lease_ms, "next_owner": next_owner, "code": info.get("code") or [],
+            "lease_ms": self._lease_ms, "next_owner": next_owner,
         }  # fmt: skip
         if len(output.encode()) > BLOB_BYTES:  # encoded twice: a copy kept during the call takes half as long again, at 250 kB
             envelope["blob"] = sha256(output.encode()).hexdigest()
+        if code := info.get("code"):
+            envelope["code"] = code
         if outcome.usage:
             envelope["usage"] = usage_of(outcome.usage)
         if outcome.fragment:
