@@ -109,9 +109,5 @@ class RunStore:
         """Append lines to the log of a run, and drop the oldest beyond these bounds; nothing happens if the run is gone."""
         self._caller.call("ledger/append_log", run_id, most, most_bytes, *lines)
 
-    def claim_trace(self, run_id: str) -> list[str | None]:
-        """Return the fields of the root of a run's trace (`lua/claim_trace.lua`) once, when the run is over; else nothing."""
-        return self._caller.call("ledger/claim_trace", run_id)
-
     def _status(self, run_id: str) -> str | None:
         return cast("str | None", self._caller.with_retries(lambda: self._redis.hget(run_key(self._redis, run_id), "status")))

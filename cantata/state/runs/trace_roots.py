@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from cantata.observability.traces.spans import Spans
 
 FIELDS = ("kind", "status", "created_at", "closed_at", "error", "session", "tenant", "input_tokens", "output_tokens", "cost_usd", "count")
-"""Fields of a run, in the order of `ledger/claim_trace.lua`."""
 
 log = structlog.get_logger(__name__)
 
@@ -24,9 +23,14 @@ def end(spans: Spans | None, ledger: Ledger, run_id: str) -> None:
     if spans is None:
         return
     try:
-        known = ledger.runs.claim_trace(run_id)
+        fields = claim(ledger, run_id)
     except (CantataError, RedisFailure) as error:
         log.warning("trace_root_failed", run=run_id, error=str(error))
         return
-    if known:
-        spans.run(run_id, dict(zip(FIELDS, known, strict=True)))
+    if fields:
+        spans.run(run_id, fields)
+
+
+def claim(ledger: Ledger, run_id: str) -> dict[str, str | None]:
+    """Return the fields of the root of a run's trace once, when the run is over; else nothing."""
+    return dict(zip(FIELDS, ledger.caller.call("runs/claim_trace", run_id, *FIELDS), strict=False))
