@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
-from itertools import islice
 
 import click
 from rich.console import Console
@@ -15,30 +14,19 @@ from cantata import text_format
 from cantata.cli.main import FAILED, INTERRUPTED, INVALID
 from cantata.cli.submission import RunSubmission, has_succeeded, print_note
 from cantata.cli.views import live_view, log_view
-from cantata.client.runs import ChainRun, TurnRun
 from cantata.coordinator.fork_requests import FORKED_AT, FORKED_FROM
 from cantata.models.values import JsonValue
 from cantata.models.wire import RUN_OVER
 from cantata.runs.results import describe_request, duration_ms
 from cantata.state.fleet import code_versions
 from cantata.state.ledger.records import RunRecord, StepRecord
-from cantata.state.runs import event_log, listing, log_store
-from cantata.state.runs.listing import RunFilter
+from cantata.state.runs import log_store
 from cantata.state.runs.summaries import RunSummary, shown_state, state_of
-from cantata.suggestions import hint
 
 MAX_ROWS = 1000  # of a tree that is printed once
 WIDTH = 160  # columns without a terminal
-SIGNALS = {
-    "taken": (0, "step {step!r} took the value and goes on"),
-    "kept": (0, "kept for step {step!r}, which does not wait yet"),
-    "over": (FAILED, "step {step!r} has its value already"),
-    "closed": (FAILED, "the run is over"),
-    "unclear": (INVALID, "{step!r} matches several steps of this run; use a full id"),
-    "full": (FAILED, "the run keeps no more early signals; send it when {step!r} waits"),
-    "unknown": (INVALID, "no step {step!r} of this run waits for a signal{nearest}; `submit runs show {run_id}` shows its steps"),
-}
-"""Answer of the ledger to a signal → exit status and message."""
+SIGNAL_STATUSES = {"taken": 0, "kept": 0, "unclear": INVALID, "unknown": INVALID}
+"""Outcome of a signal → exit status; any other fails."""
 
 
 class RunQueries(RunSubmission):
@@ -46,12 +34,11 @@ class RunQueries(RunSubmission):
 
     def list(self, limit: int, *, statuses: Sequence[str], kind: str | None, text: str, behind: str | None) -> int:
         """Print at most `limit` runs, the newest first, from after the run `behind`."""
-        wanted = RunFilter(statuses=tuple(statuses), kind=kind, text=text)
-        found = [*islice(listing.iterate(self.client.ledger, wanted, behind=behind), limit)]
+        found = self.runs.newest(limit, statuses=statuses, kind=kind, text=text, behind=behind)
         if self._as_json:
             click.echo(json.dumps([_summary_json(run) for run in found], ensure_ascii=False))
         elif not found:
-            print_note("no runs are kept here" if wanted == RunFilter() and behind is None else "no such runs are kept here")
+            print_note("no such runs are kept here" if statuses or kind or text or behind else "no runs are kept here")
         for run in () if self._as_json else found:
             began = datetime.fromtimestamp(run.created_at).astimezone().strftime("%m-%d %H:%M:%S")
             took = text_format.duration(round(((run.closed_at or run.now) - run.created_at) * 1000))
@@ -61,22 +48,15 @@ class RunQueries(RunSubmission):
 
     def show(self, run_id: str) -> int:
         """Print a run with its steps, as they are now."""
-        run = self.client.run(run_id)
+        run = self.runs.find(run_id)
         record = run.record()
         if self._as_json:
             steps = [_step_json(step) for step in record.steps.values()]
             shown = {**_record_json(record), "error": record.error and record.error.model_dump(), "request": json.loads(record.request)}
             click.echo(json.dumps({**shown, "result": run.so_far().model_dump(mode="json"), "steps": steps}, ensure_ascii=False))
             return 0
-        view, _ = self.planned_view(run)
-        while batch := event_log.read(self.client.redis, run_id, after=view.seq):
-            view = view.apply(*batch)
-        ended = view.without_usage(MAX_ROWS)
-        if ended:
-            view = view.with_usage(self.step_infos(run_id, ended))
-        Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH).print(
-            live_view.render(view, record.now_ms, max_rows=MAX_ROWS)
-        )
+        tree = live_view.render(run.view(max_usages=MAX_ROWS), record.now_ms, max_rows=MAX_ROWS)
+        Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH).print(tree)
         if origin := record.labels.get(FORKED_FROM):
             step = record.labels.get(FORKED_AT)
             print_note(f"forked from run {origin}" + (f" at step {step!r}" if step else ", to execute its unfinished steps"))
@@ -90,7 +70,7 @@ class RunQueries(RunSubmission):
 
     def follow(self, run_id: str, since: int | None) -> int:
         """Show a run until it is over, and return its exit status."""
-        run = self.client.run(run_id)
+        run = self.runs.find(run_id)
         if not self._as_json:
             return self.watch(run, since=since)
         try:
@@ -103,8 +83,7 @@ class RunQueries(RunSubmission):
 
     def logs(self, run_id: str, *, follow: bool, step: str | None, level: str | None) -> int:
         """Print the log lines of a run."""
-        self.client.run(run_id)
-        kept = log_store.Logs(self.client.redis, run_id)
+        kept = self.runs.logs(run_id)
         lines = found = 0
         try:
             for line in kept.follow() if follow else kept.read():
@@ -124,7 +103,7 @@ class RunQueries(RunSubmission):
 
     def result(self, run_id: str, timeout_s: float | None) -> int:
         """Print the result of a run when it is over, or its result so far after `timeout_s`."""
-        run = self.client.run(run_id)
+        run = self.runs.find(run_id)
         try:
             return self.print_result(run, timeout_s)
         except KeyboardInterrupt:
@@ -133,34 +112,21 @@ class RunQueries(RunSubmission):
 
     def cancel(self, run_id: str) -> int:
         """Cancel a run."""
-        status = self.client.run(run_id).cancel()
+        status = self.runs.cancel(run_id)
         if self._as_json:
             click.echo(json.dumps({"run_id": run_id, "status": status}))
         else:
             print_note(f"run {run_id} is {status}" if status == "cancelled" else f"run {run_id} was over already: {status}")
         return 0 if status == "cancelled" else FAILED
 
-    def fork(self, run_id: str, from_step: str | None, changes: Mapping[str, JsonValue]) -> TurnRun | ChainRun:
-        """Run a closed run again from a step on, as a new run; without a step, its unfinished part."""
-        if from_step is None:
-            return self.client.retry(run_id)
-        return self.client.fork(run_id, from_step, changes=changes)
-
     def signal(self, run_id: str, step: str, value: JsonValue) -> int:
         """Send a waiting step its value."""
-        run = self.client.run(run_id)
-        answer = run.signal(step, value)
-        exit_status, message = SIGNALS[answer]
-        if answer == "kept" and run.record().answering(step) is None:
-            message += "; so far the run has no such step{nearest}"
-        elif answer == "unclear":
-            message += f": {', '.join(repr(each) for each in run.record().steps if each.endswith(f'/{step}'))}"
+        answer = self.runs.signal(run_id, step, value)
         if self._as_json:
-            click.echo(json.dumps({"run_id": run_id, "step": step, "signal": answer}))
+            click.echo(json.dumps({"run_id": run_id, "step": step, "signal": answer.outcome}))
         else:
-            near = run.nearest_step(step) if answer in ("unknown", "kept") else None
-            print_note(message.format(step=step, run_id=run_id, nearest=hint(near) if near != step else ""))
-        return exit_status
+            print_note(answer.message)
+        return SIGNAL_STATUSES.get(answer.outcome, FAILED)
 
 
 def _summary_json(run: RunSummary) -> dict[str, JsonValue]:

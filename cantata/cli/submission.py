@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import time
 from collections.abc import Mapping
 from functools import cached_property
 from types import TracebackType
@@ -18,8 +17,8 @@ from cantata.cli.main import FAILED, INTERRUPTED
 from cantata.cli.requests import load_checked_request, load_definitions
 from cantata.cli.views import live_view, plain_view
 from cantata.client.client import Client
+from cantata.client.run_service import RunService
 from cantata.client.runs import ChainRun, TurnRun
-from cantata.coordinator.start import definitions_from, plan_run
 from cantata.embedded import Stack
 from cantata.errors import ConfigError
 from cantata.models.definitions import Definitions
@@ -29,8 +28,6 @@ from cantata.observability.logs import configure_logs
 from cantata.planning.turns import turn_plan
 from cantata.runs.results import answer_text
 from cantata.runs.view import RunView
-
-REFRESH_S = 0.1
 
 
 class RunSubmission:
@@ -59,6 +56,11 @@ class RunSubmission:
         for warning in client.warnings:
             print_note(f"warning: {warning}")
         return client
+
+    @property
+    def runs(self) -> RunService:
+        """The runs of all tenants."""
+        return RunService(self.client)
 
     def check_turn(self, text: str, *, team: str | None, agent: str | None, workflow: str | None = None) -> None:
         """Raise ConfigError for the faults of a turn, without a service."""
@@ -117,18 +119,6 @@ class RunSubmission:
             _show(result)
         return 0 if has_succeeded(result) else FAILED
 
-    def planned_view(self, run: TurnRun | ChainRun) -> tuple[RunView, float]:
-        """Return the view of a run before its first event, and the milliseconds that Redis's clock is ahead of ours."""
-        record = run.record()
-        definitions = definitions_from(self.client.ledger.runs.definitions(run.run_id, record.definitions))
-        fragment = plan_run(record.kind, json.loads(record.request), definitions).fragment
-        steps = fragment.steps if fragment else ()
-        return RunView.planned(run.run_id, [step.id for step in steps]), record.now_ms - time.time() * 1000
-
-    def step_infos(self, run_id: str, steps: list[str]) -> Mapping[str, Mapping[str, JsonValue]]:
-        """Return what the ledger recorded of the ends of steps."""
-        return dict(zip(steps, self.client.ledger.reader.infos(run_id, steps), strict=True))
-
     def __enter__(self) -> Self:
         return self
 
@@ -144,13 +134,7 @@ class RunSubmission:
 
     def _show_progress(self, run: TurnRun | ChainRun, since: int | None) -> None:
         if since is None and is_terminal():
-            view, ahead_ms = self.planned_view(run)
-            live_view.watch(
-                view,
-                lambda after: list(run.log(after, timeout_s=REFRESH_S)),
-                lambda steps: self.step_infos(run.run_id, steps),
-                ahead_ms=ahead_ms,
-            )
+            live_view.watch(run)
             return
         view = RunView(run.run_id)  # plain lines show events; only a terminal shows the plan
         for event in run.log(since):

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from cantata import __version__, embedded, fault_points
+from cantata.client.run_service import RunService
 from cantata.client.runs import ChainRun, TurnRun
 from cantata.config import chain_requests
 from cantata.config import loading as configuration
@@ -192,8 +193,7 @@ class Client:
 
     def run(self, run_id: str) -> TurnRun | ChainRun:
         """Return a run by its id. Raises UnknownRunError."""
-        kind, *_ = self.ledger.runs.request_of(run_id)
-        return ChainRun(self, run_id) if kind == "chain" else TurnRun(self, run_id)
+        return RunService(self).find(run_id)
 
     def fork(
         self, run_id: str, from_step: str, *, changes: Mapping[str, JsonValue] | None = None, idempotency_key: str | None = None,

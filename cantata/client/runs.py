@@ -10,14 +10,16 @@ from typing import TYPE_CHECKING
 from cantata import __version__
 from cantata.coordinator.start import send_ready
 from cantata.models.events import RunEvent, RunWarning
+from cantata.models.graph import START
 from cantata.models.values import JsonValue
 from cantata.models.wire import ChainEvent, ChainRequest, ChainResponse, RunResult, RunStatus
 from cantata.observability import traces
 from cantata.observability.logs.lines import LogLine
 from cantata.runs.results import bodies_of, chain_event, chain_response, turn_result
+from cantata.runs.view import RunView
 from cantata.state.ledger.records import RunRecord, StepRecord
 from cantata.state.ledger.step_store import EARLY_SIGNALS
-from cantata.state.runs import event_log, log_store, trace_roots
+from cantata.state.runs import event_log, log_store, run_snapshot, trace_roots
 from cantata.suggestions import nearest
 
 if TYPE_CHECKING:
@@ -52,6 +54,16 @@ class Run:
     def log(self, from_offset: int | None = None, *, timeout_s: float | None = None) -> Iterator[RunEvent]:
         """Yield its events after `from_offset` (from the start if None) as they come, until it is over."""
         return event_log.follow(self._client.redis, self.run_id, after=from_offset or 0, timeout_s=timeout_s)
+
+    def view(self, before: RunView | None = None, *, wait_s: float = 0.0, max_usages: int = 200) -> RunView:
+        """Return the fold of its events: `before` with those since, also with those that come within `wait_s`."""
+        ledger, view = self._client.ledger, before or RunView(self.run_id)
+        events = list(self.log(view.seq, timeout_s=wait_s))
+        view = view.apply(*events)
+        if before is None or any(event.step == START for event in events):  # it plans the run
+            view = view.with_plan(run_snapshot.plan(ledger, self.run_id))
+        ended = view.without_usage(max_usages)
+        return view.with_usage(dict(zip(ended, ledger.reader.infos(self.run_id, ended), strict=True))) if ended else view
 
     def logs(self, *, follow: bool = False) -> Iterator[LogLine]:
         """Yield its log lines from workers and tools on all machines, in order; with `follow` also those to come, until it is over."""
@@ -108,6 +120,8 @@ class Run:
 class TurnRun(Run):
     """A run of a user turn."""
 
+    kind = "turn"
+
     def events(self, from_offset: int | None = None, *, timeout_s: float | None = None) -> Iterator[RunEvent]:
         """Yield its events after `from_offset` as they come, until it is over."""
         return self.log(from_offset, timeout_s=timeout_s)
@@ -125,6 +139,8 @@ class TurnRun(Run):
 
 class ChainRun(Run):
     """A run of a chain request."""
+
+    kind = "chain"
 
     def events(self, from_offset: int | None = None, *, timeout_s: float | None = None) -> Iterator[ChainEvent]:
         """Yield the events of its nodes after `from_offset` as they come, until it is over."""

@@ -19,9 +19,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from cantata.config.documents import Document, parse
 from cantata.config.faults import faults_of
 from cantata.dashboard.http.origins import foreign_page, is_local_request
+from cantata.dashboard.http.rejections import RequestRejected
 from cantata.errors import ConfigError, Fault
 from cantata.gateway.grants import UNLIMITED, Grant
-from cantata.gateway.http_errors import RequestRejected
 from cantata.models.values import JsonValue
 
 SUBPROTOCOL = "cantata"

@@ -67,7 +67,7 @@ def create_app(
             streams.end()
             with suppress(asyncio.CancelledError):
                 await reading
-            service.close()
+            service.call.close()
             await redis.aclose()
 
     app = FastAPI(

@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from cantata.gateway.http_errors import RequestRejected
+from cantata.dashboard.http.rejections import RequestRejected
 from cantata.models.definitions import Definitions
 from cantata.models.graph import Spec
 from cantata.models.values import Value

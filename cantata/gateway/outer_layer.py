@@ -10,8 +10,9 @@ from urllib.parse import unquote
 from pydantic import AfterValidator
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from cantata.dashboard.http.rejections import RequestRejected
 from cantata.errors import ConfigError
-from cantata.gateway.http_errors import RequestRejected
+from cantata.gateway.http_errors import response_of
 
 PathName = Annotated[str, AfterValidator(unquote)]
 """A decoded part of a path. It is decoded after routing, so that a name may contain a slash (`%2F`)."""
@@ -65,7 +66,7 @@ class OuterLayer:
 
 async def answer(rejected: RequestRejected, scope: Scope, receive: Receive, send: Send) -> None:
     """Answer a request, or the handshake of a WebSocket, with a rejection."""
-    response = rejected.response()
+    response = response_of(rejected)
     if scope["type"] == "http":
         await response(scope, receive, send)
         return

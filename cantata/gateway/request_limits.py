@@ -8,8 +8,8 @@ import structlog
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from cantata.dashboard.http.rejections import RequestRejected
 from cantata.gateway.access import is_public
-from cantata.gateway.http_errors import RequestRejected
 from cantata.state.limits.request_rate import RequestRate
 from cantata.state.redis import outages
 from cantata.state.redis.connection import RedisFailure

@@ -142,10 +142,9 @@ class RunView:
     """The offset of the last event."""
     warnings: tuple[str, ...] = ()
 
-    @classmethod
-    def planned(cls, run_id: str, steps: Iterable[str]) -> RunView:
-        """Return the view of a run before its first event, with the steps of its plan."""
-        return cls(run_id, {step_id: StepProgress() for step_id in steps if step_id != START})
+    def with_plan(self, steps: Iterable[str]) -> RunView:
+        """Return the run with the steps of its plan, in their order."""
+        return replace(self, steps={**dict.fromkeys(steps, StepProgress()), **self.steps})
 
     def apply(self, *events: RunEvent) -> RunView:
         """Return the run after these events."""

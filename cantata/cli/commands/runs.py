@@ -87,7 +87,7 @@ def cancel(run_id: str, as_json: bool) -> int:
 def fork(run_id: str, from_step: str, changes: dict[str, Any], detach: bool, as_json: bool) -> int:
     """Run a closed run again from a step on, as a new run. Steps upstream keep their outcomes."""
     with open_queries(workers=True, as_json=as_json) as queries:
-        run = queries.fork(run_id, from_step, changes)
+        run = queries.runs.rerun(run_id, from_step, changes=changes)
         return queries.detach(run) if detach else queries.watch(run)
 
 
@@ -98,7 +98,7 @@ def fork(run_id: str, from_step: str, changes: dict[str, Any], detach: bool, as_
 def retry(run_id: str, detach: bool, as_json: bool) -> int:
     """Run the unfinished part of a failed or cancelled run again, as a new run."""
     with open_queries(workers=True, as_json=as_json) as queries:
-        run = queries.fork(run_id, None, {})
+        run = queries.runs.rerun(run_id)
         return queries.detach(run) if detach else queries.watch(run)
 
 

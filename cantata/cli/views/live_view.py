@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -13,10 +12,10 @@ from rich.text import Text
 
 from cantata import text_format
 from cantata.cli.views.run_tree import Row, rows
-from cantata.models.events import RunEvent
-from cantata.models.values import JsonValue
+from cantata.client.runs import Run
 from cantata.models.wire import RUN_OVER
 from cantata.runs.view import MapProgress, RunView, StepProgress
+from cantata.state.redis import clock
 
 MAX_ROWS = 30
 MAX_WARNINGS = 3
@@ -39,24 +38,18 @@ SIGNS: Mapping[str, tuple[str, str]] = {
 """State of a step → its sign and style; a running step has a spinner."""
 RETRIED_SIGN = ("↻", "yellow")
 
-EventReader = Callable[[int], list[RunEvent]]
-"""Offset → the events after it, those that come within 0.1 s included."""
-
-InfoReader = Callable[[list[str]], Mapping[str, Mapping[str, JsonValue]]]
-"""Ids of steps → their infos in the ledger."""
+REFRESH_S = 0.1
 
 
-def watch(view: RunView, events: EventReader, infos: InfoReader, *, ahead_ms: float = 0.0) -> RunView:
-    """Show a run until it is over; `ahead_ms` is how far Redis's clock is ahead of ours."""
+def watch(run: Run) -> None:
+    """Show a run until it is over."""
     console = Console(stderr=True, highlight=False)
     max_rows = max(5, min(MAX_ROWS, console.height - RESERVED_LINES))
     with Live(console=console, auto_refresh=False) as live:
-        while view.status not in RUN_OVER:
-            view = view.apply(*events(view.seq))
-            ended = view.without_usage()
-            view = view.with_usage(infos(ended)) if ended else view
-            live.update(render(view, time.time() * 1000 + ahead_ms, max_rows=max_rows), refresh=True)
-    return view
+        view = None
+        while view is None or view.status not in RUN_OVER:
+            view = run.view(view, wait_s=REFRESH_S)
+            live.update(render(view, clock.now() * 1000, max_rows=max_rows), refresh=True)
 
 
 def render(view: RunView, now_ms: float, *, max_rows: int = MAX_ROWS) -> RenderableType:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from http.client import responses
 from typing import TYPE_CHECKING, Any
 
 from tornado import web
 
 from cantata.dashboard.flower import flower_options
-from cantata.dashboard.flower.blocking_calls import BlockingCalls
-from cantata.dashboard.flower.http_errors import PageRequestRejected, body_of, page_rejection
+from cantata.dashboard.flower.page_service import PageService
 from cantata.dashboard.http.origins import foreign_page, is_local_request
+from cantata.dashboard.http.rejections import RequestRejected, rejection_of
 from cantata.dashboard.pages import assets
 
 if TYPE_CHECKING:  # Flower has no types; its handler is Tornado's, with Flower's authentication
@@ -19,10 +20,10 @@ else:
 
 
 class RunPageHandler(BaseHandler):
-    """Base of all handlers: has the blocking calls, and our headers instead of those that open Flower's API to other pages."""
+    """Base of all handlers: has the service, and our headers instead of those that open Flower's API to other pages."""
 
-    def initialize(self, calls: BlockingCalls) -> None:
-        self.calls = calls
+    def initialize(self, service: PageService) -> None:
+        self.service = service
 
     def set_default_headers(self) -> None:
         for name, value in assets.HEADERS.items():
@@ -70,23 +71,23 @@ class ApiHandler(RunPageHandler):
 
     def prepare(self) -> None:
         if flower_options.is_local() and not is_local_request(self.request.headers.get("Host", "")):
-            raise PageRequestRejected(403, "without passwords Flower answers only to names of this machine, such as localhost")
+            raise RequestRejected(403, "without passwords Flower answers only to names of this machine, such as localhost")
         self._check_page()
         if not self.current_user:  # Flower's attribute; with basic authentication it raises 401 itself
-            raise PageRequestRejected(401, "sign in to Flower again: reload this page", code="signed_out")
+            raise RequestRejected(401, "sign in to Flower again: reload this page", code="signed_out")
         if self.request.method == "POST" and flower_options.is_read_only():
-            raise PageRequestRejected(403, "this Flower is read-only", code="read_only")
+            raise RequestRejected(403, "this Flower is read-only", code="read_only")
 
     def check_xsrf_cookie(self) -> None:
         """Reject requests of other pages by their headers. Flower's cookie is not used: our pages have no form for it."""
         self._check_page()
         names_page = any(name in self.request.headers for name in ("Origin", "Sec-Fetch-Site", "Authorization"))
         if flower_options.has_sessions() and not names_page:
-            raise PageRequestRejected(403, "a browser that does not name the requesting page may change nothing")
+            raise RequestRejected(403, "a browser that does not name the requesting page may change nothing")
 
     def _check_page(self) -> None:
         if (other := foreign_page({name.lower(): value for name, value in self.request.headers.items()})) is not None:
-            raise PageRequestRejected(403, f"{other} may not use the API of the run pages")
+            raise RequestRejected(403, f"{other} may not use the API of the run pages")
 
     def answer(self, body: str | dict[str, Any], status: int = 200) -> None:
         """Answer with JSON."""
@@ -96,11 +97,22 @@ class ApiHandler(RunPageHandler):
         self.finish(body)
 
     def write_error(self, status_code: int, **more: Any) -> None:
-        error = more.get("exc_info", (None, None))[1]
-        rejected = page_rejection(error)
-        if rejected is not None and rejected.status_code == 401 and flower_options.has_passwords():
+        rejected = _rejection(more.get("exc_info", (None, None))[1])
+        if rejected.status == 401 and flower_options.has_passwords():
             self.set_header("WWW-Authenticate", 'Basic realm="flower"')  # the browser asks for the password again
-        self.answer(body_of(error), rejected.status_code if rejected else 500)
+        self.answer(rejected.body.model_dump_json(), rejected.status)
+
+    def log_exception(self, kind: Any, error: Any, trace: Any) -> None:
+        """Log unexpected errors only."""
+        if rejection_of(error) is None:
+            super().log_exception(kind, error, trace)
+
+
+def _rejection(error: BaseException | None) -> RequestRejected:
+    """Return an error as a rejection; the details of an unexpected error are not sent."""
+    if isinstance(error, web.HTTPError):
+        return RequestRejected(error.status_code, error.get_message() or responses.get(error.status_code, "rejected"))
+    return rejection_of(error) or RequestRejected(500, "an unexpected error of Flower; see its log", code="internal")
 
 
 class UnknownPathHandler(ApiHandler):
@@ -108,4 +120,4 @@ class UnknownPathHandler(ApiHandler):
 
     def prepare(self) -> None:
         super().prepare()
-        raise PageRequestRejected(404, "the API of the run pages has no such path")
+        raise RequestRejected(404, "the API of the run pages has no such path")

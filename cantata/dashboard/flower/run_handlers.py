@@ -8,14 +8,11 @@ from contextlib import suppress
 from tornado.iostream import StreamClosedError
 
 from cantata.config.documents import parse_json
-from cantata.dashboard.flower.http_errors import PageRequestRejected, body_of
 from cantata.dashboard.flower.page_handlers import ApiHandler
 from cantata.dashboard.flower.task_links import tasks_of
 from cantata.dashboard.http import server_sent_events
-from cantata.dashboard.http.rejections import signal_rejection
+from cantata.dashboard.http.rejections import RequestRejected, check_signal
 from cantata.models.values import JsonValue
-from cantata.models.wire import RUN_OVER
-from cantata.state.runs import event_log
 
 MAX_LISTED, DEFAULT_LISTED = 200, 50
 MAX_KEY_CHARS = 200  # as with the gateway
@@ -27,10 +24,8 @@ class RunListHandler(ApiHandler):
 
     async def get(self) -> None:
         limit = self._number("most", DEFAULT_LISTED, MAX_LISTED)
-        found = self.calls.call(
-            self.calls.pages.list, None, statuses=self.get_query_arguments("status"), kind=self._one("kind"),
-            text=self._one("q") or "", before=self._one("before"), limit=limit,
-        )  # fmt: skip
+        statuses, kind, text, before = self.get_query_arguments("status"), self._one("kind"), self._one("q") or "", self._one("before")
+        found = self.service.call(self.service.runs.list, statuses=statuses, kind=kind, text=text, before=before, limit=limit)
         self.answer((await found).model_dump_json())
 
     def _one(self, name: str) -> str | None:
@@ -40,7 +35,7 @@ class RunListHandler(ApiHandler):
     def _number(self, name: str, default: int, maximum: int) -> int:
         text = self._one(name) or str(default)
         if not (text.isascii() and text.isdecimal() and 1 <= int(text[:9]) <= maximum):
-            raise PageRequestRejected(422, f"{name} must be a whole number from 1 to {maximum}, not {text[:40]!r}", code="bad_request")
+            raise RequestRejected(422, f"{name} must be a whole number from 1 to {maximum}, not {text[:40]!r}", code="bad_request")
         return int(text)
 
 
@@ -49,14 +44,14 @@ class GraphHandler(ApiHandler):
 
     async def get(self, run_id: str) -> None:
         opened = self.get_query_arguments("open", strip=False)
-        self.answer(await self.calls.call(lambda: self.calls.pages.graph(None, run_id, opened=opened).model_dump_json()))
+        self.answer(await self.service.call(lambda: self.service.pages.graph(None, run_id, opened=opened).model_dump_json()))
 
 
 class StepHandler(ApiHandler):
     """GET runs/ID/steps/STEP."""
 
     async def get(self, run_id: str, step_id: str) -> None:
-        self.answer(await self.calls.call(lambda: self.calls.pages.step(None, run_id, step_id).model_dump_json()))
+        self.answer(await self.service.call(lambda: self.service.pages.step(None, run_id, step_id).model_dump_json()))
 
 
 class TaskListHandler(ApiHandler):
@@ -65,7 +60,7 @@ class TaskListHandler(ApiHandler):
     async def get(self, run_id: str) -> None:
         known = self.application.events.state.tasks  # type: ignore[attr-defined]  # the application is Flower
         tasks = list(getattr(known, "data", known).values())  # copied here: events change it in this thread
-        self.answer({"tasks": await self.calls.call(tasks_of, run_id, tasks)})
+        self.answer({"tasks": await self.service.call(tasks_of, run_id, tasks)})
 
 
 class RefusalsHandler(ApiHandler):
@@ -82,7 +77,7 @@ class EventsHandler(ApiHandler):
 
     async def get(self, run_id: str) -> None:
         after = _offset(self.request.headers.get("Last-Event-ID") or self.get_query_argument("after", "0"))
-        if not await self.calls.call(self._has_more, run_id, after):
+        if not await self.service.call(self.service.runs.has_events, run_id, after):
             self.set_status(204)  # the browser does not reconnect: the run is closed, and it has all events
             return
         self.set_header("Content-Type", server_sent_events.MEDIA_TYPE)
@@ -96,14 +91,8 @@ class EventsHandler(ApiHandler):
         if self._sending is not None:
             self._sending.cancel()
 
-    def _has_more(self, run_id: str, after: int) -> bool:
-        self.calls.pages.check(None, run_id)
-        if not after or self.calls.client.run(run_id).status() not in RUN_OVER:
-            return True
-        return bool(event_log.read(self.calls.client.redis, run_id, after=after, most=1))
-
     async def _send(self, run_id: str, after: int) -> None:
-        async for text in server_sent_events.lines(self.calls.streams, run_id, after, body_of=body_of):
+        async for text in server_sent_events.lines(self.service.streams, run_id, after):
             self.write(text)
             await self.flush()  # until the socket took it: events are not read ahead of a slow client
 
@@ -112,7 +101,7 @@ class CancelHandler(ApiHandler):
     """POST runs/ID/cancel."""
 
     async def post(self, run_id: str) -> None:
-        self.answer({"run_id": run_id, "status": await self.calls.call(self.calls.pages.cancel, None, run_id)})
+        self.answer({"run_id": run_id, "status": await self.service.call(self.service.runs.cancel, run_id)})
 
 
 class RetryHandler(ApiHandler):
@@ -120,13 +109,14 @@ class RetryHandler(ApiHandler):
 
     async def post(self, run_id: str) -> None:
         key = self._key()
-        self.answer({"run_id": await self.calls.call(self.calls.pages.retry, None, run_id, key=key and f"flower\nretry\n{key}")}, 202)
+        created = await self.service.call(self.service.runs.rerun, run_id, key=key and f"flower\nretry\n{key}")
+        self.answer({"run_id": created.run_id}, 202)
 
     def _key(self) -> str | None:
         key = self.request.headers.get("Idempotency-Key")
         if key is not None and not 1 <= len(key) <= MAX_KEY_CHARS:
             message = f"Idempotency-Key must have 1 to {MAX_KEY_CHARS} characters, not {len(key)}"
-            raise PageRequestRejected(422, message, code="bad_request")
+            raise RequestRejected(422, message, code="bad_request")
         return key
 
 
@@ -134,25 +124,23 @@ class SignalHandler(ApiHandler):
     """POST runs/ID/signals/STEP."""
 
     async def post(self, run_id: str, step: str) -> None:
-        outcome = await self.calls.call(lambda: self.calls.pages.signal(None, run_id, step, self._value()))
-        rejection = signal_rejection(outcome, run_id, step, hint="; its page shows those that do")
-        if rejection is not None:
-            raise PageRequestRejected(rejection.status, rejection.message, code=rejection.code)
-        self.answer({"run_id": run_id, "step": step, "signal": outcome})
+        answer = await self.service.call(lambda: self.service.runs.signal(run_id, step, self._value()))
+        check_signal(answer)
+        self.answer({"run_id": run_id, "step": step, "signal": answer.outcome})
 
     def _value(self) -> JsonValue:
         if len(self.request.body) > SIGNAL_BYTES:
-            raise PageRequestRejected(413, f"the body is larger than {SIGNAL_BYTES / 1e6:.0f} MB")
+            raise RequestRejected(413, f"the body is larger than {SIGNAL_BYTES / 1e6:.0f} MB")
         try:
             found = parse_json(self.request.body.decode("utf-8"), source="body").data
         except UnicodeDecodeError as error:
-            raise PageRequestRejected(400, f"the body is not valid UTF-8: byte {error.start}") from error
+            raise RequestRejected(400, f"the body is not valid UTF-8: byte {error.start}") from error
         if not isinstance(found, dict) or found.keys() != {"value"}:
-            raise PageRequestRejected(422, 'the body must be a JSON object: {"value": ...}', code="bad_request")
+            raise RequestRejected(422, 'the body must be a JSON object: {"value": ...}', code="bad_request")
         return found["value"]
 
 
 def _offset(text: str) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) <= 16):
-        raise PageRequestRejected(422, f"the offset of an event must be a whole number, not {text[:40]!r}", code="bad_request")
+        raise RequestRejected(422, f"the offset of an event must be a whole number, not {text[:40]!r}", code="bad_request")
     return int(text)

@@ -17,9 +17,9 @@ from tornado.routing import URLSpec
 from cantata import embedded
 from cantata.client.client import Client
 from cantata.dashboard.flower import flower_options, page_handlers, run_handlers
-from cantata.dashboard.flower.blocking_calls import BlockingCalls
 from cantata.dashboard.flower.broker import show_broker
 from cantata.dashboard.flower.flower_templates import TemplateLoader
+from cantata.dashboard.flower.page_service import PageService
 from cantata.errors import UnavailableError
 from cantata.settings import settings
 
@@ -33,20 +33,20 @@ def serve(client: Client, *, ready: Callable[[str], None]) -> None:
     asyncio.set_event_loop(loop)
     client.app.set_default()  # Flower's templates ask Celery for "the" app and its time zone
     flower = _make_flower(client)
-    calls = loop.run_until_complete(_open(client))
-    flower.add_handlers(".*", routes(flower_options.prefix(), calls))
+    service = loop.run_until_complete(_open(client))
+    flower.add_handlers(".*", routes(flower_options.prefix(), service))
     address = _listen(flower)
     _stop_on_signals(loop, flower)
     loop.call_soon(ready, address)
     try:
         flower.start()
     finally:
-        loop.run_until_complete(_close(calls))
+        loop.run_until_complete(_close(service))
 
 
-def routes(prefix: str, calls: BlockingCalls) -> list[URLSpec]:
+def routes(prefix: str, service: PageService) -> list[URLSpec]:
     """Return the paths of the run pages and of their API."""
-    top, given = f"{prefix}/runs", {"calls": calls}
+    top, given = f"{prefix}/runs", {"service": service}
     run = f"{top}/api/runs/([^/]+)"
     return [
         URLSpec(top, page_handlers.RedirectHandler, given),
@@ -102,12 +102,12 @@ def _stop_on_signals(loop: asyncio.AbstractEventLoop, flower: Any) -> None:
     PeriodicCallback(lambda: end() if embedded.is_stack_gone() else None, POLL_MS).start()
 
 
-async def _open(client: Client) -> BlockingCalls:
-    return BlockingCalls(client)
+async def _open(client: Client) -> PageService:
+    return PageService(client)
 
 
-async def _close(calls: BlockingCalls) -> None:
-    await calls.close()
+async def _close(service: PageService) -> None:
+    await service.close()
     others = asyncio.all_tasks() - {asyncio.current_task()}
     if others:
         _, pending = await asyncio.wait(others, timeout=GRACE_S)

@@ -1,10 +1,13 @@
-"""Errors as HTTP rejections: status, code and retry delay; one table for the gateway and Flower."""
+"""Rejections of requests, for the gateway and Flower: the status and JSON body of an error's HTTP response."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from pydantic import Field
 
-from cantata.errors import ConfigError, UnavailableError, UnknownRunError
+from cantata.client.run_service import SignalAnswer
+from cantata.errors import CantataError, ConfigError, Fault, UnavailableError, UnknownRunError
+from cantata.models.values import Value
+from cantata.models.wire import FaultInfo
 from cantata.state.redis.connection import RedisFailure
 from cantata.state.runs.streams import StreamsEnded
 
@@ -12,49 +15,72 @@ DEFAULT_CODES = {400: "bad_request", 401: "unauthorized", 403: "forbidden", 404:
 """HTTP status → the code of a rejection without one of its own."""
 
 
-class Rejection(NamedTuple):
-    """The answer to a request that failed."""
+class ErrorDetail(Value):
+    """The reason why a request was rejected."""
 
-    status: int
-    code: str
-    message: str
-    retry_after_s: float = 0.0
-    """0 if the same request would fail again."""
+    code: str = Field(description="for programs: bad_request, unauthorized, unknown_run, rate_limited, unavailable, ...")
+    message: str = Field(description="for people: what is wrong, where, what to do")
+    faults: list[FaultInfo] = Field(default_factory=list, description="all faults of the request, if it has any")
 
 
-def rejection_of(error: BaseException | None) -> Rejection | None:
-    """Return the rejection for an error; None for an unexpected one."""
+class ErrorBody(Value):
+    """The body of every response with a status from 400 on."""
+
+    error: ErrorDetail = Field(description="the reason")
+
+
+class RequestRejected(CantataError):
+    """A request that is rejected. `retry_after_s` is 0 if the same request would fail again."""
+
+    def __init__(self, status: int, message: str, *, code: str = "", faults: tuple[Fault, ...] = (), retry_after_s: float = 0.0) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code or DEFAULT_CODES.get(status, "error")
+        self.faults = faults
+        self.retry_after_s = retry_after_s
+
+    @property
+    def body(self) -> ErrorBody:
+        """Return the JSON body."""
+        faults = [FaultInfo(message=_safe(fault.message), where=_safe(fault.where), line=fault.line) for fault in self.faults]
+        return ErrorBody(error=ErrorDetail(code=self.code, message=_safe(str(self)), faults=faults))
+
+
+def rejection_of(error: BaseException | None) -> RequestRejected | None:
+    """Return an error as a rejection; None for an unexpected one."""
     message = str(error)
     match error:
+        case RequestRejected():
+            return error
         case ConfigError(code="session_full"):
-            return Rejection(429, error.code, message, retry_after_s=1)
+            return RequestRejected(429, message, code=error.code, retry_after_s=1)
         case ConfigError(code="quota_exceeded"):
-            return Rejection(429, error.code, message, retry_after_s=5)
+            return RequestRejected(429, message, code=error.code, retry_after_s=5)
         case ConfigError(code="no_json"):
-            return Rejection(400, DEFAULT_CODES[400], message)
+            return RequestRejected(400, message, faults=error.faults)
         case ConfigError():
-            return Rejection(422, error.code, message)
+            return RequestRejected(422, message, code=error.code, faults=error.faults)
         case UnknownRunError():
-            return Rejection(404, "unknown_run", message)
+            return RequestRejected(404, message, code="unknown_run")
         case UnavailableError() | RedisFailure():
-            return Rejection(503, "unavailable", message, retry_after_s=1)
+            return RequestRejected(503, message, code="unavailable", retry_after_s=1)
         case StreamsEnded():
-            return Rejection(503, "ending", message, retry_after_s=1)
+            return RequestRejected(503, message, code="ending", retry_after_s=1)
     return None
 
 
-def signal_rejection(outcome: str, run_id: str, step: str, *, hint: str = "") -> Rejection | None:
-    """Return the rejection for the outcome of a signal; None if it was taken or kept. `hint` follows the message for an unknown step."""
-    match outcome:
+def check_signal(answer: SignalAnswer) -> None:
+    """Raise RequestRejected unless a signal was taken or kept."""
+    match answer.outcome:
         case "taken" | "kept":
-            return None
+            return
         case "unknown":
-            return Rejection(404, DEFAULT_CODES[404], f"no step {step!r} of run {run_id!r} waits for a signal{hint}")
-        case "unclear":
-            return Rejection(409, outcome, f"step {step!r} may be any of several of run {run_id!r}; name it by its whole id")
+            raise RequestRejected(404, answer.message)
         case "full":
-            message = f"run {run_id!r} stores as many early signals as it may; send this one when {step!r} waits"
-            return Rejection(429, "quota_exceeded", message, retry_after_s=5)
-        case "over":
-            return Rejection(409, outcome, f"step {step!r} already has its value")
-    return Rejection(409, outcome, f"run {run_id!r} is closed")
+            raise RequestRejected(429, answer.message, code="quota_exceeded", retry_after_s=5)
+    raise RequestRejected(409, answer.message, code=answer.outcome)
+
+
+def _safe(text: str) -> str:
+    """Return a text that can be sent as UTF-8, whatever it quotes."""
+    return text.encode("utf-8", "replace").decode()

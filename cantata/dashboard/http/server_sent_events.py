@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 
+from cantata.dashboard.http.rejections import rejection_of
 from cantata.errors import CantataError
 from cantata.models.events import RunEvent
 from cantata.state.runs.streams import Streams, StreamsEnded
@@ -15,11 +16,8 @@ MEDIA_TYPE = "text/event-stream"
 HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}  # the second: nginx must not buffer the response
 
 
-async def lines(streams: Streams, run_id: str, after: int, *, body_of: Callable[[CantataError], str]) -> AsyncIterator[str]:
-    """Yield the text of the stream: events after an offset, comments while there are none, until `closed`.
-
-    `body_of` returns an error as JSON.
-    """
+async def lines(streams: Streams, run_id: str, after: int) -> AsyncIterator[str]:
+    """Yield the text of the stream: events after an offset, comments while there are none, until `closed`."""
     yield f"retry: {RETRY_MS}\n\n"
     with streams.follow(run_id, after=after) as follower:
         while True:
@@ -28,7 +26,9 @@ async def lines(streams: Streams, run_id: str, after: int, *, body_of: Callable[
             except StreamsEnded:
                 return  # the client reconnects, to another server
             except CantataError as error:
-                yield f"event: error\ndata: {body_of(error)}\n\n"
+                if (rejected := rejection_of(error)) is None:
+                    raise
+                yield f"event: error\ndata: {rejected.body.model_dump_json()}\n\n"
                 return
             for event in found:
                 yield _text(event)

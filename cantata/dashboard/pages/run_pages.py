@@ -1,4 +1,4 @@
-"""Data and actions of the run pages, for the gateway and Flower. Every call blocks for some milliseconds."""
+"""Data of the run pages, for the gateway and Flower. Every call blocks for some milliseconds."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 
 from cantata.client.client import Client
+from cantata.client.run_service import RunService
 from cantata.coordinator.fork_requests import FORKED_FROM
 from cantata.dashboard.pages import transcripts
 from cantata.dashboard.pages.attempts import attempts_of
@@ -14,19 +15,16 @@ from cantata.dashboard.pages.map_folding import fold
 from cantata.dashboard.pages.page_views import GraphView, MessageView, RunDetail, StepDetail
 from cantata.dashboard.pages.transcripts import RecordedStep
 from cantata.dashboard.pages.truncate import Truncation
-from cantata.errors import UnknownRunError
 from cantata.models.graph import RAW, START
 from cantata.models.step_kinds import kind_named
 from cantata.models.values import JsonValue
-from cantata.models.wire import RUN_OVER, RunStatus
+from cantata.models.wire import RUN_OVER
 from cantata.state.fleet import code_versions
 from cantata.state.ledger.records import StepRecord
-from cantata.state.runs import listing, run_snapshot
-from cantata.state.runs.listing import RunFilter, RunList
+from cantata.state.runs import run_snapshot
 from cantata.state.runs.log_store import Logs
 from cantata.state.runs.outputs import beginnings
 from cantata.state.runs.run_snapshot import Moments, Snapshot
-from cantata.suggestions import hint
 
 MAX_STEPS = 2000
 """Steps of a graph: if there are more, those that started last."""
@@ -40,7 +38,7 @@ SHOWN_APART = frozenset({"error", "usage", "model", transcripts.PROMPT})
 
 
 class RunPages:
-    """Views and actions of runs.
+    """Views of runs.
 
     Every method takes the tenant whose runs are visible ("" for runs without one); None for all. Each raises UnknownRunError for a run
     that does not exist or is not visible, and ConfigError for an invalid request.
@@ -51,16 +49,10 @@ class RunPages:
         self._ledger = client.ledger
         self._timeline = run_snapshot.Timeline(client.ledger)
 
-    def list(
-        self, tenant: str | None, *, statuses: Sequence[str] = (), kind: str | None = None, text: str = "",
-        before: str | None = None, limit: int = 50,
-    ) -> RunList:  # fmt: skip
-        """Return runs, newest first; `before` is the `next` of the previous page."""
-        return listing.find_page(self._ledger, RunFilter(tenant, tuple(statuses), kind, text), before=before, most=limit)
-
     def graph(self, tenant: str | None, run_id: str, *, opened: Sequence[str] = ()) -> GraphView:
         """Return the current graph of a run, with the first items of open maps."""
-        snapshot = run_snapshot.snapshot(self._ledger, run_id, tenant)
+        RunService(self._client, tenant).find(run_id)
+        snapshot = run_snapshot.snapshot(self._ledger, run_id)
         folded = fold(snapshot, set(opened))
         moments = self._timeline.moments(run_id, snapshot.offset, folded=folded.limits)
         shown = _newest(folded.shown, moments)
@@ -72,10 +64,12 @@ class RunPages:
 
     def step(self, tenant: str | None, run_id: str, step_id: str) -> StepDetail:
         """Return the details of one step. Raises UnknownRunError for a step that does not exist."""
-        snapshot = run_snapshot.snapshot(self._ledger, run_id, tenant)
+        runs = RunService(self._client, tenant)
+        runs.find(run_id)
+        snapshot = run_snapshot.snapshot(self._ledger, run_id)
         record = self._ledger.reader.records(run_id, [step_id]).get(step_id) if step_id in snapshot.cells else None
         if record is None:
-            raise UnknownRunError(f"run {run_id!r} has no step {step_id!r}{hint(self._client.run(run_id).nearest_step(step_id))}")
+            raise runs.unknown_step(run_id, step_id)
         events = run_snapshot.step_events(self._ledger, run_id, step_id, snapshot.offset)
         parts = run_snapshot.parts(self._ledger, run_id, [step_id])
         run_graph = RunGraph(snapshot, fold(snapshot, ()), parts, {step_id: run_snapshot.moments_in(events)}, {step_id})
@@ -94,27 +88,6 @@ class RunPages:
             model=view.model,
             cut=truncation.was_cut,
         )
-
-    def check(self, tenant: str | None, run_id: str) -> None:
-        """Raise UnknownRunError unless a run is visible. Call this before its events are read from `streams` or `event_log`."""
-        _, _, _, labels = self._ledger.runs.request_of(run_id)
-        if tenant not in (None, labels.get("tenant", "")):
-            raise UnknownRunError.of(run_id)
-
-    def cancel(self, tenant: str | None, run_id: str) -> RunStatus:
-        """Cancel a run; return its status then."""
-        self.check(tenant, run_id)
-        return self._client.run(run_id).cancel()
-
-    def retry(self, tenant: str | None, run_id: str, *, key: str | None = None) -> str:
-        """Retry the unfinished part of a run; return the id of the new run. The same key gives the same run."""
-        self.check(tenant, run_id)
-        return self._client.retry(run_id, idempotency_key=key).run_id
-
-    def signal(self, tenant: str | None, run_id: str, step: str, value: JsonValue) -> str:
-        """Signal a waiting step; return the outcome: taken, kept, over, closed, unclear, full or unknown."""
-        self.check(tenant, run_id)
-        return self._client.run(run_id).signal(step, value)
 
     # --- reading ----------------------------------------------------------------------------------------------------
 

@@ -11,8 +11,8 @@ from pydantic import BaseModel, Field, ValidationError
 from cantata.config import chain_requests
 from cantata.config.documents import parse_json
 from cantata.config.faults import faults_of
+from cantata.dashboard.http.rejections import RequestRejected
 from cantata.errors import ConfigError
-from cantata.gateway.http_errors import RequestRejected
 from cantata.models.values import JsonValue, Value
 from cantata.models.wire import ChainRequest, ChainResponse, HistoryEntry, RunResult, RunStatus, SessionInfo, TurnRequest
 

@@ -20,17 +20,18 @@ from starlette.websockets import WebSocketDisconnect
 from cantata.client.runs import TurnRun
 from cantata.config.documents import Document, parse_json
 from cantata.config.faults import faults_of
+from cantata.dashboard.http.rejections import RequestRejected
 from cantata.errors import CantataError, ConfigError, UnknownRunError
 from cantata.gateway.access import SUBPROTOCOL
 from cantata.gateway.api import chat_frames
 from cantata.gateway.api.chat_frames import Frame
 from cantata.gateway.grants import Grant
-from cantata.gateway.http_errors import RequestRejected, rejection
+from cantata.gateway.http_errors import rejection
 from cantata.gateway.outer_layer import PathName
 from cantata.gateway.request_limits import check_rate
 from cantata.gateway.tenant_service import TenantService, apply_mention
 from cantata.models.values import Value
-from cantata.models.wire import RunResult, TurnRequest
+from cantata.models.wire import TurnRequest
 from cantata.state.limits.request_rate import RequestRate
 from cantata.state.redis.connection import RedisFailure
 from cantata.state.runs.streams import StreamsEnded
@@ -131,20 +132,26 @@ class _ChatConnection:
             raise RequestRejected(429, f"{MAX_FOLLOWED} turns of this connection are still open", code="too_many_turns", retry_after_s=1)
         turn = apply_mention(TurnRequest(session=self._session, **text.model_dump(exclude={"id"})))
         key = None if text.id is None else f"{self._session}\n{text.id}"
-        run = await self._service.submit_turn(self._grant, turn, key)
+        run = await self._service.call(self._service.submit_turn, self._grant, turn, key)
         await self._send({"type": "accepted", "run_id": run.run_id, "id": text.id})
         self._follow(run, 0)
 
     async def _resume(self, request: ResumeRequest) -> None:
         for run_id, after in request.resume.items():
             try:
-                run, turn = await self._service.turn_of(self._grant.tenant, run_id)
-                if turn.session != self._session:
-                    raise UnknownRunError(f"run {run_id!r} is not of session {self._session!r}")
+                run = await self._service.call(self._find_turn, run_id)
             except CantataError as error:
                 await self._send({"type": "error", "run_id": run_id, **_fault(error)})
             else:
                 self._follow(run, after)
+
+    def _find_turn(self, run_id: str) -> TurnRun:
+        """Return a turn of the session. Raises UnknownRunError, also for any other run."""
+        runs = self._service.runs(self._grant.tenant)
+        run = runs.find(run_id)
+        if not isinstance(run, TurnRun) or runs.request(run_id, TurnRequest).session != self._session:
+            raise UnknownRunError(f"run {run_id!r} is no turn of session {self._session!r}")
+        return run
 
     def _follow(self, run: TurnRun, after: int) -> None:
         """Start to send the frames of a run, unless it is followed already."""
@@ -173,9 +180,7 @@ class _ChatConnection:
                 steps = await self._service.call(run.steps, step_ids) if step_ids else {}
                 for event in events:
                     if event.ends_run:
-                        result = await self._service.result(run)
-                        assert isinstance(result, RunResult)
-                        await self._send(chat_frames.result_frame(event, result))
+                        await self._send(chat_frames.result_frame(event, await self._service.call(run.result)))
                         return
                     frame = chat_frames.frame_of(event, steps.get(event.step or ""))
                     if frame is not None:

@@ -34,8 +34,7 @@ async def show_logs(
     run_id: PathName, service: ServiceDep, tenant: ReaderTenant, after: After = "0-0", level: Level = "debug", step: str | None = None
 ) -> RunLogLines:
     """Return the log lines of a run from all machines: up to 1,000 lines, after `after`."""
-    await service.run(tenant, run_id)
-    found = log_store.Logs(service.client.redis, run_id)
+    found = await service.call(service.runs(tenant).logs, run_id)
     lines = await service.call(found.read, after=after)
     newest = max((tuple(map(int, line.id.split("-"))) for line in lines), default=None)
     wanted = [line for line in lines if log_store.at_least(line, level) and (step is None or log_store.of_step(line, step))]

@@ -7,13 +7,13 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Query, Request, Response
 from starlette.responses import RedirectResponse
 
+from cantata.dashboard.http.rejections import ErrorBody, RequestRejected
 from cantata.dashboard.pages import assets
 from cantata.dashboard.pages.page_views import GraphView, StepDetail
 from cantata.gateway.access import PAGES
 from cantata.gateway.api import bodies
 from cantata.gateway.api.bodies import document_body
 from cantata.gateway.api.routes import ERRORS, UNKNOWN, CallerGrant, Key, Limit, ReaderTenant, ServiceDep, accepted
-from cantata.gateway.http_errors import ErrorBody, RequestRejected
 from cantata.gateway.outer_layer import PathName
 from cantata.models.wire import RunStatus
 from cantata.state.runs.listing import MAX_SEARCH_CHARS, RunList
@@ -43,7 +43,7 @@ async def list_runs(
     most: Limit = 20,
 ) -> RunList:
     """Return runs, newest first. A page may be short or empty although `next` is set: the search of a page is bounded."""
-    return await service.call(service.pages.list, tenant, statuses=status or (), kind=kind, text=q, before=before, limit=most)
+    return await service.call(service.runs(tenant).list, statuses=status or (), kind=kind, text=q, before=before, limit=most)
 
 
 @router.get("/runs/{run_id}/graph", tags=["runs"], responses=UNKNOWN, response_model=GraphView)
@@ -63,7 +63,7 @@ async def show_step(run_id: PathName, step_id: PathName, service: ServiceDep, te
 @router.get("/runs/{run_id}/tasks", tags=["runs"], responses=UNKNOWN)
 async def list_tasks(run_id: PathName, service: ServiceDep, tenant: ReaderTenant) -> bodies.TaskList:
     """Return the Celery tasks of a run: none here, since only Flower stores them."""
-    await service.run(tenant, run_id)
+    await service.call(service.runs(tenant).find, run_id)
     return bodies.TaskList(tasks=[])
 
 
@@ -71,7 +71,7 @@ async def list_tasks(run_id: PathName, service: ServiceDep, tenant: ReaderTenant
 async def show_refusals(run_id: PathName, service: ServiceDep, caller: CallerGrant, step: Signalled = None) -> bodies.Refusals:
     """Return the reasons why this token may not use the buttons of the run pages; empty texts for those that it may."""
     caller.require("read")
-    return bodies.Refusals.model_validate(await service.refusals(caller, run_id, step))
+    return bodies.Refusals.model_validate(await service.call(service.refusals, caller, run_id, step))
 
 
 @router.post(
@@ -80,7 +80,7 @@ async def show_refusals(run_id: PathName, service: ServiceDep, caller: CallerGra
 )  # fmt: skip
 async def retry_run(response: Response, run_id: PathName, service: ServiceDep, caller: CallerGrant, key: Key = None) -> bodies.RunState:
     """Retry the unfinished part of a run that failed, was cancelled or timed out, as a new run; the rest is copied."""
-    return await accepted(await service.retry(caller, run_id, key), response, service)
+    return await accepted(await service.call(service.rerun, caller, run_id, None, {}, key), response, service)
 
 
 @router.post(
@@ -92,7 +92,7 @@ async def fork_run(
 ) -> bodies.RunState:
     """Fork a closed run from a step on, as a new run; the steps upstream are copied."""
     body = await bodies.read_body(request, bodies.ForkBody)
-    return await accepted(await service.fork(caller, run_id, body.from_step, body.changes, key), response, service)
+    return await accepted(await service.call(service.rerun, caller, run_id, body.from_step, body.changes, key), response, service)
 
 
 # --- the pages themselves ---------------------------------------------------------------------------------------------------

@@ -9,19 +9,20 @@ from urllib.parse import quote
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from starlette.responses import StreamingResponse
 
+from cantata.client.run_service import result_of
 from cantata.client.runs import ChainRun, TurnRun
-from cantata.dashboard.http.rejections import signal_rejection
+from cantata.dashboard.http import server_sent_events
+from cantata.dashboard.http.rejections import ErrorBody, RequestRejected, check_signal
 from cantata.errors import ConfigError
-from cantata.gateway.api import bodies, event_stream
+from cantata.gateway.api import bodies
 from cantata.gateway.api.bodies import document_body
 from cantata.gateway.grants import Grant, Scope
-from cantata.gateway.http_errors import ErrorBody, RequestRejected, chain_rejection
+from cantata.gateway.http_errors import chain_rejection
 from cantata.gateway.outer_layer import PathName
-from cantata.gateway.tenant_service import TenantService, kind_of
-from cantata.models.wire import RUN_OVER, ChainRequest, ChainResponse, RunStatus, TurnRequest
+from cantata.gateway.tenant_service import TenantService
+from cantata.models.wire import ChainRequest, ChainResponse, RunStatus, TurnRequest
 from cantata.runs.results import REFUSALS
 from cantata.state.sessions.conversations import fault_of
-from cantata.suggestions import hint
 
 MAX_WAIT_S = 600.0
 MAX_LISTED = 1000
@@ -105,7 +106,7 @@ async def submit_turn(
 ) -> bodies.RunState:
     """Submit a user's turn for a team or an agent."""
     turn = await bodies.read_body(request, TurnRequest)
-    return await accepted(await service.submit_turn(caller, turn, key), response, service, wait)
+    return await accepted(await service.call(service.submit_turn, caller, turn, key), response, service, wait)
 
 
 @router.post(
@@ -120,7 +121,7 @@ async def submit_chain(
 ) -> bodies.RunState | Response:
     """Submit a chain request."""
     try:
-        run = await service.submit_chain(caller, await bodies.read_chain(request), key)
+        run = await service.call(service.submit_chain, caller, await bodies.read_chain(request), key)
     except ConfigError as error:
         if error.code not in REFUSALS:
             raise
@@ -142,7 +143,7 @@ async def accepted(run: TurnRun | ChainRun, response: Response, service: TenantS
 @router.get("/runs/{run_id}", tags=["runs"], responses=UNKNOWN)
 async def show_run(run_id: PathName, service: ServiceDep, tenant: ReaderTenant, wait: Wait = 0) -> bodies.RunState:
     """Return the state of a run, and its result."""
-    run = await service.run(tenant, run_id)
+    run = await service.call(service.runs(tenant).find, run_id)
     if wait:
         await service.is_over(run, wait)
     return await _state(run, service)
@@ -159,17 +160,17 @@ async def show_run(run_id: PathName, service: ServiceDep, tenant: ReaderTenant, 
 async def follow_run(run_id: PathName, service: ServiceDep, tenant: ReaderTenant, after: Offset = 0, last_id: LastId = None) -> Response:
     """Stream the events of a run, up to and including `closed`."""
     offset = after if last_id is None else _offset(last_id)
-    run = await service.run(tenant, run_id)
-    if offset and await service.call(run.status) in RUN_OVER and not await event_stream.has_more(service, run, offset):
+    if not await service.call(service.runs(tenant).has_events, run_id, offset):
         return Response(status_code=204)
-    return StreamingResponse(event_stream.lines(service, run, offset), media_type="text/event-stream", headers=event_stream.HEADERS)
+    lines = server_sent_events.lines(service.streams, run_id, offset)
+    return StreamingResponse(lines, media_type=server_sent_events.MEDIA_TYPE, headers=server_sent_events.HEADERS)
 
 
 @router.post("/runs/{run_id}/cancel", tags=["runs"], responses=UNKNOWN)
 async def cancel_run(run_id: PathName, service: ServiceDep, caller: CallerGrant) -> bodies.RunState:
     """Cancel a run; its workers stop within a second or two. A closed run does not change."""
-    await service.cancel(caller, run_id)
-    return await _state(await service.run(caller.tenant, run_id), service)
+    await service.call(service.cancel, caller, run_id)
+    return await _state(await service.call(service.runs(caller.tenant).find, run_id), service)
 
 
 @router.post(
@@ -179,21 +180,18 @@ async def cancel_run(run_id: PathName, service: ServiceDep, caller: CallerGrant)
 async def signal_run(request: Request, run_id: PathName, step: PathName, service: ServiceDep, caller: SignalGrant) -> bodies.Signalled:
     """Signal a waiting step: a value, such as an approval. The signal of a step that does not wait yet is kept."""
     body = await bodies.read_body(request, bodies.SignalBody)
-    outcome = await service.signal(caller, run_id, step, body.value)
-    near = await service.call((await service.run(caller.tenant, run_id)).nearest_step, step) if outcome == "unknown" else None
-    found = signal_rejection(outcome, run_id, step, hint=hint(near) if near != step else "")
-    if found is not None:
-        raise RequestRejected(found.status, found.message, code=found.code, retry_after_s=found.retry_after_s)
-    return bodies.Signalled(run_id=run_id, step=step, signal=outcome)
+    answer = await service.call(service.signal, caller, run_id, step, body.value)
+    check_signal(answer)
+    return bodies.Signalled(run_id=run_id, step=step, signal=answer.outcome)
 
 
 async def _state(run: TurnRun | ChainRun, service: TenantService) -> bodies.RunState:
-    result = await service.result(run)
-    return bodies.RunState(run_id=run.run_id, kind=kind_of(run), status=result.status, result=result, links=_links(run, service))
+    result = await service.call(result_of, run)
+    return _bare(run, result.status, service).model_copy(update={"result": result})
 
 
 def _bare(run: TurnRun | ChainRun, status: RunStatus, service: TenantService) -> bodies.RunState:
-    return bodies.RunState(run_id=run.run_id, kind=kind_of(run), status=status, links=_links(run, service))
+    return bodies.RunState(run_id=run.run_id, kind=run.kind, status=status, links=_links(run, service))
 
 
 def _links(run: TurnRun | ChainRun, service: TenantService) -> bodies.Links:

@@ -42,7 +42,7 @@ def follow(redis: Redis, run_id: str, *, after: int = 0, timeout_s: float | None
     while True:
         entries = _wait(redis, key, f"0-{after}", give_up)
         if not entries and not _with_retries(lambda: redis.exists(key)):
-            raise UnknownRunError(f"run {run_id!r} is no longer known here")
+            raise UnknownRunError.of(run_id)
         for entry_id, fields in entries:
             event = event_of(run_id, entry_id, fields)
             after = event.seq

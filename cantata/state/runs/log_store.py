@@ -157,7 +157,7 @@ class Logs:
     def _is_over(self) -> bool:
         status = self._redis.hget(run_key(self._redis, self._run_id), "status")
         if status is None:
-            raise UnknownRunError(f"run {self._run_id!r} is no longer known here")
+            raise UnknownRunError.of(self._run_id)
         return status not in ("accepted", "running")
 
     def _settle(self) -> None:

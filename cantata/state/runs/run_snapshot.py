@@ -7,10 +7,12 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from graphlib import TopologicalSorter
 from typing import cast
 
 from cantata.errors import UnknownRunError
 from cantata.models.events import RunEvent, StepExpanded, StepStarted, event_of, types_where
+from cantata.models.graph import START
 from cantata.models.values import JsonValue
 from cantata.models.wire import RUN_OVER
 from cantata.state.ledger.encoding import states_in
@@ -92,8 +94,8 @@ class Parts:
     expansions: Mapping[str, Mapping[str, JsonValue]]
 
 
-def snapshot(ledger: Ledger, run_id: str, tenant: str | None) -> Snapshot:
-    """Return a snapshot of a run of a tenant; None: of any.
+def snapshot(ledger: Ledger, run_id: str) -> Snapshot:
+    """Return a snapshot of a run.
 
     It is read in pieces while the run may go on: each step is as it was at `offset` or later, so the events after `offset` continue from
     here. The status is the newest; an ended run is read as it ended. Raises UnknownRunError.
@@ -104,8 +106,8 @@ def snapshot(ledger: Ledger, run_id: str, tenant: str | None) -> Snapshot:
         offset = _last_offset(ledger, key)
         before = ledger.runs.status(run_id)
         states, names = (scan(ledger.redis, ledger.with_retries, f"{key}{part}") for part in (":state", ":names"))
-        (owner, terminals, *values), (seconds, micros) = ledger.with_retries(lambda: _fields_now(ledger, key))
-        if owner is None or tenant not in (None, owner):
+        (terminals, *values), (seconds, micros) = ledger.with_retries(lambda: _fields_now(ledger, key))
+        if values[FIELDS.index("status")] is None:
             raise UnknownRunError.of(run_id)
         run = summary_of(run_id, request, values, seconds + micros / 1e6)
         if run.status not in RUN_OVER or before in RUN_OVER:
@@ -123,7 +125,7 @@ def snapshot(ledger: Ledger, run_id: str, tenant: str | None) -> Snapshot:
 
 def _fields_now(ledger: Ledger, key: str) -> tuple[list[str | None], tuple[int, int]]:
     with ledger.redis.pipeline(transaction=True) as pipe:
-        pipe.hmget(key, ["tenant", "terminals", *FIELDS])
+        pipe.hmget(key, ["terminals", *FIELDS])
         pipe.time()
         return cast("tuple[list[str | None], tuple[int, int]]", tuple(pipe.execute()))
 
@@ -173,6 +175,27 @@ def parts(ledger: Ledger, run_id: str, step_ids: Sequence[str]) -> Parts:
     return Parts(
         _decoded(specs), {step_id: _edges(json.loads(text)) for step_id, text in edges.items()}, _decoded(infos), _decoded(expansions)
     )
+
+
+def plan(ledger: Ledger, run_id: str) -> list[str]:
+    """Return the steps of a run's plan, without @start, each behind those that it waits for; none before the run is planned."""
+    key = run_key(ledger.redis, run_id)
+    states, edges, expansions = (scan(ledger.redis, ledger.with_retries, f"{key}{part}") for part in (":state", ":edges", ":expansions"))
+    parents: dict[str, str] = {START: ""}
+    maps: set[str] = set()
+    for parent, text in expansions.items():
+        expansion = json.loads(text)
+        parents |= dict.fromkeys(expansion["ids"] or (), parent)
+        maps |= {expansion["items"]["prefix"]} if "items" in expansion else set()
+    planned = [step_id for step_id in sorted(states) if step_id not in parents and step_id.rpartition("/")[0] not in maps]
+    sorter = TopologicalSorter(dict.fromkeys(planned, ()))
+    for step_id, parent in parents.items():  # the out-edges of a step that expanded are those of its exit
+        sorter.add(step_id, parent)
+    for source, text in edges.items():
+        for target, _, _ in _edges(json.loads(text)):
+            sorter.add(target, source)
+    known = set(planned)
+    return [step_id for step_id in sorter.static_order() if step_id in known]
 
 
 def _known(ids: Sequence[str], column: Sequence[str | None]) -> dict[str, str]:

@@ -236,7 +236,7 @@ class Streams:
             known = await pipe.execute()
         for follower, is_known in zip(followers, known, strict=True):
             if not is_known:
-                follower.end(UnknownRunError(f"run {follower.run_id!r} is no longer known here"))
+                follower.end(UnknownRunError.of(follower.run_id))
 
     async def _wait_for_redis(self) -> None:
         """Wait until Redis is available. If it lost its last second, it writes other events under the same offsets."""

@@ -19,7 +19,7 @@ from tornado.httpserver import HTTPServer
 from tornado.netutil import bind_sockets
 from tornado.web import Application, create_signed_value
 
-from cantata.dashboard.flower.blocking_calls import BlockingCalls
+from cantata.dashboard.flower.page_service import PageService
 from cantata.dashboard.flower.serve import routes
 from tests.integration.flower.conftest import PATIENCE_S, Deployment
 from tests.waiting import until
@@ -160,8 +160,8 @@ def test_nobody_is_read_for_who_is_gone(deployment: Deployment) -> None:
 
 async def leave(deployment: Deployment, run_id: str) -> None:
     """Follow a run and go away, with the handlers in this process."""
-    calls = BlockingCalls(deployment.client)
-    app = Application(routes("", calls))
+    service = PageService(deployment.client)
+    app = Application(routes("", service))
     app.options = SimpleNamespace(basic_auth=None, auth=None)  # type: ignore[attr-defined]  # what Flower's handler asks for
     sockets = bind_sockets(0, "127.0.0.1")
     server = HTTPServer(app)
@@ -170,11 +170,11 @@ async def leave(deployment: Deployment, run_id: str) -> None:
         address = f"http://127.0.0.1:{sockets[0].getsockname()[1]}/runs/api/runs/{run_id}/events"
         async with httpx.AsyncClient(timeout=PATIENCE_S) as client, client.stream("GET", address) as stream:
             await anext(stream.aiter_text())
-            assert calls.streams.followed == 1
-        await asyncio.to_thread(until, lambda: calls.streams.followed == 0, "the end of following")
+            assert service.streams.followed == 1
+        await asyncio.to_thread(until, lambda: service.streams.followed == 0, "the end of following")
     finally:
         server.stop()
-        await calls.close()
+        await service.close()
 
 
 # What changes something

@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from cantata.client.client import Client
+from cantata.client.run_service import RunService
 from cantata.dashboard.pages.run_pages import RunPages
 from cantata.testing import ScriptedModels
 from tests.integration.gateway.conftest import ANNA, OTTO, Deployment, Gateway, Json
@@ -312,9 +313,9 @@ def test_flower_sees_the_runs_of_all(deployment: Deployment, guarded: Gateway) -
         run_id = ended(otto, "/chains", BROKEN)
         pages = RunPages(client)
 
-        assert [run.run_id for run in pages.list(None, text=run_id).runs] == [run_id]
+        assert [run.run_id for run in RunService(client).list(text=run_id).runs] == [run_id]
         assert pages.graph(None, run_id).run.labels == {"tenant": "otto", "requested_by": "otto"}
-        assert pages.list("", text=run_id).runs == []
+        assert RunService(client, "").list(text=run_id).runs == []
 
 
 # The pages themselves

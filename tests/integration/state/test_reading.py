@@ -61,7 +61,7 @@ def test_reads_of_a_large_run_keep_nobody_waiting(ledger: Ledger) -> None:
         assert len(ledger.reader.read("run").steps) == WIDTH + 5
 
     def graph() -> None:
-        assert len(run_snapshot.snapshot(ledger, "run", None).cells) == WIDTH + 5
+        assert len(run_snapshot.snapshot(ledger, "run").cells) == WIDTH + 5
 
     def names() -> None:
         assert len(ledger.reader.step_ids("run", 1000)) == 1000
@@ -88,7 +88,7 @@ def test_the_end_of_a_large_run_keeps_nobody_waiting(ledger: Ledger, window: int
 
     for play in plays:
         assert {step.state for step in ledger.reader.read(play.run_id).steps.values()} == {"done", "skipped"}
-        assert {cell.word for cell in run_snapshot.snapshot(ledger, play.run_id, None).cells.values()} == {"done", "skipped"}
+        assert {cell.word for cell in run_snapshot.snapshot(ledger, play.run_id).cells.values()} == {"done", "skipped"}
         assert ledger.reader.records(play.run_id, ["map/0"])["map/0"].state == "skipped"
         assert play.refusal("map/0") == "closed"
         assert play.refusal(f"map/{width - 1}") == "closed"
@@ -215,7 +215,7 @@ def test_a_page_of_a_run_that_ends_while_it_is_read_shows_how_it_ended(ledger: L
     play.plan(work("a"))
     between(monkeypatch, run_snapshot, lambda: play.do("a", 1))
 
-    shown = run_snapshot.snapshot(ledger, "run", None)
+    shown = run_snapshot.snapshot(ledger, "run")
 
     assert (shown.run.status, shown.cells["a"].word) == ("succeeded", "done")
 

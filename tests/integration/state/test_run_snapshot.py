@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from cantata.models.graph import Edge, Graph, ItemSteps
 from cantata.state.ledger.ledger import Ledger
 from cantata.state.runs import run_snapshot
-from tests.integration.state.play import Play, work
+from tests.integration.state.play import Play, row, work
 
 
 def offset_of(ledger: Ledger, run_id: str) -> int:
-    return run_snapshot.snapshot(ledger, run_id, None).offset
+    return run_snapshot.snapshot(ledger, run_id).offset
 
 
 def test_what_was_read_of_a_log_is_kept_within_bounds(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -28,3 +29,20 @@ def test_what_was_read_of_a_log_is_kept_within_bounds(ledger: Ledger, monkeypatc
     assert all(list(found) == ["@start"] for found in first.values())
     assert all(list(found) == ["@start", "a"] and found["a"].ended_ms for found in second.values())
     assert sum(len(found) for _, found in timeline._kept.values()) == 4, "of the two runs that were asked for last"
+
+
+def test_the_plan_of_a_run_is_read_from_its_steps_whatever_they_expanded_to(ledger: Ledger) -> None:
+    play = Play(ledger)
+    assert run_snapshot.plan(ledger, play.run_id) == []
+    play.plan(work("z"), work("m"), work("b"), work("a"), edges=row("z", "m", "b", "a"))
+    planned = run_snapshot.plan(ledger, play.run_id)
+
+    play.do("z", fragment=Graph(steps=(work("other"), work("z/@end")), edges=row("other", "z/@end"), exit="z/@end"))
+    play.do("other")
+    play.do("z/@end")
+    items = ItemSteps(like="m/*", prefix="m", given=(1, 2, 3), window=2)
+    gather = Edge(source="m/*", target="m/@gather", wakes=False)
+    play.do("m", fragment=Graph(steps=(work("m/*"), work("m/@gather")), edges=(gather,), items=items, exit="m/@gather"))
+    play.do("m/0", fragment=Graph(steps=(work("m/0/r1"),), exit="m/0/r1"))
+
+    assert planned == run_snapshot.plan(ledger, play.run_id) == ["z", "m", "b", "a"]

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from cantata.dashboard.http.rejections import RequestRejected
 from cantata.gateway.grants import UNLIMITED, Grant, Scope
-from cantata.gateway.http_errors import RequestRejected
 from cantata.models.definitions import Agent, Chain, Definitions, Team
 from cantata.models.graph import Spec
 from cantata.models.wire import ChainNode, ChainRequest, TurnRequest

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from cantata.dashboard.http.rejections import RequestRejected
 from cantata.gateway import request_limits
-from cantata.gateway.http_errors import RequestRejected
 
 
 class FixedRate:

@@ -52,10 +52,10 @@ def test_an_event_that_ends_a_step_ends_its_attempt_and_says_the_state() -> None
 def test_an_event_of_a_newer_version_is_read_and_changes_nothing() -> None:
     event = event_of(seq=3, run_id="r", at_ms=1, type="of_tomorrow", step="a", detail=1)
 
-    view, line = apply_and_describe(RunView.planned("r", ["a"]), event)
+    view, line = apply_and_describe(RunView("r").with_plan(["a"]), event)
 
     assert type(event) is RunEvent
-    assert (view.steps, line) == (RunView.planned("r", ["a"]).steps, None)
+    assert (view.steps, line) == (RunView("r").with_plan(["a"]).steps, None)
 
 
 @pytest.mark.parametrize(

@@ -44,10 +44,10 @@ class History:
         return self.add("failed", step, attempt=1, error={"code": "e", "message": message})
 
     def view(self, *plan: str) -> RunView:
-        return RunView.planned("r1", plan).apply(*self.events)
+        return RunView("r1").with_plan(plan).apply(*self.events)
 
     def lines(self, *plan: str) -> list[str]:
-        view, lines = RunView.planned("r1", plan), []
+        view, lines = RunView("r1").with_plan(plan), []
         for event in self.events:
             view, line = apply_and_describe(view, event)
             lines += [line.partition(" ")[2]] if line else []
@@ -91,7 +91,7 @@ def test_events_one_by_one_and_at_once_give_the_same_view() -> None:
         begun().start("m").add("expanded", "m", steps=4).start("m/0", "m/1").done("m/0").failed("m/1").start("m/2").done("m/2", "m/@gather")
     )
 
-    one_by_one = RunView.planned("r1", ["m"])
+    one_by_one = RunView("r1").with_plan(["m"])
     for event in history.events:
         one_by_one = one_by_one.apply(event)
 

@@ -1,0 +1,127 @@
+"""RunService: the operations on the runs of a tenant, for the gateway, the run pages, the command line and programs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+from cantata.client.runs import MAX_COMPARED, ChainRun, Run, TurnRun
+from cantata.errors import UnknownRunError
+from cantata.models.values import JsonValue
+from cantata.models.wire import RUN_OVER, ChainRequest, ChainResponse, RunResult, RunStatus, TurnRequest
+from cantata.state.runs import event_log, listing
+from cantata.state.runs.listing import RunFilter, RunList
+from cantata.state.runs.log_store import Logs
+from cantata.state.runs.summaries import RunSummary
+from cantata.suggestions import hint
+
+if TYPE_CHECKING:
+    from cantata.client.client import Client
+
+SIGNAL_MESSAGES: Mapping[str, str] = {
+    "taken": "step {step!r} took the value and goes on",
+    "kept": "kept for step {step!r}, which does not wait yet{nearest}",
+    "over": "step {step!r} has its value already",
+    "closed": "run {run_id!r} is over",
+    "unclear": "{step!r} matches several steps of run {run_id!r}; use a full id{nearest}",
+    "full": "run {run_id!r} keeps no more early signals; send this one when {step!r} waits",
+    "unknown": "no step {step!r} of run {run_id!r} waits for a signal{nearest}; `submit runs show {run_id}` shows its steps",
+}
+"""Outcome of a signal → its message."""
+
+TurnOrChain = TypeVar("TurnOrChain", TurnRequest, ChainRequest)
+
+
+class SignalAnswer(NamedTuple):
+    """The answer to a signal."""
+
+    outcome: str
+    """taken, kept, over, closed, unclear, full or unknown."""
+    message: str
+
+
+class RunService:
+    """Operations on the runs of a tenant ("" for runs without one), or of all tenants (None).
+
+    Every method blocks for some milliseconds. Each raises UnknownRunError for a run that does not exist or is another tenant's, ConfigError
+    for an invalid request, and UnavailableError if Redis cannot be reached.
+    """
+
+    def __init__(self, client: Client, tenant: str | None = None) -> None:
+        self.client = client
+        self.tenant = tenant
+
+    def list(
+        self, *, statuses: Sequence[str] = (), kind: str | None = None, text: str = "", before: str | None = None, limit: int = 50
+    ) -> RunList:
+        """Return a page of runs, newest first; `before` is the `next` of the previous page."""
+        return listing.find_page(self.client.ledger, RunFilter(self.tenant, tuple(statuses), kind, text), before=before, most=limit)
+
+    def newest(self, limit: int, *, statuses: Sequence[str], kind: str | None, text: str, behind: str | None) -> Sequence[RunSummary]:
+        """Return up to `limit` runs, newest first, that were submitted before the run `behind`."""
+        wanted = RunFilter(self.tenant, tuple(statuses), kind, text)
+        return [*islice(listing.iterate(self.client.ledger, wanted, behind=behind), limit)]
+
+    def find(self, run_id: str) -> TurnRun | ChainRun:
+        """Return a run by its id."""
+        kind, _, _, labels = self.client.ledger.runs.request_of(run_id)
+        if self.tenant not in (None, labels.get("tenant", "")):
+            raise UnknownRunError.of(run_id)
+        return ChainRun(self.client, run_id) if kind == "chain" else TurnRun(self.client, run_id)
+
+    def request(self, run_id: str, kind: type[TurnOrChain]) -> TurnOrChain:
+        """Return the request of a run that `find` returned."""
+        return kind.model_validate_json(self.client.ledger.runs.request_of(run_id)[1])
+
+    def has_events(self, run_id: str, after: int) -> bool:
+        """Return whether a run has events after an offset, or may have some later."""
+        is_over = self.find(run_id).status() in RUN_OVER
+        return not (after and is_over) or bool(event_log.read(self.client.redis, run_id, after=after, most=1))
+
+    def logs(self, run_id: str) -> Logs:
+        """Return the log lines of a run."""
+        self.find(run_id)
+        return Logs(self.client.redis, run_id)
+
+    def cancel(self, run_id: str) -> RunStatus:
+        """Cancel a run; return its status then."""
+        return self.find(run_id).cancel()
+
+    def rerun(
+        self, run_id: str, from_step: str | None = None, *, changes: Mapping[str, JsonValue] | None = None, key: str | None = None,
+        labels: Mapping[str, str] | None = None,
+    ) -> TurnRun | ChainRun:  # fmt: skip
+        """Fork a run from a step on, or without a step retry its unfinished part. The same key gives the same run."""
+        self.find(run_id)
+        if from_step is None:
+            return self.client.retry(run_id, idempotency_key=key, labels=labels)
+        return self.client.fork(run_id, from_step, changes=changes, idempotency_key=key, labels=labels)
+
+    def signal(self, run_id: str, step: str, value: JsonValue) -> SignalAnswer:
+        """Signal a waiting step; the signal of a step that does not wait yet is kept."""
+        run = self.find(run_id)
+        outcome = run.signal(step, value)
+        near = ""
+        if outcome == "unknown":
+            near = _hint(run, step)
+        elif outcome == "kept" and not run.steps(self.client.ledger.reader.answering(run_id, [step])):
+            near = f"; so far the run has no such step{_hint(run, step)}"
+        elif outcome == "unclear":
+            matching = (each for each in self.client.ledger.reader.step_ids(run_id, MAX_COMPARED) if each.endswith(f"/{step}"))
+            near = f": {', '.join(map(repr, matching))}"
+        return SignalAnswer(outcome, SIGNAL_MESSAGES[outcome].format(step=step, run_id=run_id, nearest=near))
+
+    def unknown_step(self, run_id: str, step: str) -> UnknownRunError:
+        """Return the error for a step that a run does not have."""
+        return UnknownRunError(f"run {run_id!r} has no step {step!r}{_hint(self.find(run_id), step)}")
+
+
+def result_of(run: TurnRun | ChainRun) -> RunResult | ChainResponse:
+    """Return the result of a run, or its result so far."""
+    return run.result(1.0) if isinstance(run, TurnRun) and run.status() in RUN_OVER else run.so_far()
+
+
+def _hint(run: Run, step: str) -> str:
+    near = run.nearest_step(step)
+    return hint(near if near != step else None)

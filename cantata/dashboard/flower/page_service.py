@@ -1,0 +1,33 @@
+"""PageService: the runs of all tenants for the handlers of the run pages in Flower."""
+
+from __future__ import annotations
+
+import asyncio
+
+from cantata.client.client import Client
+from cantata.client.run_service import RunService
+from cantata.dashboard.http.blocking_calls import BlockingCalls
+from cantata.dashboard.pages.run_pages import RunPages
+from cantata.state.runs.streams import Streams, connect_async
+
+THREADS = 8  # for a few operators, not for programs
+MAX_WAITING = 200  # calls that wait for a thread, before more are rejected: Redis is away, or far too slow
+
+
+class PageService:
+    """Runs, their pages and their events. Must be created in the event loop that uses it."""
+
+    def __init__(self, client: Client) -> None:
+        self.runs = RunService(client)
+        self.pages = RunPages(client)
+        self.call = BlockingCalls("Flower", threads=THREADS, max_waiting=MAX_WAITING)
+        self._redis = connect_async(client.redis_url, namespace=client.app.namespace)
+        self.streams = Streams(self._redis)
+        self._reading = asyncio.get_running_loop().create_task(self.streams.run())
+
+    async def close(self) -> None:
+        """End the event streams, the threads and the connections."""
+        self.streams.end()
+        await self._reading
+        self.call.close()
+        await self._redis.aclose()
