@@ -8,18 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from cantata import text_format
-from cantata.models.events import (
-    AttemptFailed,
-    LeaseLost,
-    QueueUnserved,
-    RateLimited,
-    ReplyDelta,
-    RunEvent,
-    RunWarning,
-    StepDone,
-    StepExpanded,
-    StepStarted,
-)
+from cantata.models.events import AttemptFailed, LeaseLost, RateLimited, ReplyDelta, RunEvent, StepExpanded
 from cantata.models.step_kinds import kind_named
 from cantata.models.values import JsonValue
 from cantata.runs.results import answer_text
@@ -106,9 +95,9 @@ class AgentReply:
         self.reply, self.shown, self.earlier = "", 0, len(self.items)
 
     def _end(self, event: RunEvent, step: StepRecord) -> None:
-        if isinstance(event, StepDone):
+        if event.step_state == "done":
             self._conclude(text_format.clean(answer_text(step.output)))
-        elif isinstance(event, AttemptFailed) and step.spec.on_error == "skip":
+        elif event.step_state == "failed" and step.spec.on_error == "skip":
             self._note(f"{self.name} failed: {event.explanation}")
 
     def _conclude(self, answer: str) -> None:
@@ -121,11 +110,11 @@ class AgentReply:
     def _apply_call(self, event: RunEvent, step: StepRecord) -> None:
         name = step.spec.work_name
         match event:
-            case StepStarted():
+            case RunEvent(step_state="running"):
                 arguments = step.spec.params.get("input")
                 shown = ", ".join(f"{key}={_short(value)}" for key, value in arguments.items()) if isinstance(arguments, dict) else ""
                 self._note(f"⚙ {name}({text_format.line(shown, MAX_VALUE)})")
-            case StepDone():
+            case RunEvent(step_state="done"):
                 self._note(f"⚙ {name} → {_short(step.output)}")
             case AttemptFailed() | LeaseLost():
                 self._note(f"⚙ {name} {event.type}: {event.explanation}")
@@ -150,7 +139,7 @@ class TurnView:
             reply.apply(event, step)
         elif items := _items_outside(event, step):
             self._items += [*self._ready_items(), *items]
-        self._is_collected |= isinstance(event, StepDone) and step is not None and step.spec.role == "collection"
+        self._is_collected |= event.step_state == "done" and step is not None and step.spec.role == "collection"
 
     def take(self) -> list[ChatItem]:
         """Return the items that can be shown and were not taken yet: none of attempts that are void already."""
@@ -167,7 +156,7 @@ class TurnView:
         for end in range(len(parts)):
             if known := self._replies.get("/".join(parts[: end + 1])):
                 return known
-        if not isinstance(event, StepStarted) or not kind_named(step.spec.kind).is_heard:
+        if event.step_state != "running" or not kind_named(step.spec.kind).is_heard:
             return None
         reply = self._replies[step.step_id] = AgentReply(step.spec.work_name)
         self._waiting.append(reply)
@@ -193,9 +182,9 @@ def visible(reply: str) -> str:
 
 def _items_outside(event: RunEvent, step: StepRecord | None) -> list[ChatItem]:
     """Return the items of an event that belongs to no agent."""
-    if isinstance(event, RunWarning | QueueUnserved):
-        return [ChatItem("warning", event.message)]
-    is_decision = step is not None and step.spec.role in ("choice", "reply") and isinstance(event, StepDone | StepExpanded)
+    if event.is_warning:
+        return [ChatItem("warning", event.explanation)]
+    is_decision = step is not None and step.spec.role in ("choice", "reply") and event.step_state == "done"
     return list(_decision(step)) if step and is_decision else []
 
 

@@ -59,9 +59,9 @@ class Run:
         """Return the fold of its events: `before` with those since, also with those that come within `wait_s`."""
         ledger, view = self._client.ledger, before or RunView(self.run_id)
         events = list(self.log(view.seq, timeout_s=wait_s))
-        view = view.apply(*events)
         if before is None or any(event.step == START for event in events):  # it plans the run
             view = view.with_plan(run_snapshot.plan(ledger, self.run_id))
+        view = view.apply(*events)
         ended = view.without_usage(max_usages)
         return view.with_usage(dict(zip(ended, ledger.reader.infos(self.run_id, ended), strict=True))) if ended else view
 

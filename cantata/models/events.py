@@ -32,11 +32,20 @@ class RunEvent(Value):
     voids_attempt: ClassVar[str] = ""
     """The reason why everything that the attempt streamed before is void; empty if it is not void."""
     ends_run: ClassVar[bool] = False
+    is_warning: ClassVar[bool] = False
+    """True if the explanation is a warning about the run."""
+    line: ClassVar[str] = ""
+    """The event in a line for people: a template of its fields, `reason` and `signal`; empty if it is not worth one."""
 
     @property
     def explanation(self) -> str:
         """Return the reason for people; empty if the event has none."""
         return ""
+
+    @property
+    def failure(self) -> ErrorInfo | None:
+        """Return the reason as an error; None if the event has none."""
+        return ErrorInfo(code=self.type, message=self.explanation, step=self.step) if self.explanation else None
 
 
 class AttemptFailed(RunEvent):
@@ -44,11 +53,17 @@ class AttemptFailed(RunEvent):
 
     error: ErrorInfo | None = Field(default=None, description="why the attempt failed")
     ends_attempt = True
+    line = "failed {step}: {reason}"
 
     @property
     def explanation(self) -> str:
         """Return the error's message."""
         return self.error.message if self.error else ""
+
+    @property
+    def failure(self) -> ErrorInfo | None:
+        """Return the error."""
+        return self.error
 
 
 class Notice(RunEvent):
@@ -66,6 +81,7 @@ class RunAccepted(RunEvent):
     """The run was accepted: it is durable from here on."""
 
     type: Literal["accepted"] = "accepted"
+    line = "accepted {run_id}"
     forked_from: str | None = Field(default=None, description="the run it was forked from")
 
 
@@ -73,6 +89,7 @@ class StepStarted(RunEvent):
     """A worker began an attempt."""
 
     type: Literal["started"] = "started"
+    line = "started {step} (attempt {attempt})"
     step_state = "running"
 
 
@@ -111,6 +128,7 @@ class StepMissedDeadline(AttemptFailed):
     step_state = "failed"
     ends_step = True
     voids_attempt = "it did not answer in time"
+    line = "missed deadline {step}: {reason}"
 
 
 class StepSkipped(RunEvent):
@@ -120,6 +138,7 @@ class StepSkipped(RunEvent):
     step_state = "skipped"
     ends_step = True
     ends_attempt = True
+    line = "skipped {step}"
 
 
 class StepRetried(AttemptFailed):
@@ -128,6 +147,7 @@ class StepRetried(AttemptFailed):
     type: Literal["retry"] = "retry"
     step_state = "waiting"
     voids_attempt = "the attempt failed; another attempt follows"
+    line = "failed {step}, to be tried again: {reason}"
 
 
 class RateLimited(RunEvent):
@@ -136,6 +156,7 @@ class RateLimited(RunEvent):
     type: Literal["rate_limited"] = "rate_limited"
     step_state = "waiting"
     ends_attempt = True
+    line = "rate limited {step}: {reason}"
     reason: str = Field(default="", description="the limit that is reached")
     seconds: float = Field(default=0.0, description="the minimum wait, in seconds")
 
@@ -152,6 +173,7 @@ class LeaseLost(RunEvent):
     step_state = "ready"
     ends_attempt = True
     voids_attempt = "its worker is gone; another attempt follows"
+    line = "lost {step}: {reason}, another takes over"
 
     @property
     def explanation(self) -> str:
@@ -166,6 +188,7 @@ class StepReleased(RunEvent):
     step_state = "ready"
     ends_attempt = True
     voids_attempt = "its worker was stopped; another attempt follows"
+    line = "released {step}"
 
 
 class StepRefused(Notice):
@@ -174,6 +197,7 @@ class StepRefused(Notice):
     type: Literal["refused"] = "refused"
     step_state = "ready"
     ends_attempt = True
+    line = "refused {step} by {worker}: {reason}"
 
 
 class OutcomeUncertain(RunEvent):
@@ -182,6 +206,7 @@ class OutcomeUncertain(RunEvent):
     type: Literal["uncertain"] = "uncertain"
     step_state = "waiting_signal"
     ends_attempt = True
+    line = "uncertain {step}: its worker {worker} is gone; say how it ended: {signal}"
 
 
 class SignalAwaited(RunEvent):
@@ -189,6 +214,7 @@ class SignalAwaited(RunEvent):
 
     type: Literal["waiting"] = "waiting"
     step_state = "waiting_signal"
+    line = "waiting {step} for a signal{asks}: {signal}"
     asks: JsonValue = Field(default=None, description="the question that the signal answers")
 
 
@@ -196,6 +222,7 @@ class SignalReceived(RunEvent):
     """The step has its signal."""
 
     type: Literal["signal"] = "signal"
+    line = "signal {step}"
 
 
 class ReplyDelta(RunEvent):
@@ -231,12 +258,14 @@ class RunWarning(Notice):
     """Something went wrong without failing the run."""
 
     type: Literal["warning"] = "warning"
+    is_warning = True
 
 
 class QueueUnserved(Notice):
     """No worker serves the queue of a step."""
 
     type: Literal["unserved"] = "unserved"
+    is_warning = True
     queue: str = Field(default="", description="the queue")
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Literal, cast
 
 from cantata.errors import ConfigError
-from cantata.models.events import AttemptFailed, RunEvent, StepStarted
+from cantata.models.events import RunEvent
 from cantata.models.graph import START
 from cantata.models.values import ErrorInfo, JsonValue
 from cantata.models.wire import RUN_OVER, ChainError, ChainEvent, ChainRequest, ChainResponse, FaultInfo, RunResult, TurnRequest
@@ -106,7 +106,7 @@ def chain_event(event: RunEvent, request: ChainRequest, bodies: Mapping[str, str
         bodies: Map → its map_node, from `bodies_of`.
         step: The record of the event's step; needed for an event that ends one.
     """
-    phase = PHASES.get(event.step_state) if event.ends_step or isinstance(event, StepStarted) else None
+    phase = PHASES.get(event.step_state) if event.ends_step or event.step_state == "running" else None
     if phase is None or event.step is None or event.step == START:
         return None
     ref = node_of(event.step)
@@ -120,7 +120,7 @@ def chain_event(event: RunEvent, request: ChainRequest, bodies: Mapping[str, str
         node_id=_node_id(ref, bodies),
         phase=phase,
         output=step.output if step and phase == "done" else None,
-        error=event.explanation if isinstance(event, AttemptFailed) and event.error else None,
+        error=event.explanation or None,
         iteration=ref.iteration,
         index=ref.index,
     )

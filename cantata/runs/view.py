@@ -7,16 +7,12 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, cast
 
 from cantata.models.events import (
-    AttemptFailed,
     ModelFallback,
-    QueueUnserved,
     ReplyDelta,
     RunClosed,
     RunEvent,
-    RunWarning,
     StepDone,
     StepExpanded,
-    StepStarted,
 )
 from cantata.models.graph import START, StepState
 from cantata.models.values import JsonValue
@@ -54,7 +50,7 @@ class MapProgress:
 
     def apply(self, event: RunEvent, item: str) -> MapProgress:
         """Return the counts after an event of an item, or of a step that the item expanded to."""
-        if isinstance(event, StepStarted):
+        if event.step_state == "running":
             return replace(self, running=self.running | {item})
         left = self.open_steps.get(item, 1) - 1
         if isinstance(event, StepExpanded):
@@ -93,7 +89,7 @@ class StepProgress:
     def apply(self, event: RunEvent) -> StepProgress:
         """Return the step after an event of its own."""
         match event:
-            case StepStarted():
+            case RunEvent(step_state="running"):
                 return replace(self, state="running", attempt=event.attempt or 1, since_ms=event.at_ms, took_ms=None, reply="", note="")
             case ReplyDelta():
                 return replace(self, reply=(self.reply + event.text)[-MAX_REPLY:])
@@ -170,10 +166,10 @@ class RunView:
         match event:
             case RunClosed():
                 status, state = event.status, state_of(event.status, event.failures)
-            case StepStarted() if status == "accepted":
+            case RunEvent(step_state="running") if status == "accepted":
                 status = state = "running"
-            case RunWarning() | QueueUnserved() if event.message not in warnings:
-                warnings = (*warnings, event.message)
+            case RunEvent(is_warning=True) if event.explanation not in warnings:
+                warnings = (*warnings, event.explanation)
         began_ms, at_ms = self.began_ms or event.at_ms, max(self.at_ms, event.at_ms)
         return replace(self, status=status, state=state, warnings=warnings, seq=event.seq, began_ms=began_ms, at_ms=at_ms)
 
@@ -190,7 +186,7 @@ def _apply_to_steps(steps: dict[str, StepProgress], event: RunEvent) -> None:
     if owner := _map_over(steps, step_id):
         name, item = owner
         step, items = steps[name], cast(MapProgress, steps[name].items)
-        has_failed = isinstance(event, AttemptFailed) and event.ends_step
+        has_failed = event.ends_step and event.step_state == "failed"
         steps[name] = replace(step, items=items.apply(event, item), note=event.explanation if has_failed else step.note)
     elif not step_id.endswith(EXITS):
         if event.step_state or isinstance(event, ReplyDelta | ModelFallback):

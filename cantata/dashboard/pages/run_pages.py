@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from cantata.client.client import Client
 from cantata.client.run_service import RunService
 from cantata.coordinator.fork_requests import FORKED_FROM
 from cantata.dashboard.pages import transcripts
-from cantata.dashboard.pages.attempts import attempts_of
 from cantata.dashboard.pages.graph_view import RunGraph
 from cantata.dashboard.pages.map_folding import fold
-from cantata.dashboard.pages.page_views import GraphView, MessageView, RunDetail, StepDetail
+from cantata.dashboard.pages.page_views import CLOSED, AttemptView, GraphView, MessageView, RunDetail, StepDetail
 from cantata.dashboard.pages.transcripts import RecordedStep
 from cantata.dashboard.pages.truncate import Truncation
+from cantata.models.events import RunEvent
 from cantata.models.graph import RAW, START
 from cantata.models.step_kinds import kind_named
 from cantata.models.values import JsonValue
@@ -150,6 +150,19 @@ class RunPages:
             step_id: RecordedStep(record.state, record.output, record.info, record.state == "done" and step_id in rounds)
             for step_id, record in records.items()
         }
+
+
+def attempts_of(events: Iterable[RunEvent], closed_at: float | None) -> list[AttemptView]:
+    """Return the attempts of a step, oldest first; an attempt that was running when its run was closed ended then."""
+    found: list[AttemptView] = []
+    for event in events:
+        if event.step_state == "running":
+            found.append(AttemptView(attempt=event.attempt or len(found) + 1, started_at=event.at_ms / 1000, worker=event.worker))
+        elif event.ends_attempt and found and found[-1].end is None:
+            found[-1] = found[-1].model_copy(update={"end": event.type, "ended_at": event.at_ms / 1000, "error": event.failure})
+    if found and found[-1].end is None and closed_at is not None:
+        found[-1] = found[-1].model_copy(update={"end": CLOSED, "ended_at": closed_at})
+    return found
 
 
 def _newest(step_ids: Sequence[str], moments: Mapping[str, Moments]) -> Sequence[str]:

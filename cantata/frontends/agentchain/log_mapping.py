@@ -8,7 +8,7 @@ from typing import cast
 from cantata.frontends.agentchain.decision_log import DECISIONS, round_of
 from cantata.frontends.agentchain.log_entry import Fields, LogEntry, length_of, text_of
 from cantata.models.definitions import Team
-from cantata.models.events import RunAccepted, RunEvent, RunWarning, StepDone, StepExpanded, StepFailed, StepStarted
+from cantata.models.events import RunAccepted, RunEvent, RunWarning
 from cantata.models.graph import RAW, START
 from cantata.models.wire import RunResult, TurnRequest
 from cantata.state.ledger.records import StepRecord
@@ -62,7 +62,7 @@ class LogMapping:
             yield from self._start_entries()
         elif isinstance(event, RunWarning):
             yield LogEntry("warning", {"message": event.message, "step": event.step})
-        elif event.step and event.step != START and (event.ends_step or isinstance(event, StepStarted | StepExpanded)):
+        elif event.step and event.step != START and (event.ends_step or event.step_state in ("running", "done")):
             step = self._steps([event.step]).get(event.step)
             if step is not None:
                 yield from self._step_entries(event, step)
@@ -120,10 +120,10 @@ class LogMapping:
     def _step_entries(self, event: RunEvent, step: StepRecord) -> Iterator[LogEntry]:
         kind = step.spec.kind
         if kind in DECISIONS:
-            if isinstance(event, StepStarted) and kind in _BEGIN_ROUNDS:
+            if event.step_state == "running" and kind in _BEGIN_ROUNDS:
                 yield from self._round_start_entries(step)
-            error = step.error if isinstance(event, StepFailed) else None
-            if isinstance(event, StepDone | StepExpanded | StepFailed) and not (error and error.code == EXHAUSTED):
+            error = step.error if event.step_state == "failed" else None
+            if event.step_state in ("done", "failed") and not (error and error.code == EXHAUSTED):
                 yield from DECISIONS[kind](step, error.message if error else None, self._strategy)
         elif kind == "team.next":
             self._next = (cast(int, step.info.get("index", 0)) + 1) % len(self._team.agents)
@@ -135,7 +135,7 @@ class LogMapping:
         if self._mode == DIRECT:
             return
         root, _, inner = step.step_id.partition("/")
-        if not inner and isinstance(event, StepStarted) and root not in self._agents and step.spec.work.startswith("agents:"):
+        if not inner and event.step_state == "running" and root not in self._agents and step.spec.work.startswith("agents:"):
             running = self._agents[root] = _Running(step.spec.work.removeprefix("agents:"), len(self._agents) + 1, event.at_ms)
             text, with_history = self._input_of(step)
             yield LogEntry(
@@ -147,7 +147,7 @@ class LogMapping:
             return  # an inner step of the expansion
         running = self._agents[root]
         took: Fields = {"duration_ms": event.at_ms - running.since_ms}
-        if isinstance(event, StepDone):
+        if event.step_state == "done":
             running.answer = text_of(step.output)
             length: Fields = {"response_length": len(running.answer)}
             yield LogEntry(f"{_EVENT_PREFIXES[self._strategy]}_success", {**self._agent_fields(running), **length, **took})

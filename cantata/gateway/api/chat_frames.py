@@ -7,19 +7,7 @@ from __future__ import annotations
 
 import json
 
-from cantata.models.events import (
-    AttemptFailed,
-    LeaseLost,
-    ModelFallback,
-    QueueUnserved,
-    RateLimited,
-    ReplyDelta,
-    RunEvent,
-    RunWarning,
-    StepDone,
-    StepExpanded,
-    StepStarted,
-)
+from cantata.models.events import AttemptFailed, LeaseLost, ModelFallback, RateLimited, ReplyDelta, RunEvent
 from cantata.models.graph import START
 from cantata.models.step_kinds import kind_named
 from cantata.models.values import JsonValue
@@ -34,7 +22,7 @@ MAX_VALUE = 4096  # characters of a call's input or output as JSON; larger ones 
 
 def steps_of(events: list[RunEvent]) -> list[str]:
     """Return the steps whose records are needed to make frames of these events."""
-    needed = [event for event in events if isinstance(event, StepStarted | StepExpanded | StepDone) or event.voids_attempt]
+    needed = [event for event in events if event.step_state in ("running", "done") or event.voids_attempt]
     return list(dict.fromkeys(event.step for event in needed if event.step and event.step != START))
 
 
@@ -57,8 +45,8 @@ def _fields(event: RunEvent, step: StepRecord | None) -> Frame | None:
             return {"type": "token", **base, "text": event.text}
         case ModelFallback():
             return {"type": "void", **base, "reason": "fallback"}
-        case RunWarning() | QueueUnserved():
-            return {"type": "warning", **base, "message": event.message}
+        case RunEvent(is_warning=True):
+            return {"type": "warning", **base, "message": event.explanation}
         case RateLimited():
             return {"type": "rate_limited", **base, "reason": event.reason}
     if step is None:
@@ -70,7 +58,7 @@ def _fields(event: RunEvent, step: StepRecord | None) -> Frame | None:
             return _choice(event, step, base)
     if not kind_named(step.spec.kind).is_heard:
         return None
-    if isinstance(event, StepStarted) and step.spec.role in ("turn", "agent") and not step.spec.params.get("round"):
+    if event.step_state == "running" and step.spec.role in ("turn", "agent") and not step.spec.params.get("round"):
         return {"type": "agent", **base, "agent": step.spec.work_name}
     return {"type": "void", **base, "reason": event.type, "error": _error(event)} if event.voids_attempt else None
 
@@ -78,9 +66,9 @@ def _fields(event: RunEvent, step: StepRecord | None) -> Frame | None:
 def _tool(event: RunEvent, step: StepRecord, base: Frame) -> Frame | None:
     base = {"type": "tool", **base, "tool": step.spec.work_name}
     match event:
-        case StepStarted():
+        case RunEvent(step_state="running"):
             return {**base, "state": "started", "input": _short(step.spec.params.get("input"))}
-        case StepDone():
+        case RunEvent(step_state="done"):
             return {**base, "state": "done", "output": _short(step.output)}
         case AttemptFailed() | LeaseLost():
             return {**base, "state": event.type, "error": _error(event)}
@@ -90,7 +78,7 @@ def _tool(event: RunEvent, step: StepRecord, base: Frame) -> Frame | None:
 def _choice(event: RunEvent, step: StepRecord, base: Frame) -> Frame | None:
     found = {name: step.info[name] for name in CHOICE_FIELDS if step.info.get(name)}
     agent = step.info.get("chosen_agent")
-    if not isinstance(event, StepDone | StepExpanded) or not (found or agent):
+    if event.step_state != "done" or not (found or agent):
         return None
     by = "default" if step.info.get("source") == "default" else kind_named(step.spec.kind).chosen_by
     return {"type": "chosen", **base, "agent": agent, "by": by, **found}

@@ -10,7 +10,7 @@ import pytest
 
 import cantata
 from cantata.cli.views.plain_view import apply_and_describe
-from cantata.dashboard.pages.attempts import attempts_of
+from cantata.dashboard.pages.run_pages import attempts_of
 from cantata.gateway.api.chat_frames import frame_of
 from cantata.models import events
 from cantata.models.events import EVENT_CLASSES, RunEvent, event_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import count
 
-from cantata.dashboard.pages.attempts import attempts_of
+from cantata.dashboard.pages.run_pages import attempts_of
 from cantata.models.events import RunEvent, event_of
 from cantata.models.values import JsonValue
 
