@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def open_submission(*, config: str | Definitions | None = None, as_json: bool = False) -> Iterator[RunSubmission]:
     """Open a submission to REDIS_URL, else to the stack that `submit up` keeps here, else to one started for this command."""
     url = find_service_url()
-    stack = None if url else Stack.launch(config=config if isinstance(config, str) else None)
+    stack = None if url else Stack.start(config=config if isinstance(config, str) else None, wait=False)
     with stack or nullcontext():
         from cantata.cli.submission import RunSubmission  # noqa: PLC0415  # Celery and pydantic take 0.9 s to load, in which the workers start
 
@@ -36,7 +36,7 @@ def open_queries(*, workers: bool, as_json: bool = False) -> Iterator[RunQueries
     url = find_service_url()
     if url is None and not Home().data.exists():
         raise UnavailableError("no runs are kept here: REDIS_URL is not set, and this folder has no .cantata")
-    stack = None if url else Stack.launch() if workers else Stack.launch(agents=0, tools=0)
+    stack = None if url else Stack.start(wait=False) if workers else Stack.start(agents=0, tools=0, wait=False)
     with stack or nullcontext():
         from cantata.cli.run_queries import RunQueries  # noqa: PLC0415  # as above
 

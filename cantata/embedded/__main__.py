@@ -1,4 +1,4 @@
-"""`python -m cantata.embedded supervise FOLDER`: the supervisor process that `Stack.launch` starts. Not a command for users."""
+"""`python -m cantata.embedded supervise FOLDER`: the supervisor process that `Stack.start` starts. Not a command for users."""
 
 from __future__ import annotations
 

@@ -15,15 +15,21 @@ LOG_LIMIT = 5_000_000  # bytes; a larger log is rotated when its process starts 
 SOCKET_PATH_LIMIT = 103  # bytes: macOS allows 104 with the closing zero, Linux 108
 PROBE_SIZE = 65_536  # bytes: a disk with less room than this cannot hold a run
 
+HomePath = str | os.PathLike[str] | None
+"""A folder, or the `Home` of one; None for the folder of the environment."""
+
 
 class Home:
     """The folder of one stack: the given path, else CANTATA_HOME, else `.cantata` in the working directory."""
 
-    def __init__(self, path: str | Path | None = None) -> None:
+    def __init__(self, path: HomePath = None) -> None:
         self.path = Path(path or os.environ.get("CANTATA_HOME") or ".cantata").resolve()
         self.data = self.path / "data"
         self.logs = self.path / "logs"
         self.record = self.path / "stack.json"
+
+    def __fspath__(self) -> str:
+        return str(self.path)
 
     def prepare(self) -> None:
         """Make the folder, and check that it can be written to. Raises UnavailableError."""

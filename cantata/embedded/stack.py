@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Self
 
 from cantata.embedded import ports
-from cantata.embedded.home import Home
+from cantata.embedded.home import Home, HomePath
 from cantata.embedded.process_identity import ProcessIdentity, identify, wait_ended
 from cantata.embedded.stack_plan import (
     DEFAULT_PORTS,
@@ -60,7 +60,7 @@ class Stack:
     @classmethod
     def start(
         cls,
-        home: Home | str | Path | None = None,
+        home: HomePath = None,
         *,
         agents: int = 1,
         tools: int | None = None,
@@ -70,55 +70,39 @@ class Stack:
         keep: bool = False,
         command: WorkerCommand = worker_command,
         virtual_time: bool = False,
+        wait: bool = True,
         timeout_s: float = READY_S,
     ) -> Self:
         """Start a stack and wait until its workers take steps.
 
         `agents` is the number of processes for model turns, `tools` the number of slots of the tools worker (by default one per core).
-        Without `keep` the stack stops with the calling process, however that ends. `virtual_time`, for tests, allows `skip`. Raises
-        UnavailableError if there is no server, or another stack runs in the folder; ConfigError for `keep` with `virtual_time`.
+        Without `keep` the stack stops with the calling process, however that ends. `virtual_time`, for tests, allows `skip`. Without `wait`
+        only `url` is known, so that the caller can load its modules meanwhile; then it calls `wait_ready`. Raises UnavailableError if there
+        is no server, or another stack runs in the folder; ConfigError for `keep` with `virtual_time`.
         """
         if keep and virtual_time:
             raise ConfigError(NOT_KEPT)
-        stack = cls.launch(
-            home, agents=agents, tools=tools, flower=flower, gateway=gateway, config=config, command=command, virtual_time=virtual_time
-        )
-        try:
-            stack.wait_ready(timeout_s)
-            if keep:
-                stack.keep()
-        except BaseException:
-            stack._close_link()
-            raise
-        return stack
-
-    @classmethod
-    def launch(
-        cls,
-        home: Home | str | Path | None = None,
-        *,
-        agents: int = 1,
-        tools: int | None = None,
-        flower: bool = False,
-        gateway: bool = False,
-        config: str | Path | None = None,
-        command: WorkerCommand = worker_command,
-        virtual_time: bool = False,
-    ) -> Self:
-        """Begin to start a stack: `url` is known at once, so that the caller can load its modules meanwhile. Then call `wait_ready`."""
         services = {"flower": flower, "gateway": gateway}
         check_extras("worker", *(name for name, is_wanted in services.items() if is_wanted), needed_by="a stack on this machine")
-        home = home if isinstance(home, Home) else Home(home)
+        home = Home(home)
         home.prepare()
         slots = cpu_count() if tools is None else tools
-        wanted = {name: DEFAULT_PORTS[name] for name, is_wanted in services.items() if is_wanted}
-        bound = ports.bind(home, wanted)
+        bound = ports.bind(home, {name: DEFAULT_PORTS[name] for name, is_wanted in services.items() if is_wanted})
         try:
             plan = make_plan(home, agents=agents, tools=slots, ports=bound, config=config, command=command, virtual_time=virtual_time)
             moved = {name: port.wanted for name, port in bound.items() if port.wanted not in (0, port.number)}
-            return cls(home, server_url(plan.socket), link=_start_supervisor(home, plan), moved=moved, virtual_time=virtual_time)
+            stack = cls(home, server_url(plan.socket), link=_start_supervisor(home, plan), moved=moved, virtual_time=virtual_time)
         finally:
             ports.close(bound)
+        if wait or keep:
+            try:
+                stack.wait_ready(timeout_s)
+                if keep:
+                    stack.keep()
+            except BaseException:
+                stack._close_link()
+                raise
+        return stack
 
     def wait_ready(self, timeout_s: float = READY_S) -> None:
         """Return when all workers take steps. Raises UnavailableError with the reason if they will not."""
@@ -243,9 +227,9 @@ class StackStatus:
         return {**vars(self), "processes": processes}
 
 
-def attach(home: Home | str | Path | None = None) -> Stack | None:
+def attach(home: HomePath = None) -> Stack | None:
     """Return the kept stack of this folder; None if none responds. The record of a dead one is cleared."""
-    home = home if isinstance(home, Home) else Home(home)
+    home = Home(home)
     record = _current_record(home)
     if record is None or not record.kept:
         return None
@@ -265,9 +249,9 @@ def stack_url() -> str:
     return stack.url
 
 
-def status(home: Home | str | Path | None = None) -> StackStatus:
+def status(home: HomePath = None) -> StackStatus:
     """Return the status of this folder's stack."""
-    home = home if isinstance(home, Home) else Home(home)
+    home = Home(home)
     record = read_record(home)
     if record is None or not record.is_current():
         return StackStatus(str(home.path), running=False)
@@ -277,9 +261,9 @@ def status(home: Home | str | Path | None = None) -> StackStatus:
     )
 
 
-def down(home: Home | str | Path | None = None, grace_s: float = 10.0) -> bool:
+def down(home: HomePath = None, grace_s: float = 10.0) -> bool:
     """Stop the stack of this folder. Workers still busy after the grace period (at most 60 s) are killed. Returns whether a stack ran."""
-    home = home if isinstance(home, Home) else Home(home)
+    home = Home(home)
     record = _current_record(home)
     if record is None:
         return False

@@ -70,16 +70,8 @@ def read_record(home: Home) -> StackRecord | None:
     """Return the record in this folder; None if there is none, or it cannot be read."""
     try:
         found = json.loads(home.record.read_text("utf-8"))
-        return StackRecord(
-            _read_process(found["supervisor"]),
-            str(found["socket"]),
-            bool(found["kept"]),
-            found["flower_url"],
-            tuple(_read_process(each) for each in found["processes"]),
-            bool(found.get("is_ending")),
-            found.get("gateway_url"),
-            str(found.get("code_fault") or ""),
-        )
+        processes = tuple(map(_read_process, found["processes"]))
+        return StackRecord(**{**found, "supervisor": _read_process(found["supervisor"]), "processes": processes})
     except FileNotFoundError:
         return None
     except (OSError, ValueError, LookupError, TypeError) as error:

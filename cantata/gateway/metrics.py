@@ -23,14 +23,13 @@ from cantata.dispatch.queues import waiting
 from cantata.errors import UnavailableError
 from cantata.gateway.api.routes import ERRORS, CallerGrant
 from cantata.health.facts import Unavailable
-from cantata.health.probe import BackgroundCall
+from cantata.health.gather import BackgroundCall
 from cantata.models.constraints import NAME
 from cantata.models.definitions import Definitions
 from cantata.models.values import Value
 from cantata.models.wire import RUN_OVER
 from cantata.observability.metrics.families import BY_NAME
-from cantata.observability.metrics.http_server import MetricsServer, ScrapeHandler, ScrapeResponse
-from cantata.observability.metrics.registries import make_handler, registry
+from cantata.observability.metrics.http_server import MetricsServer, ScrapeHandler, ScrapeResponse, make_handler, registry
 from cantata.observability.metrics.scrape_address import ScrapeAddress
 from cantata.state.fleet import load
 from cantata.state.fleet.load import FleetLoad, QueueLoad

@@ -12,8 +12,8 @@ import uvicorn
 from fastapi import FastAPI
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
-from cantata import embedded
 from cantata.dashboard.http.origins import is_loopback
+from cantata.embedded import stack_member
 from cantata.errors import ConfigError, UnavailableError
 
 GRACE_S = 5.0  # for requests under way at shutdown; event streams end at once
@@ -34,7 +34,7 @@ def check_address(host: str, *, has_tokens: bool, is_published_on_loopback: bool
 
 def bind(host: str, port: int) -> socket.socket:
     """Return a listening socket: that of the stack for this process, if any. Raises UnavailableError if the address is not available."""
-    if inherited := embedded.inherited_socket():
+    if inherited := stack_member.inherited_socket():
         return inherited
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
@@ -75,7 +75,7 @@ class GatewayServer(uvicorn.Server):
         self._ready()
 
     async def on_tick(self, counter: int) -> bool:
-        if counter % TICKS == 0 and embedded.is_stack_gone():
+        if counter % TICKS == 0 and stack_member.is_stack_gone():
             return True
         return await super().on_tick(counter)
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
 from cantata.models.definitions import Limits
-from cantata.state.fleet.load import QueueLoad
-from cantata.state.fleet.registry import Worker
+from cantata.state.fleet.load import FleetLoad, QueueLoad
 from cantata.state.limits.limiter import LimitUsage
 
 
@@ -44,20 +43,15 @@ class RedisFacts:
 class Fleet:
     """Workers, queues and runs."""
 
-    workers: Sequence[Worker]
-    sweep_age_s: float | None
-    """Time since the last sweep ended; None if none has."""
-    runs_open: int
-    totals: Mapping[str, int]
-    """Counts since the ledger was created, such as `closed:failed`."""
-    queues: Mapping[str, QueueLoad] | Unavailable
+    load: FleetLoad
+    queue_names: Set[str] = frozenset()
+    """Queues that have workers or ready steps."""
+    queues: Mapping[str, QueueLoad] | Unavailable = Unavailable("the broker was not read")
     """Unavailable if the broker could not be read."""
     refused_steps: Sequence[str] = ()
     """Steps that workers refused in the last minute, and the reason of each."""
     last_ended: Mapping[str, int] = field(default_factory=dict)
     """Outcomes of the last runs that closed: status → count."""
-    dead_letters: int = 0
-    """Messages in the queues that were not steps."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import concurrent.futures
+import json
+import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import replace
+from functools import partial
+from http.client import HTTPException
+from typing import Generic, ParamSpec, TypeVar
+from urllib.error import HTTPError
+from urllib.request import ProxyHandler, build_opener
 
 from cantata.embedded import StackStatus
 from cantata.errors import ConfigError, UnavailableError
 from cantata.health.facts import Facts, Fleet, LimitFacts, RedisFacts, RedisNode, ServiceProbe, Unavailable
-from cantata.health.http_probes import probe_service
-from cantata.health.probe import BackgroundCall
 from cantata.models.definitions import Budget, Limits
 from cantata.state.fleet import load, refused_steps
 from cantata.state.limits import limiter
@@ -20,19 +27,75 @@ from cantata.state.redis.connection import Redis, RedisFailure, check, connect, 
 from cantata.state.redis.keys import SHARDS, key_of, shard_key
 
 TIMEOUT_S = 4.0  # for all parts together
+PROBE_TIMEOUT_S = 3.0
+MAX_BYTES = 10_000
+PATHS = {"gateway": "/ready", "Flower": "/healthcheck"}
+
+_opener = build_opener(ProxyHandler({}))  # the environment may name an internet proxy, which must not be asked for local addresses
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class FleetRecord:
-    """The fleet as Redis has it: all but the messages in the broker."""
+class BackgroundCall(Generic[T]):
+    """A call in a thread of its own."""
 
-    fleet: load.FleetLoad
-    queues: set[str]
-    """Queues that have workers or ready steps."""
-    last_ended: Mapping[str, int]
-    """Outcomes of the last runs that closed: status → count."""
-    refused_steps: Sequence[str]
-    """Steps that workers refused in the last minute, and the reason of each."""
+    def __init__(self, source: str, function: Callable[P, T], *args: P.args, **more: P.kwargs) -> None:
+        """Start the call. `source` is named in the reason if there is no answer in time."""
+        self._source = source
+        self._function = partial(function, *args, **more)
+        self._future: Future[T] = Future()
+        self.started_at = time.monotonic()
+        threading.Thread(target=self._run, daemon=True).start()  # a daemon: a call that hangs must not keep the process alive
+
+    @property
+    def is_over(self) -> bool:
+        """True once the call has ended."""
+        return self._future.done()
+
+    def _run(self) -> None:
+        try:
+            self._future.set_result(self._function())
+        except BaseException as error:  # noqa: BLE001  # the edge of a thread; `wait` raises it
+            self._future.set_exception(error)
+
+    def wait(self, deadline: float) -> T | Unavailable:
+        """Return the result; Unavailable for an UnavailableError, or if there is none by the deadline (of the monotonic clock).
+
+        Raises any other error of the call.
+        """
+        concurrent.futures.wait([self._future], max(0.0, deadline - time.monotonic()))
+        if not self.is_over:
+            return Unavailable(f"{self._source} gave no answer within {time.monotonic() - self.started_at:.0f} s".strip())
+        try:
+            return self._future.result()
+        except UnavailableError as error:
+            return Unavailable(str(error))
+
+
+def probe_service(name: str, url: str) -> ServiceProbe:
+    """Return the answer of a service to a health request at its address."""
+    started = time.perf_counter()
+    fault = ""
+    try:
+        with _opener.open(f"{url.rstrip('/')}{PATHS[name]}", timeout=PROBE_TIMEOUT_S) as answer:
+            answer.read(MAX_BYTES)
+    except HTTPError as error:
+        with error:
+            fault = _error_message(error.read(MAX_BYTES)) or f"status {error.code}"
+    except TimeoutError:
+        return ServiceProbe(name, url, fault=f"does not answer within {PROBE_TIMEOUT_S:.0f} s")
+    except (OSError, HTTPException, ValueError) as error:
+        return ServiceProbe(name, url, fault=f"cannot be reached ({getattr(error, 'reason', None) or error})")
+    return ServiceProbe(name, url, answer_ms=(time.perf_counter() - started) * 1000, fault=fault)
+
+
+def _error_message(body: bytes) -> str:
+    """Return the message in an error body of the gateway; empty if there is none."""
+    try:
+        return str(json.loads(body)["error"]["message"])
+    except (ValueError, LookupError, TypeError):
+        return ""
 
 
 def gather(
@@ -50,14 +113,15 @@ def gather(
     from cantata.dispatch.queues import waiting  # noqa: PLC0415  # likewise
 
     deadline = time.monotonic() + timeout_s
-    app, record = make_app(url, broker_url), fleet.wait(deadline)
-    if not isinstance(record, Unavailable):
-        messages = BackgroundCall("the broker", waiting, app, sorted(record.queues))
+    app, found = make_app(url, broker_url), fleet.wait(deadline)
+    if not isinstance(found, Unavailable):
+        messages = BackgroundCall("the broker", waiting, app, sorted(found.queue_names)).wait(deadline)
+        found = replace(found, queues=messages if isinstance(messages, Unavailable) else load.queues(found.load, messages))
     running = stack if stack is not None and stack.running else None
     return Facts(
         version=version,
         redis=redis.wait(deadline),
-        fleet=record if isinstance(record, Unavailable) else _fleet(record, messages.wait(deadline)),
+        fleet=found,
         limits=limits.wait(deadline),
         services=[_service(call.wait(deadline), name, address) for call, (name, address) in zip(services, addresses, strict=True)],
         broker=without_password(broker_url or ""),
@@ -88,13 +152,13 @@ def _write_error(redis: Redis, address: str) -> str:
     return next((reason(answer, address) for answer in answers if isinstance(answer, RedisFailure)), "")
 
 
-def read_fleet(url: str) -> FleetRecord:
-    """Return the workers, queues and runs. Raises UnavailableError."""
+def read_fleet(url: str) -> Fleet:
+    """Return the workers, queues and runs, without the messages in the broker. Raises UnavailableError."""
     with _connected(url) as redis:
         found = load.measure(redis)
         served = {queue for worker in found.workers for queue in worker.queues}
-        queues = {*load.USUAL_QUEUES, *served, *load.list_ready_queues(redis)}
-        return FleetRecord(found, queues, load.recent_outcomes(redis), refused_steps.recent(redis))
+        names = {*load.USUAL_QUEUES, *served, *load.list_ready_queues(redis)}
+        return Fleet(found, names, refused_steps=refused_steps.recent(redis), last_ended=load.recent_outcomes(redis))
 
 
 def read_limits(url: str) -> LimitFacts | Unavailable | None:
@@ -122,15 +186,6 @@ def _connected(url: str) -> Iterator[Redis]:
             yield redis
     except RedisFailure as error:
         raise UnavailableError(reason(error, without_password(url))) from error
-
-
-def _fleet(record: FleetRecord, messages: dict[str, load.Waiting] | Unavailable) -> Fleet:
-    found = record.fleet
-    queues = messages if isinstance(messages, Unavailable) else load.queues(found, messages)
-    return Fleet(
-        found.workers, found.sweep_age_s, found.runs_open, found.totals, queues, record.refused_steps, record.last_ended,
-        found.dead_letters,
-    )  # fmt: skip
 
 
 def _service(found: ServiceProbe | Unavailable, name: str, url: str) -> ServiceProbe:

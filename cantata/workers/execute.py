@@ -1,22 +1,30 @@
-"""Executes one step: calls its handler under its time-out, and turns the result into a record."""
+"""Executes one step: calls its handler under its time-out, turns the result into a record, and writes its log lines and trace span."""
 
 from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Callable, Coroutine
+from collections import OrderedDict
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import CancelledError
-from typing import cast
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, cast
 
 import structlog
 from pydantic import ValidationError
 
 from cantata.errors import CantataError, MustWait, StepError, UnavailableError
 from cantata.models.graph import Outcome
+from cantata.observability import logs, traces
+from cantata.observability.logs.lines import bind
+from cantata.observability.traces import conventions
 from cantata.planning import fragments
 from cantata.state.fleet import refused_steps
 from cantata.state.ledger.encoding import unknown_fields
 from cantata.state.ledger.records import Begun
+from cantata.state.redis.connection import RedisFailure
+from cantata.workers.code import user_code
 from cantata.workers.handlers import HANDLERS
 from cantata.workers.runtime import outcomes
 from cantata.workers.runtime.outcomes import AttemptRecord
@@ -24,15 +32,42 @@ from cantata.workers.runtime.process import Process
 from cantata.workers.runtime.step_context import StepContext
 from cantata.workers.tools import inline_scripts
 
-log = structlog.get_logger(__name__)
+if TYPE_CHECKING:
+    from opentelemetry.trace import Span
+
+    from cantata.observability.traces.spans import Spans
 
 SYNC_TIMEOUT_S = 600.0  # of a Python function for which no time-out is configured
+SLOW_S = 10.0  # a step that takes longer is logged
+MAX_KNOWN_ATTEMPTS = 4096  # of parent steps, in one process
+
+log = structlog.get_logger(__name__)
+
+_attempts: OrderedDict[tuple[str, str], int] = OrderedDict()
 
 
 def execute(process: Process, begun: Begun) -> AttemptRecord | None:
     """Execute a step; return its record, or None if there is nothing to commit: its lease was lost, or it was released or refused."""
-    started_at = time.perf_counter()
-    context = StepContext(begun, process)
+    with bind({"run": begun.run_id, "step": begun.step_id, "attempt": begun.attempt, "worker": begun.worker}):
+        lost = _lost_before(process, begun) if begun.attempt > begun.failures + 1 else None
+        if lost:
+            note = "its worker died; the step is retried"
+            log.warning("attempt_lost", lost_attempt=lost["attempt"], lost_worker=lost["worker"], note=note)
+        started_at, spans = time.monotonic(), traces.active()
+        with user_code.recording() as used, nullcontext() if spans is None else _span(spans, process, begun, lost) as span:
+            record = _attempt(StepContext(begun, process))
+            if record and used:
+                record = replace(record, info={**record.info, "code": [*sorted(used)]})
+            if spans is not None and span is not None:
+                with suppress(Exception):  # a span that cannot be completed must not cost the step its outcome
+                    _set_outcome(spans, span, begun, record)
+        _log(begun, record, time.monotonic() - started_at)
+        return record
+
+
+def _attempt(context: StepContext) -> AttemptRecord | None:
+    """Call the handler of a step, and return the record of its outcome."""
+    begun, process, started_at = context.begun, context.process, time.perf_counter()
     try:
         if process.ledger.steps.may_have_expired(begun):
             log.warning("step_not_done", run=begun.run_id, step=begun.step_id, reason="this process was frozen since it began the step")
@@ -104,3 +139,83 @@ def _call_handler(context: StepContext) -> Outcome:
     if step.is_cancelled:
         raise _LeaseLost
     return outcome
+
+
+# --- log lines ------------------------------------------------------------------------------------------------------
+
+
+def _log(begun: Begun, record: AttemptRecord | None, took_s: float) -> None:
+    """Log an attempt that was slow or did not succeed."""
+    what = begun.spec.work or begun.spec.kind
+    if took_s > SLOW_S:
+        log.info("step_slow", what=what, seconds=round(took_s, 1))
+    if record is None or record.outcome.status == "done":
+        return
+    outcome, error = record.outcome, record.outcome.error
+    if outcome.status == "wait":
+        log.info("step_deferred", what=what, reason=outcome.detail.get("reason"), again_in_s=round(outcome.retry_in_s, 3))
+    elif error is not None and outcome.status == "retry":
+        log.info("step_retried", what=what, code=error.code, error=error.message, again_in_s=round(outcome.retry_in_s, 3))
+    elif error is not None:
+        log.warning("step_failed", what=what, code=error.code, error=error.message)
+        logs.flush_soon()
+
+
+def _lost_before(process: Process, begun: Begun) -> Mapping[str, Any] | None:
+    """Return the attempt before this one if its worker died."""
+    try:
+        known = process.ledger.reader.infos(begun.run_id, [begun.step_id])[0].get("lost") or []
+    except (CantataError, RedisFailure):
+        return None
+    lost = cast("list[dict[str, Any]]", known)
+    return next((each for each in lost if each["attempt"] == begun.attempt - 1), None)
+
+
+# --- traces -----------------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _span(spans: Spans, process: Process, begun: Begun, lost: Mapping[str, Any] | None) -> Iterator[Span]:
+    run_id, spec = begun.run_id, begun.spec
+    attributes = conventions.step_attributes(
+        spec, run_id, begun.step_id, begun.attempt, worker=begun.worker, tenant=begun.tenant, session=begun.session.rpartition("/")[2]
+    )
+    with spans.step(run_id, begun.step_id, begun.attempt, _parent(process, begun), conventions.step_name(spec), attributes) as span:
+        _attempts[run_id, begun.step_id] = begun.attempt
+        if lost:
+            span.add_event("attempt_lost", {"cantata.step.attempt": lost["attempt"], "cantata.worker": lost["worker"]})
+        yield span
+    while len(_attempts) > MAX_KNOWN_ATTEMPTS:
+        _attempts.popitem(last=False)
+
+
+def _parent(process: Process, begun: Begun) -> int:
+    """Return the parent of a step's span: the span of the step that added it by expansion, else that of the run."""
+    run_id, parent = begun.run_id, begun.spec.scope
+    if parent is None:
+        return conventions.run_span(run_id)
+    attempt = _attempts.get((run_id, parent))
+    if attempt is None:
+        try:
+            attempt = process.ledger.reader.records(run_id, [parent])[parent].attempt
+        except (CantataError, RedisFailure, KeyError):
+            attempt = 0
+        _attempts[run_id, parent] = attempt
+    if not attempt:  # a fork copied the parent step, which was executed in another trace
+        return conventions.run_span(run_id)
+    return conventions.step_span(run_id, parent, attempt)
+
+
+def _set_outcome(spans: Spans, span: Span, begun: Begun, record: AttemptRecord | None) -> None:
+    """Set the outcome of an attempt on its span."""
+    if record is None:
+        span.set_attribute("cantata.step.outcome", "released")  # another worker executes the step, or the run has ended
+        return
+    outcome = record.outcome
+    span.set_attribute("cantata.step.outcome", outcome.status)
+    if outcome.usage is not None:
+        span.set_attributes(conventions.usage_attributes(outcome.usage))
+    if outcome.error is not None:
+        spans.fail(span, outcome.error.code, outcome.error.message)
+    if conventions.records_content() and begun.spec.role in conventions.TOOL_ROLES:
+        span.set_attributes(conventions.tool_content(begun.spec.params.get("input"), begun.inputs, record.output))

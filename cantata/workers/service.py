@@ -11,9 +11,9 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -21,11 +21,12 @@ from billiard.process import active_children
 from celery import signals
 
 import cantata
-from cantata import embedded
 from cantata.config.user_code.function_names import IN_WORKER
 from cantata.coordinator.start import send_ready
 from cantata.coordinator.sweeper import Sweeper
 from cantata.dispatch.celery_app import make_app
+from cantata.embedded import stack_member
+from cantata.embedded.stack_plan import AGENT_THREADS, COORDINATOR_THREADS
 from cantata.errors import ConfigError
 from cantata.models.constraints import checked_name
 from cantata.observability.metrics.scrape_address import ScrapeAddress, scrape_address
@@ -34,11 +35,10 @@ from cantata.state.fleet import registry
 from cantata.state.fleet.clock_skip import SkipListener
 from cantata.state.fleet.registry import Worker
 from cantata.state.ledger.ledger import Ledger
-from cantata.state.ledger.records import Ready
 from cantata.state.redis import clock, outages
 from cantata.state.redis.connection import Redis, RedisFailure, check, connect
 from cantata.workers import tasks
-from cantata.workers.code import config_preload, user_code
+from cantata.workers.code import user_code
 from cantata.workers.models import llm
 from cantata.workers.runtime import resource_limits, shutdown_flush
 from cantata.workers.runtime.consumer import Consumer
@@ -50,16 +50,13 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-AGENT_THREADS = 100  # agents' steps wait for the network, so many fit in one process
-COORDINATOR_THREADS = 4
 ANNOUNCE_INTERVAL_S = 1.0
 SWEEP_PATIENCE_S = 1.0  # a sweep that waited for Redis to come back would run before owners have renewed
 CLOSE_TIMEOUT_S = 3.0  # an MCP server that does not end by itself in 2 s is sent SIGTERM
 HAND_BACK = signal.SIGUSR2  # has a prefork child release its step
-FINISH = embedded.FINISH
 
-POOLS = {"coordinator": "threads", "agents": "threads"}
-"""The pool of a queue. Python functions, and queues of users, get prefork: its children can be killed."""
+THREADS = {"agents": AGENT_THREADS, "coordinator": COORDINATOR_THREADS}
+"""Queues that get threads. Python functions, and queues of users, get prefork: its children can be killed."""
 
 
 class WorkerService:
@@ -71,8 +68,8 @@ class WorkerService:
     ) -> None:  # fmt: skip
         """Create the worker. Metrics are served at `metrics_at`, or not at all."""
         self.queues = queues
-        self.pool = POOLS.get(queues[0], "prefork")
-        self.concurrency = concurrency or _default_concurrency(queues[0])
+        self.pool = "threads" if queues[0] in THREADS else "prefork"
+        self.concurrency = concurrency or THREADS.get(queues[0], os.cpu_count() or 1)
         self.name = f"{name}@{socket.gethostname()}"
         self.redis_url = redis_url
         self.app = make_app(redis_url, broker_url)
@@ -92,23 +89,19 @@ class WorkerService:
         self._ignores_drain_time = False
         self._code: dict[int, dict[str, str]] = {}
         """The digests of the user's modules that each process has read, by process id and module."""
-        tasks.register(self.app, self)
+        tasks.register(self.app, self.process)
 
     def process(self) -> Process:
         """Return the state of this operating system process; each prefork child creates its own."""
         with self._lock:
             if self._process is None:
-                self._process = Process(
-                    self.redis_url, self.name, is_child=self.pool == "prefork", send=self._send, is_finishing=self.is_finishing
-                )
+                send, is_child = partial(send_ready, self.app), self.pool == "prefork"
+                self._process = Process(self.redis_url, self.name, is_child=is_child, send=send, is_finishing=self.is_finishing)
             return self._process
 
     def is_finishing(self) -> bool:
         """Return whether another process, with newer code, serves the queues from now on."""
         return bool(self._finishing[0])
-
-    def _send(self, run_id: str, ready: Sequence[Ready]) -> None:
-        send_ready(self.app, ((run_id, step) for step in ready))
 
     def run(self) -> int:
         """Serve until stopped; return the exit code."""
@@ -120,11 +113,11 @@ class WorkerService:
 
             self._metrics = WorkerMetrics(self._metrics_at, cantata.__version__)
             log.info("metrics_served", name=self.name, url=self._metrics.url)
-        signal.signal(FINISH, self._finish)
+        signal.signal(stack_member.FINISH, self._finish)
         self._serve_code()
         if "agents" in self.queues:
             self._announce_always()
-            embedded.announce_ready()  # LiteLLM takes seconds to load; only steps of agents need to wait for it
+            stack_member.announce_ready()  # LiteLLM takes seconds to load; only steps of agents need to wait for it
             llm.load()
         shutdown_flush.prepare(self.app)
         signals.worker_process_init.connect(self._child_started, weak=False)
@@ -156,9 +149,9 @@ class WorkerService:
         def report(line: str) -> None:
             os.write(write, os.fsencode(f"{line}\n"))
 
-        user_code.serve(report, is_replaced=embedded.is_in_stack())
+        user_code.serve(report, is_replaced=stack_member.is_in_stack())
         if self.queues != ("coordinator",):
-            config_preload.preload()
+            user_code.preload()
 
     def _collect_code_reports(self, read: int) -> None:
         """Keep the digests that processes report, and pass their other reports on to the stack's supervisor."""
@@ -169,7 +162,7 @@ class WorkerService:
                     pid, module, digest = fields
                     self._code.setdefault(int(pid), {})[module] = digest
                 else:
-                    embedded.report(line)
+                    stack_member.report(line)
 
     def _code_served(self) -> tuple[str, ...]:
         """Return the user's modules that this process and its children serve, as `module@digest`."""
@@ -211,11 +204,11 @@ class WorkerService:
         shutdown_flush.begin(self.redis_url, own, does_steps=self.pool != "prefork")  # children do it for themselves
         self._announce_always()
         ledger = Ledger(connect(self.redis_url, owner=f"{self.name}:sweep"), patience_s=SWEEP_PATIENCE_S)
-        pause = SkipListener(ledger.redis).wait if embedded.has_virtual_time() else None
+        pause = SkipListener(ledger.redis).wait if stack_member.has_virtual_time() else None
         self._sweeper = Sweeper(self.app, ledger, self.name, pause=pause)
         self._sweeper.start()
-        embedded.announce_ready()
-        embedded.announce_serving()
+        stack_member.announce_ready()
+        stack_member.announce_serving()
         log.info("worker_ready", name=self.name, queues=self.queues, pool=self.pool)
 
     def _announce_always(self) -> None:
@@ -250,7 +243,7 @@ class WorkerService:
         while not self._stopping.wait(ANNOUNCE_INTERVAL_S):
             with _log_outages():
                 self._note_duplicate_name(self._announce(client))
-            if embedded.is_stack_gone():
+            if stack_member.is_stack_gone():
                 log.warning("stack_gone", name=self.name)
                 os._exit(0)
         registry.retire(client, self.name)
@@ -299,10 +292,6 @@ def _log_outages() -> Iterator[None]:
         outages.warn(log, "announce_failed", error)
 
 
-def _default_concurrency(queue: str) -> int:
-    return {"agents": AGENT_THREADS, "coordinator": COORDINATOR_THREADS}.get(queue, os.cpu_count() or 1)
-
-
 def serve(queues: tuple[str, ...], *, name: str, concurrency: int | None, metrics_port: int | None = None) -> int:
     """Serve queues of one pool in this process; return the exit code. Raises ConfigError for a name that cannot be part of a key."""
     try:
@@ -312,7 +301,7 @@ def serve(queues: tuple[str, ...], *, name: str, concurrency: int | None, metric
         raise ConfigError(str(error)) from error
     sys.argv[:] = ["cantata-worker"]
     os.environ[IN_WORKER] = "1"
-    if generation := embedded.generation():
+    if generation := stack_member.generation():
         name = f"{name}.{generation}"  # the process that it replaces may still execute its steps
     redis_url = os.environ.get("REDIS_URL", "redis://localhost:6379/0")
     broker_url, metrics_at = os.environ.get("CANTATA_BROKER_URL"), scrape_address(metrics_port)

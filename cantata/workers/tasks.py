@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol, cast
+from typing import cast
 
 import structlog
 from celery import Task
@@ -23,8 +24,8 @@ from cantata.runs.results import is_over
 from cantata.state.ledger.records import Ahead, Begun, Committed, Ready
 from cantata.state.redis import clock, outages
 from cantata.state.runs import trace_roots
+from cantata.workers.execute import execute
 from cantata.workers.handlers import HANDLERS
-from cantata.workers.instrumentation import execute_traced
 from cantata.workers.runtime import outcomes, task_events
 from cantata.workers.runtime.outcomes import AttemptRecord
 from cantata.workers.runtime.process import LeasedStep, Process
@@ -34,14 +35,6 @@ log = structlog.get_logger(__name__)
 
 MAX_STEPS_AHEAD = 64  # steps that one message may execute, so that a worker returns to its queue
 MAX_AHEAD_S = 0.1  # and for how long, counted from the end of its first step, which may be a model call
-SWEEP_NOTE = "the sweep sends them later"
-
-
-class ProcessProvider(Protocol):
-    """Provides the worker process that tasks run in."""
-
-    def process(self) -> Process:
-        """Return the worker state of this operating system process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +50,10 @@ class Delivery:
 class MessageExecution:
     """Executes the steps of one message, and the cheap steps that become ready behind them.
 
-        begin ──▶ execute ──▶ commit ──▶ dispatch what became ready
-          ▲                     └──▶ a cheap step, begun by the same call (`Ahead`): execute it next
-          └── the next step of the message
-    """  # fmt: skip
+    begin ──▶ execute ──▶ commit ──▶ dispatch what became ready
+      ▲                     └──▶ a cheap step, begun by the same call (`Ahead`): execute it next
+      └── the next step of the message
+    """
 
     def __init__(self, app: App, process: Process, run_id: str, steps: Sequence[str], delivery: Delivery, carried: Carried) -> None:
         self._app = app
@@ -86,7 +79,7 @@ class MessageExecution:
             with self._process.leased(begun) as leased:
                 started_at = time.time()
                 metrics.record_step_started(begun.spec.queue, begun.waited_s)
-                record = execute_traced(self._process, begun)
+                record = execute(self._process, begun)
                 self.done.append(Attempt(begun.spec.kind, begun.step_id, started_at, time.time()))
                 begun_ahead = self._finish(begun, record, leased)
             begun = begun_ahead or self._begin_next()
@@ -113,10 +106,8 @@ class MessageExecution:
         """Send the steps that did not begin back to the queue, for the process that replaces this one."""
         message = self._dispatch.signature(self._delivery.kind, self._delivery.queue, list(self._pending)).set(**self._carried.options)
         self._pending.clear()
-        try:
+        with self._leaving_to_sweep(len(canvas.steps_of(message))):
             send(self._app, [message])
-        except UnavailableError as error:
-            log.warning("dispatch_failed", run=self._run_id, steps=len(canvas.steps_of(message)), error=str(error), note=SWEEP_NOTE)
 
     def _add_lost_attempt(self, step_id: str) -> None:
         """Add the attempt of a process that was killed, as past a time-out: Celery delivers its message again."""
@@ -156,7 +147,8 @@ class MessageExecution:
         if committed.word == "stale":
             log.warning("outcome_refused", run=self._run_id, step=begun.step_id, attempt=begun.attempt, reason="the lease was lost")
         self._dispatch_ready(committed.sends, record.outcome.fragment, committed_at)
-        self._start_next_turn(committed.following)
+        with self._leaving_to_sweep(len(committed.following)):  # the first step of the session's next turn
+            send_ready(self._app, committed.following)
         fault_points.at("successors-sent")
         if is_over(committed.run_status):
             trace_roots.end(traces.active(), self._process.ledger, self._run_id)
@@ -215,21 +207,20 @@ class MessageExecution:
                 own.append((step.step_id, step.spec))
         self._send(own, committed_at)
 
-    def _start_next_turn(self, following: Sequence[tuple[str, Ready]]) -> None:
-        """Dispatch the first step of the session's next turn."""
-        try:
-            send_ready(self._app, following)
-        except UnavailableError as error:
-            log.warning("dispatch_failed", run=self._run_id, steps=len(following), error=str(error), note=SWEEP_NOTE)
-
     def _send(self, steps: Sequence[tuple[str, Spec]], sent_at: float | None = None) -> None:
         if not steps:
             return
         canvases = canvas.build(self._dispatch, steps, self._followers, self._process.pace(self._definitions))
-        try:
+        with self._leaving_to_sweep(len(steps)):
             send(self._app, canvases, sent_at=sent_at)
+
+    @contextmanager
+    def _leaving_to_sweep(self, steps: int) -> Iterator[None]:
+        """Log a dispatch that fails in the block."""
+        try:
+            yield
         except UnavailableError as error:
-            log.warning("dispatch_failed", run=self._run_id, steps=len(steps), error=str(error), note=SWEEP_NOTE)
+            log.warning("dispatch_failed", run=self._run_id, steps=steps, error=str(error), note="the sweep sends them later")
 
     def _hand_over_to_celery(self) -> str | None:
         """Let Celery send the carried steps that are ready; send those that it cannot. Return 'joined' if the chord's join is ready."""
@@ -244,9 +235,9 @@ class StepTask(Task):  # type: ignore[type-arg]  # its run() is below
     ignore_result = True
     throws = (StepError,)  # Celery then logs no traceback: the step's own line has been written
 
-    def __init__(self, kind: str, provider: ProcessProvider) -> None:
+    def __init__(self, kind: str, process: Callable[[], Process]) -> None:
         self.name = kind
-        self.provider = provider
+        self._process = process
 
     def run(self, run_id: str, steps: list[str]) -> str | None:
         """Execute the steps of one message and the cheap steps behind them.
@@ -256,7 +247,7 @@ class StepTask(Task):  # type: ignore[type-arg]  # its run() is below
         app, delivered, carried = cast(App, self.app), self.request.delivery_info or {}, Carried(self.request)
         queue, is_redelivered = app.step_queue(str(delivered.get("routing_key") or "")), bool(delivered.get("redelivered"))
         delivery = Delivery(self.name, queue, int(delivered.get("priority") or 0), is_redelivered)
-        execution = MessageExecution(app, self.provider.process(), run_id, steps, delivery, carried)
+        execution = MessageExecution(app, self._process(), run_id, steps, delivery, carried)
         answer = execution.run()
         own = task_events.own_attempt(steps, [*execution.lost, *execution.done])
         task_events.publish_ahead_attempts(self, run_id, [attempt for attempt in execution.done if attempt is not own])
@@ -266,7 +257,7 @@ class StepTask(Task):  # type: ignore[type-arg]  # its run() is below
         return answer
 
 
-def register(app: App, provider: ProcessProvider) -> None:
-    """Register a Celery task for each step kind, so that Flower shows steps by their kind."""
+def register(app: App, process: Callable[[], Process]) -> None:
+    """Register a Celery task for each step kind, so that Flower shows steps by their kind. `process` returns the state of this process."""
     for kind in HANDLERS:
-        app.register_task(StepTask(kind, provider))
+        app.register_task(StepTask(kind, process))

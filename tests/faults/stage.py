@@ -17,7 +17,8 @@ from typing import cast
 
 from cantata.client.client import Client, EmbeddedClient
 from cantata.client.runs import Run
-from cantata.embedded import StackProcess, worker_command
+from cantata.embedded import StackProcess
+from cantata.embedded.stack_plan import worker_command
 from cantata.state.fleet import registry
 from cantata.testing import Rule, ScriptedModels
 from cantata.testing.answers import JsonObject

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -42,8 +42,10 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedModels]:
         yield server
 
 
-def ask(redis: Redis, text: str = "hi", *, model: Model = MODEL, **options: Any) -> Coroutine[Any, Any, llm.Reply]:
-    return llm.complete_with_cache(redis, model, [{"role": "user", "content": text}], **options)
+async def ask(redis: Redis, text: str = "hi", *, model: Model = MODEL, fresh: bool = False, **options: Any) -> llm.Reply:
+    messages = [{"role": "user", "content": text}]
+    known = None if fresh else await llm.cached_reply(redis, model, messages, **options)
+    return known or await llm.complete_with_cache(redis, model, messages, **options)
 
 
 @pytest.mark.slow("a stack of its own starts and ends")

@@ -92,7 +92,7 @@ def start_owner(home: Home, then: str) -> subprocess.Popen[str]:
 import os, signal, sys
 from cantata.embedded import Stack
 worker = [sys.executable, "-S", "-c", {READY + PAUSE!r}]
-stack = Stack.launch({str(home.path)!r}, command=lambda name, queues, concurrency: [*worker, name])
+stack = Stack.start({str(home.path)!r}, command=lambda name, queues, concurrency: [*worker, name], wait=False)
 stack.wait_ready()
 print("started", flush=True)
 {then}
@@ -128,7 +128,7 @@ def test_a_stack_runs_as_long_as_its_block(home: Home) -> None:
 
 
 def test_the_address_is_known_before_the_stack_is_ready(home: Home) -> None:
-    stack = Stack.launch(home, command=WORKER)
+    stack = Stack.start(home, command=WORKER, wait=False)
     url = stack.url
 
     stack.wait_ready()
@@ -260,7 +260,7 @@ def test_two_stacks_in_one_folder_are_told(home: Home) -> None:
         with pytest.raises(UnavailableError, match=rf"another stack is running in .* process {pid}\): stop it with `submit down`"):
             Stack.start(home, command=WORKER)
 
-        second = Stack.launch(home, command=WORKER)
+        second = Stack.start(home, command=WORKER, wait=False)
         second.stop()
         assert get(first, "a") is None  # the second took nothing down
 
@@ -426,7 +426,7 @@ def test_the_gateway_port_is_bound_first_and_kept_for_the_folder(home: Home, mon
         taken.listen()
         usual = taken.getsockname()[1]
         monkeypatch.setitem(stack_plan.DEFAULT_PORTS, "gateway", usual)
-        stack = Stack.launch(home, agents=0, tools=0, gateway=True, command=WORKER)
+        stack = Stack.start(home, agents=0, tools=0, gateway=True, command=WORKER, wait=False)
         eventually(lambda: stack.gateway_url)
         port = urlsplit(stack.gateway_url or "").port
         with socket.create_connection(("127.0.0.1", port)):  # before the gateway runs: nobody else can have it

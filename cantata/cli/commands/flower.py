@@ -7,17 +7,17 @@ import os
 
 import click
 
-from cantata import embedded
 from cantata.cli.options import json_option
 from cantata.client.client import Client
 from cantata.dashboard.flower import flower_options
 from cantata.dashboard.flower.serve import serve
+from cantata.embedded import stack_member, stack_plan
 from cantata.observability.logs import configure_logs
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
 @click.option("--host", metavar="NAME", help="The address to listen at, 127.0.0.1 if absent; others only with passwords or a provider.")
-@click.option("--port", type=click.IntRange(0, 65535), help=f"The port, {embedded.FLOWER_PORT} if absent; 0 for any free one.")
+@click.option("--port", type=click.IntRange(0, 65535), help=f"The port, {stack_plan.FLOWER_PORT} if absent; 0 for any free one.")
 @click.option("--url-prefix", metavar="PATH", help="The prefix of every path, behind a proxy.")
 @click.option("--basic-auth-file", metavar="FILE", help="Users, as lines name:password; default: FLOWER_BASIC_AUTH.")
 @click.option("--read-only", is_flag=True, help="Permit no changes through Flower.")
@@ -44,7 +44,7 @@ def flower(
             click.echo(
                 json.dumps(addresses) if as_json else f"Flower listens at {url}, the runs are at {addresses['runs']}; Ctrl-C stops it"
             )
-            embedded.announce_ready()
+            stack_member.announce_ready()
 
         serve(client, ready=announce)
     return 0

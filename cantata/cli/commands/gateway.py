@@ -8,9 +8,9 @@ from pathlib import Path
 
 import click
 
-from cantata import embedded
 from cantata.cli.options import config_option, json_option, metrics_port_option
 from cantata.client.client import Client
+from cantata.embedded import stack_member, stack_plan
 from cantata.errors import CantataError
 from cantata.gateway import access, serve
 from cantata.gateway.app import PER_S, REQUEST_BYTES, create_app
@@ -29,7 +29,7 @@ REQUEST_RATE = click.FloatRange(0.001, 1e6)
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
-    default=embedded.GATEWAY_PORT,
+    default=stack_plan.GATEWAY_PORT,
     show_default=True,
     help="The port to listen at; 0 for any free one.",
 )
@@ -68,7 +68,7 @@ def gateway(
 
             def announce() -> None:
                 click.echo(json.dumps(addresses) if as_json else f"the gateway listens at {url}; Ctrl-C stops it")
-                embedded.announce_ready()
+                stack_member.announce_ready()
 
             server = serve.GatewayServer(app, ready=announce, max_bytes=max_bytes)
             server.run(sockets=[listening])

@@ -121,7 +121,7 @@ def _open_bank(tenant: str, session: str | None, *, may_start: bool = False) -> 
     url = find_service_url()
     if url is None and not may_start and not Home().data.exists():
         raise UnavailableError("no memory is kept here: REDIS_URL is not set, and this folder has no .cantata")
-    stack = None if url else Stack.launch(agents=0, tools=0)
+    stack = None if url else Stack.start(agents=0, tools=0, wait=False)
     with stack or nullcontext():
         if stack:
             stack.wait_ready()

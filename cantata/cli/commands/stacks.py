@@ -81,7 +81,7 @@ def status(gateway: str | None, flower: str | None, as_json: bool) -> int:
     gateway, flower = gateway or (own.gateway_url if own else None), flower or (own.flower_url if own else None)
     facts = health.gather(url, version=__version__, broker_url=settings().broker_url, stack=own, gateway_url=gateway, flower_url=flower)
     found = health.evaluate(facts)
-    _print_status(stack, found, [] if isinstance(facts.fleet, Unavailable) else list(facts.fleet.workers), as_json)
+    _print_status(stack, found, [] if isinstance(facts.fleet, Unavailable) else list(facts.fleet.load.workers), as_json)
     if isinstance(facts.redis, Unavailable):
         raise UnavailableError(facts.redis.reason)
     return FAILED if found.status == "failing" else 0

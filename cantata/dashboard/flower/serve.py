@@ -14,12 +14,12 @@ from tornado.httpserver import HTTPServer
 from tornado.ioloop import PeriodicCallback
 from tornado.routing import URLSpec
 
-from cantata import embedded
 from cantata.client.client import Client
 from cantata.dashboard.flower import flower_options, page_handlers, run_handlers
 from cantata.dashboard.flower.broker import show_broker
 from cantata.dashboard.flower.flower_templates import TemplateLoader
 from cantata.dashboard.flower.page_service import PageService
+from cantata.embedded import stack_member
 from cantata.errors import UnavailableError
 from cantata.settings import settings
 
@@ -76,7 +76,7 @@ def _make_flower(client: Client) -> Any:
 def _listen(flower: Any) -> str:
     host, port = options.address, options.port
     try:
-        if inherited := embedded.inherited_socket():
+        if inherited := stack_member.inherited_socket():
             HTTPServer(flower, xheaders=options.xheaders).add_socket(inherited)
         else:
             port = flower.start_http_server()
@@ -99,7 +99,7 @@ def _stop_on_signals(loop: asyncio.AbstractEventLoop, flower: Any) -> None:
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, end)
-    PeriodicCallback(lambda: end() if embedded.is_stack_gone() else None, POLL_MS).start()
+    PeriodicCallback(lambda: end() if stack_member.is_stack_gone() else None, POLL_MS).start()
 
 
 async def _open(client: Client) -> PageService:

@@ -13,6 +13,8 @@ POLL_S = 0.1
 SETTLE_S = 0.2  # without a further change, before files count as saved
 MAX_SETTLE_S = 1.0  # for files that change constantly
 
+FileStat = tuple[int, int, int]
+"""The time of the last change in nanoseconds, the size and the inode."""
 Served = Mapping[str, Set[str]]
 """Path → digests of the texts that a process and its children read."""
 
@@ -21,7 +23,7 @@ Served = Mapping[str, Set[str]]
 class WatchedFile:
     """A file on the disk."""
 
-    stat: tuple[int, int, int] | None = None
+    stat: FileStat | None = None
     digest: str = ""
     """Empty until it is read, or if it does not exist."""
     fault: str = ""
@@ -61,7 +63,7 @@ class CodeWatch:
         """Read the files that changed. Returns whether all files are saved, so that they can be compared."""
         has_changed = False
         for path in served:
-            stat, known = _stat(path), self.files.get(path)
+            stat, known = stat_of(path), self.files.get(path)
             if known is None or known.stat != stat:
                 has_changed = has_changed or known is not None
                 self.files[path] = WatchedFile(stat)
@@ -79,7 +81,8 @@ class CodeWatch:
         return True
 
 
-def _stat(path: str) -> tuple[int, int, int] | None:
+def stat_of(path: str) -> FileStat | None:
+    """Return the stat of a file; None if there is none."""
     try:
         found = os.stat(path)
     except OSError:
@@ -87,7 +90,7 @@ def _stat(path: str) -> tuple[int, int, int] | None:
     return found.st_mtime_ns, found.st_size, found.st_ino
 
 
-def _read(path: str, stat: tuple[int, int, int], served: Set[str]) -> WatchedFile:
+def _read(path: str, stat: FileStat, served: Set[str]) -> WatchedFile:
     try:
         text = Path(path).read_bytes()
     except OSError as error:

@@ -283,7 +283,7 @@ class Supervisor:
         plan = self._plan
         record = StackRecord(
             supervisor, plan.socket, self._is_kept, plan.flower_url, processes, self._is_stopping(), plan.gateway_url, self._code_fault
-        )  # fmt: skip
+        )
         try:
             record.write(self._home)
         except OSError as error:  # for example, the disk is full; the stack continues

@@ -10,7 +10,7 @@ from cantata.errors import UnavailableError
 from cantata.frontends.promptchain.run_calls import shared_client
 from cantata.models.definitions import Definitions, Tool
 
-CHECK = "cantata.workers.tools.mcp.server_check:faults"
+CHECK = "cantata.workers.tools.mcp:faults"
 WORKER_WAIT_S = 10.0  # beyond the servers' own limit: a worker may be busy
 
 

@@ -16,8 +16,7 @@ from typing import Any, Protocol, TextIO
 import structlog
 from structlog.stdlib import ProcessorFormatter
 
-from cantata.observability.logs import context
-from cantata.observability.logs.lines import line_of, own_event
+from cantata.observability.logs.lines import bound_names, line_of, own_event
 from cantata.observability.logs.secrets import redact, secrets_in
 
 LEVEL, FORMAT, RUN_LEVEL = "CANTATA_LOG_LEVEL", "CANTATA_LOG_FORMAT", "CANTATA_RUN_LOG_LEVEL"
@@ -121,7 +120,7 @@ class _SinkHandler(logging.Handler):
         sink = _sink
         if sink is None:
             return
-        names = context.bound_names()
+        names = bound_names()
         if not names and "run" not in (own_event(record) or ()):
             return
         try:
@@ -157,7 +156,7 @@ def _level(variable: str, default: int) -> int:
 def _add_names(logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
     """Add the bound names. Only our own events may name another step: the field `run` of a tool, for example, becomes `logged_run`."""
     is_ours = str(getattr(logger, "name", "")).startswith(OURS)
-    for name, value in context.bound_names().items():
+    for name, value in bound_names().items():
         if not is_ours and event.get(name, value) != value:
             event[f"logged_{name}"] = event.pop(name)
         event.setdefault(name, value)

@@ -1,4 +1,4 @@
-"""Log lines of runs: their fields, made from log records, within a bounded size."""
+"""Log lines of runs: the names bound to a thread or task, and the fields made from log records, within a bounded size."""
 
 from __future__ import annotations
 
@@ -6,14 +6,36 @@ import json
 import logging
 import sys
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 from pydantic import Field
 
 from cantata.models.values import JsonValue, Value
-from cantata.observability.logs.context import Names
 from cantata.observability.logs.secrets import redact_beginning
+
+Names = Mapping[str, str | int]
+
+_NO_NAMES: Names = {}
+_bound: ContextVar[Names] = ContextVar("cantata_log", default=_NO_NAMES)
+
+
+def bound_names() -> Names:
+    """Return the names that are bound here."""
+    return _bound.get()
+
+
+@contextmanager
+def bind(names: Names) -> Iterator[None]:
+    """Bind names for the block; tasks and coroutines that start in it have them too."""
+    before = _bound.set(names)
+    try:
+        yield
+    finally:
+        _bound.reset(before)
+
 
 LINE_BYTES = 4096
 TEXT_CHARS = (2000, 500, 100)  # of one text in a line: the first of these with which the line fits

@@ -1,7 +1,11 @@
-"""Metrics of a worker process: counts of it and its children, served on a port of its own."""
+"""Metrics of a worker process: counts of it and its children, in a folder and on a port of their own."""
 
 from __future__ import annotations
 
+import fcntl
+import os
+import shutil
+import tempfile
 import threading
 from collections.abc import Iterable
 from contextlib import suppress
@@ -15,10 +19,44 @@ from prometheus_client.registry import Collector
 from cantata.errors import UnavailableError
 from cantata.observability import metrics
 from cantata.observability.metrics.counts import Counts, files, fold
-from cantata.observability.metrics.http_server import MetricsServer
-from cantata.observability.metrics.registries import make_handler, registry
+from cantata.observability.metrics.http_server import MetricsServer, make_handler, registry
 from cantata.observability.metrics.scrape_address import ScrapeAddress
-from cantata.observability.metrics.worker_folder import CountsFolder
+
+PREFIX = "cantata-metrics-"
+LOCK = "lock"
+
+
+class CountsFolder:
+    """A private folder. Its creator and its children share a lock on it until the last of them ends."""
+
+    def __init__(self) -> None:
+        _remove_stale()
+        hidden = Path(tempfile.mkdtemp(prefix=f".{PREFIX}"))
+        self._lock = os.open(hidden / LOCK, os.O_CREAT | os.O_RDWR, 0o600)
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        self.path = hidden.rename(hidden.with_name(hidden.name[1:]))  # visible to others only now that it is locked
+        self._pid = os.getpid()
+
+    def remove(self) -> None:
+        """Remove it; in a child of its creator nothing happens."""
+        if os.getpid() == self._pid:
+            shutil.rmtree(self.path, ignore_errors=True)
+            os.close(self._lock)
+
+
+def _remove_stale() -> None:
+    """Remove our folders whose processes have all ended."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+        with suppress(OSError):
+            if folder.is_symlink() or folder.stat().st_uid != os.geteuid():
+                continue
+            lock = os.open(folder / LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder)
+            finally:
+                os.close(lock)
+
 
 BUDGETS = ("run", "tenant", "day")  # exported as 0 from the start: an alert needs a rise to see the first refusal
 

@@ -1,6 +1,6 @@
 """Traces of runs, exported by OpenTelemetry if the environment names a collector; else OpenTelemetry is not even imported.
 
-The ids of a trace follow from the run's id (`trace_ids.py`), so no message or record has them: a step that another machine executes again
+The ids of a trace follow from the run's id (`conventions.py`), so no message or record has them: a step that another machine executes again
 is in the same trace.
 """
 

@@ -15,7 +15,7 @@ from opentelemetry.sdk.trace.id_generator import IdGenerator
 from opentelemetry.sdk.trace.sampling import Decision
 from opentelemetry.trace import Link, NonRecordingSpan, Span, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
-from cantata.observability.traces import conventions, trace_ids
+from cantata.observability.traces import conventions
 from cantata.observability.traces.conventions import Attributes, Submission
 
 _next_ids: ContextVar[tuple[int, int] | None] = ContextVar("cantata_span", default=None)
@@ -53,7 +53,7 @@ class Spans:
     def step(self, run_id: str, step_id: str, attempt: int, parent: int, name: str, attributes: Attributes) -> Iterator[Span]:
         """Trace an attempt of a step; its span is current for the block. `parent` is the span of the parent step, or of the run."""
         context = self._in_trace(run_id, parent)
-        span = self._start(trace_ids.trace_id(run_id), trace_ids.step_span(run_id, step_id, attempt), name, context, attributes)
+        span = self._start(conventions.trace_id(run_id), conventions.step_span(run_id, step_id, attempt), name, context, attributes)
         with trace.use_span(span, end_on_exit=True, record_exception=False, set_status_on_exception=False):
             yield span
 
@@ -69,7 +69,7 @@ class Spans:
         attributes = conventions.run_attributes(fields, run_id)
         start, end = _ns(fields["created_at"]), _ns(fields["closed_at"])
         name = f"run {fields['kind']}"
-        span = self._start(trace_ids.trace_id(run_id), trace_ids.run_span(run_id), name, Context(), attributes, start_ns=start)
+        span = self._start(conventions.trace_id(run_id), conventions.run_span(run_id), name, Context(), attributes, start_ns=start)
         if fields["status"] != "succeeded":
             self.fail(span, *conventions.error_of(fields))
         span.end(end_time=end)
@@ -88,7 +88,7 @@ class Spans:
         links = [Link(known)] if known.is_valid else []
         if submitted.source:
             links.append(Link(self._root(submitted.source)))
-        context = self._in_trace(run_id, trace_ids.run_span(run_id))
+        context = self._in_trace(run_id, conventions.run_span(run_id))
         span = self._tracer.start_span(f"submit {kind}", context, SpanKind.PRODUCER, {"cantata.run.id": run_id}, links, start)
         span.end()
         if caller.is_recording():
@@ -113,10 +113,10 @@ class Spans:
 
     def _root(self, run_id: str, span_id: int | None = None) -> SpanContext:
         """Return the root of a run's trace, or another span in it; whether it is sampled depends on the trace's id only."""
-        trace_id = trace_ids.trace_id(run_id)
+        trace_id = conventions.trace_id(run_id)
         is_sampled = self._sampler.should_sample(Context(), trace_id, "run").decision is not Decision.DROP
         flags = TraceFlags.RANDOM_TRACE_ID | (TraceFlags.SAMPLED if is_sampled else TraceFlags.DEFAULT)
-        return SpanContext(trace_id, span_id or trace_ids.run_span(run_id), is_remote=True, trace_flags=TraceFlags(flags))
+        return SpanContext(trace_id, span_id or conventions.run_span(run_id), is_remote=True, trace_flags=TraceFlags(flags))
 
 
 def _ns(ms: str | None) -> int:

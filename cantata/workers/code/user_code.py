@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import sys
 import threading
 import time
@@ -26,9 +27,12 @@ from typing import Any
 
 import structlog
 
-from cantata.errors import MustWait
+from cantata.config import loading
+from cantata.embedded.supervision.code_watch import FileStat, stat_of
+from cantata.errors import CantataError, MustWait
 from cantata.packages import OURS
 from cantata.workers.code import prefork_imports, sources
+from cantata.workers.code.config_folder import local_folder
 
 DIGEST_CHARS = 12
 RELOAD_WAIT_S = 0.5  # until the stack's supervisor has noticed a change
@@ -40,15 +44,13 @@ log = structlog.get_logger(__name__)
 Report = Callable[[str], None]
 """Receives a line of tab-separated fields: `file`, a path and its digest; or `code`, a process id, a module and its digest."""
 
-_Stat = tuple[int, int, int]
-
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
     """A file as this process read it."""
 
     text: bytes
-    stat: _Stat
+    stat: FileStat
     digest: str
 
 
@@ -151,9 +153,9 @@ def _read_module(folder: str, module: str) -> str:
     before = dict(_files)
     while True:
         found = _closure(folder, module)
-        if all(_stat(path) == source.stat for path, source in found.values() if path not in before):
+        if all(stat_of(path) == source.stat for path, source in found.values() if path not in before):
             break  # otherwise they were saved while they were read
-    stale = [path for path, _ in found.values() if path in before and _stat(path) != before[path].stat]
+    stale = [path for path, _ in found.values() if path in before and stat_of(path) != before[path].stat]
     if stale and len(stale) < len(found) and _is_replaced and any(_digest(Path(path)) != before[path].digest for path in stale):
         raise MustWait(RELOAD_WAIT_S, f"{Path(stale[0]).name} has changed: new processes will serve it in a moment")
     _files.update(dict(found.values()))
@@ -190,12 +192,12 @@ def _closure(folder: str, module: str) -> dict[str, tuple[str, SourceFile]]:
 
 def _read(path: Path) -> SourceFile | None:
     for _ in range(3):
-        stat = _stat(str(path))
+        stat = stat_of(str(path))
         if stat is None:
             return None
         with suppress(OSError):
             text = path.read_bytes()
-            if _stat(str(path)) == stat:
+            if stat_of(str(path)) == stat:
                 return SourceFile(text, stat, hashlib.sha256(text).hexdigest())
     return None
 
@@ -205,14 +207,6 @@ def _digest(path: Path) -> str:
         return hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError:
         return ""
-
-
-def _stat(path: str) -> _Stat | None:
-    try:
-        found = os.stat(path)
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
 
 
 class Loader(SourceFileLoader):
@@ -227,13 +221,13 @@ class Loader(SourceFileLoader):
         if known is None:
             return super().path_stats(path)
         is_old = time.time_ns() - known.stat[0] > 2 * MTIME_MARGIN_NS
-        if not is_old or _stat(path) != known.stat or not _is_younger(cache_from_source(path), known.stat[0]):
+        if not is_old or stat_of(path) != known.stat or not _is_younger(cache_from_source(path), known.stat[0]):
             raise OSError("the compiled file may be of another text")
         return {"mtime": known.stat[0] / 1e9, "size": known.stat[1]}
 
 
 def _is_younger(compiled: str, than_ns: int) -> bool:
-    found = _stat(compiled)
+    found = stat_of(compiled)
     return found is None or found[0] > than_ns + MTIME_MARGIN_NS
 
 
@@ -261,3 +255,20 @@ class Finder:
                 read_module(_folder_above(spec), spec.name.partition(".")[0])
         spec.loader = Loader(spec.loader.name, spec.loader.path)
         return True
+
+
+# Functions are named in many fields of definitions. Text that looks like a function, but is not in a user's module, is ignored.
+_FUNCTION = re.compile(r'"([A-Za-z_]\w*)(?:\.\w+)*:[A-Za-z_]\w*"')
+
+
+def preload() -> None:
+    """Read the modules that CANTATA_CONFIG, or ./configs/default.yaml, names, so that all children serve one version of them."""
+    try:
+        definitions = loading.load(loading.find())
+        folder = local_folder(definitions.folder)
+        if definitions.extension is not None and folder is not None:
+            use(folder, "")
+        for module in sorted(set(_FUNCTION.findall(definitions.model_dump_json(exclude_defaults=True)))):
+            use(folder, module)
+    except (CantataError, OSError, ValueError, RecursionError) as error:
+        log.warning("configuration_not_read", error=str(error), note="code is read when a step first needs it")

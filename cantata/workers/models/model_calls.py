@@ -1,23 +1,34 @@
-"""Model calls of a step: with permits of the shared limits, streamed to events, and with fallbacks."""
+"""Model calls of a step: with permits of the shared limits, streamed to events, and with fallbacks; and the record of their prompts."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Unpack
+from contextlib import suppress
+from types import TracebackType
+from typing import Self, Unpack
 
 import structlog
 
-from cantata.errors import ModelError
+from cantata.errors import CantataError, ModelError
 from cantata.models.definitions import Model
+from cantata.models.values import JsonValue
+from cantata.state.redis.connection import RedisFailure
 from cantata.workers.models import llm
-from cantata.workers.models.deltas import Deltas
 from cantata.workers.models.dialects.conversation import Message
 from cantata.workers.models.llm.caching import Options
-from cantata.workers.models.permits import Permit, permit_for_call
+from cantata.workers.models.permits import permit_for_call
 from cantata.workers.runtime.step_context import StepContext
 
 log = structlog.get_logger(__name__)
+
+
+FALLBACK_CODES = frozenset(
+    {"rate_limited", "model_unavailable", "model_timeout", "model_auth", "model_unknown", "model_empty", "model_error"}
+)
+"""Error codes after which another model may succeed with the same request."""
+
+MIN_INTERVAL_S = 0.04  # pieces that come closer together are published as one: readers see no difference, Redis has less to do
 
 
 async def call_models(
@@ -30,46 +41,134 @@ async def call_models(
         stream: Publish pieces of the reply as events.
         fresh: Do not answer from the cache.
 
-    Raises ModelError, MustWait, or StepError for a budget.
+    Raises MustWait, StepError for a budget, or ModelError: that of a single model as it is, for several one with all messages. After an
+    error of the request itself no fallback is called.
     """
-    has_retries = context.begun.failures < context.begun.spec.retries
     errors: list[ModelError] = []
-
-    async def call(model: Model) -> llm.Reply:
+    for model in models:
         if errors:
             await asyncio.to_thread(_note_fallback, context, model, errors[-1])
-        redis = context.process.ledger.redis
         try:
-            async with Deltas(context) as deltas:
-                options["on_delta"] = deltas.add if stream else None
-                if not fresh and (known := await llm.cached_reply(redis, model, messages, **options)):
-                    return known  # without a permit: it uses nothing of the limits
-                async with permit_for_call(context, model, messages) as permit:
-
-                    def add(text: str, permit: Permit = permit) -> None:
-                        permit.streamed += len(text)
-                        deltas.add(text)
-
-                    options["on_delta"] = add if stream else None
-                    permit.reply = await llm.complete_with_cache(redis, model, messages, fresh=True, **options)
-                    return permit.reply
+            return await _reply_of(context, model, messages, stream=stream, fresh=fresh, **options)
         except ModelError as error:
+            if not errors and error.retryable and context.begun.failures < context.begun.spec.retries:
+                raise  # the step is retried with the first model, before any fallback is called
             errors.append(error)
-            if error.retryable and has_retries and model is models[0]:
-                raise _RetryStep from error
-            raise
-
-    try:
-        return await llm.first_reply(models, call)
-    except _RetryStep:
-        raise errors[0] from None
+            if error.code not in FALLBACK_CODES:
+                break
+    last = errors[-1]
+    if len(errors) == 1:
+        raise last
+    raise ModelError("; then ".join(map(str, errors)), code=last.code, retryable=last.retryable, retry_after_s=last.retry_after_s)
 
 
-class _RetryStep(Exception):
-    """The step is retried with the first model, before any fallback is called."""
+async def _reply_of(
+    context: StepContext, model: Model, messages: Sequence[Message], *, stream: bool, fresh: bool, **options: Unpack[Options]
+) -> llm.Reply:
+    redis = context.process.ledger.redis
+    async with Deltas(context) as deltas:
+        options["on_delta"] = deltas.add if stream else None
+        if not fresh and (known := await llm.cached_reply(redis, model, messages, **options)):
+            return known  # without a permit: it uses nothing of the limits
+        async with permit_for_call(context, model, messages) as permit:
+
+            def add(text: str) -> None:
+                permit.streamed += len(text)
+                deltas.add(text)
+
+            options["on_delta"] = add if stream else None
+            permit.reply = await llm.complete_with_cache(redis, model, messages, **options)
+            return permit.reply
 
 
 def _note_fallback(context: StepContext, model: Model, error: ModelError) -> None:
     detail = {"model": model.model, "message": str(error)}
     log.info("model_fallback", model=model.model, code=error.code, error=str(error))
     context.process.ledger.runs.append_event(context.begun.run_id, "fallback", step_id=context.begun.step_id, detail=detail)
+
+
+class Deltas:
+    """The pieces of one reply, published in order.
+
+    When the block ends, all pieces are published; if the reply failed, no more will be.
+    """
+
+    def __init__(self, context: StepContext) -> None:
+        self._context = context
+        self._text = ""
+        self._has_text, self._is_ended = asyncio.Event(), asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def add(self, text: str) -> None:
+        """Add a piece to be published."""
+        self._text += text
+        self._has_text.set()
+        if self._task is None:
+            self._task = asyncio.create_task(self._publish())
+
+    async def _publish(self) -> None:
+        while True:
+            await self._has_text.wait()
+            text, self._text = self._text, ""
+            self._has_text.clear()
+            if text:
+                try:
+                    await asyncio.to_thread(self._context.process.ledger.steps.append_delta, self._context.begun, text)
+                except (CantataError, RedisFailure) as error:  # the reply itself will be recorded
+                    log.warning("delta_publish_failed", run=self._context.begun.run_id, step=self._context.begun.step_id, error=str(error))
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._is_ended.wait(), MIN_INTERVAL_S)
+            if self._is_ended.is_set() and not self._text:
+                return
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._task is None:
+            return
+        if kind is not None and not issubclass(kind, Exception):  # cancelled
+            self._task.cancel()
+            return
+        if kind is not None:
+            self._text = ""
+        self._is_ended.set()
+        self._has_text.set()
+        await self._task
+
+
+MAX_MESSAGE_CHARS = 4000  # of one message
+MAX_TOTAL_CHARS = 16_000  # of all: a run is kept for a day, beside many others
+
+
+def reply_detail(reply: llm.Reply, messages: Sequence[Message]) -> dict[str, JsonValue]:
+    """Return what is recorded of a model call beside its reply."""
+    return {"model": reply.model, "finish": reply.finish_reason, "prompt": recorded_prompt(messages)}
+
+
+def recorded_prompt(messages: Sequence[Message]) -> list[JsonValue]:
+    """Return a prompt for people to read, oldest message first, as {role, text}: long ones truncated, of many the first and the newest.
+
+    `cut` marks a truncated text; `omitted` is the number of messages before this one that are not recorded.
+    """
+    left = MAX_TOTAL_CHARS
+    kept: list[dict[str, JsonValue]] = []
+    rest = list(messages)
+    first = _entry(rest.pop(0)) if rest else None
+    left -= len(str(first["text"])) if first else 0
+    while rest:
+        entry = _entry(rest[-1])
+        left -= len(str(entry["text"]))
+        if left < 0 and kept:
+            break
+        kept.insert(0, entry)
+        rest.pop()
+    if rest:
+        kept[0]["omitted"] = len(rest)
+    return [*([first] if first else []), *kept]
+
+
+def _entry(message: Message) -> dict[str, JsonValue]:
+    text = str(message.get("content") or "")
+    entry: dict[str, JsonValue] = {"role": message["role"], "text": text[:MAX_MESSAGE_CHARS]}
+    return entry if len(text) <= MAX_MESSAGE_CHARS else {**entry, "cut": True}

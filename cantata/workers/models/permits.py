@@ -38,26 +38,19 @@ class Permit:
         self._model, self._input_tokens = model, input_tokens
         self._context = context
         self._counted_at = time.monotonic()  # or a little later, since the limiter is called next
-        self._is_sent = False
+        self.is_sent = False
 
     async def note_sent(self) -> None:
         """Note that the request is sent now: it counts from now, unless the permit was taken only a moment ago."""
-        self._is_sent = True
+        self.is_sent = True
         if time.monotonic() - self._counted_at > REDATE_AFTER_S:
             await asyncio.to_thread(self._context.process.limiter.redate, self._context.begun.lease)
 
-    async def note_ended(self) -> None:
-        """Note that the call ended: its request was sent by now, even if the provider's library did not report when."""
-        if not self._is_sent:
-            await self.note_sent()
-
     def cancelled_usage(self) -> Usage:
         """Return the estimated usage of a cancelled call: providers bill it, but report nothing. Zero if it was never sent."""
-        if not self._is_sent:
+        if not self.is_sent:
             return Usage()
-        output_tokens = -(-self.streamed // llm.CHARACTERS_PER_TOKEN)
-        cost = llm.max_usd(self._model, self._input_tokens, output_tokens)
-        return Usage(input_tokens=self._input_tokens, output_tokens=output_tokens, cost_usd=cost, model_calls=1)
+        return llm.estimate_usage(self._model, self._input_tokens, -(-self.streamed // llm.CHARACTERS_PER_TOKEN))
 
 
 @asynccontextmanager
@@ -103,7 +96,8 @@ def _reason_of(wait: Wait) -> str:
 async def _settle(context: StepContext, ask: Ask, permit: Permit, cancelled: Usage) -> None:
     """Settle a permit, and send the steps that get one now. A failure of Redis is logged only: the reply must not be lost with it."""
     try:
-        await permit.note_ended()
+        if not permit.is_sent:  # the provider's library did not report when its request was sent
+            await permit.note_sent()
         context.process.drop_permit(context.begun.lease)
         await asyncio.to_thread(_settle_limits, context, ask, permit.reply.usage if permit.reply else cancelled)
         if permit.reply is None and cancelled.model_calls:

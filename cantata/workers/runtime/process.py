@@ -9,7 +9,7 @@ import signal
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -78,16 +78,16 @@ class Process:
 
     def __init__(
         self, redis_url: str, name: str, *, is_child: bool = False, lease_s: float = LEASE_S,
-        send: Callable[[str, Sequence[Ready]], None] = lambda run_id, ready: None, is_finishing: Callable[[], bool] = lambda: False,
+        send: Callable[[Iterable[tuple[str, Ready]]], object] = list, is_finishing: Callable[[], bool] = lambda: False,
     ) -> None:  # fmt: skip
         """Start the renewal thread.
 
         Args:
             is_child: This is a prefork child: a Python function is stopped by killing this process.
-            send: Dispatches the steps that a time-out made ready; without it the sweep does.
+            send: Dispatches steps of any runs that a time-out or a permit made ready; without it the sweep does.
             is_finishing: Whether another process takes over, so that no step may begin here.
         """
-        self._send = send
+        self.send = send
         self.is_finishing = is_finishing
         self.name = f"{name}#{os.getpid()}"
         self.is_child = is_child
@@ -196,12 +196,7 @@ class Process:
                 threading.Thread(target=self._loop.run_forever, name="loop", daemon=True).start()
             return self._loop
 
-    # --- dispatch and definitions -----------------------------------------------------------------------------------
-
-    def send(self, ready: Iterable[tuple[str, Ready]]) -> None:
-        """Dispatch steps of any runs, such as those that got a permit."""
-        for run_id, step in ready:
-            self._send(run_id, (step,))
+    # --- batches and definitions ------------------------------------------------------------------------------------
 
     def pace(self, definitions: str) -> BatchPolicy:
         """Return how this process batches steps of the configuration with this digest."""
@@ -282,7 +277,7 @@ class Process:
                 committed = self._renewal_ledger.steps.commit(begun, record.outcome, output=record.output, info=record.info)
                 step.outcome = record.outcome if committed.word in ("ok", "again") else None
                 metrics.record_step_ended(begun.spec.kind, record.outcome.status, time.monotonic() - begun.asked_at)
-                self._send(begun.run_id, committed.sends)
+                self.send((begun.run_id, step) for step in committed.sends)
                 trace_roots.end(traces.active() if is_over(committed.run_status) else None, self._renewal_ledger, begun.run_id)
             finally:
                 self._stop_handler(step)

@@ -16,6 +16,7 @@ from cantata.planning import expressions
 from cantata.planning.evaluation import EvaluationBudget
 from cantata.state.ledger.encoding import to_json
 from cantata.state.ledger.records import Begun
+from cantata.workers.code.config_folder import local_folder
 from cantata.workers.runtime.process import Process
 
 
@@ -32,6 +33,11 @@ class StepContext:
         return self.process.definitions(self.begun.run_id, self.begun.definitions)
 
     @property
+    def folder(self) -> str | None:
+        """The folder of the run's configuration on this machine."""
+        return local_folder(self.definitions.folder)
+
+    @property
     def params(self) -> Mapping[str, JsonValue]:
         """The step's parameters."""
         return self.begun.spec.params
@@ -39,6 +45,10 @@ class StepContext:
     def text_param(self, name: str) -> str:
         """Return a text parameter; empty if it is absent."""
         return str(self.params.get(name, ""))
+
+    def int_param(self, name: str) -> int:
+        """Return a parameter that is a whole number; 0 if it is absent."""
+        return int(cast(int, self.params.get(name, 0)))
 
     @cached_property
     def root(self) -> dict[str, JsonValue]:

@@ -12,13 +12,11 @@ from cantata.models.instructions import AgenticStep
 from cantata.models.values import JsonValue, ToolSchema
 from cantata.planning.turns.agent_steps import next_round, tool_step
 from cantata.state.ledger.encoding import to_json
-from cantata.workers.models import llm, prompt_record
-from cantata.workers.models.dialects import followup_prompts
-from cantata.workers.models.dialects.agentic_results import agentic_result
-from cantata.workers.models.dialects.call_parsing import ParsedCall, ParsedReply, calls_of
-from cantata.workers.models.dialects.rounds import ModelRound
-from cantata.workers.models.dialects.tool_lookup import resolve
-from cantata.workers.models.model_calls import call_models
+from cantata.workers.models import llm
+from cantata.workers.models.dialects import conversation
+from cantata.workers.models.dialects.call_parsing import ParsedCall, ParsedReply, calls_of, resolve
+from cantata.workers.models.dialects.conversation import ModelRound, agentic_result
+from cantata.workers.models.model_calls import call_models, recorded_prompt
 from cantata.workers.runtime.step_context import StepContext
 from cantata.workers.steps.model_turns import ModelTurn
 
@@ -61,7 +59,7 @@ def _outcome(turn: ModelTurn, reply: llm.Reply, known: Sequence[ToolSchema], ms:
     outcome = _expanded(turn, done) if another else _answered(turn, parsed, done)
     detail: dict[str, JsonValue] = {"model": reply.model, "finish": reply.finish_reason, **({"cached": True} if reply.cached else {})}
     if not turn.rounds:
-        detail["prompt"] = prompt_record.recorded(turn.messages(known))
+        detail["prompt"] = recorded_prompt(turn.messages(known))
     warnings = () if turn.rounds else tuple(_instruction_warnings(turn))
     if reply.finish_reason in TRUNCATED:
         warnings = (*warnings, f"a reply to agent {turn.name!r} is incomplete: its finish reason is {reply.finish_reason!r}")
@@ -74,19 +72,19 @@ def _another_round(turn: ModelTurn, reply: llm.Reply, parsed: ParsedReply, known
         names = [tool.name for tool in known]
         calls = tuple(_without_workflow(resolve(call, names)) for call in parsed.calls)
         is_last = turn.count("calls") + 1 >= turn.max_tool_rounds
-        return ModelRound(calls=calls, note=followup_prompts.rounds_exhausted(turn.max_tool_rounds) if is_last else "")
+        return ModelRound(calls=calls, note=conversation.ROUNDS_EXHAUSTED.format(turn.max_tool_rounds) if is_last else "")
     if _is_empty(parsed.response):
         if not isinstance(turn.instruction, AgenticStep) or turn.is_closing:
             return None
         is_last = turn.count("nudge") + 1 >= turn.max_steps
-        note = followup_prompts.steps_exhausted(turn.max_steps) if is_last else followup_prompts.empty_reply()
+        note = conversation.STEPS_EXHAUSTED.format(turn.max_steps) if is_last else conversation.EMPTY_REPLY
         return ModelRound(kind="nudge", note=note)
     if turn.validator is None or (fault := turn.validator.fault_of(parsed, reply.text)) is None:
         return None
     trials = turn.validator.output.trials
     if turn.count("correction") >= trials:
         raise StepError(f"the model's reply is invalid after {trials} corrections: {fault}", code="bad_reply")
-    return ModelRound(kind="correction", note=followup_prompts.correction(fault))
+    return ModelRound(kind="correction", note=conversation.CORRECTION.format(fault))
 
 
 def _expanded(turn: ModelTurn, done: ModelRound) -> Outcome:
@@ -111,9 +109,8 @@ def _answered(turn: ModelTurn, parsed: ParsedReply, last: ModelRound) -> Outcome
     output = turn.validator.parsed(parsed, last.reply) if turn.validator else parsed.response
     if not isinstance(turn.instruction, AgenticStep):
         return Outcome(output=output)
-    result = agentic_result(
-        output, [*turn.rounds, last], [*turn.answers, ()], history_mode=turn.instruction.history_mode, max_steps_reached=turn.is_closing
-    )
+    mode = turn.instruction.history_mode
+    result = agentic_result(output, [*turn.rounds, last], [*turn.answers, ()], mode, max_steps_reached=turn.is_closing)
     return Outcome(output=output, detail={"agentic": result})
 
 
@@ -122,9 +119,8 @@ def _streaming_output(turn: ModelTurn) -> str:
     last, answers = turn.rounds[-1], turn.answers[-1]
     response = calls_of(last.reply).response
     parts = [response if isinstance(response, str) else to_json(response)]
-    for call, answer in zip(last.calls, answers, strict=True):
-        error = call.fault or answer.error
-        parts.append(f"Tool error: {error}" if error else f"[Tool executed successfully]\n\n{to_json(answer.value)}")
+    for _, result in last.results(answers):
+        parts.append(f"Tool error: {result.error}" if result.error else f"[Tool executed successfully]\n\n{to_json(result.value)}")
     return "\n\n".join(part for part in parts if part)
 
 

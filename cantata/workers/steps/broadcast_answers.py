@@ -11,8 +11,7 @@ from cantata.models.graph import Outcome
 from cantata.models.values import JsonValue
 from cantata.planning import templates
 from cantata.state.ledger.encoding import to_json
-from cantata.workers.models import prompt_record
-from cantata.workers.models.model_calls import call_models
+from cantata.workers.models.model_calls import call_models, reply_detail
 from cantata.workers.runtime.step_context import StepContext
 
 
@@ -33,8 +32,7 @@ async def team_synthesize(context: StepContext) -> Outcome:
             raise
         warning = f"the synthesizer failed, so the answers are not merged: {error}"
         return Outcome(output=to_json(responses), warnings=(*warnings, warning), detail={"unmerged": str(error)})
-    detail: dict[str, JsonValue] = {"model": reply.model, "finish": reply.finish_reason, "prompt": prompt_record.recorded(messages)}
-    return Outcome(output=reply.text, usage=reply.usage, warnings=warnings, detail=detail)
+    return Outcome(output=reply.text, usage=reply.usage, warnings=warnings, detail=reply_detail(reply, messages))
 
 
 def team_collect(context: StepContext) -> Outcome:

@@ -61,7 +61,7 @@ def chain_map(context: StepContext) -> Outcome:
 
 def chain_gather(context: StepContext) -> Outcome:
     """Gather a map's results in the order of its items."""
-    of, count = context.text_param("of"), int(cast(int, context.params["items"]))
+    of, count = context.text_param("of"), context.int_param("items")
     ids = context.process.ledger.reader.answering(context.begun.run_id, [f"{of}/{i}" for i in range(count)])
     texts = context.process.ledger.reader.outputs(context.begun.run_id, ids)
     return Outcome(output=_list_of(texts))

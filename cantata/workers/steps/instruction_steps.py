@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, cast
 
@@ -15,7 +14,6 @@ from cantata.models.instructions import AgenticStep, FunctionStep, Instruction, 
 from cantata.models.values import JsonValue, Usage
 from cantata.planning.turns.agent_steps import STOP
 from cantata.state.ledger.encoding import to_json
-from cantata.workers.code.config_folder import local_folder
 from cantata.workers.models.dialects.conversation import truncated
 from cantata.workers.runtime.step_context import StepContext, text_input
 from cantata.workers.tools import functions
@@ -24,9 +22,9 @@ from cantata.workers.tools.schemas import signature_of
 
 def agent_function(context: StepContext) -> Outcome:
     """Call a function with the text before it, or without arguments if it has no parameters; its output is text."""
-    instruction = _agent(context).instructions[_number(context)]
+    instruction = _agent(context).instructions[context.int_param("turn")]
     assert isinstance(instruction, FunctionStep)
-    function = functions.load(instruction.function, local_folder(context.definitions.folder))
+    function = functions.load(instruction.function, context.folder)
     signature = signature_of(function)
     given = [text_input(context)] if signature is None or signature.parameters else []
     output = functions.call(context, instruction.function, partial(function, *given), {})
@@ -35,12 +33,9 @@ def agent_function(context: StepContext) -> Outcome:
 
 def agent_break(context: StepContext) -> Outcome:
     """Call the chainbreakers in order; the first that stops the instructions may replace their output."""
-    agent, number = _agent(context), _number(context)
+    agent, number = _agent(context), context.int_param("turn")
     output = text_input(context)
-    info: dict[str, JsonValue] = {
-        "step": number + 1, "input": _recorded_input(agent.instructions[number], context.begun.inputs.get("@input")), "output": output,
-        "type": _type_of(agent.instructions[number]),
-    }  # fmt: skip
+    info = _entry(number, agent.instructions[number], context.begun.inputs.get("@input"), output)
     warnings: list[str] = []
     for name in agent.chainbreakers:
         stop, reason, replaced = _call_breaker(context, name, (number + 1, output, info), warnings) or (False, "", None)
@@ -61,10 +56,8 @@ def agent_end(context: StepContext) -> Outcome:
     history = _history(agent, text_input(context), texts)
     detail: dict[str, JsonValue] = {"history": cast(JsonValue, history)} if agent.full_history else {}
     if agent.store_steps:
-        detail["steps"] = {
-            f"step_{number}": {"type": entry["type"], "output": entry["output"], **_params_of(entry)}
-            for number, entry in enumerate(history)
-        }
+        kept = ("type", "output", "model_params")
+        detail["steps"] = {f"step_{number}": {key: entry[key] for key in kept if key in entry} for number, entry in enumerate(history)}
     if "agentic" in ran[-1]:
         detail["agentic"] = ran[-1]["agentic"]
     return Outcome(output=cast(JsonValue, history) if agent.full_history else texts[-1], detail=detail)
@@ -76,12 +69,7 @@ def _history(agent: Agent, text: str, texts: Sequence[str]) -> list[dict[str, Js
     models = iter(agent.models * len(texts) if len(agent.models) == 1 else agent.models)
     before = text
     for number, (instruction, output) in enumerate(zip(agent.instructions, texts, strict=False)):
-        entry: dict[str, JsonValue] = {
-            "step": number + 1,
-            "input": _recorded_input(instruction, before),
-            "output": output,
-            "type": _type_of(instruction),
-        }
+        entry = _entry(number, instruction, before, output)
         if isinstance(instruction, str | PromptStep) and (model := next(models, None)) is not None and not isinstance(model, str):
             entry["model_params"] = model.params
         entries.append(entry)
@@ -89,22 +77,15 @@ def _history(agent: Agent, text: str, texts: Sequence[str]) -> list[dict[str, Js
     return entries
 
 
-def _params_of(entry: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
-    return {key: entry[key] for key in ("model_params",) if key in entry}
-
-
 def _call_breaker(context: StepContext, name: str, arguments: tuple[Any, ...], warnings: list[str]) -> tuple[Any, Any, Any] | None:
     """Return the triple of a chainbreaker; None, with a warning, if it cannot be called or returns something else."""
     try:
-        breaker = functions.load(name, local_folder(context.definitions.folder))
+        breaker = functions.load(name, context.folder)
         count = len(inspect.signature(breaker).parameters)
         if count not in (2, 3):
             warnings.append(f"chainbreaker {name} takes {count} arguments, not (step, output) or (step, output, info); it is ignored")
             return None
-        answer = breaker(*arguments[:count])
-        if inspect.iscoroutine(answer):
-            answer = asyncio.run_coroutine_threadsafe(answer, context.process.loop()).result()
-        stop, reason, output = answer
+        stop, reason, output = functions.result_of(context, breaker(*arguments[:count]))
     except Exception as error:  # noqa: BLE001  # whatever a user's function raises, or returns in place of a triple
         warnings.append(f"chainbreaker {name} is ignored: {type(error).__name__}: {error}")
         return None
@@ -115,24 +96,20 @@ def _agent(context: StepContext) -> Agent:
     return context.definitions.agents[context.text_param("agent")]
 
 
-def _number(context: StepContext) -> int:
-    return int(cast(int, context.params["turn"]))
-
-
 def _text(output: str | None) -> str:
     value = json.loads(output) if output else None
     return value if isinstance(value, str) else to_json(value)
 
 
-def _type_of(instruction: Instruction) -> str:
-    if isinstance(instruction, str | PromptStep):
-        return "model"
-    if isinstance(instruction, FunctionStep | MemoryStep):
-        return "function"
-    return "agentic_step" if isinstance(instruction, AgenticStep) else "chain"
-
-
-def _recorded_input(instruction: Instruction, before: JsonValue) -> JsonValue:
-    if isinstance(instruction, MemoryStep):
-        return f"Function: memory of {instruction.memory}"
-    return f"Function: {instruction.function.partition(':')[2]}" if isinstance(instruction, FunctionStep) else before
+def _entry(number: int, instruction: Instruction, given: JsonValue, output: str) -> dict[str, JsonValue]:
+    """Return the record of an instruction that ran; in place of the input of a function it names the function."""
+    match instruction:
+        case str() | PromptStep():
+            kind = "model"
+        case FunctionStep():
+            kind, given = "function", f"Function: {instruction.function.partition(':')[2]}"
+        case MemoryStep():
+            kind, given = "function", f"Function: memory of {instruction.memory}"
+        case _:
+            kind = "agentic_step" if isinstance(instruction, AgenticStep) else "chain"
+    return {"step": number + 1, "input": given, "output": output, "type": kind}

@@ -17,9 +17,7 @@ from cantata.models.wire import HistoryEntry
 from cantata.planning import templates
 from cantata.planning.turns import history
 from cantata.planning.turns.agent_steps import template, tools_of
-from cantata.workers.code.config_folder import local_folder
-from cantata.workers.models.dialects.conversation import Message, conversation
-from cantata.workers.models.dialects.rounds import ModelRound, ToolResult
+from cantata.workers.models.dialects.conversation import Message, ModelRound, ToolResult, conversation
 from cantata.workers.runtime.step_context import StepContext, placeholder_values, text_input
 from cantata.workers.steps import session_history
 from cantata.workers.steps.structured_output import AnswerValidator
@@ -51,10 +49,10 @@ class ModelTurn:
     @classmethod
     def read(cls, context: StepContext) -> ModelTurn:
         """Read the rounds before this one from the ledger."""
-        base, number = str(context.params.get("base") or context.begun.step_id), int(cast(int, context.params.get("round", 0)))
+        base, number = str(context.params.get("base") or context.begun.step_id), context.int_param("round")
         ledger, run_id = context.process.ledger, context.begun.run_id
         ids = [base if i == 0 else f"{base}/r{i}" for i in range(number)]
-        rounds = tuple(ModelRound.from_json(json.loads(text)) for text in ledger.reader.outputs(run_id, ids) if text)
+        rounds = tuple(ModelRound.model_validate(json.loads(text)) for text in ledger.reader.outputs(run_id, ids) if text)
         calls = [f"{step_id}/t{i}" for step_id, done in zip(ids, rounds, strict=True) for i in range(len(done.calls))]
         results = (
             dict(zip(calls, map(_result_of, ledger.reader.outputs(run_id, calls), ledger.reader.infos(run_id, calls)), strict=True))
@@ -81,7 +79,7 @@ class ModelTurn:
     @cached_property
     def number(self) -> int:
         """The number of the instruction, from 0."""
-        return int(cast(int, self.context.params.get("turn", 0)))
+        return self.context.int_param("turn")
 
     @cached_property
     def instruction(self) -> str | PromptStep | AgenticStep:
@@ -142,7 +140,7 @@ class ModelTurn:
     async def tools(self) -> tuple[ToolSchema, ...]:
         """Return the schemas of the tools that the model may call."""
         known = self.context.definitions.tools
-        folder = local_folder(self.context.definitions.folder)
+        folder = self.context.folder
         found: list[ToolSchema] = []
         for name in tools_of(self.agent, self.instruction):
             server, method = mcp_tool(name, known) or (name, "*")
@@ -212,7 +210,7 @@ class ModelTurn:
     def validator(self) -> AnswerValidator | None:
         """The validator of the answer; None if this is not the agent's last instruction, or the agent has no output schema."""
         output, is_last = self.agent.output, self.number == len(self.agent.instructions) - 1
-        return AnswerValidator(output, self.name, local_folder(self.context.definitions.folder)) if output and is_last else None
+        return AnswerValidator(output, self.name, self.context.folder) if output and is_last else None
 
 
 def _function_schema(name: str, tool: Tool, folder: str | None) -> ToolSchema:

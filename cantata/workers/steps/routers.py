@@ -12,10 +12,8 @@ from cantata.models.graph import Outcome
 from cantata.models.values import JsonValue, Usage
 from cantata.planning import templates
 from cantata.planning.turns import choices, history
-from cantata.workers.code.config_folder import local_folder
-from cantata.workers.models import prompt_record
 from cantata.workers.models.dialects.conversation import Message
-from cantata.workers.models.model_calls import call_models
+from cantata.workers.models.model_calls import call_models, reply_detail
 from cantata.workers.runtime.step_context import StepContext, as_text, text_input
 from cantata.workers.steps import session_history
 from cantata.workers.tools import functions
@@ -28,9 +26,11 @@ CORRECTION = "Your reply cannot be used: {fault}. Reply with JSON only: {form}"
 
 async def team_ask(context: StepContext) -> Outcome:
     """Call the routing model; its reply is the output."""
-    team = _team(context)
+    team = team_of(context)
     settings = team.router or Router()
-    models = [_with_params(model, settings.params) for model in context.definitions.with_fallbacks(_model(context, settings))]
+    named = settings.models[0] if settings.models else None
+    first = named if isinstance(named, Model) else context.definitions.model_of(named)
+    models = [_with_params(model, settings.params) for model in context.definitions.with_fallbacks(first)]
     messages, schema = await asyncio.to_thread(_messages, context, settings), None
     if models[0].model.startswith("local/") and team.strategy == "single_agent_dispatch":
         # the embedded model scores names; what it writes is seldom one of them
@@ -42,15 +42,14 @@ async def team_ask(context: StepContext) -> Outcome:
         if error.code in TIMEOUT_CODES:  # it is not retried in this step: the next step decides
             raise StepError(f"the router took longer than its {settings.timeout_s:g} s", code="timeout") from error
         raise
-    detail: dict[str, JsonValue] = {"model": reply.model, "finish": reply.finish_reason, "prompt": prompt_record.recorded(messages)}
-    return Outcome(output=reply.text, usage=reply.usage, detail=detail)
+    return Outcome(output=reply.text, usage=reply.usage, detail=reply_detail(reply, messages))
 
 
 def team_call(context: StepContext) -> Outcome:
     """Call the routing function with (user_input, history, agent_descriptions); its result is the output."""
-    team = _team(context)
+    team = team_of(context)
     name = str((team.router or Router()).function)
-    function = functions.load(name, local_folder(context.definitions.folder))
+    function = functions.load(name, context.folder)
     entries, _ = session_history.visible_entries(context, History(), max_tokens=team.max_history_tokens)
     messages = [{"role": entry.role, "content": entry.content} for entry in entries]
     output = functions.call(context, name, partial(function, text_input(context), messages, _descriptions(context)), {})
@@ -59,7 +58,7 @@ def team_call(context: StepContext) -> Outcome:
 
 def _messages(context: StepContext, settings: Router) -> Sequence[Message]:
     """Return the messages to a routing model; the second time also its reply, and what was wrong with it."""
-    team = _team(context)
+    team = team_of(context)
     entries, is_any = session_history.visible_entries(context, History(), max_tokens=team.max_history_tokens)
     text, last = text_input(context), context.begun.inputs.get("@last")
     placeholders = {
@@ -83,11 +82,6 @@ def _with_params(model: Model, params: Mapping[str, JsonValue]) -> Model:
     return model.model_copy(update={"params": {**model.params, **params}})
 
 
-def _model(context: StepContext, settings: Router) -> Model:
-    named = settings.models[0] if settings.models else None
-    return named if isinstance(named, Model) else context.definitions.model_of(named)
-
-
 def _names_schema(names: Sequence[str]) -> dict[str, JsonValue]:
     return {"type": "object", "properties": {"chosen_agent": {"enum": list(names)}}, "required": ["chosen_agent"]}
 
@@ -97,8 +91,9 @@ def _examples(context: StepContext) -> list[JsonValue]:
 
 
 def _descriptions(context: StepContext) -> dict[str, str]:
-    return {name: context.definitions.agents[name].description for name in _team(context).agents}
+    return {name: context.definitions.agents[name].description for name in team_of(context).agents}
 
 
-def _team(context: StepContext) -> Team:
+def team_of(context: StepContext) -> Team:
+    """Return the team that a step belongs to."""
     return context.definitions.teams[context.text_param("team")]

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import cast
+from typing import Any, cast
+
+import regex
 
 from cantata.errors import StepError
 from cantata.models.definitions import Team
@@ -17,8 +19,8 @@ from cantata.planning.turns.prefixes import prefix_of
 from cantata.planning.turns.routing import RoutingRound
 from cantata.state.sessions import rotation
 from cantata.workers.runtime.step_context import StepContext, text_input
-from cantata.workers.steps.routers import TIMEOUT_CODES
-from cantata.workers.steps.rule_choice import agent_by_rule
+from cantata.workers.steps.routers import TIMEOUT_CODES, team_of
+from cantata.workers.tools import functions
 
 NO_AGENT = "I couldn't determine which agent should handle your request."
 NO_DECISION: Mapping[str, str] = {
@@ -28,12 +30,14 @@ NO_DECISION: Mapping[str, str] = {
 }
 """The beginning of the error of a turn whose router cannot be called."""
 
+PATTERN_TIMEOUT_S = 1.0
+"""The time-out of one pattern. With some patterns and texts, `re` would search for years and block its process."""
 MAX_QUOTED_CHARS = 150  # of the last input, in the error when the steps are used up
 
 
 def team_rules(context: StepContext) -> Outcome:
     """Choose an agent by the first rule that matches, else expand to a call of the router."""
-    now, team, text = RoutingRound.of(context.params), _team(context), text_input(context)
+    now, team, text = RoutingRound.of(context.params), team_of(context), text_input(context)
     warnings: list[str] = []
     for number in range(len(team.rules)):
         agent = agent_by_rule(context, team, number, text, warnings)
@@ -46,7 +50,7 @@ def team_rules(context: StepContext) -> Outcome:
 
 def team_route(context: StepContext) -> Outcome:
     """Carry out the router's decision."""
-    now, team = RoutingRound.of(context.params), _team(context)
+    now, team = RoutingRound.of(context.params), team_of(context)
     error = _error_of_router(context)
     if error is not None:
         return _undecided(context, now, error["message"], error["code"])
@@ -59,7 +63,7 @@ def team_route(context: StepContext) -> Outcome:
 
 def team_reply(context: StepContext) -> Outcome:
     """Decide by the prefix of an agent's answer: it is the answer of the turn, or the input of the next agent."""
-    now, team = RoutingRound.of(context.params), _team(context)
+    now, team = RoutingRound.of(context.params), team_of(context)
     answer = context.begun.inputs["@text"]
     prefix, rest = prefix_of(answer)
     detail: dict[str, JsonValue] = {"prefix": prefix}
@@ -101,7 +105,7 @@ def _rules_chose(context: StepContext, now: RoutingRound, agent: str, why: Mappi
 
 def _decided(context: StepContext, now: RoutingRound, choice: RouterDecision) -> Outcome:
     """Return the outcome of a valid decision."""
-    team, text = _team(context), text_input(context)
+    team, text = team_of(context), text_input(context)
     agent_input = text if choice.asked is None else choice.asked
     detail: dict[str, JsonValue] = {"strategy": team.strategy, "source": "router", "refined": choice.asked is not None}
     if choice.answer is not None:
@@ -118,7 +122,7 @@ def _decided(context: StepContext, now: RoutingRound, choice: RouterDecision) ->
 
 def _undecided(context: StepContext, now: RoutingRound, fault: str, code: str = "") -> Outcome:
     """Return the outcome without a valid decision: the router is called once more, then the default agent answers, if there is one."""
-    team, text = _team(context), text_input(context)
+    team, text = team_of(context), text_input(context)
     is_model = not (team.router and team.router.function)
     was_called = not code or code in TIMEOUT_CODES  # without a valid decision, or too late
     if is_model and not now.again and was_called:
@@ -142,9 +146,9 @@ def _undecided(context: StepContext, now: RoutingRound, fault: str, code: str = 
 def _along_the_plan(context: StepContext, now: RoutingRound, answer: JsonValue, next_input: JsonValue) -> Outcome:
     """Return the outcome of a plan's agent: it is called again, the next one is called, or the plan has ended."""
     plan = cast("list[str]", context.params["plan"])
-    position, run = (int(cast(int, context.params[key])) for key in ("position", "run"))
+    position, run = context.int_param("position"), context.int_param("run")
     expand = partial(routing.run_plan, now, plan, context.definitions, asked=_own_output(context))
-    if next_input is not None and run < _team(context).max_internal_steps:
+    if next_input is not None and run < team_of(context).max_internal_steps:
         return Outcome(output=next_input, fragment=expand(position=position, run=run + 1))
     if position + 1 < len(plan):
         return Outcome(output=answer, fragment=expand(position=position + 1))
@@ -153,7 +157,7 @@ def _along_the_plan(context: StepContext, now: RoutingRound, answer: JsonValue, 
 
 def _exhausted(context: StepContext, why: str, last: JsonValue) -> Outcome:
     """Return the outcome when no more agents may run; it keeps the last answer."""
-    limit = _team(context).max_internal_steps
+    limit = team_of(context).max_internal_steps
     error = ErrorInfo(code="exhausted", message=f"[Info] Reached max internal steps ({limit}); {why}", step=context.begun.step_id)
     return Outcome(status="failed", error=error, detail={"last_output": last})
 
@@ -164,10 +168,29 @@ def _error_of_router(context: StepContext) -> Mapping[str, str] | None:
     return cast("Mapping[str, str] | None", info.get("error"))
 
 
-def _team(context: StepContext) -> Team:
-    return context.definitions.teams[context.text_param("team")]
-
-
 def _own_output(context: StepContext) -> str:
     """Return the reference to the output of this step."""
     return f"{RAW}{context.begun.step_id}"
+
+
+def agent_by_rule(context: StepContext, team: Team, number: int, text: str, warnings: list[str]) -> str | None:
+    """Return the agent that a rule chooses; None if it chooses none. A rule that fails chooses none, and adds to `warnings`."""
+    rule = team.rules[number]
+    try:
+        agent: Any = None
+        if rule.match is not None and regex.search(rule.match, text, timeout=PATTERN_TIMEOUT_S, concurrent=True):
+            agent = rule.agent
+        elif rule.function:
+            answer = functions.result_of(context, functions.load(rule.function, context.folder)(text))
+            agent = rule.agent if answer is True else answer
+    except TimeoutError:
+        fault = f"its pattern {rule.match!r} searched this text for more than {PATTERN_TIMEOUT_S:g} s"
+        warnings.append(f"rule {number + 1} chooses no agent: {fault}")
+        return None
+    except Exception as error:  # noqa: BLE001  # whatever a user's function raises
+        warnings.append(f"rule {number + 1} ({rule.function}) chooses no agent: {type(error).__name__}: {error}")
+        return None
+    if not agent or agent in team.agents:
+        return agent or None
+    warnings.append(f"rule {number + 1} ({rule.function}) chooses {agent!r}, which is not an agent of the team")
+    return None

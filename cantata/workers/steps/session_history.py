@@ -6,7 +6,6 @@ A conversation does not change while a turn of it is running, unless it is clear
 from __future__ import annotations
 
 from itertools import chain
-from typing import cast
 
 from cantata.models.definitions import History
 from cantata.models.graph import Outcome
@@ -30,7 +29,7 @@ def visible_to_agent(context: StepContext) -> list[HistoryEntry]:
     if "history" not in context.params:
         return []
     settings = context.definitions.agents[context.text_param("agent")].history
-    return visible_entries(context, settings, max_tokens=int(cast(int, context.params["history"])))[0]
+    return visible_entries(context, settings, max_tokens=context.int_param("history"))[0]
 
 
 def history_block(context: StepContext) -> Outcome:

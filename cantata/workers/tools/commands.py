@@ -12,8 +12,7 @@ from cantata.models.definitions import Command
 from cantata.models.graph import Outcome
 from cantata.models.values import Usage
 from cantata.observability.logs.secrets import redact, secrets_in
-from cantata.workers.code.config_folder import local_folder
-from cantata.workers.code.environment import environment
+from cantata.workers.code.config_folder import environment
 from cantata.workers.runtime.step_context import StepContext
 
 log = structlog.get_logger(__name__)
@@ -26,7 +25,7 @@ def proc_run(context: StepContext) -> Outcome:
     """Run an allowed command; an exit code other than 0 is an error."""
     name = context.text_param("command")
     arguments, stdin = _arguments(context)
-    done = _run(context.definitions.commands[name], arguments, stdin, local_folder(context.definitions.folder))
+    done = _run(context.definitions.commands[name], arguments, stdin, context.folder)
     secrets = secrets_in(os.environ)
     stdout, stderr = redact(done.stdout, secrets), redact(done.stderr, secrets)  # before anything is cut: half a secret is not recognized
     if stderr.strip():

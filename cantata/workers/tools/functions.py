@@ -9,7 +9,7 @@ import inspect
 import sys
 import threading
 import traceback
-from collections.abc import Coroutine, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
@@ -24,7 +24,6 @@ from cantata.models.graph import Outcome
 from cantata.models.values import JsonValue, Usage
 from cantata.packages import OURS
 from cantata.workers.code import sources, user_code
-from cantata.workers.code.config_folder import local_folder
 from cantata.workers.runtime import resource_limits
 from cantata.workers.runtime.step_context import StepContext
 from cantata.workers.tools import inline_scripts, schemas
@@ -61,7 +60,7 @@ def _function(name: str, tool: Tool, context: StepContext) -> tuple[Function, st
         return inline_scripts.load(tool.script, context), f"script:{tool.script.function}"
     if tool.function is None:
         raise StepError(f"{name!r} is an MCP server, not a function", code="internal")
-    return load(tool.function, local_folder(context.definitions.folder)), tool.function
+    return load(tool.function, context.folder), tool.function
 
 
 def load(name: str, folder: str | None) -> Function:
@@ -148,11 +147,7 @@ def _check_arguments(name: str, function: Function, arguments: Mapping[str, Any]
 def call(context: StepContext, name: str, function: Function, arguments: Mapping[str, Any]) -> JsonValue:
     """Return the output of the function called `name`. Raises StepError with the code tool_error for whatever it raises."""
     try:
-        output = function(**arguments)
-        if inspect.iscoroutine(output):
-            coroutine = cast("Coroutine[object, object, JsonValue]", output)
-            output = asyncio.run_coroutine_threadsafe(coroutine, context.process.loop()).result()
-        return cast(JsonValue, output)
+        return cast(JsonValue, result_of(context, function(**arguments)))
     except MemoryError as error:
         traceback.clear_frames(error.__traceback__)  # frees memory, which reporting the error needs
         raise StepError(f"{name} ran out of memory{resource_limits.limit_note()}", code="tool_error", retryable=True) from None
@@ -161,3 +156,8 @@ def call(context: StepContext, name: str, function: Function, arguments: Mapping
     except Exception as error:  # whatever a user's function raises is its outcome
         log.info("tool_failed", tool=name, error=f"{type(error).__name__}: {error}", exc_info=error)
         raise StepError(f"{name} raised {type(error).__name__}: {error}", code="tool_error", retryable=True) from error
+
+
+def result_of(context: StepContext, value: Any) -> Any:
+    """Return the result of a coroutine, from the event loop of this process; any other value as it is."""
+    return asyncio.run_coroutine_threadsafe(value, context.process.loop()).result() if inspect.iscoroutine(value) else value

@@ -29,7 +29,7 @@ def refusal(context: StepContext) -> str:
     return (
         f"this worker has no script {script.function!r} with the digest {script.digest[:DIGEST_CHARS]} in {script.file!r}: give it the "
         "configuration that the run was submitted with (CANTATA_CONFIG, or the same folder)"
-    )  # fmt: skip
+    )
 
 
 def script_of(context: StepContext) -> ScriptReference | None:

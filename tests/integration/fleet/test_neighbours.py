@@ -92,7 +92,7 @@ def test_a_task_that_is_no_step_is_kept_and_told(
 
     (letter,) = until(lambda: dead_letters.letters(client.redis), "the dead letter")
     assert (letter["queue"], letter["reason"]) == ("tools", reason)
-    assert read_fleet(client.redis_url).fleet.dead_letters == 1
+    assert read_fleet(client.redis_url).load.dead_letters == 1
     assert client.redis.ttl(letters) > 0
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from cantata.client.client import Client, EmbeddedClient
-from cantata.embedded import worker_command
+from cantata.embedded.stack_plan import worker_command
 from cantata.errors import ConfigError
 from cantata.models.definitions import Agent, Definitions, Limits
 from cantata.testing import ScriptedModels

@@ -20,7 +20,7 @@ from cantata.models.definitions import McpServer
 from cantata.models.values import JsonValue
 from cantata.workers.tools import mcp
 from cantata.workers.tools.mcp.server_session import Connection
-from cantata.workers.tools.mcp.session_errors import ConnectionLost
+from cantata.workers.tools.mcp.tool_results import ConnectionLost
 from tests.integration.fleet.conftest import Journal
 from tests.integration.mcp.conftest import SCRIPT, HttpServer, by_command, is_alive, is_known
 from tests.waiting import until

@@ -15,7 +15,7 @@ import pytest
 
 from cantata.client.client import EmbeddedClient
 from cantata.client.runs import Run
-from cantata.observability.traces import trace_ids
+from cantata.observability.traces import conventions
 from cantata.testing import ScriptedModels
 from tests.integration.traces.collector import Collector, Seen
 from tests.integration.traces.conftest import PATIENCE_S, node, trace_of
@@ -47,11 +47,11 @@ def test_a_chain_is_one_trace_from_submit_to_end(client: EmbeddedClient, collect
 
     spans = trace_of(collector, run.run_id, len(done(run)))
 
-    assert {span.trace_id for span in spans} == {f"{trace_ids.trace_id(run.run_id):032x}"}
+    assert {span.trace_id for span in spans} == {f"{conventions.trace_id(run.run_id):032x}"}
     assert steps_of(spans) == done(run)
     roots = [span for span in spans if not span.parent_id]
     assert [root.name for root in roots] == ["run chain"]
-    assert roots[0].span_id == f"{trace_ids.run_span(run.run_id):016x}"
+    assert roots[0].span_id == f"{conventions.run_span(run.run_id):016x}"
     record = run.record()
     assert (roots[0].start_ns, roots[0].end_ns) == (record.created_at_ms * 1_000_000, (record.closed_at_ms or 0) * 1_000_000)
     assert roots[0].attributes["cantata.run.status"] == "succeeded"
@@ -134,7 +134,7 @@ def test_an_attempt_after_a_death_is_in_the_same_trace_and_says_so(client: Embed
 
     (tool,) = named(spans, "execute_tool die_once")  # the attempt that died left none
     assert tool.attributes["cantata.step.attempt"] == 2
-    assert tool.span_id == f"{trace_ids.step_span(run.run_id, 'x', 2):016x}"
+    assert tool.span_id == f"{conventions.step_span(run.run_id, 'x', 2):016x}"
     ((event, about),) = tool.events
     assert event == "attempt_lost"
     assert about["cantata.step.attempt"] == 1
@@ -167,7 +167,7 @@ def test_a_fork_is_linked_with_what_it_was_made_of(client: EmbeddedClient, colle
     spans = trace_of(collector, fork.run_id, 1)
 
     (submitted,) = named(spans, "submit fork")
-    assert (f"{trace_ids.trace_id(run.run_id):032x}", f"{trace_ids.run_span(run.run_id):016x}") in submitted.links
+    assert (f"{conventions.trace_id(run.run_id):032x}", f"{conventions.run_span(run.run_id):016x}") in submitted.links
 
 
 def test_nothing_is_lost_when_children_are_replaced(client: EmbeddedClient, collector: Collector) -> None:
@@ -229,10 +229,10 @@ def test_a_program_with_its_own_provider_gets_the_spans_of_its_runs(client: Embe
     assert found.returncode == 0, found.stderr
     run_id, spans = json.loads(found.stdout)
     by_name = {span["name"]: span for span in spans}
-    trace_id = f"0x{trace_ids.trace_id(run_id):032x}"
+    trace_id = f"0x{conventions.trace_id(run_id):032x}"
     assert by_name["submit chain"]["context"]["trace_id"] == trace_id
-    assert by_name["submit chain"]["parent_id"] == f"0x{trace_ids.run_span(run_id):016x}"
+    assert by_name["submit chain"]["parent_id"] == f"0x{conventions.run_span(run_id):016x}"
     assert by_name["submit chain"]["links"][0]["context"]["span_id"] == by_name["order"]["context"]["span_id"]
     assert by_name["order"]["context"]["trace_id"] != trace_id
     assert by_name["order"]["links"][0]["context"]["trace_id"] == trace_id
-    assert by_name["run chain"]["context"]["span_id"] == f"0x{trace_ids.run_span(run_id):016x}"
+    assert by_name["run chain"]["context"]["span_id"] == f"0x{conventions.run_span(run_id):016x}"

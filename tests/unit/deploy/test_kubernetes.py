@@ -16,9 +16,9 @@ import pytest
 import yaml
 
 import cantata
-from cantata import embedded
 from cantata.cli.main import COMMANDS
 from cantata.config import loading
+from cantata.embedded import stack_plan
 from cantata.gateway import serve
 from cantata.observability.metrics.families import BY_NAME
 from cantata.state.fleet import load
@@ -159,7 +159,7 @@ def test_images_are_of_this_version_and_redis_is_that_of_compose() -> None:
 
 
 def test_ports_are_those_that_the_commands_listen_on() -> None:
-    for name, usual in (("cantata-gateway", embedded.GATEWAY_PORT), ("cantata-flower", 5555)):
+    for name, usual in (("cantata-gateway", stack_plan.GATEWAY_PORT), ("cantata-flower", 5555)):
         words, ports = (
             container(workload(name))["args"],
             {port["name"]: port["containerPort"] for port in container(workload(name))["ports"]},

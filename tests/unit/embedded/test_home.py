@@ -15,22 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from cantata.embedded import (
-    StackProcess,
-    StackStatus,
-    announce_ready,
-    flower_command,
-    gateway_command,
-    is_stack_gone,
-    ports,
-    process_identity,
-    stack_member,
-    valkey,
-    worker_command,
-)
+from cantata.embedded import StackProcess, StackStatus, ports, process_identity, stack_member, valkey
 from cantata.embedded.home import LOG_LIMIT, SOCKET_PATH_LIMIT, Home
 from cantata.embedded.process_identity import ProcessIdentity, identify, wait_ended
-from cantata.embedded.stack_plan import StackPlan, StackService, make_plan
+from cantata.embedded.stack_member import announce_ready, is_stack_gone
+from cantata.embedded.stack_plan import StackPlan, StackService, flower_command, gateway_command, make_plan, worker_command
 from cantata.embedded.stack_record import StackRecord, clear_stale_record, read_record
 from cantata.errors import UnavailableError
 

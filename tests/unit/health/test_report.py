@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cantata.health import Check, evaluate
+from cantata.health.checks import size
 from cantata.health.facts import Facts, Fleet, LimitFacts, RedisFacts, RedisNode, ServiceProbe, Unavailable
-from cantata.health.redis_checks import size
 from cantata.models.definitions import Budget, Budgets, Limits, Rates
-from cantata.state.fleet.load import QueueLoad
+from cantata.state.fleet.load import FleetLoad, QueueLoad
 from cantata.state.fleet.registry import Worker
 from cantata.state.limits.limiter import LimitUsage, Pressure
 
@@ -47,9 +48,12 @@ WORKERS = [worker("c@one", "coordinator"), worker("a@one", "agents"), worker("t@
 QUEUES = {name: queue() for name in ("coordinator", "agents", "tools")}
 
 
+LOAD = FleetLoad(WORKERS, {}, runs_open=2, runs_kept=2, steps_ready=0, totals={}, sweep_age_s=0.3, memory_bytes=0, memory_limit_bytes=0)
+
+
 def fleet(**fields: Any) -> Fleet:
-    usual: dict[str, Any] = {"workers": WORKERS, "sweep_age_s": 0.3, "runs_open": 2, "totals": {}, "queues": QUEUES}
-    return Fleet(**{**usual, **fields})
+    own = {name: fields.pop(name) for name in ("queues", "last_ended", "refused_steps") if name in fields}
+    return Fleet(replace(LOAD, **fields), **{"queues": QUEUES, **own})
 
 
 def facts(**fields: Any) -> Facts:

@@ -21,13 +21,10 @@ from cantata.workers.frontends.diskurs.conversation_state import ConversationSta
 from cantata.workers.frontends.diskurs.replies import ReplyError
 from cantata.workers.frontends.diskurs.user_code import code_loading, fields
 from cantata.workers.frontends.diskurs.user_code.prompt_rendering import Prompter, memory_class, memory_key
-from cantata.workers.models import llm, prompt_record
-from cantata.workers.models.dialects import followup_prompts
-from cantata.workers.models.dialects.call_parsing import ParsedCall, calls_of
-from cantata.workers.models.dialects.conversation import Message, conversation
-from cantata.workers.models.dialects.rounds import ModelRound
-from cantata.workers.models.dialects.tool_lookup import resolve
-from cantata.workers.models.model_calls import call_models
+from cantata.workers.models import llm
+from cantata.workers.models.dialects.call_parsing import ParsedCall, calls_of, resolve
+from cantata.workers.models.dialects.conversation import ROUNDS_EXHAUSTED, Message, ModelRound, conversation
+from cantata.workers.models.model_calls import call_models, recorded_prompt
 from cantata.workers.runtime.step_context import StepContext, text_input
 
 CALL_TIMEOUT_S = 60.0
@@ -111,7 +108,7 @@ async def diskurs_ask(context: StepContext) -> Outcome:
         tool_choice="none" if known and is_closing else None, allow_empty=True, fresh=turn.trial > 1,
     )  # fmt: skip
     outcome = await asyncio.to_thread(_record_reply, context, reply, rounds, known, is_closing)
-    return outcome if rounds else outcome.model_copy(update={"detail": {**outcome.detail, "prompt": prompt_record.recorded(messages)}})
+    return outcome if rounds else outcome.model_copy(update={"detail": {**outcome.detail, "prompt": recorded_prompt(messages)}})
 
 
 def _messages(context: StepContext, turn: AgentTurn) -> tuple[list[Message], tuple[ModelRound, ...], tuple[ToolSchema, ...]]:
@@ -161,7 +158,7 @@ def _record_reply(
     asked: tuple[ParsedCall, ...] = calls_of("", reply.tool_calls).calls if known and not is_closing else ()
     asked = tuple(resolve(call, names) for call in asked)
     detail: dict[str, JsonValue] = {"model": reply.model, "finish": reply.finish_reason}
-    note = followup_prompts.rounds_exhausted(MAX_TOOL_ROUNDS) if asked and len(rounds) + 1 >= MAX_TOOL_ROUNDS else ""
+    note = ROUNDS_EXHAUSTED.format(MAX_TOOL_ROUNDS) if asked and len(rounds) + 1 >= MAX_TOOL_ROUNDS else ""
     done = ModelRound(reply=reply.text, calls=asked, usage=reply.usage, note=note)
     if not asked:
         return Outcome(output=done.to_json(), usage=reply.usage, detail=detail)

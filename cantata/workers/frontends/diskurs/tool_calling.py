@@ -14,7 +14,7 @@ from cantata.models.values import JsonValue, ToolSchema, Usage
 from cantata.workers.frontends.diskurs import plans
 from cantata.workers.frontends.diskurs.user_code import code_loading
 from cantata.workers.frontends.diskurs.user_code.entities import ToolDescription
-from cantata.workers.models.dialects.rounds import ModelRound, ToolResult
+from cantata.workers.models.dialects.conversation import ModelRound, ToolResult
 from cantata.workers.runtime.step_context import StepContext
 from cantata.workers.tools import functions, schemas
 
@@ -83,7 +83,7 @@ def rounds_of(context: StepContext) -> tuple[tuple[ModelRound, ...], tuple[tuple
     base, number = str(context.params.get("base") or context.begun.step_id), int(cast(int, context.params.get("round", 0)))
     ids = [base if i == 0 else f"{base}/r{i}" for i in range(number)]
     texts = context.process.ledger.reader.outputs(context.begun.run_id, ids) if ids else []
-    rounds = tuple(ModelRound.from_json(json.loads(text)) for text in texts if text)
+    rounds = tuple(ModelRound.model_validate(json.loads(text)) for text in texts if text)
     answers = [
         tuple(answers_of(context, [f"{step_id}/t{i}" for i in range(len(each.calls))])) for step_id, each in zip(ids, rounds, strict=True)
     ]

@@ -2,13 +2,10 @@
 
 from cantata.workers.models.llm.caching import cached_reply, complete_with_cache
 from cantata.workers.models.llm.completions import complete
-from cantata.workers.models.llm.fallbacks import first_reply
-from cantata.workers.models.llm.library import load
+from cantata.workers.models.llm.library import CHARACTERS_PER_TOKEN, estimate_tokens, estimate_usage, load, max_usd, on_request_start
 from cantata.workers.models.llm.model_replies import Reply
-from cantata.workers.models.llm.request_start import on_request_start
-from cantata.workers.models.llm.usage_estimates import CHARACTERS_PER_TOKEN, estimate_tokens, max_usd
 
 __all__ = [
-    "CHARACTERS_PER_TOKEN", "Reply", "cached_reply", "complete", "complete_with_cache", "estimate_tokens", "first_reply", "load", "max_usd",
-    "on_request_start",
+    "CHARACTERS_PER_TOKEN", "Reply", "cached_reply", "complete", "complete_with_cache", "estimate_tokens", "estimate_usage", "load",
+    "max_usd", "on_request_start",
 ]  # fmt: skip

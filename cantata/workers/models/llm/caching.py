@@ -32,13 +32,8 @@ class Options(TypedDict, total=False):
     allow_empty: bool
 
 
-async def complete_with_cache(redis: Redis, model: Model, messages: Messages, *, fresh: bool = False, **options: Unpack[Options]) -> Reply:
-    """Return the reply of `complete`; that of a model with `cache` from the cache, where it costs nothing.
-
-    With `fresh` the reply is stored, but not looked up: for requests whose cached reply was of no use.
-    """
-    if not fresh and (known := await cached_reply(redis, model, messages, **options)):
-        return known
+async def complete_with_cache(redis: Redis, model: Model, messages: Messages, **options: Unpack[Options]) -> Reply:
+    """Return the reply of `complete`, and store that of a model with `cache`."""
     reply = await complete(model.model, messages, params=model.params, **options)
     if model.cache and reply.finish_reason in FINISHED and (reply.text or reply.tool_calls):
         key = key_of(model, messages, **options)
@@ -47,7 +42,7 @@ async def complete_with_cache(redis: Redis, model: Model, messages: Messages, *,
 
 
 async def cached_reply(redis: Redis, model: Model, messages: Messages, **options: Unpack[Options]) -> Reply | None:
-    """Return the reply of a model with `cache` to the same request before; None if the model must be called."""
+    """Return the reply of a model with `cache` to the same request before, which costs nothing; None if the model must be called."""
     if model.cache is None:
         return None
     known = await asyncio.to_thread(_look_up, redis, key_of(model, messages, **options))

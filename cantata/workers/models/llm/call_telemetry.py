@@ -45,44 +45,31 @@ def measured(call: Callable[Concatenate[str, P], Coroutine[Any, Any, Reply]]) ->
     return measured_call
 
 
-class CallSpan:
-    """The span of a model call; one without a span ignores all."""
-
-    def __init__(self, span: Span | None = None) -> None:
-        self._span = span
-
-    def set_reply(self, reply: Reply, builder: ReplyBuilder) -> None:
-        """Set the attributes of the model's reply."""
-        if self._span is None:
-            return
-        self._span.set_attributes(conventions.usage_attributes(reply.usage))
-        self._span.set_attribute("gen_ai.response.finish_reasons", [reply.finish_reason])
-        if builder.model:
-            self._span.set_attribute("gen_ai.response.model", builder.model)
-        if builder.id:
-            self._span.set_attribute("gen_ai.response.id", builder.id)
-        if conventions.records_content():
-            self._span.set_attribute(
-                "gen_ai.output.messages", conventions.output_messages(reply.text, reply.tool_calls, reply.finish_reason)
-            )
-
-
-_NO_SPAN = CallSpan()
+def set_reply(span: Span | None, reply: Reply, builder: ReplyBuilder) -> None:
+    """Set the attributes of the model's reply on the span of a call."""
+    if span is None:
+        return
+    span.set_attributes(conventions.usage_attributes(reply.usage))
+    found = {"gen_ai.response.model": builder.model, "gen_ai.response.id": builder.id}
+    span.set_attributes({name: value for name, value in found.items() if value})
+    span.set_attribute("gen_ai.response.finish_reasons", [reply.finish_reason])
+    if conventions.records_content():
+        span.set_attribute("gen_ai.output.messages", conventions.output_messages(reply.text, reply.tool_calls, reply.finish_reason))
 
 
 @contextmanager
-def traced(model: str, request: Mapping[str, Any], *, is_streamed: bool) -> Iterator[CallSpan]:
+def traced(model: str, request: Mapping[str, Any], *, is_streamed: bool) -> Iterator[Span | None]:
     """Make a span for one model call while the block lasts; none if the process makes no traces."""
     spans = traces.active()
     if spans is None:
-        yield _NO_SPAN
+        yield None
         return
     name, attributes = conventions.chat_span(*_provider_and_name(model, request), request, is_streamed=is_streamed)
     if conventions.records_content():
         attributes["gen_ai.input.messages"] = conventions.input_messages(request["messages"])
     with spans.call(name, attributes) as span:
         try:
-            yield CallSpan(span)
+            yield span
         except ModelError as error:
             spans.fail(span, error.code, str(error))
             raise

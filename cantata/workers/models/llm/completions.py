@@ -17,13 +17,11 @@ from cantata.errors import ModelError
 from cantata.models.values import JsonValue, ToolSchema, Usage
 from cantata.observability.logs.secrets import secrets_in
 from cantata.workers.models.llm import openai_messages as wire
-from cantata.workers.models.llm.call_telemetry import measured, traced
+from cantata.workers.models.llm.call_telemetry import measured, set_reply, traced
 from cantata.workers.models.llm.failures import Failure, ProviderInfo, broken_off, empty, explain, timed_out
-from cantata.workers.models.llm.library import load
+from cantata.workers.models.llm.library import CHARACTERS_PER_TOKEN, estimate_tokens, estimate_usage, has_price, load
 from cantata.workers.models.llm.model_replies import Reply, ReplyBuilder
-from cantata.workers.models.llm.openai_messages import Messages
-from cantata.workers.models.llm.usage_estimates import CHARACTERS_PER_TOKEN, estimate_tokens, has_price, max_usd
-from cantata.workers.models.llm.wire_names import ToolNames
+from cantata.workers.models.llm.openai_messages import Messages, ToolNames
 
 OnDelta = Callable[[str], object]
 """Receives each piece of text as it comes."""
@@ -77,7 +75,7 @@ async def complete(
             raise timed_out(model, timeout_s) from None
         calls = builder.tool_calls(names, {str(call.get("id")) for call in wire.calls_in(messages)})
         reply = Reply(text=builder.text, usage=usage, model=model, finish_reason=builder.finish_reason, tool_calls=calls)
-        span.set_reply(reply, builder)
+        set_reply(span, reply, builder)
         if not (builder.text or calls or allow_empty):
             raise empty(model, builder.finish_reason)
         return reply
@@ -115,31 +113,20 @@ async def _streamed(request: dict[str, Any], params: Mapping[str, JsonValue], on
         raise broken_off(model)
     with _model_errors(model, params):
         usage = _usage(model, litellm.stream_chunk_builder(chunks))
-    return builder, usage if usage.input_tokens or usage.output_tokens else _estimated_usage(model, request, builder)
-
-
-def _estimated_usage(model: str, request: Mapping[str, Any], builder: ReplyBuilder) -> Usage:
-    """Return the estimated usage of a stream whose provider does not report it."""
-    input_tokens = estimate_tokens(request["messages"])
-    output_tokens = len(builder.text) // CHARACTERS_PER_TOKEN + 1
-    cost = max_usd(model, input_tokens, output_tokens)
-    return Usage(input_tokens=input_tokens, output_tokens=output_tokens, cost_usd=cost, model_calls=1)
+    if usage.input_tokens or usage.output_tokens:
+        return builder, usage
+    return builder, estimate_usage(model, estimate_tokens(request["messages"]), len(builder.text) // CHARACTERS_PER_TOKEN + 1)
 
 
 def _usage(model: str, response: Any) -> Usage:
     reported = getattr(response, "usage", None)
+    cost: float | None = response._hidden_params.get("response_cost")
     return Usage(
         input_tokens=getattr(reported, "prompt_tokens", None) or 0,
         output_tokens=getattr(reported, "completion_tokens", None) or 0,
-        cost_usd=_cost_usd(model, response),
+        cost_usd=cost if cost or has_price(model) else None,  # without a price LiteLLM may report 0, as it does for free models
         model_calls=1,
     )
-
-
-def _cost_usd(model: str, response: Any) -> float | None:
-    """Return the cost; None where LiteLLM has no price: it may report 0 then, as it does for free models."""
-    cost: float | None = response._hidden_params.get("response_cost")
-    return cost if cost or has_price(model) else None
 
 
 @contextmanager
@@ -158,8 +145,10 @@ def _failure(model: str, error: Exception, params: Mapping[str, JsonValue], *, h
     chain = list(_chain(error))
     if own := next((each for each in chain if isinstance(each, ModelError)), None):
         return own  # of the embedded model, wrapped by LiteLLM
+    # Where there was no answer LiteLLM makes an empty response.
+    headers = getattr(error, "litellm_response_headers", None) or getattr(getattr(error, "response", None), "headers", None) or None
     failure = Failure(
-        model=model, text=str(error), status=getattr(error, "status_code", None), headers=_headers(error),
+        model=model, text=str(error), status=getattr(error, "status_code", None), headers=headers,
         is_broken=any(isinstance(each, ImportError) for each in chain), has_begun=has_begun,
     )  # fmt: skip
     return explain(failure, _provider_info(model, params), now=datetime.now(UTC))
@@ -174,11 +163,6 @@ def _provider_info(model: str, params: Mapping[str, JsonValue]) -> ProviderInfo:
         return ProviderInfo(providers, is_known=False, secrets=secrets)
     missing = [] if params.get("api_key") else litellm.validate_environment(model)["missing_keys"]
     return ProviderInfo(missing_keys=missing, secrets=secrets)
-
-
-def _headers(error: Exception) -> Mapping[str, str] | None:
-    """Return the headers of the provider's answer; None if there was none, for which LiteLLM makes an empty response."""
-    return getattr(error, "litellm_response_headers", None) or getattr(getattr(error, "response", None), "headers", None) or None
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:

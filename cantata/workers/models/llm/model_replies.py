@@ -10,7 +10,7 @@ from itertools import count
 from pydantic import Field
 
 from cantata.models.values import ToolCallRequest, Usage, Value
-from cantata.workers.models.llm.wire_names import ToolNames
+from cantata.workers.models.llm.openai_messages import ToolNames
 
 
 class Reply(Value):

@@ -17,16 +17,55 @@ common beginning cost one more request for each fork. Letters (A, B, C) in place
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from math import log
+from math import log, sqrt
 from typing import Any, cast
 
 from pydantic import JsonValue
 
-from cantata.workers.models.local.enum_fields import EnumField
-from cantata.workers.models.local.similarity import LabelProfiles, profile_of
+
+@dataclass(frozen=True)
+class EnumField:
+    """A schema of one enum: the answer is one of `labels`, as the only property `name`, or bare if there is no name."""
+
+    labels: tuple[str, ...]
+    name: str | None = None
+
+    @classmethod
+    def of(cls, schema: Mapping[str, JsonValue]) -> EnumField | None:
+        """Return the field that a JSON schema consists of; None if it is any other schema."""
+        name: str | None = None
+        field = cast(JsonValue, schema)
+        match schema:
+            case {"type": "object", "properties": dict(properties), "required": [str(required)]} if [*properties] == [required]:
+                name, field = required, properties[required]
+        match field, schema:
+            case {"$ref": str(reference)}, {"$defs": dict(definitions)} if name is not None:  # pydantic writes one for each Enum
+                field = definitions.get(reference.removeprefix("#/$defs/"))
+        match field:
+            case {"enum": [_, *_] as labels} if all(isinstance(label, str) for label in labels):
+                return cls(tuple(dict.fromkeys(map(str, labels))), name)
+        return None
+
+    def to_json(self, label: str) -> str:
+        """Return the answer with this label in the form of the schema."""
+        return json.dumps(label if self.name is None else {self.name: label}, ensure_ascii=False)
+
+    def read(self, text: str) -> str | None:
+        """Return the label in an answer, bare or in the form of the schema; None if there is none."""
+        answer: JsonValue = text.strip()
+        if answer not in self.labels:
+            try:
+                answer = json.loads(text)
+            except json.JSONDecodeError:
+                return None
+        if isinstance(answer, dict):
+            answer = answer.get(self.name or "")
+        return answer if isinstance(answer, str) and answer in self.labels else None
+
 
 Ask = Callable[[str, Mapping[str, JsonValue]], Awaitable[JsonValue]]
 """Posts a body to a path of the model server and returns the JSON of the response."""
@@ -209,3 +248,53 @@ def _prompt_opening(text: str) -> str:
 
 def _label_ending(label: str) -> str:
     return f" {label}\n\n"  # the end is part of the tokens, so that no label is a prefix of another
+
+
+Profile = Mapping[int, float]
+"""The tokens that a model expects after a text, each with the logarithm of its probability relative to the least likely of them."""
+
+
+def profile_of(log_probabilities: Mapping[int, float]) -> Profile:
+    """Return the profile of a text, from the log-probabilities of the likeliest next tokens."""
+    least = min(log_probabilities.values(), default=0.0)
+    return {token: value - least for token, value in log_probabilities.items()}
+
+
+@dataclass(frozen=True)
+class LabelProfiles:
+    """The profiles of labelled examples: their mean, and for each label the direction of its examples from that mean."""
+
+    common: Profile
+    directions: Mapping[str, Profile]
+
+    @classmethod
+    def of(cls, examples: Sequence[tuple[str, Profile]]) -> LabelProfiles:
+        """Return the profiles of examples given as (label, profile)."""
+        common = _sum([profile for _, profile in examples], 1 / max(1, len(examples)))
+        apart: dict[str, list[Profile]] = {}
+        for label, profile in examples:
+            apart.setdefault(label, []).append(_deviation(profile, common))
+        return cls(common, {label: _unit(_sum(profiles)) for label, profiles in apart.items()})
+
+    def similarity(self, profile: Profile, label: str) -> float:
+        """Return the cosine similarity of a text to a label's examples, from -1 to 1; 0 for a label without examples."""
+        here, there = _deviation(profile, self.common), self.directions.get(label, {})
+        return sum(value * there.get(token, 0.0) for token, value in here.items())
+
+
+def _deviation(profile: Profile, common: Profile) -> Profile:
+    """Return the direction in which a profile differs from the common one, over the tokens of the common one only."""
+    return _unit({token: profile.get(token, 0.0) - value for token, value in common.items()})
+
+
+def _sum(profiles: Sequence[Profile], factor: float = 1.0) -> Profile:
+    total: dict[int, float] = {}
+    for profile in profiles:
+        for token, value in profile.items():
+            total[token] = total.get(token, 0.0) + value * factor
+    return total
+
+
+def _unit(profile: Profile) -> Profile:
+    length = sqrt(sum(value * value for value in profile.values())) or 1.0
+    return {token: value / length for token, value in profile.items()}

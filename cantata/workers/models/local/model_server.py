@@ -171,20 +171,19 @@ def _start_error(home: Path, why: str) -> ModelError:
 @contextmanager
 def _lock(home: Path, *, timeout_s: float = 0.0) -> Iterator[bool]:
     """Try to take the lock of this home's server for the block; yield whether it was free."""
+    deadline = time.monotonic() + timeout_s
     with (home / "local-llm.lock").open("a") as file:
-        yield _acquire(file, time.monotonic() + timeout_s)
-
-
-def _acquire(file: IO[str], deadline: float) -> bool:
-    while True:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                return False
+        while not (is_free := _try_lock(file)) and time.monotonic() <= deadline:
             time.sleep(0.01)
-        else:
-            return True
+        yield is_free
+
+
+def _try_lock(file: IO[str]) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _address_file(home: Path) -> Path:

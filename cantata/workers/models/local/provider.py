@@ -13,8 +13,7 @@ from pydantic import JsonValue
 
 from cantata.errors import ModelError
 from cantata.workers.models.local import model_server
-from cantata.workers.models.local.enum_fields import EnumField
-from cantata.workers.models.local.labels import LabelChoice, LabelQuestion, LabelScorer, Messages
+from cantata.workers.models.local.labels import EnumField, LabelChoice, LabelQuestion, LabelScorer, Messages
 from cantata.workers.models.local.tools import NO_TOOL, JsonObject, ToolFunction, ToolOffer, inline_tool_results, text_of
 
 NAME = "smollm2"
@@ -40,10 +39,6 @@ class Provider:
     ) -> Any:
         """Return LiteLLM's reply to a chat. A schema of one enum is answered by scoring its labels. Raises ModelError."""
         return type(model_response)(**await self._answer(model, messages, optional_params))
-
-    def completion(self, model: str, messages: Messages, **options: Any) -> Any:
-        """Like `acompletion`, for sync callers."""
-        return asyncio.run(Provider(self._home).acompletion(model, messages, **options))
 
     async def astreaming(
         self, model: str, messages: Messages, *, optional_params: Mapping[str, JsonValue], **_: object

@@ -18,7 +18,7 @@ from cantata.models.values import JsonValue, ToolSchema, Usage
 from cantata.suggestions import did_you_mean
 from cantata.workers.code.config_folder import local_folder
 from cantata.workers.runtime.step_context import StepContext
-from cantata.workers.tools.mcp.session_errors import ConnectionLost
+from cantata.workers.tools.mcp.tool_results import ConnectionLost
 
 if TYPE_CHECKING:
     from cantata.workers.tools.mcp.server_session import Connection
@@ -38,9 +38,7 @@ async def mcp_call(context: StepContext) -> Outcome:
     if server is None:
         raise StepError(f"tool {name!r} is a function, not an MCP server", code="internal")
     fault_points.at("tool-started")
-    output = await call(
-        name, server, method, context.node_input, folder=local_folder(context.definitions.folder), timeout_s=context.begun.spec.timeout_s
-    )
+    output = await call(name, server, method, context.node_input, folder=context.folder, timeout_s=context.begun.spec.timeout_s)
     fault_points.at("tool-finished")
     return Outcome(output=output, usage=Usage(tool_calls=1))
 
@@ -108,3 +106,17 @@ def _connection_class() -> type[Connection]:
 
 def _names(tools: Sequence[ToolSchema]) -> list[str]:
     return [tool.name for tool in tools]
+
+
+async def faults(servers: Mapping[str, JsonValue], folder: str | None) -> list[str]:
+    """Return the errors of the servers that do not list their tools."""
+    errors = await asyncio.gather(*(_fault(name, McpServer.model_validate(server), folder) for name, server in servers.items()))
+    return list(filter(None, errors))
+
+
+async def _fault(name: str, server: McpServer, folder: str | None) -> str:
+    try:
+        await list_tools(name, server, folder=local_folder(folder))
+    except StepError as error:
+        return str(error)
+    return ""

@@ -20,9 +20,8 @@ from cantata.models.definitions import McpServer
 from cantata.models.values import JsonValue, ToolSchema
 from cantata.observability.logs.secrets import redact
 from cantata.workers.tools.mcp import tool_results, transports
-from cantata.workers.tools.mcp.session_errors import ConnectionLost
-from cantata.workers.tools.mcp.stderr_tail import StderrTail
-from cantata.workers.tools.mcp.transports import Read, Write
+from cantata.workers.tools.mcp.tool_results import ConnectionLost
+from cantata.workers.tools.mcp.transports import Read, StderrTail, Write
 
 log = structlog.get_logger(__name__)
 

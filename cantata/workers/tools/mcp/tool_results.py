@@ -1,10 +1,11 @@
-"""Results of tools of MCP servers, as JSON for steps and as text for people."""
+"""Results of tools of MCP servers, as JSON for steps and as text for people; and the error of a lost connection."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import cast
 
+from cantata.errors import StepError
 from cantata.models.values import JsonValue
 
 CallToolResult = Mapping[str, JsonValue]
@@ -44,3 +45,11 @@ def _part(part: dict[str, JsonValue]) -> JsonValue:
 def _bytes(base64: str) -> int:
     """Return the number of bytes that a base64 text encodes."""
     return len(base64) * 3 // 4 - base64[-2:].count("=")
+
+
+class ConnectionLost(StepError):
+    """The connection was lost. If the request `was_sent`, the server may have executed it."""
+
+    def __init__(self, message: str, *, was_sent: bool) -> None:
+        super().__init__(message, code="mcp_unavailable", retryable=True)
+        self.was_sent = was_sent

@@ -13,7 +13,7 @@ import pytest
 import structlog
 
 from cantata.observability import logs
-from cantata.observability.logs import context
+from cantata.observability.logs.lines import bind
 
 
 class ListSink:
@@ -55,7 +55,7 @@ def logger() -> Any:
 
 def test_lines_of_a_run_are_kept_from_info_on_and_written_from_warning_on(kept: ListSink, capsys: pytest.CaptureFixture[str]) -> None:
     logs.configure_logs(for_runs=True)
-    with context.bind({"run": "r", "step": "s"}):
+    with bind({"run": "r", "step": "s"}):
         for level in (logging.DEBUG, logging.INFO, logging.WARNING):
             logging.getLogger("theirs").log(level, "theirs %s", level)
         logger().debug("ours 10")
@@ -77,7 +77,7 @@ def test_the_level_of_runs_is_their_own(kept: ListSink, monkeypatch: pytest.Monk
     monkeypatch.setenv("CANTATA_RUN_LOG_LEVEL", level)
     logs.configure_logs(for_runs=True)
 
-    with context.bind({"run": "r"}):
+    with bind({"run": "r"}):
         logger().debug("d")
         logging.getLogger("theirs").error("e")
 
@@ -87,7 +87,7 @@ def test_the_level_of_runs_is_their_own(kept: ListSink, monkeypatch: pytest.Monk
 def test_other_processes_keep_nothing(kept: ListSink) -> None:
     logs.configure_logs()
 
-    with context.bind({"run": "r"}):
+    with bind({"run": "r"}):
         logger().error("e")
 
     assert kept.events == []
@@ -95,7 +95,7 @@ def test_other_processes_keep_nothing(kept: ListSink) -> None:
 
 def test_names_go_with_tasks_and_end_with_the_block(kept: ListSink) -> None:
     logs.configure_logs(for_runs=True)
-    with context.bind({"run": "r"}):
+    with bind({"run": "r"}):
         inside = contextvars.copy_context()
         thread = threading.Thread(target=lambda: logger().warning("in a thread of its own"))
         thread.start()
@@ -108,7 +108,7 @@ def test_names_go_with_tasks_and_end_with_the_block(kept: ListSink) -> None:
 
 def test_a_tool_cannot_speak_for_another_run(kept: ListSink, capsys: pytest.CaptureFixture[str]) -> None:
     logs.configure_logs(for_runs=True)
-    with context.bind({"run": "r", "step": "s"}):
+    with bind({"run": "r", "step": "s"}):
         logger().warning("from a tool", run="q", step=7, other=1)
         logging.getLogger("theirs").warning({"run": "q", "n": 1})
         structlog.get_logger("cantata.workers.runtime.process").info("ours", run="q", step="t")
@@ -126,7 +126,7 @@ def test_a_malformed_message_fails_nothing_else(kept: ListSink, capsys: pytest.C
     root = logging.getLogger()
     root.handlers[:] = [handler for handler in root.handlers if type(handler).__module__ == logs.__name__]  # pytest's would raise
 
-    with context.bind({"run": "r"}):
+    with bind({"run": "r"}):
         logging.getLogger("theirs").warning("%d", "no number")
         logging.getLogger("theirs").warning("%d", 1)
 

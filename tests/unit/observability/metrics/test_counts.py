@@ -17,7 +17,7 @@ from cantata.models.values import Usage
 from cantata.observability import metrics
 from cantata.observability.metrics.counts import ENDED, MAX_VALUES, OTHER, Counts, files, fold
 from cantata.observability.metrics.families import FAMILIES
-from cantata.observability.metrics.registries import make_handler, registry
+from cantata.observability.metrics.http_server import make_handler, registry
 from cantata.observability.metrics.worker_metrics import _MergedCounts
 
 

@@ -16,16 +16,15 @@ import httpx
 import pytest
 
 from cantata.cli.commands.worker import workers_for
-from cantata.embedded import Home, worker_command
+from cantata.embedded import Home
 from cantata.embedded import ports as embedded_ports
-from cantata.embedded.stack_plan import make_plan
+from cantata.embedded.stack_plan import make_plan, worker_command
 from cantata.errors import ConfigError, UnavailableError
 from cantata.observability import metrics
 from cantata.observability.metrics import http_server
 from cantata.observability.metrics.http_server import MetricsServer, ScrapeResponse
 from cantata.observability.metrics.scrape_address import ScrapeAddress, scrape_address
-from cantata.observability.metrics.worker_folder import CountsFolder
-from cantata.observability.metrics.worker_metrics import WorkerMetrics
+from cantata.observability.metrics.worker_metrics import CountsFolder, WorkerMetrics
 
 HERE = ScrapeAddress("127.0.0.1", 0)
 
@@ -125,7 +124,7 @@ def test_metrics_of_a_worker_are_served_and_leave_nothing_behind(own_config_fold
 
 
 def test_the_folder_of_a_killed_worker_is_removed_by_the_next_one_and_that_of_a_living_one_is_not(own_config_folder: Path) -> None:
-    module = "cantata.observability.metrics.worker_folder"
+    module = "cantata.observability.metrics.worker_metrics"
     code = f"import time; from {module} import CountsFolder; print(CountsFolder().path, flush=True); time.sleep(60)"
     own = {**os.environ, "TMPDIR": str(own_config_folder)}
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=own) as other:

@@ -18,7 +18,7 @@ from structlog.testing import capture_logs
 from cantata.models.graph import Spec
 from cantata.models.values import ToolCallRequest, Usage
 from cantata.observability import traces
-from cantata.observability.traces import conventions, trace_ids
+from cantata.observability.traces import conventions
 from cantata.observability.traces.spans import Spans
 
 RUN = dict.fromkeys(("error", "session", "tenant", "input_tokens", "output_tokens", "cost_usd"))
@@ -39,18 +39,16 @@ def untouched() -> Iterator[None]:
 
 
 def test_ids_are_those_of_the_run_wherever_they_are_worked_out() -> None:
-    assert f"{trace_ids.trace_id('1a2b'):032x}" == "4d49af7ec9d36a71aefb8546264e494c"
-    assert (
-        len({trace_ids.run_span("r"), trace_ids.step_span("r", "a", 1), trace_ids.step_span("r", "a", 2), trace_ids.step_span("r", "b", 1)})
-        == 4
-    )
+    assert f"{conventions.trace_id('1a2b'):032x}" == "4d49af7ec9d36a71aefb8546264e494c"
+    steps = {conventions.step_span("r", *attempt) for attempt in (("a", 1), ("a", 2), ("b", 1))}
+    assert len({conventions.run_span("r"), *steps}) == 4
 
 
 def test_two_processes_sample_the_same_runs_and_whole_ones() -> None:
     (one, first), (other, second) = made(0.5), made(0.5)
     for number in range(200):
         run_id = f"run{number}"
-        with one.step(run_id, "a", 1, trace_ids.run_span(run_id), "step a", {}), one.call("chat m", {}):
+        with one.step(run_id, "a", 1, conventions.run_span(run_id), "step a", {}), one.call("chat m", {}):
             pass
         other.run(run_id, {**RUN, "kind": "turn", "status": "succeeded", "created_at": "1", "closed_at": "2", "count": "1"})
 
@@ -69,7 +67,7 @@ def test_spans_of_others_keep_ids_of_chance() -> None:
                 pass
 
     *calls, step = seen.get_finished_spans()
-    assert step.context.span_id == trace_ids.step_span("r", "a", 1)
+    assert step.context.span_id == conventions.step_span("r", "a", 1)
     assert len({step.context.span_id, *(call.context.span_id for call in calls)}) == 3
 
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from cantata.workers.models.dialects.conversation import Message
-from cantata.workers.models.prompt_record import MAX_MESSAGE_CHARS, MAX_TOTAL_CHARS, recorded
+from cantata.workers.models.model_calls import MAX_MESSAGE_CHARS, MAX_TOTAL_CHARS, recorded_prompt
 
 
 def test_a_usual_prompt_is_recorded_as_it_is() -> None:
     messages: list[Message] = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hello"}]
 
-    assert recorded(messages) == [{"role": "system", "text": "Be kind."}, {"role": "user", "text": "Hello"}]
+    assert recorded_prompt(messages) == [{"role": "system", "text": "Be kind."}, {"role": "user", "text": "Hello"}]
 
 
 def test_long_messages_are_cut() -> None:
-    (entries,) = recorded([{"role": "user", "content": "x" * 5000}])
+    (entries,) = recorded_prompt([{"role": "user", "content": "x" * 5000}])
 
     assert entries == {"role": "user", "text": "x" * MAX_MESSAGE_CHARS, "cut": True}
 
@@ -21,7 +21,7 @@ def test_long_messages_are_cut() -> None:
 def test_of_a_long_conversation_the_first_and_the_newest_are_kept() -> None:
     messages: list[Message] = [{"role": "user", "content": f"{number} " + "x" * 900} for number in range(100)]
 
-    entries = recorded(messages)
+    entries = recorded_prompt(messages)
 
     texts = [str(each["text"]) for each in entries if isinstance(each, dict)]
     numbers = [int(text.split()[0]) for text in texts]
@@ -31,5 +31,5 @@ def test_of_a_long_conversation_the_first_and_the_newest_are_kept() -> None:
 
 
 def test_what_has_no_text_is_recorded_empty() -> None:
-    assert recorded([{"role": "assistant", "content": None}]) == [{"role": "assistant", "text": ""}]
-    assert recorded([]) == []
+    assert recorded_prompt([{"role": "assistant", "content": None}]) == [{"role": "assistant", "text": ""}]
+    assert recorded_prompt([]) == []

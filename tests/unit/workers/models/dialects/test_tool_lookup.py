@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cantata.workers.models.dialects.call_parsing import Dialect, ParsedCall
-from cantata.workers.models.dialects.tool_lookup import resolve, unknown_tool
+from cantata.workers.models.dialects.call_parsing import Dialect, ParsedCall, resolve, unknown_tool
 
 
 @pytest.mark.parametrize(

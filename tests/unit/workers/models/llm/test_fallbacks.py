@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from cantata.errors import ModelError
 from cantata.models.definitions import Definitions, Model
 from cantata.models.values import Usage
-from cantata.workers.models import llm
+from cantata.workers.models import llm, model_calls
+from cantata.workers.runtime.step_context import StepContext
 
 FIRST, SECOND, THIRD = (Model(model=f"openai/{name}") for name in ("first", "second", "third"))
 
@@ -18,17 +21,22 @@ FIRST, SECOND, THIRD = (Model(model=f"openai/{name}") for name in ("first", "sec
 def asked(*models: Model, errors: Mapping[str, ModelError]) -> tuple[llm.Reply | ModelError, list[str]]:
     """What comes of asking models of which some fail, and which were asked."""
     calls: list[str] = []
+    begun = SimpleNamespace(failures=0, run_id="r", step_id="s", spec=SimpleNamespace(retries=0))
+    ledger = SimpleNamespace(runs=SimpleNamespace(append_event=lambda *_, **__: None))
+    context = cast(StepContext, SimpleNamespace(begun=begun, process=SimpleNamespace(ledger=ledger)))
 
-    async def call(model: Model) -> llm.Reply:
+    async def call(_context: StepContext, model: Model, _messages: object, **_: object) -> llm.Reply:
         calls.append(model.model)
         if model.model in errors:
             raise errors[model.model]
         return llm.Reply(text="ok", usage=Usage(model_calls=1), model=model.model, finish_reason="stop")
 
-    try:
-        return asyncio.run(llm.first_reply(models, call)), calls
-    except ModelError as error:
-        return error, calls
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(model_calls, "_reply_of", call)
+        try:
+            return asyncio.run(model_calls.call_models(context, models, [])), calls
+        except ModelError as error:
+            return error, calls
 
 
 @pytest.mark.parametrize("code", ["rate_limited", "model_unavailable", "model_timeout", "model_auth", "model_unknown", "model_empty"])

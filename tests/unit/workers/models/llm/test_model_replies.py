@@ -10,7 +10,7 @@ import pytest
 
 from cantata.models.values import ToolCallRequest
 from cantata.workers.models.llm.model_replies import ReplyBuilder
-from cantata.workers.models.llm.wire_names import MAX_NAME_CHARS, ToolNames
+from cantata.workers.models.llm.openai_messages import MAX_NAME_CHARS, ToolNames
 
 NO_NAMES = ToolNames.of([])
 

@@ -12,10 +12,17 @@ import pytest
 
 from cantata.errors import ModelError
 from cantata.models.values import JsonValue
-from cantata.workers.models.local.enum_fields import EnumField
-from cantata.workers.models.local.labels import CONTENT_FREE, LabelQuestion, LabelScorer, TokenFork, forks
+from cantata.workers.models.local.labels import (
+    CONTENT_FREE,
+    EnumField,
+    LabelProfiles,
+    LabelQuestion,
+    LabelScorer,
+    TokenFork,
+    forks,
+    profile_of,
+)
 from cantata.workers.models.local.provider import Provider
-from cantata.workers.models.local.similarity import LabelProfiles, profile_of
 from cantata.workers.models.local.tools import ToolOffer, bounded, inline_tool_results
 
 MOOD = EnumField(("good", "bad"), "mood")
