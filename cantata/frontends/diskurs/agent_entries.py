@@ -93,15 +93,9 @@ def _check_handover_cycles(reader: DiskursConfigReader, entries: Mapping[int, sc
             reported.update(cycle)
             names = " → ".join(map(repr, cycle))
             if entry.type == "conductor":
-                reader.fault(
-                    ("agents", i, "supervisor"),
-                    f"the supervisors {names} form a cycle; one of them must make the result",
-                )
+                reader.fault(("agents", i, "supervisor"), f"the supervisors {names} form a cycle; one of them must make the result")
             else:
-                reader.fault(
-                    ("agents", i, "topics"),
-                    f"the agents {names} form a cycle; one of them must hand over to a conductor",
-                )
+                reader.fault(("agents", i, "topics"), f"the agents {names} form a cycle; one of them must hand over to a conductor")
 
 
 def _check_predicate_topics(reader: DiskursConfigReader, path: KeyPath, name: str, entries: Mapping[int, schema.AgentEntry]) -> None:

@@ -203,9 +203,7 @@ def _behind(kind: str, step_id: str, turn: AgentTurn, before: str, *, expands: b
     return _code(kind, step_id, {"@conversation": f"{RAW}{before}"}, {**turn.params, **more}, work=f"diskurs:{turn.agent}", expands=expands)
 
 
-def _code(
-    kind: str, step_id: str, reads: Mapping[str, str], params: Mapping[str, JsonValue], *, work: str, expands: bool = True
-) -> Step:  # fmt: skip
+def _code(kind: str, step_id: str, reads: Mapping[str, str], params: Mapping[str, JsonValue], *, work: str, expands: bool = True) -> Step:
     """Return a step that runs code of the configuration's folder."""
     return Step(id=step_id, kind=kind, queue="tools", work=work, reads=dict(reads), params=dict(params), expands=expands)
 

@@ -97,10 +97,7 @@ class PromptReader:
             with self.reader.file_faults((*self.path, to_camel(key))):
                 self.reader.files.code(file, given[key])
         if {"prompt_argument_class", "user_prompt_argument_class"} <= given.keys():
-            self.reader.fault(
-                (*self.path, "userPromptArgumentClass"),
-                "it is the older name of 'promptArgumentClass'; keep that",
-            )
+            self.reader.fault((*self.path, "userPromptArgumentClass"), "it is the older name of 'promptArgumentClass'; keep that")
         argument = given.get("prompt_argument_class") or given.get("user_prompt_argument_class")
         if argument is None and self.prompt.type not in _WITH_DEFAULTS:
             self.reader.fault(self.path, "'promptArgumentClass' is missing: the class of the arguments that the prompt is rendered with")

@@ -35,11 +35,7 @@ _TOKEN = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
-_CONSTANTS: Mapping[str, JsonValue] = {
-    **dict.fromkeys(("none", "null")),
-    "true": True,
-    "false": False,
-}
+_CONSTANTS: Mapping[str, JsonValue] = {**dict.fromkeys(("none", "null")), "true": True, "false": False}
 _WORDS = frozenset({"and", "or", "not", "in", "contains", "exists"})
 _COMPARISONS = ("==", "!=", ">=", "<=", ">", "<")
 _FALSE: list[JsonValue] = ["false", "False", "None", "null", "0", "0.0"]

@@ -55,11 +55,7 @@ class Navigation:
             prompt = f"{{input}}\n\n{_PROMPT}\n{options}"
         else:
             prompt = self.prompt.replace("{available_steps}", options).replace("{context}", "{input}")
-        schema = {
-            "type": "object",
-            "properties": {"step": {"enum": [*self.options]}, "response": {"type": "string"}},
-            "required": ["step"],
-        }
+        schema = {"type": "object", "properties": {"step": {"enum": [*self.options]}, "response": {"type": "string"}}, "required": ["step"]}
         trials = {} if self.trials is None else {"trials": self.trials}
         timeout = {} if self.timeout_s is None else {"timeout_s": self.timeout_s}
         return {"instructions": [prompt], "output": OutputSchema.model_validate({"schema": schema, **trials}), **timeout}

@@ -86,7 +86,7 @@ def begin_turn(
     asked = Utterance(role="user", text=prompter.user(arguments), by=turn.agent, is_inner=_is_inner(turn, prompter.agent))
     state = state.with_(
         this, *utterances, asked, agent=turn.agent, arguments=arguments, system=prompter.system(arguments), tools=prompter.tools
-    )  # fmt: skip
+    )
     return Outcome(output=state.to_json(), fragment=handovers.ask(turn, prompter.config, before=this), detail=dict(detail or {}))
 
 

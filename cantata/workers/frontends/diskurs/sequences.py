@@ -143,9 +143,7 @@ def _state_from_code(prompter: Prompter, state: ConversationState, made: Any) ->
         memories = {**memories, key: {**memories[key], **fields.to_json(made.longterm_memory)}}
     changed = state if is_continued else state.model_copy(update={"past": ()})
     new = utterances[len(before) :] if is_continued else utterances
-    return changed.with_(
-        this, *new, agent=prompter.name, arguments=_json_of(prompter, made.prompt_argument), memories=memories
-    )  # fmt: skip
+    return changed.with_(this, *new, agent=prompter.name, arguments=_json_of(prompter, made.prompt_argument), memories=memories)
 
 
 def _json_of(prompter: Prompter, arguments: Any) -> dict[str, JsonValue]:

@@ -229,9 +229,7 @@ class Conversation(Generic[T]):
             conversation_id=self._conversation_id,
         )
 
-    def append(
-        self, message: ChatMessage | str | Sequence[ChatMessage], role: Role | str = Role.USER, name: str = ""
-    ) -> Conversation[T]:  # fmt: skip
+    def append(self, message: ChatMessage | str | Sequence[ChatMessage], role: Role | str = Role.USER, name: str = "") -> Conversation[T]:
         """Return another conversation with a message, or several, appended."""
         if isinstance(message, str):
             message = ChatMessage(role=Role(role) if isinstance(role, str) else role, content=message, name=name)
