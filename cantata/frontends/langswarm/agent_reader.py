@@ -46,20 +46,18 @@ class AgentReader:
             "model": self._model(part),
             "system": self._system(part),
             "dialect": "json",
-            "tools": [],
             "params": _params(part),
+            "stream": part.at("streaming").boolean(),
+            "response_mode": part.at("response_mode").text() if part.has("response_mode") else None,
+            "retries": part.at("retry").count(),
+            "timeout_s": part.at("timeout").number(least=0.001),
         }
-        known |= self._tools(part.at("tools"))
-        known |= self._memory_of(part)
-        if part.has("streaming"):
-            known["stream"] = part.at("streaming").boolean()
-        if part.has("response_mode"):
-            known["response_mode"] = part.at("response_mode").text()
-        for key, field in (("max_tool_iterations", "max_tool_rounds"), ("retry", "retries")):
-            if part.has(key) and (count := part.at(key).count()) is not None:
-                known[field] = count
-        if part.has("timeout") and (seconds := part.at("timeout").number(least=0.001)):
-            known["timeout_s"] = seconds
+        known["tools"], limit = read_tool_list(part.at("tools"), self._symbols)
+        own_limit = part.at("max_tool_iterations").count()
+        known["max_tool_rounds"] = limit if own_limit is None else own_limit
+        memory = part.at("memory")
+        sees_history = self._memory if memory.value is None else read_memory_flag(memory, self._symbols)
+        known["history"] = None if sees_history is None else History(enabled=sees_history)
         self._symbols.agents[name] = self._made(Agent, known, part) or Agent()
 
     def _model(self, part: ConfigPart) -> str | None:
@@ -76,12 +74,8 @@ class AgentReader:
         return f"{PROVIDERS[provider]}/{model}" if model and provider and "/" not in model else model or None
 
     def _system(self, part: ConfigPart) -> str | None:
-        texts = []
-        behavior = self._text(part, "behavior")
-        if behavior:
-            texts.append(BEHAVIORS.get(behavior.lower(), behavior))
-        prompts = part.at("system_prompt")
-        texts += [self._prompt(item) for item in prompts.items()]
+        behavior, prompts = self._text(part, "behavior"), part.at("system_prompt")
+        texts = [BEHAVIORS.get(behavior.lower(), behavior), *map(self._prompt, prompts.items())]
         return ("\n\n---\n\n" if isinstance(prompts.value, list) else "\n\n").join(filter(None, texts)) or None
 
     def _prompt(self, part: ConfigPart) -> str:
@@ -98,16 +92,6 @@ class AgentReader:
         except (OSError, ValueError) as error:
             part.fault(f"the file {str(file)!r} cannot be read: {error}")
             return ""
-
-    def _memory_of(self, part: ConfigPart) -> dict[str, object]:
-        memory = part.at("memory")
-        shown = self._memory if memory.value is None else read_memory_flag(memory, self._symbols)
-        return {} if shown is None else {"history": History(enabled=shown)}
-
-    def _tools(self, part: ConfigPart) -> dict[str, object]:
-        """Return the fields of an agent that a list of tools sets."""
-        names, limit = read_tool_list(part, self._symbols)
-        return {"tools": names, **({"max_tool_rounds": limit} if limit else {})}
 
     # --- tools --------------------------------------------------------------------------------------------------------
 
@@ -178,8 +162,8 @@ class AgentReader:
             known["env"] = [self._variable(key, item) for key, item in _named(env)]
         if headers:
             known["headers"] = {key: self._variable(key, item) for key, item in headers.entries()}
-        if timeout and (seconds := timeout.number(least=0.001)):
-            known["timeout_s"] = seconds
+        if timeout:
+            known["timeout_s"] = timeout.number(least=0.001)
         settings = part.at("settings")
         settings.check_keys(("command", "args", "url", "mcp_url", "env", "headers", "timeout"))
         server = self._made(McpServer, known, part)
@@ -196,19 +180,13 @@ class AgentReader:
 
     def _common(self, part: ConfigPart) -> dict[str, object]:
         """Return the other fields of a function's tool, among them settings, as arguments that no model sees."""
-        values: dict[str, JsonValue] = {}
         settings = part.at("settings")
         for each in (settings, part.at("permissions")):
             _refuse_variables(each)
-        values |= {key: item.value for key, item in settings.entries() if key != "function"}
+        values: dict[str, JsonValue] = {key: item.value for key, item in settings.entries() if key != "function"}
         if part.has("permissions"):
             values["permissions"] = part.at("permissions").value
-        known: dict[str, object] = {"values": values}
-        if part.has("timeout") and (seconds := part.at("timeout").number(least=0.001)):
-            known["timeout_s"] = seconds
-        if part.has("retry") and (count := part.at("retry").count()) is not None:
-            known["retries"] = count
-        return known
+        return {"values": values, "timeout_s": part.at("timeout").number(least=0.001), "retries": part.at("retry").count()}
 
     # --- values -------------------------------------------------------------------------------------------------------
 
@@ -226,9 +204,9 @@ class AgentReader:
         return self._environment.get(variable[1], "")
 
     def _made(self, model: type[_Model], known: dict[str, object], part: ConfigPart) -> _Model | None:
-        """Return the validated model; None with a fault."""
+        """Return the validated model, in which null counts as absent; None with a fault."""
         try:
-            return model.model_validate(known)
+            return model.model_validate({key: value for key, value in known.items() if value is not None})
         except ValidationError as error:
             for detail in error.errors(include_url=False):
                 where = [str(key) for key in detail["loc"] if part.has(str(key))][:1]
@@ -249,17 +227,17 @@ def read_tool_list(part: ConfigPart, symbols: SymbolTable) -> tuple[list[str], i
         names += symbols.resolve_tool(item, name) if name else []
         options.check_keys(("name", "repeatable", "retry_limit", "return_to_agent"))
         for key in ("repeatable", "return_to_agent"):
-            if options.has(key) and not options.at(key).boolean():
+            if options.at(key).boolean() is False:
                 options.at(key).fault("every tool may be called again, and its result goes back to the agent")
-        if options.has("retry_limit") and (limit := options.at("retry_limit").count(least=1)):
+        if limit := options.at("retry_limit").count(least=1):
             limits.append(limit)
     return list(dict.fromkeys(names)), max(limits, default=None)
 
 
 def _params(part: ConfigPart) -> dict[str, JsonValue]:
     """Return the parameters of an agent's model."""
-    found: dict[str, JsonValue] = {key: part.at(key).number(least=0) for key in ("temperature", "top_p") if part.has(key)}
-    return found | ({"max_tokens": part.at("max_tokens").count(least=1)} if part.has("max_tokens") else {})
+    found: dict[str, JsonValue] = {key: part.at(key).number(least=0) for key in ("temperature", "top_p")}
+    return {key: value for key, value in {**found, "max_tokens": part.at("max_tokens").count(least=1)}.items() if value is not None}
 
 
 def _refuse_variables(part: ConfigPart) -> None:
@@ -278,8 +256,8 @@ def read_memory_flag(part: ConfigPart, symbols: SymbolTable) -> bool:
     """Return whether memory is on: `memory: true`, or `memory: {enabled: true}`; settings of its storage have no effect."""
     if isinstance(part.value, dict):
         symbols.ignored_blocks += [f"memory.{key}" for key in part.value if key != "enabled"]
-        return part.at("enabled").boolean() if part.has("enabled") else True
-    return part.boolean()
+        return part.at("enabled").boolean() is not False
+    return bool(part.boolean())
 
 
 def _named(part: ConfigPart) -> list[tuple[str, ConfigPart]]:

@@ -77,16 +77,18 @@ class ConfigPart:
         """Return the texts of a list, or the single text."""
         return [(item, text) for item in self.items() if (text := item.text())]
 
-    def boolean(self) -> bool:
-        """Return the boolean; False, with a fault, if it is none."""
-        if isinstance(self.value, bool):
+    def boolean(self) -> bool | None:
+        """Return the boolean, or null; False, with a fault, if it is neither."""
+        if isinstance(self.value, bool | None):
             return self.value
         self.fault(f"expected true or false, found {shown(self.value)}")
         return False
 
     def number(self, *, least: float, whole: bool = False) -> float | None:
-        """Return the number, also if it is written as a text; None, with a fault, if it is none or below `least`."""
+        """Return the number, also if it is written as a text, or null; None, with a fault, if it is neither or below `least`."""
         value = self.value
+        if value is None:
+            return None
         if isinstance(value, str):
             try:
                 value = float(value.removesuffix("s"))
@@ -99,7 +101,7 @@ class ConfigPart:
         return value  # type: ignore[return-value]  # it fits
 
     def count(self, *, least: int = 0) -> int | None:
-        """Return the whole number; None, with a fault, if it is none or below `least`."""
+        """Return the whole number, or null; None, with a fault, if it is neither or below `least`."""
         found = self.number(least=least, whole=True)
         return None if found is None else int(found)
 

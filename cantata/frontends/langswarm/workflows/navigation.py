@@ -96,10 +96,10 @@ def read_navigation(step: WorkflowStep, steps: Mapping[str, WorkflowStep], value
     if fallback is not None and fallback not in steps:
         part.at("fallback_step").fault(f"there is no step {fallback!r}{did_you_mean(fallback, steps)}")
         fallback = None
-    trials = part.at("max_attempts").count(least=1) if part.has("max_attempts") else None
+    trials = part.at("max_attempts").count(least=1)
     return Navigation(
         options, rules, asks, fallback, None if trials is None else trials - 1,
-        part.at("timeout_seconds").number(least=0.001) if part.has("timeout_seconds") else None,
+        part.at("timeout_seconds").number(least=0.001),
         part.at("prompt_template").text() if part.has("prompt_template") else None,
     )  # fmt: skip
 
@@ -127,8 +127,7 @@ def _rules(part: ConfigPart, steps: Mapping[str, WorkflowStep], value: str) -> l
             item.at("target_step").fault(f"there is no step {target!r}{did_you_mean(target, steps)}")
             continue
         tests = [test for each in item.at("conditions").items() if (test := _test(each, value))]
-        priority = item.at("priority").number(least=-1e9) if item.has("priority") else 0
-        found.append((priority or 0, " && ".join(f"({test})" for test in tests) or literal(True), target))
+        found.append((item.at("priority").number(least=-1e9) or 0, " && ".join(f"({test})" for test in tests) or literal(True), target))
     return [(test, target) for _, test, target in sorted(found, key=lambda rule: -rule[0])]
 
 
@@ -138,7 +137,8 @@ def _test(part: ConfigPart, value: str) -> str | None:
     if operator not in _OPERATORS:
         part.at("operator").fault(f"there is no operator {operator!r}{did_you_mean(operator, _OPERATORS)}")
         return None
-    if operator != "exists" and "value" not in (part.value if isinstance(part.value, dict) else {}):
+    is_given = part.has("value") or (operator not in _ORDERS and isinstance(part.value, dict) and "value" in part.value)
+    if operator != "exists" and not is_given:
         part.fault(f"'value' is missing: what {part.at('field').value!r} is compared with")
     constant = part.at("value").number(least=-inf) if operator in _ORDERS else part.at("value").value
     try:

@@ -91,7 +91,7 @@ class Targets:
         part.check_keys(_FORMS[form])
         match form:
             case "step":
-                if part.has("await") and not part.at("await").boolean():
+                if part.at("await").boolean() is False:
                     part.at("await").fault("'await: false' is not available for a step: the workflow always waits for it")
                 yield from self._named(part.at("step"), part.at("step").text())
             case "invoke":
@@ -116,7 +116,7 @@ class Targets:
     def _invoked(self, part: ConfigPart) -> Iterator[Route]:
         name = part.at("invoke").text()
         if name in self.workflows:
-            yield Invoke(name, part.has("await") and part.at("await").boolean())
+            yield Invoke(name, bool(part.at("await").boolean()))
         elif name:
             part.at("invoke").fault(f"there is no workflow {name!r}{did_you_mean(name, self.workflows)}")
 

@@ -48,7 +48,7 @@ class CallBuilder:
         fields = _KINDS[step.kind](self, step, scope)
         if step.kind == "agent":
             fields["name"] = self._agent(step, navigation, schema)
-        if step.has("timeout") and (seconds := step.at("timeout").number(least=0.001)):
+        if seconds := step.at("timeout").number(least=0.001):
             fields["timeout"] = seconds
         if step.kind in ("agent", "function", "tool", "transform"):
             retry = step.at("retry").count() if step.has("retry") else self.retry
@@ -187,7 +187,7 @@ class CallBuilder:
         elif not isinstance(part.at("for_each").value, list) and not is_reference(part.at("for_each").value):
             part.at("for_each").fault(f"expected a list, or a reference to one, found {shown(part.at('for_each').value)}")
         items = _rendered(part.at("for_each"), scope).text
-        if part.has("max") and (limit := part.at("max").count(least=1)):
+        if limit := part.at("max").count(least=1):
             items = f"({items})[:{limit}]"
         at_once = step.is_true("async") if step.has("async") else self.at_once
         return {"kind": "map", "items_path": items, **({} if at_once else {"max_concurrency": 1})}

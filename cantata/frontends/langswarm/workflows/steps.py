@@ -39,7 +39,7 @@ class WorkflowStep:
 
     def is_true(self, key: str) -> bool:
         """Return whether the value of a key is true."""
-        return self.has(key) and self.at(key).boolean()
+        return bool(self.at(key).boolean())
 
     def names(self, key: str) -> list[tuple[ConfigPart, str]]:
         """Return the texts of a list under a key."""

@@ -58,8 +58,8 @@ class _Compiler:
             if step.is_navigator and (found := read_navigation(step, self._steps, self._values[step.id]))
         }
         changes: dict[str, object] = {"stream": True} if self._mode == "streaming" else {}
-        at_once = self._mode in ("async", "parallel") or (part.has("async") and part.at("async").boolean())
-        self._call_builder = CallBuilder(symbols, name, self._count("retry"), changes, at_once)
+        at_once = self._mode in ("async", "parallel") or bool(part.at("async").boolean())
+        self._call_builder = CallBuilder(symbols, name, part.at("retry").count() or 0, changes, at_once)
         self._output_schema = read_schema(part.at("output_schema"))
         if part.has("settings"):
             symbols.ignored_blocks.append("settings")
@@ -80,7 +80,8 @@ class _Compiler:
         self._check_schema(listed, routes)
         self._check_reached(listed, found, routes, jumps, reading)
         step_nodes |= {step_id: self._gathering(step_nodes[step_id], members) for step_id, members in found.gathered.items()}
-        description, timeout_s = self._described(), self._seconds()
+        described, timeout_s = self._part.first("description", "name"), self._part.at("timeout").number(least=0.001)
+        description = described.text() if described else ""
         if self._part.faults:
             return None
         check = self._call_builder.check(self._inputs.schema) if self._inputs.schema else None
@@ -95,19 +96,9 @@ class _Compiler:
             part.fault(f"there is no execution mode {mode!r}{did_you_mean(mode, MODES)}")
         return mode
 
-    def _described(self) -> str:
-        part = self._part.first("description", "name")
-        return part.text() if part else ""
-
-    def _seconds(self) -> float | None:
-        return self._part.at("timeout").number(least=0.001) if self._part.has("timeout") else None
-
-    def _count(self, key: str) -> int:
-        return (self._part.at(key).count() or 0) if self._part.has(key) else 0
-
     def _continues_on_error(self) -> bool:
         """Return whether a failed step does not fail the workflow."""
-        continues = self._part.has("continue_on_error") and self._part.at("continue_on_error").boolean()
+        continues = bool(self._part.at("continue_on_error").boolean())
         if not self._part.has("error_strategy"):
             return continues
         part = self._part.at("error_strategy")
@@ -256,8 +247,7 @@ class _Compiler:
             why = "comes later" if target in self._steps else f"is not there{did_you_mean(target, earlier)}"
             part.fault(f"step {target!r} {why}; a rollback goes to an earlier step")
             return None
-        limit = step.at("rollback_limit").count(least=1) if step.has("rollback_limit") else 1
-        return target, limit or 1
+        return target, step.at("rollback_limit").count(least=1) or 1
 
     def _answer_schema(self, step: WorkflowStep, routes: Sequence[Route]) -> JsonValue:
         """Return the output schema for steps whose output goes to the user."""
