@@ -15,7 +15,6 @@ from cantata.frontends.langswarm.symbol_table import SymbolTable
 from cantata.frontends.langswarm.vocabulary import AGENT, BEHAVIORS, PROVIDERS, TOOL
 from cantata.models.definitions import Agent, History, McpServer, Tool
 from cantata.models.values import JsonValue
-from cantata.suggestions import did_you_mean
 
 _ENV = re.compile(r"env:(\w+)")
 _STORED_SECRET = "would be stored with each run; let the function read its worker's environment, or use 'env' or 'headers' of an MCP server"
@@ -68,8 +67,7 @@ class AgentReader:
         if kind is None:
             return model or None
         provider = self._resolved(kind).lower()
-        if provider and provider not in PROVIDERS:
-            kind.fault(f"there is no provider {provider!r}{did_you_mean(provider, PROVIDERS)}")
+        if provider and not kind.is_known(provider, PROVIDERS, "provider"):
             return model or None
         return f"{PROVIDERS[provider]}/{model}" if model and provider and "/" not in model else model or None
 

@@ -112,6 +112,12 @@ class ConfigPart:
         found = self.document.fault(self.path, message)
         self.faults.append(replace(found, where=f"{self.file} {found.where}".strip()))
 
+    def is_known(self, name: str, known: Collection[str], what: str) -> bool:
+        """Return whether a name is among the known ones; record a fault if it is not."""
+        if name not in known:
+            self.fault(f"there is no {what} {name!r}{did_you_mean(name, known)}")
+        return name in known
+
     def check_keys(self, known: Collection[str], needless: Collection[str] = (), what: str = "") -> None:
         """Record a fault for each key of a mapping that is not known; `needless` ones have no effect on `what`."""
         if not isinstance(self.value, dict):

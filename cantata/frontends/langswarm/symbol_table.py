@@ -15,7 +15,7 @@ from cantata.models.definitions import Agent, ScriptReference, Tool
 from cantata.models.values import JsonValue
 from cantata.suggestions import did_you_mean
 
-RUNTIME = "cantata.frontends.langswarm.worker_functions"
+RUNTIME = "cantata.frontends.langswarm.workflows.inputs"
 VALUE = "langswarm.value"
 """The tool that returns its argument: a `transform` without a function."""
 CHECK = "langswarm.check"
@@ -69,8 +69,7 @@ class SymbolTable:
         server, dot, _ = name.partition(".")
         if name in self.tools or (dot and server in self.tools and self.tools[server].mcp):
             return [name]
-        part.fault(f"there is no tool {name!r}{did_you_mean(name, self.tool_names)}")
-        return []
+        return [name] if part.is_known(name, self.tool_names, "tool") else []
 
     def variant(self, agent: str, location: str, changes: Mapping[str, object]) -> str:
         """Return the name of a variant of an agent with changes, for one location in the workflows."""

@@ -1,4 +1,4 @@
-"""The declared inputs of a workflow, and the validation of values against them."""
+"""The declared inputs of a workflow, the validation of values against them, and the functions of ours that workers run for it."""
 
 from __future__ import annotations
 
@@ -89,3 +89,20 @@ def _declared(part: ConfigPart) -> Iterator[tuple[str, JsonValue]]:
             yield from ((name, None) for _, name in inputs.texts())
     for name, each in part.at("input_schema").at("properties").entries():
         yield name, each.at("default").value
+
+
+# --- functions that workers run -------------------------------------------------------------------------------------
+
+
+def value(value: JsonValue = None) -> JsonValue:
+    """Return the argument."""
+    return value
+
+
+def check(given: dict[str, JsonValue], schema: Schema) -> None:
+    """Raise ValueError if a workflow's input is not valid; null counts as missing, and the user's input need not be declared."""
+    declared = schema.get("properties")
+    known = declared if isinstance(declared, dict) else {}
+    named: JsonValue = {name: value for name, value in given.items() if value is not None and (name in known or name not in USER_INPUT)}
+    if found := faults_in(named, schema):
+        raise ValueError(f"the workflow's input does not fit its 'input_schema': {'; '.join(found)}")

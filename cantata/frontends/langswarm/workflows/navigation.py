@@ -11,7 +11,7 @@ from cantata.frontends.langswarm.workflows.conditions import contains, equals, i
 from cantata.frontends.langswarm.workflows.output_routes import ChoiceRoute, Route, ToStep
 from cantata.frontends.langswarm.workflows.reference_expressions import Scope, UnreadableError, literal, parts_of
 from cantata.frontends.langswarm.workflows.steps import WorkflowStep
-from cantata.models.definitions import Agent, OutputSchema
+from cantata.models.definitions import OutputSchema
 from cantata.models.values import JsonValue
 from cantata.suggestions import did_you_mean
 
@@ -48,7 +48,7 @@ class Navigation:
     timeout_s: float | None
     prompt: str | None
 
-    def changes(self, agent: Agent) -> dict[str, object]:
+    def changes(self) -> dict[str, object]:
         """Return the changes of an agent that chooses: its prompt lists the steps, and its answer names one."""
         options = "\n".join(f"- {name}: {text}" if text else f"- {name}" for name, text in self.options.items())
         if self.prompt is None:
@@ -93,8 +93,7 @@ def read_navigation(step: WorkflowStep, steps: Mapping[str, WorkflowStep], value
     if not asks and not rules:
         part.fault("mode 'conditional' needs 'rules'")
     fallback = part.at("fallback_step").text() if part.has("fallback_step") else None
-    if fallback is not None and fallback not in steps:
-        part.at("fallback_step").fault(f"there is no step {fallback!r}{did_you_mean(fallback, steps)}")
+    if fallback is not None and not part.at("fallback_step").is_known(fallback, steps, "step"):
         fallback = None
     trials = part.at("max_attempts").count(least=1)
     return Navigation(
@@ -109,12 +108,9 @@ def _options(part: ConfigPart, steps: Mapping[str, WorkflowStep]) -> list[tuple[
     for item in part.items():
         name = item.at("id").text() if isinstance(item.value, dict) else item.text()
         item.check_keys(("id", "name", "description"))
-        if name in steps:
-            own = steps[name].part
-            described = item.first("description", "name") or own.first("description", "name")
+        if name and item.is_known(name, steps, "step"):
+            described = item.first("description", "name") or steps[name].part.first("description", "name")
             found.append((name, described.text() if described else ""))
-        elif name:
-            item.fault(f"there is no step {name!r}{did_you_mean(name, steps)}")
     return found
 
 
@@ -123,8 +119,7 @@ def _rules(part: ConfigPart, steps: Mapping[str, WorkflowStep], value: str) -> l
     for item in part.items():
         item.check_keys(("conditions", "target_step", "priority", "description"))
         target = item.at("target_step").text()
-        if target not in steps:
-            item.at("target_step").fault(f"there is no step {target!r}{did_you_mean(target, steps)}")
+        if not item.at("target_step").is_known(target, steps, "step"):
             continue
         tests = [test for each in item.at("conditions").items() if (test := _test(each, value))]
         found.append((item.at("priority").number(least=-1e9) or 0, " && ".join(f"({test})" for test in tests) or literal(True), target))
@@ -134,8 +129,7 @@ def _rules(part: ConfigPart, steps: Mapping[str, WorkflowStep], value: str) -> l
 def _test(part: ConfigPart, value: str) -> str | None:
     part.check_keys(("field", "operator", "value", "description"))
     operator = part.at("operator").text() if part.has("operator") else "eq"
-    if operator not in _OPERATORS:
-        part.at("operator").fault(f"there is no operator {operator!r}{did_you_mean(operator, _OPERATORS)}")
+    if not part.at("operator").is_known(operator, _OPERATORS, "operator"):
         return None
     is_given = part.has("value") or (operator not in _ORDERS and isinstance(part.value, dict) and "value" in part.value)
     if operator != "exists" and not is_given:

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from cantata.frontends.langswarm.config_part import ConfigPart
 from cantata.frontends.langswarm.workflows.output_routes import ChoiceRoute, Route, ToStep
 from cantata.frontends.langswarm.workflows.steps import WorkflowStep
-from cantata.suggestions import did_you_mean
 
 
 @dataclass(frozen=True)
@@ -101,8 +100,8 @@ class _Ordering:
         for part, name in names:
             if name == own:
                 part.fault("the step would wait for itself")
-            elif name not in self._place:
-                part.fault(f"there is no step {name!r}{did_you_mean(name, self._place)}")
+            else:
+                part.is_known(name, self._place, "step")
         return list(dict.fromkeys(name for _, name in names if name in self._place and name != own))
 
     def _gathers(self, step: WorkflowStep) -> list[str]:

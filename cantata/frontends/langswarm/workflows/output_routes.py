@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from cantata.frontends.langswarm.config_part import ConfigPart
 from cantata.frontends.langswarm.workflows.conditions import any_of, condition, equals, is_empty, negated
 from cantata.frontends.langswarm.workflows.reference_expressions import Scope, UnreadableError, literal, render
-from cantata.suggestions import did_you_mean
 
 USER = "user"
 
@@ -81,7 +80,7 @@ class Targets:
         elif target in self.agents:
             yield ToStep(self.agents[target])
         else:
-            part.fault(f"there is no step {target!r}{did_you_mean(target, [*self.steps, *self.agents, USER])}")
+            part.is_known(target, [*self.steps, *self.agents, USER], "step")
 
     def _mapping(self, part: ConfigPart, scope: Scope) -> Iterator[Route]:
         form = next((form for form in _FORMS if part.has(form)), None)
@@ -115,10 +114,8 @@ class Targets:
 
     def _invoked(self, part: ConfigPart) -> Iterator[Route]:
         name = part.at("invoke").text()
-        if name in self.workflows:
+        if name and part.at("invoke").is_known(name, self.workflows, "workflow"):
             yield Invoke(name, bool(part.at("await").boolean()))
-        elif name:
-            part.at("invoke").fault(f"there is no workflow {name!r}{did_you_mean(name, self.workflows)}")
 
     def _switch(self, part: ConfigPart, scope: Scope) -> Iterator[Route]:
         """Yield the choice of a switch; its cases exclude each other, so each is tested alone."""

@@ -27,7 +27,6 @@ from cantata.frontends.langswarm.workflows.reference_expressions import (
 from cantata.frontends.langswarm.workflows.steps import WorkflowStep
 from cantata.models.definitions import OutputSchema
 from cantata.models.values import JsonValue
-from cantata.suggestions import did_you_mean
 
 
 @dataclass(frozen=True)
@@ -61,10 +60,8 @@ class CallBuilder:
         """Return the agent that a step calls, or a variant of it."""
         part = step.at("agent")
         name = part.text()
-        if name not in self.symbols.agents:
-            part.fault(f"there is no agent {name!r}{did_you_mean(name, self.symbols.agents)}")
+        if not part.is_known(name, self.symbols.agents, "agent"):
             return name
-        agent = self.symbols.agents[name]
         changes: dict[str, object] = dict(self.changes)
         if step.has("no_mcp"):
             inner = step.at("no_mcp")
@@ -74,7 +71,7 @@ class CallBuilder:
             if not inner.has("tools"):
                 inner.fault("'no_mcp' needs 'tools': the tools that the agent may call in this step")
         if navigation is not None and navigation.asks:
-            changes |= navigation.changes(agent)
+            changes |= navigation.changes()
         elif isinstance(schema, dict):
             changes["output"] = OutputSchema.model_validate({"schema": schema})
         return self.symbols.variant(name, f"{self.workflow}.{step.id}", changes)
@@ -157,21 +154,19 @@ class CallBuilder:
     def _invoke(self, step: WorkflowStep, scope: Scope) -> Fields:
         part = step.at("invoke_workflow")
         name = part.text()
-        if name not in self.symbols.workflows:
-            part.fault(f"there is no workflow {name!r}{did_you_mean(name, self.symbols.workflows)}")
+        declared = self.symbols.workflows[name] if part.is_known(name, self.symbols.workflows, "workflow") else None
         given = step.at("input")
         fields: Fields = {"kind": "chain", "name": name}
         user_input = dict.fromkeys(USER_INPUT, '$."input"."user_input"')
         if isinstance(given.value, dict):
             named = _given(dict(given.entries()), scope)
             static = cast(Fields, named.get("input", {}))
-            if name in self.symbols.workflows:
-                self.symbols.workflows[name].check(dict(given.entries()), static, given)
+            if declared:
+                declared.check(dict(given.entries()), static, given)
             mapped = {key: text for key, text in user_input.items() if key not in static}
-            own = named.get("input_map", {})
-            return {**fields, "input": static, "input_map": {**mapped, **(own if isinstance(own, dict) else {})}}
-        if name in self.symbols.workflows:
-            self.symbols.workflows[name].check({}, {}, step.part)
+            return {**fields, "input": static, "input_map": {**mapped, **cast(Fields, named.get("input_map", {}))}}
+        if declared:
+            declared.check({}, {}, step.part)
         text = scope.before if given.value is None else _rendered(given, scope).text
         return {**fields, "input_map": dict.fromkeys(USER_INPUT, text)}
 

@@ -8,7 +8,7 @@ from functools import cached_property
 
 from cantata.frontends.langswarm.config_part import ConfigPart
 from cantata.frontends.langswarm.vocabulary import ALIASES, ALL_STEP_KEYS, KINDS, STEP, TYPES
-from cantata.suggestions import did_you_mean
+from cantata.suggestions import hint, nearest
 
 _FORBIDDEN = "/#@|=,*"  # delimiters in the ids of a run's steps
 _TAKEN = {"input", "output", "item", "index", "_item"}  # names with another meaning in expressions of chains
@@ -84,8 +84,7 @@ def read_steps(part: ConfigPart) -> list[WorkflowStep]:
 def _kind(part: ConfigPart) -> str | None:
     """Return the kind of a step; None with a fault."""
     declared = part.at("type").value
-    if declared is not None and str(declared) not in TYPES:
-        part.at("type").fault(f"there is no type {declared!r}{did_you_mean(str(declared), TYPES)}")
+    if declared is not None and not part.at("type").is_known(str(declared), TYPES, "type"):
         return None
     kinds = [kind for kind in KINDS if any(map(part.has, ALIASES.get(kind, (kind,))))]
     is_choice = any(map(part.has, (*ALIASES["true_step"], *ALIASES["false_step"])))
@@ -100,8 +99,7 @@ def _kind(part: ConfigPart) -> str | None:
         part.at("no_mcp").fault("'no_mcp' needs an 'agent', which chooses among the tools")
         return None
     if not kinds:
-        near = _near_kind(part)
-        part.fault(f"the step does nothing; it needs one of {', '.join(map(repr, reversed(KINDS)))}{near}")
+        part.fault(f"the step does nothing; it needs one of {', '.join(map(repr, reversed(KINDS)))}{_near_kind(part)}")
         return None
     if len(kinds) > 1:
         part.fault(f"a step does one thing, not {' and '.join(map(repr, kinds))}")
@@ -110,10 +108,9 @@ def _kind(part: ConfigPart) -> str | None:
 
 
 def _near_kind(part: ConfigPart) -> str:
-    keys = part.value if isinstance(part.value, dict) else {}
-    unknown = [key for key in keys if key not in _KEYS]
-    hints = [f"{key!r}{hint}" for key in unknown if (hint := did_you_mean(key, _KEYS)).startswith("; did")]
-    return f" (unknown key {hints[0]})" if hints else ""
+    unknown = [key for key, _ in part.entries() if key not in _KEYS]
+    hints = [f" (unknown key {key!r}{hint(near)})" for key in unknown if (near := nearest(key, _KEYS))]
+    return hints[0] if hints else ""
 
 
 _KEYS = sorted({*ALL_STEP_KEYS, *(alias for aliases in ALIASES.values() for alias in aliases)})

@@ -11,8 +11,8 @@ from cantata.frontends.langswarm.vocabulary import MODES, WORKFLOW
 from cantata.frontends.langswarm.workflows.inputs import read_schema
 from cantata.frontends.langswarm.workflows.navigation import read_navigation
 from cantata.frontends.langswarm.workflows.node_emitter import Fields, NodeEmitter, StepNode
-from cantata.frontends.langswarm.workflows.order import Order, order
-from cantata.frontends.langswarm.workflows.output_routes import ChoiceRoute, Route, Targets, ToStep, ToUser
+from cantata.frontends.langswarm.workflows.order import Order, order, targets_of
+from cantata.frontends.langswarm.workflows.output_routes import ChoiceRoute, Route, Targets, ToUser
 from cantata.frontends.langswarm.workflows.reference_expressions import Scope, reads, step_value
 from cantata.frontends.langswarm.workflows.step_calls import CallBuilder, read_condition
 from cantata.frontends.langswarm.workflows.steps import FAULTY, WorkflowStep, agents_of, read_steps
@@ -92,8 +92,7 @@ class _Compiler:
     def _read_mode(self) -> str:
         part = self._part.at("execution_mode")
         mode = part.text() if part.value is not None else "sync"
-        if mode not in MODES:
-            part.fault(f"there is no execution mode {mode!r}{did_you_mean(mode, MODES)}")
+        part.is_known(mode, MODES, "execution mode")
         return mode
 
     def _continues_on_error(self) -> bool:
@@ -124,7 +123,7 @@ class _Compiler:
         reached = {*found.first, *reading, *jumps.values(), *(each for after in found.after.values() for each in after)}
         reached.update(*found.passed.values())
         reached |= {each for each, needs in found.waits_for.items() if needs}
-        reached |= {target for ways in routes.values() for target in _steps_in(ways)}
+        reached |= {target for ways in routes.values() for target in targets_of(ways)}
         reached |= {each.at("rollback_to").text() for each in listed if each.has("rollback_to")}
         for step in listed:
             if step.id not in reached:
@@ -184,11 +183,9 @@ class _Compiler:
             fields["on_error"] = word
         step_nodes = StepNode(step.id, step.node, fields, self._values[step.id], routes, is_branch=step.kind == "condition")
         when = step.at("condition") if step.kind != "condition" and step.has("condition") else None
-        rollback = self._rollback(step)
-        return replace(
-            step_nodes, when=read_condition(when, scope) if when is not None else None, jumps_to=jump,
-            rollback_to=rollback[0] if rollback else None, rollbacks=rollback[1] if rollback else 1,
-        )  # fmt: skip
+        target, rollbacks = self._rollback(step)
+        read = read_condition(when, scope) if when is not None else None
+        return replace(step_nodes, when=read, jumps_to=jump, rollback_to=target, rollbacks=rollbacks)
 
     def _routes(self, step: WorkflowStep) -> tuple[Route, ...]:
         scope = self._scope(step, {}, behind=True)
@@ -235,18 +232,19 @@ class _Compiler:
             return None
         return target
 
-    def _rollback(self, step: WorkflowStep) -> tuple[str, int] | None:
+    def _rollback(self, step: WorkflowStep) -> tuple[str | None, int]:
+        """Return the step that a failure leads back to, and how often."""
         if not step.has("rollback_to"):
             if step.has("rollback_limit"):
                 step.at("rollback_limit").fault("'rollback_limit' has no effect without 'rollback_to'")
-            return None
+            return None, 1
         part = step.at("rollback_to")
         target = part.text()
         earlier = [*self._steps][: [*self._steps].index(step.id) + 1]
         if target not in earlier:
             why = "comes later" if target in self._steps else f"is not there{did_you_mean(target, earlier)}"
             part.fault(f"step {target!r} {why}; a rollback goes to an earlier step")
-            return None
+            return None, 1
         return target, step.at("rollback_limit").count(least=1) or 1
 
     def _answer_schema(self, step: WorkflowStep, routes: Sequence[Route]) -> JsonValue:
@@ -279,11 +277,9 @@ class _Compiler:
                 loop.at("loop").fault("a loop needs a 'body': the step that runs for each item")
             elif (name := part.text()) in taken:
                 part.fault(f"step {name!r} is the body of {taken[name]!r} already; give each loop its own")
-            elif name in self._steps:
+            elif part.is_known(name, self._steps, "step"):
                 taken[name] = loop.id
                 yield name, loop.id
-            else:
-                part.fault(f"there is no step {name!r}{did_you_mean(name, self._steps)}")
 
     def _body_steps(self) -> Iterator[tuple[WorkflowStep, WorkflowStep]]:
         for body, loop in self._bodies.items():
@@ -324,7 +320,3 @@ def _all(routes: Sequence[Route]) -> Iterator[Route]:
         if isinstance(route, ChoiceRoute):
             for _, inner in route.ways:
                 yield from _all(inner)
-
-
-def _steps_in(routes: Sequence[Route]) -> Iterator[str]:
-    yield from (route.step for route in _all(routes) if isinstance(route, ToStep))

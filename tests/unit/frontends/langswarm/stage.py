@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from cantata.config.documents import Document, parse
+from cantata.config.formats import Configuration
 from cantata.errors import ConfigError
-from cantata.frontends.langswarm import compile_files, worker_functions
-from cantata.frontends.langswarm.files import files_in
+from cantata.frontends.langswarm import format
+from cantata.frontends.langswarm.workflows import inputs
 from cantata.models.values import JsonValue
 from cantata.models.wire import ChainNode, ChainRequest
 from cantata.planning.chain_checks import checks
@@ -19,14 +20,14 @@ AGENTS = "agents: [" + ", ".join(f"{{id: {name}, model: m}}" for name in ("ann",
 Say = Callable[[str], JsonValue]
 
 
-def load(folder: Path, /, *texts: str, environment: Mapping[str, str] | None = None, **files: str) -> compile_files.CompiledFiles:
+def load(folder: Path, /, *texts: str, environment: Mapping[str, str] | None = None, **files: str) -> Configuration:
     """What files say: one text, or files by name; raises ConfigError."""
     for name, text in files.items():
         (folder / f"{name}.yaml").write_text(text)
     for text in texts:
         (folder / "flow.yaml").write_text(text)
-    paths = files_in(folder) if files else [folder / "flow.yaml"]
-    return compile_files.load(paths, folder=folder, read=_read, environment=environment or {})
+    path, document = (folder, None) if files else (folder / "flow.yaml", Document(None))
+    return format.load(path, document, read=_read, environment=environment or {})
 
 
 def faults(folder: Path, *texts: str, **files: str) -> list[str]:
@@ -35,12 +36,12 @@ def faults(folder: Path, *texts: str, **files: str) -> list[str]:
         loaded = load(folder, *texts, environment={}, **files)
     except ConfigError as error:
         return [str(fault) for fault in error.faults]
-    return [str(fault) for fault in loaded.in_files(checks.check_chains(loaded.definitions))]
+    return [str(fault) for fault in loaded.locate(checks.check_chains(loaded.definitions))]
 
 
-def play(loaded: compile_files.CompiledFiles, workflow: str, text: str = "hello", **replies: Tool | JsonValue) -> Run:
+def play(loaded: Configuration, workflow: str, text: str = "hello", **replies: Tool | JsonValue) -> Run:
     """Run a workflow to its end. An agent says what it is told to, a text in which `{}` is its input, else its name and its input."""
-    assert loaded.in_files(checks.check_chains(loaded.definitions)) == []
+    assert loaded.locate(checks.check_chains(loaded.definitions)) == []
     definitions = loaded.definitions
     tools: dict[str, Tool] = {name: _agent(name, replies.get(name.partition("@")[0], f"{name}<{{}}>")) for name in definitions.agents}
     tools |= {name: say for name, say in replies.items() if callable(say) and name not in tools}
@@ -50,7 +51,7 @@ def play(loaded: compile_files.CompiledFiles, workflow: str, text: str = "hello"
     return Run(ChainRequest(nodes=[node], entry_node="it"), definitions, tools).play()
 
 
-def answer(loaded: compile_files.CompiledFiles, workflow: str, text: str = "hello", **replies: Tool | JsonValue) -> JsonValue:
+def answer(loaded: Configuration, workflow: str, text: str = "hello", **replies: Tool | JsonValue) -> JsonValue:
     """What a workflow answers."""
     run = play(loaded, workflow, text, **replies)
     assert run.status == "succeeded", run.story
@@ -64,7 +65,7 @@ def asked(run: Run) -> list[str]:
 
 def _check(given: dict[str, JsonValue]) -> JsonValue:
     try:
-        worker_functions.check(**given)  # type: ignore[arg-type]  # as JSON
+        inputs.check(**given)  # type: ignore[arg-type]  # as JSON
     except ValueError as error:
         raise ToolFailure(str(error)) from error
     return None

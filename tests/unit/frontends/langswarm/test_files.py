@@ -149,4 +149,5 @@ def test_langswarms_files_are_known_by_what_they_hold(data: object, is_one: bool
 
 
 def test_what_means_nothing_here_is_told(tmp_path: Path) -> None:
-    assert load(tmp_path, "observability: {}\nworkflows: {}\nserver: {}").ignored_blocks == ("observability", "server")
+    description = load(tmp_path, "observability: {}\nworkflows: {}\nserver: {}").description
+    assert description == "of LangSwarm's files; of no effect here: observability, server"

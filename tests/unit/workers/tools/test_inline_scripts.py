@@ -63,7 +63,7 @@ def test_a_run_stores_the_digest_of_a_script_and_no_code(tmp_path: Path) -> None
 
 
 def test_code_that_is_stored_with_a_run_is_not_executed(tmp_path: Path) -> None:
-    stored: Any = {"function": "cantata.frontends.langswarm.worker_functions:script", "values": {"script_": "def loud(text): return 1"}}
+    stored: Any = {"function": "cantata.frontends.langswarm.workflows.inputs:script", "values": {"script_": "def loud(text): return 1"}}
     definitions = Definitions.model_validate({"folder": str(tmp_path), "tools": {TOOL: stored}})
 
     with pytest.raises(StepError, match="has no function 'script'"):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cantata.frontends.langswarm.compile_files import CompiledFiles
+from cantata.config.formats import Configuration
 from cantata.models.values import JsonValue
 from tests.unit.frontends.langswarm.stage import AGENTS, answer, asked, load, play
 from tests.unit.planning.interpreter import Tool, ToolFailure
@@ -249,7 +249,7 @@ def test_a_condition_that_ends_the_workflow_leaves_what_was_said_before(tmp_path
 
 
 def test_a_switch_of_many_cases_asks_each_alone(tmp_path: Path) -> None:
-    def loaded(count: int) -> CompiledFiles:
+    def loaded(count: int) -> Configuration:
         cases = ", ".join(f"k{number}: {'b' if number % 2 else 'user'}" for number in range(count))
         steps = f"[{{id: a, agent: ann, output: {{to: {{condition: {{switch: '${{a}}', cases: {{{cases}}}, default: c}}}}}}}}"
         return load(
