@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from cantata.config.user_code.clashes import clash_of
-from cantata.config.user_code.modules import spec_of, tree_of
+from cantata.config.user_code.modules import clash_of, spec_of, tree_of
 from cantata.suggestions import hint, nearest
 
 _ANYTHING = "*"  # among a module's names: it has names that are not in its text

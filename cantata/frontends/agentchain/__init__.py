@@ -1,7 +1,7 @@
 """AgentChain in Python: PromptChains that answer the turns of one conversation together, executed durably by workers.
 
 AgentChain(...) ──▶ Definitions with one team ──▶ turns of a session, submitted and waited for
-   │       └── mode_config: routers, rules and synthesizers as values of a configuration
+   │       └── chain_arguments: its agents, routers, rules and synthesizers as values
    ├── log_mapping: events of a run ──▶ documented log entries ──▶ run_log: the file, `logging`, the console
    └── chat_adapter: the chain as the backend of a chat on a terminal
 """

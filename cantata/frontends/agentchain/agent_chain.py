@@ -13,11 +13,20 @@ from types import MappingProxyType
 from typing import Any
 
 from cantata.chat import run_async
+from cantata.frontends.agentchain.chain_arguments import (
+    check_agent,
+    check_agents,
+    check_description,
+    check_known,
+    read_histories,
+    read_mode,
+    read_router,
+    read_rules,
+    read_strategy,
+    read_synthesizer,
+)
 from cantata.frontends.agentchain.chat_adapter import ChainChatBackend
-from cantata.frontends.agentchain.log_writer import LogWriter
-from cantata.frontends.agentchain.members import check_agent, check_agents, check_description, check_known, read_histories
-from cantata.frontends.agentchain.mode_config import read_mode, read_router, read_rules, read_strategy, read_synthesizer
-from cantata.frontends.agentchain.run_log import RunLog
+from cantata.frontends.agentchain.run_log import LogWriter, RunLog
 from cantata.frontends.promptchain import PromptChain
 from cantata.frontends.promptchain.argument_values import check_keys, validated
 from cantata.frontends.promptchain.instruction_lists import text_of

@@ -7,8 +7,7 @@ import threading
 from cantata.chat import ClientBackend, unknown_agent_error
 from cantata.client.client import Client
 from cantata.client.runs import TurnRun
-from cantata.frontends.agentchain.log_writer import LogWriter
-from cantata.frontends.agentchain.run_log import RunLog
+from cantata.frontends.agentchain.run_log import LogWriter, RunLog
 from cantata.models.definitions import Team
 from cantata.models.wire import TurnRequest
 

@@ -2,12 +2,33 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping
-from typing import cast
+from typing import NamedTuple, cast
 
-from cantata.frontends.agentchain.log_entry import Fields, LogEntry, length_of, text_of
 from cantata.models.values import JsonValue
 from cantata.state.ledger.records import StepRecord
+
+Fields = dict[str, JsonValue]
+
+
+class LogEntry(NamedTuple):
+    """One entry: the event name, its fields, and its time by Redis's clock."""
+
+    event: str
+    fields: Fields
+    at_ms: int | None = None
+
+
+def text_of(value: JsonValue) -> str:
+    """Return an answer as text; anything but a text as JSON."""
+    return value if isinstance(value, str) else "" if value is None else json.dumps(value, ensure_ascii=False)
+
+
+def length_of(value: JsonValue) -> int:
+    """Return the length of an answer as text."""
+    return len(text_of(value))
+
 
 Decision = Callable[[StepRecord, str | None, str], Iterator[LogEntry]]
 """Yields the entries of a decision step, given its error, if it failed, and the router's strategy."""

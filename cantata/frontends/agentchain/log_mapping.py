@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import cast
 
-from cantata.frontends.agentchain.decision_log import DECISIONS, round_of
-from cantata.frontends.agentchain.log_entry import Fields, LogEntry, length_of, text_of
+from cantata.frontends.agentchain.decision_log import DECISIONS, Fields, LogEntry, length_of, round_of, text_of
 from cantata.models.definitions import Team
 from cantata.models.events import RunAccepted, RunEvent, RunWarning
 from cantata.models.graph import RAW, START

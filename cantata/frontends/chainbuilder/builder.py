@@ -13,13 +13,11 @@ from typing import Any, Self
 from cantata.client.client import run_id_of
 from cantata.client.runs import ChainRun
 from cantata.errors import ConfigError, RunError
-from cantata.frontends.chainbuilder import executors, plan, run_request
-from cantata.frontends.chainbuilder.builder_arguments import read_base, read_parts
-from cantata.frontends.chainbuilder.builder_state import BuilderState
-from cantata.frontends.chainbuilder.executors import Executor
-from cantata.frontends.chainbuilder.head_tasks import tasks_in
+from cantata.frontends.chainbuilder import plan, run_request
+from cantata.frontends.chainbuilder.builder_arguments import read_base, read_parts, tasks_in
+from cantata.frontends.chainbuilder.builder_state import BuilderState, ChainProgress, Status
 from cantata.frontends.chainbuilder.plan import BuilderBase, BuilderPlan, Mode
-from cantata.frontends.chainbuilder.progress import ChainProgress, Status
+from cantata.frontends.chainbuilder.run_request import Executor
 from cantata.frontends.promptchain.instruction_lists import script_folder
 from cantata.frontends.promptchain.run_calls import MAX_CONCURRENT_RUNS, shared_client
 from cantata.models.values import JsonValue
@@ -165,12 +163,12 @@ class ChainBuilder:
         outputs: dict[str, JsonValue] = {}
         failures: list[RunError] = []
         sources = run_request.sources_of(chains, chains.ordered(members))
-        for wave in executors.waves(chains, members):
+        for wave in run_request.waves(chains, members):
             others, parallel = ([each for each in part if outputs.keys() >= set(sources[each])] for part in wave)
             if others:
                 outputs |= self._outputs_of(others, input_data, failures)
             if parallel:
-                given = executors.call(parallel_executor, parallel, input_data)
+                given = run_request.call(parallel_executor, parallel, input_data)
                 self._state.record_outputs(given)
                 outputs |= given
         if failures:

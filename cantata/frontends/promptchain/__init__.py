@@ -8,7 +8,6 @@ Only `run_calls` does I/O; the rest is data.
 """
 
 from cantata.frontends.promptchain.instruction_lists import AgenticStepProcessor
-from cantata.frontends.promptchain.memory_chains import create_memory_chain, memory_function
-from cantata.frontends.promptchain.prompt_chain import PromptChain
+from cantata.frontends.promptchain.prompt_chain import PromptChain, create_memory_chain, memory_function
 
 __all__ = ["AgenticStepProcessor", "PromptChain", "create_memory_chain", "memory_function"]

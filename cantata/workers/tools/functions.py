@@ -17,7 +17,7 @@ from typing import Any, cast
 import structlog
 
 from cantata import fault_points
-from cantata.config.user_code.clashes import clash_of
+from cantata.config.user_code.modules import clash_of
 from cantata.errors import StepError
 from cantata.models.definitions import Tool
 from cantata.models.graph import Outcome

@@ -16,7 +16,7 @@ from cantata.models.graph import Outcome
 from cantata.models.values import JsonValue, ToolSchema
 from cantata.planning.turns.agent_steps import next_round
 from cantata.planning.turns.history import estimate_tokens
-from cantata.workers.frontends.diskurs import plans, session_state, tool_calling, turn_end
+from cantata.workers.frontends.diskurs import conversation_state, plans, tool_calling, turn_end
 from cantata.workers.frontends.diskurs.conversation_state import ConversationState, Utterance, utterances_in
 from cantata.workers.frontends.diskurs.replies import ReplyError
 from cantata.workers.frontends.diskurs.user_code import code_loading, fields
@@ -40,14 +40,14 @@ def diskurs_open(context: StepContext) -> Outcome:
         Prompter(context, name).check_names()
     conductors = [name for name, agent in config.agents.items() if agent.kind == "conductor"]
     known = [config.memory_of(name) for name in conductors] or [config.memory]
-    stored, reset = session_state.load_memories(context), _per_turn(context)
+    stored, reset = conversation_state.load_memories(context), _per_turn(context)
     memories = {}
     for found in known:
         begun = fields.blank(memory_class(context, found))
         before = {name: value for name, value in stored.get(memory_key(found), {}).items() if name in begun and name not in reset}
         query = {"user_query": text} if "user_query" in begun else {}
         memories[memory_key(found)] = {**begun, **before, **query}
-    utterances = [*session_state.earlier_utterances(context), Utterance(role="user", text=text)]
+    utterances = [*conversation_state.earlier_utterances(context), Utterance(role="user", text=text)]
     state = ConversationState(memories=memories).with_(context.begun.step_id, *utterances)
     return Outcome(
         output=state.to_json(), fragment=handovers.hand_over(config.first_contact, config, number=1, before=context.begun.step_id)

@@ -15,7 +15,7 @@ from cantata.frontends.diskurs.conversation_config import HandoverRule
 from cantata.frontends.diskurs.handovers import AgentTurn
 from cantata.models.graph import Outcome
 from cantata.models.values import ErrorInfo, JsonValue
-from cantata.workers.frontends.diskurs import agents, session_state, tool_calling
+from cantata.workers.frontends.diskurs import agents, conversation_state, tool_calling
 from cantata.workers.frontends.diskurs.conversation_state import ConversationState, Utterance
 from cantata.workers.frontends.diskurs.user_code import code_loading, entities
 from cantata.workers.frontends.diskurs.user_code.prompt_rendering import Prompter
@@ -106,7 +106,7 @@ def diskurs_finalize(context: StepContext) -> Outcome:
     prompter = Prompter(context, turn.agent)
     found = prompter.function("finalize")
     result: Any = code_loading.call(context, found, prompter.memory_instance(state)) if found else prompter.memory(state)
-    session_state.store_memories(context, state)
+    conversation_state.store_memories(context, state)
     return Outcome(output=schemas.jsonable(result))
 
 
@@ -118,7 +118,7 @@ def diskurs_fail(context: StepContext) -> Outcome:
     last_output: Any = (
         code_loading.call(context, found, prompter.memory_instance(state)) if found else {**prompter.memory(state), "error": NOT_FINALIZED}
     )
-    session_state.store_memories(context, state)
+    conversation_state.store_memories(context, state)
     error = ErrorInfo(code=context.text_param("code"), message=context.text_param("reason"), step=context.begun.step_id)
     return Outcome(status="failed", error=error, detail={"last_output": schemas.jsonable(last_output), "arguments": state.arguments})
 

@@ -9,7 +9,7 @@ from cantata.frontends.diskurs.conversation_config import FINALIZERS
 from cantata.frontends.diskurs.handovers import AgentTurn
 from cantata.models.graph import Outcome
 from cantata.models.values import ErrorInfo, JsonValue
-from cantata.workers.frontends.diskurs import session_state
+from cantata.workers.frontends.diskurs import conversation_state
 from cantata.workers.frontends.diskurs.conversation_state import ConversationState
 from cantata.workers.frontends.diskurs.user_code import fields
 from cantata.workers.frontends.diskurs.user_code.prompt_rendering import Prompter
@@ -32,7 +32,7 @@ def finish(context: StepContext, turn: AgentTurn, state: ConversationState, **de
     if turn.judges:
         return Outcome(output=state.to_json(), fragment=handovers.return_verdict(turn, turn.judges, before=this), detail=detail)
     if agent.kind in FINALIZERS:
-        session_state.store_memories(context, state)
+        conversation_state.store_memories(context, state)
         result: JsonValue = {name: state.arguments.get(name) for name in agent.final_properties}
         return Outcome(output=result, detail=detail)
     following = handovers.hand_over(agent.topics[0], prompter.config, number=turn.number + 1, before=this)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cantata.frontends.agentchain.log_entry import LogEntry
+from cantata.frontends.agentchain.decision_log import LogEntry
 from cantata.frontends.agentchain.log_mapping import LogMapping
 from cantata.models.definitions import Team
 from cantata.models.events import event_of

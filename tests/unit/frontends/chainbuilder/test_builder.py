@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from cantata.frontends.chainbuilder import ChainBuilder, builder
+from cantata.frontends.chainbuilder.builder_state import ChainProgress
 from cantata.frontends.chainbuilder.plan import BuilderBase, BuilderChain, BuilderPlan
-from cantata.frontends.chainbuilder.progress import ChainProgress
 
 
 def test_a_group_is_waited_for_no_longer_than_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

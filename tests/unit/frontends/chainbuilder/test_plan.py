@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cantata.frontends.chainbuilder import executors, plan
+from cantata.frontends.chainbuilder import plan, run_request
 from cantata.frontends.chainbuilder.builder_arguments import read_base, read_parts
 from cantata.frontends.chainbuilder.plan import BuilderBase, BuilderPlan, ChainParts
 from cantata.frontends.chainbuilder.run_request import FAILED, START, definitions_of, request_of, sources_of
@@ -289,13 +289,13 @@ def test_chains_start_in_waves() -> None:
     made = added(added(row("a"), "p", mode="parallel", needs=["a"]), "i", mode="independent")
     made = added(added(made, "q", mode="parallel"), "z", needs=["p"])
 
-    assert executors.waves(made, list(made.chains)) == [(["a", "i"], ["q"]), ([], ["p"]), (["z"], [])]
+    assert run_request.waves(made, list(made.chains)) == [(["a", "i"], ["q"]), ([], ["p"]), (["z"], [])]
 
 
 def test_an_executor_gives_an_output_for_each_chain() -> None:
     async def later(pairs: list[tuple[str, str]]) -> dict[str, str]:
         return {chain_id: text.upper() for chain_id, text in pairs}
 
-    assert executors.call(later, ["a", "b"], "x") == {"a": "X", "b": "X"}
+    assert run_request.call(later, ["a", "b"], "x") == {"a": "X", "b": "X"}
     with pytest.raises(ValueError, match="returns the outputs of 'a', 'b', by chain; not"):
-        executors.call(lambda pairs: {"a": 1}, ["a", "b"], "x")
+        run_request.call(lambda pairs: {"a": 1}, ["a", "b"], "x")

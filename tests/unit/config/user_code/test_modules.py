@@ -9,8 +9,8 @@ from click.testing import CliRunner
 
 from cantata import packages
 from cantata.cli.main import submit
-from cantata.config.user_code.clashes import clash_of
 from cantata.config.user_code.function_source import fault_of
+from cantata.config.user_code.modules import clash_of
 from cantata.errors import StepError
 from cantata.workers.tools.functions import load
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cantata.frontends.chainbuilder.progress import ChainProgress, progress_in
+from cantata.frontends.chainbuilder.builder_state import ChainProgress, progress_in
 from cantata.models.graph import Spec
 from cantata.models.values import ErrorInfo, Usage
 from cantata.models.wire import RunStatus
