@@ -3,12 +3,12 @@
     run, run_async ──▶ loop ──▶ slash_commands
                             ──▶ turn_view ──▶ output
 
-The backend submits turns and has the conversation. `turn_view` folds the events of a turn into items to show.
+`ChatBackend` submits turns and has the conversation. `turn_view` folds the events of a turn into items to show.
 """
 
 from __future__ import annotations
 
-from cantata.chat.conversation import ChatBackend, ClientBackend, unknown_agent_error
+from cantata.chat.conversation import ChatBackend, unknown_agent_error
 from cantata.chat.loop import run, run_async
 
-__all__ = ["ChatBackend", "ClientBackend", "run", "run_async", "unknown_agent_error"]
+__all__ = ["ChatBackend", "run", "run_async", "unknown_agent_error"]

@@ -1,76 +1,21 @@
-"""ChatBackend, which submits the turns of a chat and has its conversation, and its implementation over a client."""
+"""ChatBackend: submits the turns of a chat and has its conversation."""
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
-from typing import Protocol
 
 from cantata.client.client import Client
 from cantata.client.runs import TurnRun
 from cantata.errors import ConfigError, UnknownRunError
-from cantata.models.values import JsonValue
 from cantata.models.wire import HistoryEntry
+from cantata.state.memory.memory_store import MemoryStore
 from cantata.state.sessions.conversations import Sessions, fault_of
 
 
-class PreferenceStore(Protocol):
-    """Preferences of the user: the part of a memory bank that a chat needs."""
-
-    def store_memory(self, key: str, value: JsonValue, namespace: str = ..., ttl_s: float | None = ...) -> object:
-        """Store a value."""
-
-    def retrieve_memory(self, key: str, namespace: str = ..., default: JsonValue = ...) -> JsonValue:
-        """Return a value, or `default` if there is none."""
-
-    def memory_exists(self, key: str, namespace: str = ...) -> bool:
-        """Return whether there is a value."""
-
-    def list_memories(self, namespace: str = ...) -> Sequence[str]:
-        """Return the keys of a namespace."""
-
-    def clear_memories(self, namespace: str | None = ...) -> int:
-        """Delete the values of a namespace and return their number."""
-
-
-class ChatBackend(Protocol):
-    """Answers the lines of a chat."""
-
-    @property
-    def agents(self) -> Collection[str]:
-        """The agents that a line may be addressed to."""
-
-    @property
-    def session(self) -> str:
-        """The conversation that turns belong to."""
-
-    @property
-    def resume(self) -> str | None:
-        """The command that continues this conversation later; None if there is none."""
-
-    @property
-    def memory(self) -> PreferenceStore:
-        """The preferences of the user."""
-
-    def switch(self, session: str) -> None:
-        """Continue another conversation. Raises ConfigError for an invalid name."""
-
-    def submit(self, text: str, *, agent: str | None = None, send_history: bool = False) -> TurnRun:
-        """Submit a text: to `agent` without routing, or to the default. Raises CantataError."""
-
-    def open_turns(self) -> Sequence[TurnRun]:
-        """Return the turns of the conversation that are not over, the oldest first."""
-
-    def history(self, limit: int | None = None) -> Sequence[HistoryEntry]:
-        """Return the newest `limit` entries of the conversation, or all that are kept, the oldest first."""
-
-    def clear(self) -> int:
-        """Delete the entries of the conversation and return their number."""
-
-
-class ClientBackend:
-    """The backend over a client: turns go to the named team or agent, or to the configured default."""
+class ChatBackend:
+    """Answers the lines of a chat: turns go to the named team or agent, or to the configured default."""
 
     def __init__(
         self, client: Client, *, session: str | None = None, team: str | None = None, agent: str | None = None,
@@ -87,22 +32,27 @@ class ClientBackend:
 
     @property
     def agents(self) -> Collection[str]:
+        """The agents that a line may be addressed to."""
         return self._client.definitions.agents
 
     @property
     def resume(self) -> str | None:
+        """The command that continues this conversation later; None if there is none."""
         return self._resume and f"{self._resume} {self.session}"
 
     @property
-    def memory(self) -> PreferenceStore:
+    def memory(self) -> MemoryStore:
+        """The preferences of the user."""
         return self._client.memory.of(tenant=self._tenant)
 
     def switch(self, session: str) -> None:
+        """Continue another conversation. Raises ConfigError for an invalid name."""
         if fault := fault_of(session):
             raise ConfigError(fault)
         self.session = session
 
     def submit(self, text: str, *, agent: str | None = None, send_history: bool = False) -> TurnRun:
+        """Submit a text: to `agent` without routing, or to the default. Raises CantataError."""
         if agent and agent not in self.agents:
             raise unknown_agent_error(agent, self.agents)
         team, default = (None, agent) if agent else (self._team, self._agent)
@@ -111,12 +61,15 @@ class ClientBackend:
         )
 
     def open_turns(self) -> Sequence[TurnRun]:
+        """Return the turns of the conversation that are not over, the oldest first."""
         return [run for run_id in self._sessions.waiting(self.session) if (run := self._turn(run_id))]
 
     def history(self, limit: int | None = None) -> Sequence[HistoryEntry]:
+        """Return the newest `limit` entries of the conversation, or all that are kept, the oldest first."""
         return self._sessions.history(self.session, limit)
 
     def clear(self) -> int:
+        """Delete the entries of the conversation and return their number."""
         return self._sessions.clear(self.session)
 
     @property

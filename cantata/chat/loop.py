@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 
 from cantata.chat.conversation import ChatBackend
-from cantata.chat.line_reader import LineReader, StandardInputReader
 from cantata.chat.output import ChatOutput, PlainOutput, TerminalOutput
 from cantata.chat.slash_commands import COMMANDS, EXIT_WORDS, execute, parse_command
 from cantata.chat.turn_view import TurnView
@@ -31,12 +30,15 @@ BACKLOG_TIMEOUT_S = 0.02  # to read the events before ours
 
 
 class ChatLoop:
-    """Submits the lines of a reader to a backend and shows the replies on an output. Another thread may interrupt it."""
+    """Submits lines to a backend and shows the replies on an output. Another thread may interrupt it."""
 
-    def __init__(self, backend: ChatBackend, reader: LineReader, output: ChatOutput, *, is_interactive: bool) -> None:
-        """An interactive loop shows recent entries of the conversation, and Ctrl-C cancels a turn."""
+    def __init__(self, backend: ChatBackend, read: Callable[[], str | None], output: ChatOutput, *, is_interactive: bool) -> None:
+        """`read` returns the next line, None at the end.
+
+        An interactive loop shows recent entries of the conversation, and Ctrl-C cancels a turn.
+        """
         self._backend = backend
-        self._reader = reader
+        self._read = read
         self._output = output
         self._is_interactive = is_interactive
         self._interrupted = threading.Event()
@@ -48,7 +50,7 @@ class ChatLoop:
         if self._is_interactive:
             self._output.print_note(f"session {backend.session} · /help lists the commands")
             self._try(self._show_recent)
-        while (line := self._reader.read()) is not None and line.strip().lower() not in EXIT_WORDS:
+        while (line := self._read()) is not None and line.strip().lower() not in EXIT_WORDS:
             if line.strip():
                 self._try(partial(self._handle_line, line))
         if self._is_interactive:
@@ -159,7 +161,7 @@ def run(backend: ChatBackend, *, history: Path | None = None, as_json: bool = Fa
     """
     if not as_json and sys.stdin.isatty() and sys.stdout.isatty():
         return _interactive_loop(backend, history).run()
-    return ChatLoop(backend, StandardInputReader(), PlainOutput(as_json=as_json), is_interactive=False).run()
+    return ChatLoop(backend, _read_line, PlainOutput(as_json=as_json), is_interactive=False).run()
 
 
 async def run_async(backend: ChatBackend, *, history: Path | None = None) -> bool:
@@ -171,12 +173,17 @@ async def run_async(backend: ChatBackend, *, history: Path | None = None) -> boo
         return await asyncio.to_thread(loop.run)
 
 
+def _read_line() -> str | None:
+    line = sys.stdin.readline()
+    return line.rstrip("\r\n") if line else None
+
+
 def _interactive_loop(backend: ChatBackend, history: Path | None) -> ChatLoop:
     from cantata.chat.prompt import TerminalPrompt  # noqa: PLC0415  # takes 0.2 s to load
 
     output = TerminalOutput()
     prompt = TerminalPrompt([*(f"/{name}" for name in COMMANDS), *(f"@{name}: " for name in backend.agents)], history, output)
-    return ChatLoop(backend, prompt, output, is_interactive=True)
+    return ChatLoop(backend, prompt.read, output, is_interactive=True)
 
 
 @contextmanager

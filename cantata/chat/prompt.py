@@ -48,6 +48,7 @@ class TerminalPrompt:
         )
 
     def read(self) -> str | None:
+        """Return the next line; None at the end."""
         while True:
             try:
                 return self._session.prompt("> ")

@@ -59,17 +59,17 @@ def demo(model: str | None) -> int:
             print_note(f"too few: with the embedded model at least {MIN_CORRECT} labels should be correct")
             return FAILED
         print_note(f"\n2. A turn for a team of three agents and a synthesizer: {QUESTION}")
-        turn = submission.submit_turn(QUESTION, team="desk", agent=None, timeout_s=None)
+        turn = submission.submit_turn(text=QUESTION, team="desk")
         status = submission.watch(turn)
         if status:
             return status
         print_note(f"\n3. An agent with two tools, of which it calls one: {ORDER}")
-        tool_run = submission.submit_turn(ORDER, team=None, agent="clerk", timeout_s=None)
+        tool_run = submission.submit_turn(text=ORDER, agent="clerk")
         status = submission.watch(tool_run)
         for call in tool_calls(tool_run.record()):
             click.echo(call)
         print_note("\n4. A router: the model chooses an agent for each of three messages by the skills of the agents.")
-        routed = [submission.submit_turn(message, team="counter", agent=None, timeout_s=None) for message in MESSAGES]
+        routed = [submission.submit_turn(text=message, team="counter") for message in MESSAGES]
         for message, run in zip(MESSAGES, routed, strict=True):
             click.echo(f"{chosen_agent(run.wait())} ← {message}")
     click.echo("\n" + next_steps(chain.run_id, turn.run_id, had_redis=had_redis))

@@ -13,7 +13,7 @@ from rich.console import Console
 from cantata import text_format
 from cantata.cli.main import FAILED, INTERRUPTED, INVALID
 from cantata.cli.submission import RunSubmission, has_succeeded, print_note
-from cantata.cli.views import live_view, log_view
+from cantata.cli.views import live_view, plain_view
 from cantata.coordinator.fork_requests import FORKED_AT, FORKED_FROM
 from cantata.models.values import JsonValue
 from cantata.models.wire import RUN_OVER
@@ -90,7 +90,7 @@ class RunQueries(RunSubmission):
                 lines += 1
                 if (step is None or log_store.of_step(line, step)) and (level is None or log_store.at_least(line, level)):
                     found += 1
-                    click.echo(line.model_dump_json(exclude_none=True) if self._as_json else log_view.format_line(line))
+                    click.echo(line.model_dump_json(exclude_none=True) if self._as_json else plain_view.format_line(line))
         except KeyboardInterrupt:
             return INTERRUPTED
         if dropped := kept.dropped():

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping
 from functools import cached_property
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import click
 
@@ -62,22 +62,16 @@ class RunSubmission:
         """The runs of all tenants."""
         return RunService(self.client)
 
-    def check_turn(self, text: str, *, team: str | None, agent: str | None, workflow: str | None = None) -> None:
+    def check_turn(self, turn: TurnRequest) -> None:
         """Raise ConfigError for the faults of a turn, without a service."""
-        faults = turn_plan.check_turn(TurnRequest(text=text, team=team, agent=agent, workflow=workflow), self.definitions)
-        if faults:
+        if faults := turn_plan.check_turn(turn, self.definitions):
             raise ConfigError(faults, source="turn")
 
-    def submit_turn(
-        self, text: str, *, team: str | None, agent: str | None, workflow: str | None = None, session: str | None = None,
-        send_history: bool = False, timeout_s: float | None = None, labels: Mapping[str, str] | None = None,
-    ) -> TurnRun:  # fmt: skip
-        """Submit a turn. Raises ConfigError before it waits for the service."""
-        self.check_turn(text, team=team, agent=agent, workflow=workflow)
+    def submit_turn(self, *, labels: Mapping[str, str] | None = None, **fields: Any) -> TurnRun:
+        """Submit a turn, by the fields of TurnRequest. Raises ConfigError before it waits for the service."""
+        self.check_turn(TurnRequest(**fields))
         self.print_fleet_warnings()
-        return self.client.submit_turn(
-            text, team=team, agent=agent, workflow=workflow, session=session, send_history=send_history, timeout_s=timeout_s, labels=labels
-        )
+        return self.client.submit_turn(**fields, labels=labels)
 
     def submit_chain(
         self, file: str, *, given: dict[str, JsonValue] | None, timeout_s: float | None, labels: Mapping[str, str] | None = None

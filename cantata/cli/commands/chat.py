@@ -26,10 +26,11 @@ def chat(team: str | None, agent: str | None, session: str | None, config: str |
     """Chat with a team or an agent. Without a terminal, each line of standard input is a turn."""
     with open_submission(config=config, as_json=as_json) as submission:
         from cantata import chat as terminal_chat  # noqa: PLC0415  # its imports load in `open_submission`, while the workers start
+        from cantata.models.wire import TurnRequest  # noqa: PLC0415  # as above
 
-        submission.check_turn("hello", team=team, agent=agent)
+        submission.check_turn(TurnRequest(text="hello", team=team, agent=agent))
         submission.print_fleet_warnings()
-        backend = terminal_chat.ClientBackend(submission.client, team=team, agent=agent, session=session, labels=labels, resume=RESUME)
+        backend = terminal_chat.ChatBackend(submission.client, team=team, agent=agent, session=session, labels=labels, resume=RESUME)
         return 0 if terminal_chat.run(backend, history=_history_file(), as_json=as_json) else FAILED
 
 

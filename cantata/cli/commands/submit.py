@@ -40,7 +40,7 @@ def turn(
         text = sys.stdin.read()
     with _print_rejection(as_json, "refused_turn"), open_submission(config=config, as_json=as_json) as submission:
         run = submission.submit_turn(
-            text, team=team, agent=agent, workflow=workflow, session=session, send_history=history, timeout_s=timeout, labels=labels
+            text=text, team=team, agent=agent, workflow=workflow, session=session, send_history=history, timeout_s=timeout, labels=labels
         )
         return submission.detach(run) if detach else submission.watch(run)
 

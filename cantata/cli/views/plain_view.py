@@ -1,17 +1,21 @@
-"""Plain view of a run, without a terminal: a line for each event worth one."""
+"""Plain lines about a run: one for each event worth one, and its log lines."""
 
 from __future__ import annotations
 
 import json
+from datetime import datetime
 
 from cantata import text_format
 from cantata.models.events import RunEvent, SignalAwaited, StepDone
 from cantata.models.graph import START
+from cantata.models.values import JsonValue
+from cantata.observability.logs.lines import LogLine
 from cantata.runs.view import EXITS, RunView, StepProgress
 
 TENTHS = 10  # how often the progress of a map is printed
 MAX_FAILURES = 10  # of the items of one map, each printed with its reason
 MAX_REASON = 300  # characters
+MAX_SHOWN = 400  # characters of one value on a terminal; --json has it as it was kept
 
 
 def apply_and_describe(view: RunView, event: RunEvent) -> tuple[RunView, str | None]:
@@ -54,3 +58,20 @@ def _describe_item(name: str, before: StepProgress, after: StepProgress, event: 
     if new.over * TENTHS // max(1, new.total) == old.over * TENTHS // max(1, old.total):
         return ""
     return f"{name} {new.over}/{new.total}" + (f", {new.failed} failed" if new.failed else "")
+
+
+def format_line(line: LogLine) -> str:
+    """Return a log line as text for people."""
+    at = datetime.fromtimestamp(line.at).astimezone().strftime("%H:%M:%S.%f")[:-3]
+    of = f"{line.step}#{line.attempt}" if line.step and line.attempt else line.step or "-"
+    event = text_format.clean(line.event) if line.logger else text_format.line(line.event, MAX_SHOWN)
+    rest = [f"{name}={_value(value)}" for name, value in line.fields.items() if name != "exception"]
+    head = " ".join([at, f"{line.level.upper():<7}", text_format.line(line.worker or "-"), text_format.line(of), event, *rest])
+    trace = line.fields.get("exception")
+    return head + ("" if trace is None else "\n" + "\n".join(f"    {each}" for each in text_format.clean(str(trace)).rstrip().splitlines()))
+
+
+def _value(value: JsonValue) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    flat = text_format.line(text, MAX_SHOWN)
+    return json.dumps(flat, ensure_ascii=False) if " " in flat or not flat else flat

@@ -7,6 +7,7 @@ import signal
 from collections.abc import Callable
 from typing import Any
 
+from celery import Celery
 from flower.app import Flower
 from flower.options import options
 from flower.urls import settings as flower_settings
@@ -16,12 +17,12 @@ from tornado.routing import URLSpec
 
 from cantata.client.client import Client
 from cantata.dashboard.flower import flower_options, page_handlers, run_handlers
-from cantata.dashboard.flower.broker import show_broker
 from cantata.dashboard.flower.flower_templates import TemplateLoader
 from cantata.dashboard.flower.page_service import PageService
 from cantata.embedded import stack_member
 from cantata.errors import UnavailableError
 from cantata.settings import settings
+from cantata.state.redis.address import Address, celery_url, parse, without_password
 
 GRACE_S = 1.0  # for event streams to end at shutdown
 POLL_MS = 1000  # between checks whether the stack still runs
@@ -114,3 +115,19 @@ async def _close(service: PageService) -> None:
         for task in pending:
             task.cancel()
         await asyncio.gather(*pending, return_exceptions=True)
+
+
+def show_broker(flower: Any, url: str) -> None:
+    """Set the Redis whose queues a Flower counts. It supports RabbitMQ by itself."""
+    if flower.transport == "redis":
+        flower.broker_uri_with_password = celery_url(url)
+        flower.broker_uri = without_password(flower.broker_uri_with_password)
+        _configure(flower.capp, parse(url))
+
+
+def _configure(app: Celery, address: Address) -> None:
+    """Set what Flower reads from Celery's settings; our transports need none of it."""
+    if address.kind == "sentinel":
+        app.conf.broker_transport_options |= {"master_name": address.master, "sentinel_kwargs": dict(address.sentinel_options)}
+    if address.tls:
+        app.conf.broker_use_ssl = {name: value for name, value in address.options.items() if name.startswith("ssl_")} or True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from cantata.chat import ClientBackend, unknown_agent_error
+from cantata.chat import ChatBackend, unknown_agent_error
 from cantata.client.client import Client
 from cantata.client.runs import TurnRun
 from cantata.frontends.agentchain.run_log import LogWriter, RunLog
@@ -14,7 +14,7 @@ from cantata.models.wire import TurnRequest
 FOLLOWER_TIMEOUT_S = 5.0  # for the log entries of turns that were under way when the chat ended
 
 
-class ChainChatBackend(ClientBackend):
+class ChainChatBackend(ChatBackend):
     """Submits the lines of a chat as turns of the chain, and writes the events of each into the run log."""
 
     def __init__(self, client: Client, turn: TurnRequest, team: Team, log: RunLog) -> None:

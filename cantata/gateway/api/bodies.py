@@ -15,6 +15,7 @@ from cantata.dashboard.http.rejections import RequestRejected
 from cantata.errors import ConfigError
 from cantata.models.values import JsonValue, Value
 from cantata.models.wire import ChainRequest, ChainResponse, HistoryEntry, RunResult, RunStatus, SessionInfo, TurnRequest
+from cantata.observability.logs.lines import LogLine
 
 Body = TypeVar("Body", bound=BaseModel)
 
@@ -148,6 +149,14 @@ class TaskList(Value):
     """Celery tasks of a run."""
 
     tasks: list[TaskInfo] = Field(description="the tasks that Flower stores")
+
+
+class RunLogLines(Value):
+    """Log lines of a run."""
+
+    lines: list[LogLine] = Field(description="in the order in which they were logged")
+    dropped: int = Field(description="number of older lines that were dropped")
+    next: str | None = Field(description="the `after` of the next request; null if there were no lines")
 
 
 class Health(Value):

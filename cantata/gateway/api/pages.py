@@ -1,4 +1,4 @@
-"""Routes of the run pages: lists, graphs and steps of runs, retry and fork, and the files of the pages."""
+"""Routes of the run pages: lists, graphs, steps and log lines of runs, retry and fork, and the files of the pages."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from cantata.gateway.api.bodies import document_body
 from cantata.gateway.api.routes import ERRORS, UNKNOWN, CallerGrant, Key, Limit, ReaderTenant, ServiceDep, accepted
 from cantata.gateway.outer_layer import PathName
 from cantata.models.wire import RunStatus
+from cantata.state.runs import log_store
 from cantata.state.runs.listing import MAX_SEARCH_CHARS, RunList
 
 MAX_OPENED = 20
@@ -27,6 +28,10 @@ Before = Annotated[str | None, Query(max_length=220, description="`next` of the 
 Opened = Annotated[list[str] | None, Query(alias="open", max_length=MAX_OPENED, description="a map whose items are included")]
 
 Signalled = Annotated[str | None, Query(max_length=2000, description="the step of a signal")]
+After = Annotated[
+    str, Query(pattern=r"^[0-9]{1,15}-[0-9]{1,10}$", description="the `id` of the last known line; only later lines are sent")
+]
+Level = Literal["debug", "info", "warning", "error", "critical"]
 
 router = APIRouter(responses=ERRORS)
 static = APIRouter(include_in_schema=False)
@@ -58,6 +63,20 @@ async def show_step(run_id: PathName, step_id: PathName, service: ServiceDep, te
     """Return a step with its inputs, output and attempts, and the messages of a model call. Large values are truncated."""
     step = await service.call(lambda: service.pages.step(tenant, run_id, step_id).model_dump_json())
     return Response(step, media_type="application/json")
+
+
+@router.get("/runs/{run_id}/logs", tags=["runs"], responses=UNKNOWN)
+async def show_logs(
+    run_id: PathName, service: ServiceDep, tenant: ReaderTenant, after: After = "0-0", level: Level = "debug", step: str | None = None
+) -> bodies.RunLogLines:
+    """Return the log lines of a run from all machines: up to 1,000 lines, after `after`."""
+    found = await service.call(service.runs(tenant).logs, run_id)
+    lines = await service.call(found.read, after=after)
+    newest = max((tuple(map(int, line.id.split("-"))) for line in lines), default=None)
+    wanted = [line for line in lines if log_store.at_least(line, level) and (step is None or log_store.of_step(line, step))]
+    return bodies.RunLogLines(
+        lines=wanted, dropped=await service.call(found.dropped), next=None if newest is None else f"{newest[0]}-{newest[1]}"
+    )
 
 
 @router.get("/runs/{run_id}/tasks", tags=["runs"], responses=UNKNOWN)

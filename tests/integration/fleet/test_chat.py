@@ -242,13 +242,13 @@ def test_the_decisions_of_a_router_are_told(folder: Path, url: str, models: Scri
 BESIDE = """
 import asyncio
 
-from cantata.chat import ClientBackend, run_async
+from cantata.chat import ChatBackend, run_async
 from cantata.client.client import Client
 
 
 async def main() -> None:
     with Client() as client:
-        await run_async(ClientBackend(client))
+        await run_async(ChatBackend(client))
     print("the end")
 
 

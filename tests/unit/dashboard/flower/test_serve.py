@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from flower.utils.broker import Broker
 
-from cantata.dashboard.flower.broker import show_broker
+from cantata.dashboard.flower.serve import show_broker
 from cantata.dispatch.celery_app import make_app
 
 
