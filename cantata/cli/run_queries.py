@@ -14,6 +14,7 @@ from cantata import text_format
 from cantata.cli.main import FAILED, INTERRUPTED, INVALID
 from cantata.cli.submission import RunSubmission, has_succeeded, print_note
 from cantata.cli.views import live_view, plain_view
+from cantata.client.run_service import RunService
 from cantata.coordinator.fork_requests import FORKED_AT, FORKED_FROM
 from cantata.models.values import JsonValue
 from cantata.models.wire import RUN_OVER
@@ -31,6 +32,10 @@ SIGNAL_STATUSES = {"taken": 0, "kept": 0, "unclear": INVALID, "unknown": INVALID
 
 class RunQueries(RunSubmission):
     """Queries about earlier runs."""
+
+    def runs_of(self, tenant: str) -> RunService:
+        """Return the runs of a tenant."""
+        return RunService(self.client, tenant)
 
     def list(self, limit: int, *, statuses: Sequence[str], kind: str | None, text: str, behind: str | None) -> int:
         """Print at most `limit` runs, the newest first, from after the run `behind`."""
@@ -129,36 +134,28 @@ class RunQueries(RunSubmission):
         return SIGNAL_STATUSES.get(answer.outcome, FAILED)
 
 
-def _summary_json(run: RunSummary) -> dict[str, JsonValue]:
-    created_at_ms = round(run.created_at * 1000)
+def _to_json(run: RunSummary | RunRecord, asked: str, created_at_ms: int, duration_ms: int) -> dict[str, JsonValue]:
     return {
         "run_id": run.run_id,
         "status": run.status,
-        "state": run.state,
+        "state": state_of(run.status, run.failures),
         "failures": run.failures,
         "kind": run.kind,
-        "asked": run.title,
+        "asked": asked,
         "created_at_ms": created_at_ms,
-        "duration_ms": round((run.closed_at or run.now) * 1000) - created_at_ms,
+        "duration_ms": duration_ms,
         "usage": run.usage.model_dump(),
         "labels": dict(run.labels),
     }
 
 
-def _record_json(record: RunRecord) -> dict[str, JsonValue]:
-    return {
-        "run_id": record.run_id,
-        "status": record.status,
-        "state": state_of(record.status, record.failures),
-        "failures": record.failures,
-        "kind": record.kind,
-        "asked": describe_request(record),
-        "created_at_ms": record.created_at_ms,
-        "duration_ms": duration_ms(record),
-        "usage": record.usage.model_dump(),
-        "labels": dict(record.labels),
-        "code": [*record.code],
-    }
+def _summary_json(run: RunSummary) -> dict[str, JsonValue]:
+    created_at_ms = round(run.created_at * 1000)
+    return _to_json(run, run.title, created_at_ms, round((run.closed_at or run.now) * 1000) - created_at_ms)
+
+
+def _record_json(run: RunRecord) -> dict[str, JsonValue]:
+    return {**_to_json(run, describe_request(run), run.created_at_ms, duration_ms(run)), "code": [*run.code]}
 
 
 def _step_json(step: StepRecord) -> dict[str, JsonValue]:

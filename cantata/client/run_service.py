@@ -7,13 +7,14 @@ from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from cantata.client.runs import MAX_COMPARED, ChainRun, Run, TurnRun
-from cantata.errors import UnknownRunError
+from cantata.errors import ConfigError, UnknownRunError
 from cantata.models.values import JsonValue
-from cantata.models.wire import RUN_OVER, ChainRequest, ChainResponse, RunResult, RunStatus, TurnRequest
+from cantata.models.wire import RUN_OVER, ChainRequest, ChainResponse, HistoryEntry, RunResult, RunStatus, TurnRequest
 from cantata.state.runs import event_log, listing
 from cantata.state.runs.listing import RunFilter, RunList
 from cantata.state.runs.log_store import Logs
 from cantata.state.runs.summaries import RunSummary
+from cantata.state.sessions.conversations import fault_of
 from cantata.suggestions import hint
 
 if TYPE_CHECKING:
@@ -77,7 +78,8 @@ class RunService:
     def has_events(self, run_id: str, after: int) -> bool:
         """Return whether a run has events after an offset, or may have some later."""
         is_over = self.find(run_id).status() in RUN_OVER
-        return not (after and is_over) or bool(event_log.read(self.client.redis, run_id, after=after, most=1))
+        ledger = self.client.ledger
+        return not (after and is_over) or bool(ledger.with_retries(lambda: event_log.read(ledger.redis, run_id, after=after, most=1)))
 
     def logs(self, run_id: str) -> Logs:
         """Return the log lines of a run."""
@@ -111,6 +113,16 @@ class RunService:
             matching = (each for each in self.client.ledger.reader.step_ids(run_id, MAX_COMPARED) if each.endswith(f"/{step}"))
             near = f": {', '.join(map(repr, matching))}"
         return SignalAnswer(outcome, SIGNAL_MESSAGES[outcome].format(step=step, run_id=run_id, nearest=near))
+
+    def conversation(self, session: str, limit: int | None = None) -> tuple[Sequence[HistoryEntry], Sequence[str]]:
+        """Return the newest entries of a session, oldest first, and its open turns. Raises ConfigError if it has neither."""
+        if fault := fault_of(session):
+            raise ConfigError(fault, source="session")
+        sessions = self.client.sessions.of(self.tenant or "")
+        entries, waiting = sessions.history(session, limit), sessions.waiting(session)
+        if not entries and not waiting:
+            raise ConfigError(f"no conversation {session!r} is kept here; `submit sessions list` shows those kept", code="unknown_session")
+        return entries, waiting
 
     def unknown_step(self, run_id: str, step: str) -> UnknownRunError:
         """Return the error for a step that a run does not have."""

@@ -11,7 +11,6 @@ import click
 from cantata import text_format
 from cantata.cli.connect import open_queries
 from cantata.cli.options import json_option
-from cantata.errors import ConfigError
 from cantata.state.sessions.conversations import fault_of
 
 if TYPE_CHECKING:
@@ -58,10 +57,7 @@ def list_(limit: int, tenant: str, as_json: bool) -> int:
 def show(name: str, limit: int | None, tenant: str, as_json: bool) -> int:
     """Show the entries of a conversation, the oldest first. With --json: one entry a line."""
     with open_queries(workers=False, as_json=as_json) as queries:
-        conversations = queries.client.sessions.of(tenant)
-        entries, waiting = conversations.history(name, limit), conversations.waiting(name)
-    if not entries and not waiting:
-        raise ConfigError(f"no conversation {name!r} is kept here; `submit sessions list` shows those kept")
+        entries, waiting = queries.runs_of(tenant).conversation(name, limit)
     for entry in entries:
         click.echo(entry.model_dump_json() if as_json else _format_entry(entry))
     for run_id in () if as_json else waiting:

@@ -8,7 +8,7 @@ from cantata.client.run_service import SignalAnswer
 from cantata.errors import CantataError, ConfigError, Fault, UnavailableError, UnknownRunError
 from cantata.models.values import Value
 from cantata.models.wire import FaultInfo
-from cantata.state.redis.connection import RedisFailure
+from cantata.state.redis.connection import RedisFailure, reason
 from cantata.state.runs.streams import StreamsEnded
 
 DEFAULT_CODES = {400: "bad_request", 401: "unauthorized", 403: "forbidden", 404: "not_found", 405: "method_not_allowed", 413: "too_large"}
@@ -56,6 +56,8 @@ def rejection_of(error: BaseException | None) -> RequestRejected | None:
             return RequestRejected(429, message, code=error.code, retry_after_s=1)
         case ConfigError(code="quota_exceeded"):
             return RequestRejected(429, message, code=error.code, retry_after_s=5)
+        case ConfigError(code="unknown_session"):
+            return RequestRejected(404, message)
         case ConfigError(code="no_json"):
             return RequestRejected(400, message, faults=error.faults)
         case ConfigError():
@@ -63,7 +65,8 @@ def rejection_of(error: BaseException | None) -> RequestRejected | None:
         case UnknownRunError():
             return RequestRejected(404, message, code="unknown_run")
         case UnavailableError() | RedisFailure():
-            return RequestRejected(503, message, code="unavailable", retry_after_s=1)
+            said = reason(error) if isinstance(error, RedisFailure) else message
+            return RequestRejected(503, said, code="unavailable", retry_after_s=1)
         case StreamsEnded():
             return RequestRejected(503, message, code="ending", retry_after_s=1)
     return None

@@ -217,25 +217,16 @@ async def list_sessions(service: ServiceDep, tenant: ReaderTenant, most: Limit =
 @router.get("/sessions/{session}", tags=["sessions"], responses=UNKNOWN)
 async def show_session(session: PathName, service: ServiceDep, tenant: ReaderTenant, most: Limit = 100) -> bodies.SessionHistory:
     """Return the messages of a session, oldest first, and its open turns."""
-    _check_session(session)
-    own = service.sessions(tenant)
-    entries = await service.call(own.history, session, most)
-    waiting = await service.call(own.waiting, session)
-    if not entries and not waiting:
-        raise RequestRejected(404, f"there is no session {session!r}")
-    return bodies.SessionHistory(session=session, entries=entries, waiting=waiting)
+    entries, waiting = await service.call(service.runs(tenant).conversation, session, most)
+    return bodies.SessionHistory(session=session, entries=list(entries), waiting=list(waiting))
 
 
 @router.delete("/sessions/{session}", tags=["sessions"])
 async def clear_session(session: PathName, service: ServiceDep, tenant: AdminTenant) -> bodies.Removed:
     """Delete the messages of a session. An open turn continues, and adds its messages when it ends."""
-    _check_session(session)
-    return bodies.Removed(removed=await service.call(service.sessions(tenant).clear, session))
-
-
-def _check_session(session: str) -> None:
     if fault := fault_of(session):
         raise ConfigError(fault, source="session")
+    return bodies.Removed(removed=await service.call(service.sessions(tenant).clear, session))
 
 
 # --- memory -----------------------------------------------------------------------------------------------------------------
