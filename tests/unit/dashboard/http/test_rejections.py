@@ -7,6 +7,7 @@ import pytest
 from cantata.dashboard.flower.page_handlers import _rejection
 from cantata.dashboard.http.rejections import rejection_of
 from cantata.errors import ConfigError, UnavailableError, UnknownRunError
+from cantata.state.redis.connection import RedisFailure
 
 
 @pytest.mark.parametrize(
@@ -28,3 +29,11 @@ def test_errors_with_a_meaning_are_told(error: Exception, status: int, code: str
 def test_what_nobody_foresaw_is_not_shown() -> None:
     assert rejection_of(ValueError("secret")) is None
     assert "secret" not in _rejection(ValueError("secret")).body.model_dump_json()
+
+
+def test_an_error_of_redis_is_a_sentence_that_says_what_to_do() -> None:
+    rejected = rejection_of(RedisFailure("OOM command not allowed when used memory > 'maxmemory'"))
+
+    assert rejected is not None
+    assert (rejected.status, rejected.code) == (503, "unavailable")
+    assert "raise its maxmemory" in str(rejected)
