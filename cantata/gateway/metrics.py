@@ -24,9 +24,8 @@ from cantata.errors import UnavailableError
 from cantata.gateway.api.routes import ERRORS, CallerGrant
 from cantata.health.facts import Unavailable
 from cantata.health.gather import BackgroundCall
-from cantata.models.constraints import NAME
 from cantata.models.definitions import Definitions
-from cantata.models.values import Value
+from cantata.models.values import NAME, Value
 from cantata.models.wire import RUN_OVER
 from cantata.observability.metrics.families import BY_NAME
 from cantata.observability.metrics.http_server import MetricsServer, ScrapeHandler, ScrapeResponse, make_handler, registry

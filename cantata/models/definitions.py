@@ -10,9 +10,8 @@ from typing import Annotated, Literal, cast
 import regex
 from pydantic import AfterValidator, Field, JsonValue, field_validator, model_validator
 
-from cantata.models.constraints import Params, checked_name
 from cantata.models.instructions import FUNCTION, Instruction, PromptStep
-from cantata.models.values import Value
+from cantata.models.values import Params, Value, checked_name
 from cantata.models.wire import ChainNode
 
 QueueName = Annotated[str, AfterValidator(partial(checked_name, "queue"))]

@@ -6,8 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
-from cantata.models.constraints import Params
-from cantata.models.values import Value
+from cantata.models.values import Params, Value
 
 FUNCTION = r"^[\w.]+:\w+$"
 

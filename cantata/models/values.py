@@ -1,12 +1,44 @@
-"""Values that all other models use: JSON, usage, errors, tool calls and their context."""
+"""Values that all other models use: JSON, usage, errors, tool calls with their context, constrained names and parameters."""
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
+import re
+from collections.abc import Callable
+from typing import Annotated, Any, Protocol, Self
 
-from cantata.models.memory import ToolMemory
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import JsonValue as JsonValue  # for all other modules
 
-__all__ = ["ErrorInfo", "JsonValue", "ToolCallRequest", "ToolContext", "ToolSchema", "Usage", "Value"]
+
+class ToolMemory(Protocol):
+    """Values by key and namespace, of one tenant or of one of its sessions: `cantata.MemoryBank`."""
+
+    def of(self, *, tenant: str | None = None, session: str | None = None) -> Self:
+        """Return the memories of a tenant, or of one of its sessions."""
+
+    def store_memory(self, key: str, value: JsonValue, namespace: str = ..., ttl_s: float | None = None) -> None:
+        """Store a value, with a time to live of `ttl_s` seconds if it is given."""
+
+    def retrieve_memory(self, key: str, namespace: str = ..., default: JsonValue = None) -> JsonValue:
+        """Return the value, or `default` if there is none."""
+
+    def memory_exists(self, key: str, namespace: str = ...) -> bool:
+        """Return whether there is a value."""
+
+    def list_memories(self, namespace: str = ...) -> list[str]:
+        """Return the keys of a namespace, sorted."""
+
+    def clear_memories(self, namespace: str | None = None) -> int:
+        """Delete a namespace, or all of them. Returns the number of deleted values."""
+
+    def append(self, key: str, item: JsonValue, namespace: str = ...) -> int:
+        """Append an item to a list. Returns its new length."""
+
+    def update(self, key: str, change: Callable[[Any], JsonValue], namespace: str = ...) -> JsonValue:
+        """Replace a value by `change(value)`. Returns the new value."""
+
+    def namespaces(self) -> list[str]:
+        """Return the namespaces with values, sorted."""
 
 
 class Value(BaseModel):
@@ -77,3 +109,30 @@ class ToolContext(Value):
     def memory(self) -> ToolMemory:
         """Return the memories of the run's tenant; `memory.of(session=context.session)` are those of its session. Only in a worker."""
         raise NotImplementedError("only the context that a worker gives has a memory; a test may override `memory` in a class of its own")
+
+
+MAX_NAME = 100  # characters
+NAME = r"[A-Za-z0-9._-]{1,100}"
+SECRETS = ("api_key", "token", "secret", "password", "authorization")
+
+
+def checked_name(what: str, name: str) -> str:
+    """Return the name of a queue or worker. Raises ValueError if it is too long or has other characters than letters, digits and . _ -.
+
+    These names also occur in Redis keys, leases, addresses and metric labels.
+    """
+    if not re.fullmatch(NAME, name):
+        found = repr(name) if len(name) <= MAX_NAME else f"{len(name)} characters"
+        raise ValueError(f"a {what}'s name has letters from A to Z, digits and . _ -, at most {MAX_NAME} of them; found {found}")
+    return name
+
+
+def _no_secrets(params: dict[str, JsonValue]) -> dict[str, JsonValue]:
+    named = next((key for key in params if any(word in key.lower() for word in SECRETS) and not key.lower().endswith("tokens")), None)
+    if named:
+        raise ValueError(f"{named!r} does not belong in a configuration, which is stored with every run; set it in the environment")
+    return params
+
+
+Params = Annotated[dict[str, JsonValue], AfterValidator(_no_secrets)]
+"""Parameters of model calls. They hold no secrets, since they are stored with every run."""

@@ -28,7 +28,7 @@ from cantata.dispatch.celery_app import make_app
 from cantata.embedded import stack_member
 from cantata.embedded.stack_plan import AGENT_THREADS, COORDINATOR_THREADS
 from cantata.errors import ConfigError
-from cantata.models.constraints import checked_name
+from cantata.models.values import checked_name
 from cantata.observability.metrics.scrape_address import ScrapeAddress, scrape_address
 from cantata.settings import settings
 from cantata.state.fleet import registry

@@ -21,7 +21,7 @@ from cantata.models.definitions import Definitions
 from cantata.models.graph import Step
 from cantata.models.wire import ChainRequest, TurnRequest
 from cantata.planning.chain_checks import checks
-from cantata.planning.chain_checks.name_checks import read_from_input
+from cantata.planning.chain_checks.declared_inputs import read_from_input
 from cantata.planning.chains import expansion
 from cantata.planning.chains.outline import outline
 from cantata.planning.turns import turn_plan

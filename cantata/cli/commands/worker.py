@@ -19,7 +19,7 @@ from cantata.cli.main import FAILED
 from cantata.cli.options import config_option, json_option, metrics_port_option
 from cantata.embedded.supervision import prefork
 from cantata.errors import ConfigError, UnavailableError
-from cantata.models.constraints import checked_name
+from cantata.models.values import checked_name
 from cantata.observability.metrics.scrape_address import port_after, scrape_address
 
 DEDICATED_QUEUES = ("coordinator", "agents")

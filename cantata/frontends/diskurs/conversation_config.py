@@ -6,8 +6,7 @@ from typing import Literal
 
 from pydantic import Field, JsonValue
 
-from cantata.models.constraints import Params
-from cantata.models.values import Value
+from cantata.models.values import Params, Value
 
 AgentKind = Literal[
     "conductor",

@@ -11,8 +11,7 @@ from cantata.models.definitions import Chain, Definitions
 from cantata.models.values import JsonValue
 from cantata.models.wire import NODE_KINDS, ChainNode, ChainRequest
 from cantata.planning.chain_checks import declared_inputs
-from cantata.planning.chain_checks.declared_inputs import call_faults
-from cantata.planning.chain_checks.name_checks import ReadableNames
+from cantata.planning.chain_checks.declared_inputs import ReadableNames, call_faults
 from cantata.planning.chain_checks.node_checks import Faults, Nearest, faults_of
 from cantata.planning.chains.links import MAX_LINKS, ON_ERROR_WORDS, Link, expressions, leads
 from cantata.planning.chains.loops import MAX_LOOP_DEPTH, shortest_links

@@ -1,9 +1,10 @@
-"""Inputs that a chain declares, by `name: type` or as a JSON Schema of an object; and the validation of given inputs."""
+"""Inputs that a chain declares, by `name: type` or as a JSON Schema of an object; their validation; the names that expressions read."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 from typing import Any, cast
 
@@ -12,7 +13,9 @@ from cantata.models.definitions import Chain, Definitions
 from cantata.models.values import JsonValue
 from cantata.models.wire import ChainNode
 from cantata.planning.chain_checks.node_checks import Nearest
+from cantata.planning.chains.links import ITEM_NAMES, Nodes
 from cantata.planning.chains.specs import section_of
+from cantata.planning.expressions import Expression
 
 Schema = Mapping[str, JsonValue]
 Faults = Iterator[tuple[str, str]]
@@ -192,3 +195,56 @@ def _value_faults(value: JsonValue, schema: Schema) -> Iterator[str]:
     for error in islice(Draft202012Validator(cast(dict[str, Any], schema)).iter_errors(value), _MAX_VALUE_FAULTS):
         where = ".".join(map(str, error.absolute_path))
         yield f"{where}: {error.message[:_MAX_MESSAGE]}" if where else error.message[:_MAX_MESSAGE]
+
+
+EVERYWHERE = frozenset({"input", "output"})
+
+
+def read_from_input(nodes: Nodes) -> list[str]:
+    """Return the names that a chain's expressions read and that are not nodes."""
+    names: set[str] = set()
+    for node_id, roots in nodes.roots.items():
+        names |= roots - EVERYWHERE - nodes.all.keys() - (ITEM_NAMES if node_id in nodes.bodies else frozenset())
+    return sorted(names.union(*(expression.inputs for expression in nodes.readable.values())))
+
+
+@dataclass(frozen=True)
+class ReadableNames:
+    """The names that the expressions of a chain may read."""
+
+    nodes: Collection[str]
+    declared: DeclaredInputs | None
+    """The inputs that the chain declares."""
+    given: Mapping[str, JsonValue] | None
+    """The given input; None if it is not known yet."""
+
+    def faults(self, expression: Expression, *, in_map: bool = False) -> Iterator[str]:
+        """Yield the faults of the names that an expression reads; in a map's node it may read the item too."""
+        known = self._inputs
+        if known is None:
+            return
+        item_names = ITEM_NAMES if in_map else frozenset()
+        for name in sorted(expression.roots - EVERYWHERE - item_names - known):
+            if name not in self.nodes:
+                yield f"{name!r} is neither a node of the chain nor an input{self._nearest.hint(name) or self._remedy(name)}"
+        for name in sorted(expression.inputs - known) if self.declared else ():
+            yield f"the chain declares no input {name!r}{self._nearest_input.hint(name)}"
+
+    @property
+    def _inputs(self) -> frozenset[str] | None:
+        if self.declared is not None:
+            return None if self.declared.is_open else frozenset(self.declared.schemas)
+        return None if self.given is None else frozenset(self.given)
+
+    def _remedy(self, name: str) -> str:
+        if name in ITEM_NAMES:
+            return "; only the map_node of a map has an item"
+        return "; declare it under 'inputs'" if self.declared else f"; of an input that may be absent, write 'input.{name}'"
+
+    @cached_property
+    def _nearest(self) -> Nearest:
+        return Nearest([*self.nodes, *(self._inputs or ())])
+
+    @cached_property
+    def _nearest_input(self) -> Nearest:
+        return Nearest(self._inputs or ())

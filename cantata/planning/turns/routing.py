@@ -16,7 +16,7 @@ from typing import Any, cast
 from cantata.models.definitions import Definitions, Router, Team
 from cantata.models.graph import Edge, Graph, Step
 from cantata.models.values import JsonValue
-from cantata.planning.turns.member_steps import member, numbered
+from cantata.planning.turns.agent_steps import member, numbered
 
 RULES_S = 30.0
 """Seconds that the functions among the rules may take."""

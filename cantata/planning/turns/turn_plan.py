@@ -11,7 +11,7 @@ from cantata.models.values import JsonValue
 from cantata.models.wire import TurnRequest
 from cantata.planning.chain_checks.declared_inputs import TURN_INPUTS, turn_faults
 from cantata.planning.turns import routing
-from cantata.planning.turns.member_steps import MemberSteps, chain_edges, member, numbered
+from cantata.planning.turns.agent_steps import MemberSteps, chain_edges, member, numbered
 from cantata.suggestions import hint, nearest
 
 SYNTHESIZER_MARGIN_S = 30.0

@@ -15,7 +15,7 @@ from cantata.models.graph import RAW, Outcome
 from cantata.models.values import ErrorInfo, JsonValue
 from cantata.planning.turns import choices, routing
 from cantata.planning.turns.choices import RouterDecision
-from cantata.planning.turns.prefixes import prefix_of
+from cantata.planning.turns.mentions import prefix_of
 from cantata.planning.turns.routing import RoutingRound
 from cantata.state.sessions import rotation
 from cantata.workers.runtime.step_context import StepContext, text_input

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cantata.models.values import JsonValue
-from cantata.planning.turns.mentions import Mention, mention_of
-from cantata.planning.turns.prefixes import prefix_of
+from cantata.planning.turns.mentions import Mention, mention_of, prefix_of
 
 
 @pytest.mark.parametrize(
