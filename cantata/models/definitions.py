@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from functools import partial
-from typing import Annotated, Literal, cast
+from typing import Annotated, Literal
 
 import regex
 from pydantic import AfterValidator, Field, JsonValue, field_validator, model_validator
@@ -42,14 +42,14 @@ class Model(Value):
     fallbacks: list[str] = Field(
         default_factory=list, description="names under `models` or LiteLLM names, asked in this order if the model fails"
     )
-    cache: ReplyCache | None = Field(default=None, description="cache of its replies; if absent, none are cached")
+    cache: ReplyCache | None = Field(None, description="cache of its replies; if absent, none are cached")
 
 
 class McpServer(Value):
     """An MCP server: a command that is connected through its standard input and output, or a URL."""
 
     command: list[str] = Field(default_factory=list, description="program and arguments of a server that each worker process starts")
-    url: str | None = Field(default=None, description="URL of a server with streamable HTTP")
+    url: str | None = Field(None, description="URL of a server with streamable HTTP")
     env: list[str] = Field(
         default_factory=list,
         description="environment variables of the workers that are passed to the command, beside PATH, HOME and the like",
@@ -57,9 +57,9 @@ class McpServer(Value):
     headers: dict[str, str] = Field(
         default_factory=dict, description="HTTP header → the environment variable of the workers that contains its value"
     )
-    timeout_s: float = Field(default=60.0, gt=0, description="time limit of one call, in seconds")
+    timeout_s: float = Field(60.0, gt=0, description="time limit of one call, in seconds")
     connect_timeout_s: float = Field(
-        default=30.0, gt=0, description="time limit of its start, in seconds; the first start of a packaged server may download it"
+        30.0, gt=0, description="time limit of its start, in seconds; the first start of a packaged server may download it"
     )
 
     @model_validator(mode="after")
@@ -87,29 +87,25 @@ class ScriptReference(Value):
 class Tool(Value):
     """A tool or skill that chains and agents may call: a Python function, an MCP server with its tools, or a question to people."""
 
-    function: str | None = Field(
-        default=None, description="module:name, importable from the configuration's folder", pattern=r"^[\w.]+:\w+$"
-    )
-    mcp: McpServer | None = Field(default=None, description="the server; its tools are called `name.tool`")
-    script: ScriptReference | None = Field(default=None, description="a function that a workflow's file defines; set when one is read")
-    asks: bool = Field(default=False, description="asks people: a call waits, without a worker, for a signal, whose value is the result")
-    description: str = Field(default="", description="what it does, for people and models")
+    function: str | None = Field(None, description="module:name, importable from the configuration's folder", pattern=r"^[\w.]+:\w+$")
+    mcp: McpServer | None = Field(None, description="the server; its tools are called `name.tool`")
+    script: ScriptReference | None = Field(None, description="a function that a workflow's file defines; set when one is read")
+    asks: bool = Field(False, description="asks people: a call waits, without a worker, for a signal, whose value is the result")
+    description: str = Field("", description="what it does, for people and models")
     queue: QueueName = Field(
         default_factory=lambda given: "agents" if given.get("mcp") else "tools",
         description="the queue whose workers run it; agents for an MCP server, whose calls only wait",
     )
-    timeout_s: float | None = Field(
-        default=None, gt=0, description="time limit of one attempt, in seconds; then the worker child is killed"
-    )
-    retries: int = Field(default=0, ge=0, le=100, description="retries after the first attempt")
-    cheap: bool | None = Field(default=None, description="declares it cheap (true) or costly (false); measured by the workers if absent")
-    at_most_once: bool = Field(default=False, description="a call is never repeated: if its worker dies, a person reports its outcome")
+    timeout_s: float | None = Field(None, gt=0, description="time limit of one attempt, in seconds; then the worker child is killed")
+    retries: int = Field(0, ge=0, le=100, description="retries after the first attempt")
+    cheap: bool | None = Field(None, description="declares it cheap (true) or costly (false); measured by the workers if absent")
+    at_most_once: bool = Field(False, description="a call is never repeated: if its worker dies, a person reports its outcome")
     values: Params = Field(default_factory=dict, description="fixed arguments of each call, which no model sees and no input changes")
     hidden: list[str] = Field(
         default_factory=list, description="parameters that no model sees: their values are in `values`, or the defaults"
     )
     parameters: dict[str, JsonValue] | None = Field(
-        default=None, description="JSON schema of the arguments, for models; needed where agents run without the function's module"
+        None, description="JSON schema of the arguments, for models; needed where agents run without the function's module"
     )
 
     @model_validator(mode="after")
@@ -147,10 +143,9 @@ class Command(Value):
 
     command: list[str] = Field(min_length=1, description="program and fixed arguments; a node's `args` are appended")
     env: list[VariableName] = Field(
-        default_factory=list,
-        description="environment variables of the workers that are passed to it, beside PATH, HOME and the like",
+        default_factory=list, description="environment variables of the workers that are passed to it, beside PATH, HOME and the like"
     )
-    timeout_s: float = Field(default=60.0, gt=0, description="time limit in seconds; then it is killed")
+    timeout_s: float = Field(60.0, gt=0, description="time limit in seconds; then it is killed")
 
 
 class Example(Value):
@@ -164,17 +159,15 @@ class OutputSchema(Value):
     """The schema of an agent's answer."""
 
     json_schema: dict[str, JsonValue] | None = Field(
-        default=None, alias="schema", description="JSON schema; the agent's output is the parsed object"
+        None, alias="schema", description="JSON schema; the agent's output is the parsed object"
     )
     model_class: str | None = Field(
-        default=None,
+        None,
         alias="class",
         description="module:Model, a pydantic model beside the configuration, in place of a schema",
         pattern=FUNCTION,
     )
-    trials: int = Field(
-        default=2, ge=0, le=20, description="corrections that the model is asked for, each with the errors of the validator"
-    )
+    trials: int = Field(2, ge=0, le=20, description="corrections that the model is asked for, each with the errors of the validator")
 
     @model_validator(mode="after")
     def _is_one(self) -> OutputSchema:
@@ -191,15 +184,15 @@ class History(Value):
     """The part of a session's conversation that an agent sees."""
 
     enabled: bool | None = Field(
-        default=None, description="whether it sees any; by default if it answers alone or is chosen, but not in pipelines and broadcasts"
+        None, description="whether it sees any; by default if it answers alone or is chosen, but not in pipelines and broadcasts"
     )
-    max_tokens: int | None = Field(default=None, ge=1, description="the newest entries up to this many tokens; the team's limit if absent")
-    max_entries: int | None = Field(default=None, ge=1, description="maximum number of the newest entries")
+    max_tokens: int | None = Field(None, ge=1, description="the newest entries up to this many tokens; the team's limit if absent")
+    max_entries: int | None = Field(None, ge=1, description="maximum number of the newest entries")
     truncation_strategy: Literal["oldest_first", "keep_last"] = Field(
-        default="oldest_first", description="what is dropped past the limit: the oldest entries, or all but the last one"
+        "oldest_first", description="what is dropped past the limit: the oldest entries, or all but the last one"
     )
     include_types: list[MessageRole] = Field(
-        default_factory=lambda: cast("list[MessageRole]", ["user", "assistant"]), description="authors of the entries that it sees"
+        default_factory=lambda: list[MessageRole](("user", "assistant")), description="authors of the entries that it sees"
     )
     exclude_sources: list[str] = Field(default_factory=list, description="agents whose answers it does not see")
 
@@ -207,42 +200,42 @@ class History(Value):
 class Agent(Value):
     """A model with a role: each instruction is one model turn, and its input is the answer before it."""
 
-    description: str = Field(default="", description="what it is good at, for people and other agents")
-    model: str | None = Field(default=None, description="a name under `models` or a LiteLLM name; the default model if absent")
+    description: str = Field("", description="what it is good at, for people and other agents")
+    model: str | None = Field(None, description="a name under `models` or a LiteLLM name; the default model if absent")
     params: Params = Field(default_factory=dict, description="model parameters, over those of the model")
-    system: str | None = Field(default=None, description="the system message of each turn")
+    system: str | None = Field(None, description="the system message of each turn")
     models: list[str | Model] = Field(
         default_factory=list, description="in place of `model`: one for all texts, or one for each text among the instructions"
     )
     instructions: list[Instruction] = Field(
-        default_factory=lambda: cast("list[Instruction]", ["{input}"]),
+        default_factory=lambda: list[Instruction](("{input}",)),
         min_length=1,
         description="in order: texts (`{input}` is the answer before, or the input), functions, agentic steps, agents, chains",
     )
     tools: list[str] = Field(default_factory=list, description="names under `tools` that its model may call; `server.tool` for MCP servers")
-    max_tool_rounds: int = Field(default=25, ge=1, description="rounds of tool calls for one text, before it must answer without tools")
+    max_tool_rounds: int = Field(25, ge=1, description="rounds of tool calls for one text, before it must answer without tools")
     dialect: Literal["native", "json"] = Field(
-        default="native", description="how its model calls tools: by the provider's tool calls, or by JSON replies with `mcp`"
+        "native", description="how its model calls tools: by the provider's tool calls, or by JSON replies with `mcp`"
     )
     response_mode: Literal["integrated", "streaming"] = Field(
-        default="integrated", description="after a JSON call: the model is asked again, or its reply and the result are the answer"
+        "integrated", description="after a JSON call: the model is asked again, or its reply and the result are the answer"
     )
     stream: bool | None = Field(
-        default=None, description="whether events carry its model's reply while it streams; by default in turns, but not in chains"
+        None, description="whether events carry its model's reply while it streams; by default in turns, but not in chains"
     )
     chainbreakers: list[str] = Field(
         default_factory=list, description="module:name; called after each instruction with (step, output[, info]) → (stop, reason, output)"
     )
-    store_steps: bool = Field(default=False, description="keep the output of each instruction, as `steps` of the result")
-    full_history: bool = Field(default=False, description="show the model its earlier turns, and return the list of all steps")
+    store_steps: bool = Field(False, description="keep the output of each instruction, as `steps` of the result")
+    full_history: bool = Field(False, description="show the model its earlier turns, and return the list of all steps")
     examples: list[Example] = Field(
         default_factory=list, description="shown to the model as earlier turns; the embedded model scores labels by them"
     )
-    output: OutputSchema | None = Field(default=None, description="structured output of the last instruction")
+    output: OutputSchema | None = Field(None, description="structured output of the last instruction")
     history: History = Field(default_factory=History, description="the part of its session's conversation that it sees")
-    queue: QueueName = Field(default="agents", description="the queue whose workers call its model")
-    timeout_s: float = Field(default=60.0, gt=0, description="time limit of one model call, in seconds")
-    retries: int = Field(default=3, ge=0, le=100, description="retries after a failure that may pass (429, 5xx, timeouts, connections)")
+    queue: QueueName = Field("agents", description="the queue whose workers call its model")
+    timeout_s: float = Field(60.0, gt=0, description="time limit of one model call, in seconds")
+    retries: int = Field(3, ge=0, le=100, description="retries after a failure that may pass (429, 5xx, timeouts, connections)")
 
     @model_validator(mode="after")
     def _models_fit_the_texts(self) -> Agent:
@@ -257,21 +250,21 @@ class Agent(Value):
 class Synthesizer(Value):
     """A model that merges the answers of a broadcast's agents into one."""
 
-    model: str | None = Field(default=None, description="as of an agent")
+    model: str | None = Field(None, description="as of an agent")
     prompt: str = Field(description="template; `{agent_responses}` is a JSON object name → text, `{user_input}` the turn's text")
     params: Params = Field(default_factory=dict, description="model parameters, over those of the model")
-    timeout_s: float = Field(default=60.0, gt=0, description="time limit of its model call, in seconds")
-    retries: int = Field(default=3, ge=0, le=100, description="retries after a failure that may pass")
+    timeout_s: float = Field(60.0, gt=0, description="time limit of its model call, in seconds")
+    retries: int = Field(3, ge=0, le=100, description="retries after a failure that may pass")
 
 
 class TeamRule(Value):
     """A rule that chooses an agent without a model call: by a pattern, or by a function."""
 
-    match: str | None = Field(default=None, description="a regular expression, found anywhere in the text; `(?i)` first ignores case")
+    match: str | None = Field(None, description="a regular expression, found anywhere in the text; `(?i)` first ignores case")
     function: str | None = Field(
-        default=None, description="module:name, called with the text; returns the name of an agent, or true for `agent`", pattern=FUNCTION
+        None, description="module:name, called with the text; returns the name of an agent, or true for `agent`", pattern=FUNCTION
     )
-    agent: str | None = Field(default=None, description="the agent that is chosen")
+    agent: str | None = Field(None, description="the agent that is chosen")
 
     @model_validator(mode="after")
     def _is_one(self) -> TeamRule:
@@ -296,19 +289,19 @@ class Router(Value):
 
     models: list[str | Model] = Field(default_factory=list, max_length=1, description="one model; the default one if absent")
     instructions: list[str | None] = Field(
-        default_factory=lambda: cast("list[str | None]", [None, "{input}"]),
+        default_factory=lambda: list[str | None]((None, "{input}")),
         description="null, which stands for the prompt from the template, and the text that the model gets with it",
     )
     decision_prompt_template: str | None = Field(
-        default=None, description="template of the prompt with `{user_input}`, `{history}` and `{agent_details}`"
+        None, description="template of the prompt with `{user_input}`, `{history}` and `{agent_details}`"
     )
     decision_prompt_templates: dict[Strategy, str] = Field(default_factory=dict, description="the same, by strategy")
     params: Params = Field(default_factory=dict, description="model parameters, over those of the model")
     function: str | None = Field(
-        default=None, description="module:name, called with (user_input, history, agent_descriptions) in place of a model", pattern=FUNCTION
+        None, description="module:name, called with (user_input, history, agent_descriptions) in place of a model", pattern=FUNCTION
     )
-    timeout_s: float = Field(default=30.0, gt=0, description="time limit of a decision, in seconds")
-    retries: int = Field(default=3, ge=0, le=100, description="retries after a failure of its model that may pass")
+    timeout_s: float = Field(30.0, gt=0, description="time limit of a decision, in seconds")
+    retries: int = Field(3, ge=0, le=100, description="retries after a failure of its model that may pass")
 
     @model_validator(mode="after")
     def _fits(self) -> Router:
@@ -329,26 +322,23 @@ Mode = Literal["pipeline", "broadcast", "router", "round_robin"]
 class Team(Value):
     """Agents that answer user turns together."""
 
-    description: str = Field(default="", description="what it is good at, for people")
+    description: str = Field("", description="what it is good at, for people")
     mode: Mode = Field(description="how the agents work together; `round-robin` means `round_robin`")
     agents: list[str] = Field(min_length=1, description="names under `agents`, in order")
     rules: list[TeamRule] = Field(
         default_factory=list, description="router: evaluated first, in order; the first rule that matches chooses"
     )
     router: Router | None = Field(
-        default=None,
-        description="router: chooses if no rule matches; if absent, the default agent answers, or the default model chooses",
+        None, description="router: chooses if no rule matches; if absent, the default agent answers, or the default model chooses"
     )
-    strategy: Strategy = Field(default="single_agent_dispatch", description="router: its kind of decision")
-    default_agent: str | None = Field(default=None, description="router: the agent that answers if the router does not choose")
-    max_internal_steps: int = Field(default=3, ge=1, le=1000, description="router: agents that may run in one turn")
-    auto_include_history: bool = Field(default=False, description="whether each agent's input begins with the conversation so far, as text")
-    max_history_tokens: int = Field(default=4000, ge=1, description="tokens of the conversation that router and agents see")
-    synthesizer: Synthesizer | None = Field(
-        default=None, description="broadcast: merges the answers; without it the answer is their JSON object"
-    )
-    min_responses: int | None = Field(default=None, ge=1, description="broadcast: continue when this many agents have answered")
-    deadline_s: float | None = Field(default=None, gt=0, description="broadcast: seconds after which late agents are cancelled and listed")
+    strategy: Strategy = Field("single_agent_dispatch", description="router: its kind of decision")
+    default_agent: str | None = Field(None, description="router: the agent that answers if the router does not choose")
+    max_internal_steps: int = Field(3, ge=1, le=1000, description="router: agents that may run in one turn")
+    auto_include_history: bool = Field(False, description="whether each agent's input begins with the conversation so far, as text")
+    max_history_tokens: int = Field(4000, ge=1, description="tokens of the conversation that router and agents see")
+    synthesizer: Synthesizer | None = Field(None, description="broadcast: merges the answers; without it the answer is their JSON object")
+    min_responses: int | None = Field(None, ge=1, description="broadcast: continue when this many agents have answered")
+    deadline_s: float | None = Field(None, gt=0, description="broadcast: seconds after which late agents are cancelled and listed")
 
     @field_validator("mode", mode="before")
     @classmethod
@@ -389,7 +379,7 @@ class Chain(Value):
 
     nodes: list[ChainNode] = Field(min_length=1, description="all nodes")
     entry_node: str = Field(description="starting node id")
-    description: str = Field(default="", description="what it does, for people")
+    description: str = Field("", description="what it does, for people")
     inputs: dict[str, JsonValue] = Field(
         default_factory=dict, description="its declared inputs: name → type, or a JSON Schema with `type: object` and `properties`"
     )
@@ -398,22 +388,22 @@ class Chain(Value):
         description="name → expression: its output if it runs as one node or answers a turn. A single value that is not null "
         "is the output itself, several are an object; the outputs of its last nodes if absent",
     )
-    timeout_s: float | None = Field(default=None, gt=0, le=30 * 86400, description="time limit of a turn that it answers, in seconds")
+    timeout_s: float | None = Field(None, gt=0, le=30 * 86400, description="time limit of a turn that it answers, in seconds")
 
 
 class Defaults(Value):
     """Defaults of agents, turns and runs."""
 
-    model: str = Field(default="local/smollm2", description="model of agents that name none")
-    team: str | None = Field(default=None, description="team of turns that name none")
-    agent: str | None = Field(default=None, description="agent of turns that name none, if there is no default team")
+    model: str = Field("local/smollm2", description="model of agents that name none")
+    team: str | None = Field(None, description="team of turns that name none")
+    agent: str | None = Field(None, description="agent of turns that name none, if there is no default team")
     timeout_s: float = Field(
-        default=300.0, gt=0, le=30 * 86400, description="time limit of a run, in seconds; time in which it only waits for a person is free"
+        300.0, gt=0, le=30 * 86400, description="time limit of a run, in seconds; time in which it only waits for a person is free"
     )
-    retention_s: float = Field(default=86_400.0, gt=0, le=30 * 86400, description="seconds that a finished run is kept")
-    max_attempts: int = Field(default=3, ge=1, le=100, description="workers that may die on a step before it fails as a poison step")
+    retention_s: float = Field(86_400.0, gt=0, le=30 * 86400, description="seconds that a finished run is kept")
+    max_attempts: int = Field(3, ge=1, le=100, description="workers that may die on a step before it fails as a poison step")
     max_concurrency: int = Field(
-        default=256,
+        256,
         ge=1,
         le=10_000,
         description="items of one map under way at once, so that it neither floods the broker nor starves others",
@@ -423,28 +413,24 @@ class Defaults(Value):
 class SessionSettings(Value):
     """Retention and limits of the conversations of sessions."""
 
-    retention_s: float = Field(
-        default=30 * 86400.0, gt=0, le=3650 * 86400, description="seconds that a conversation is kept after its last turn"
-    )
-    max_entries: int = Field(default=1000, ge=2, le=100_000, description="entries kept of one conversation; the oldest are dropped")
-    max_waiting: int = Field(default=100, ge=1, le=10_000, description="turns of one session that may wait in its queue")
+    retention_s: float = Field(30 * 86400.0, gt=0, le=3650 * 86400, description="seconds that a conversation is kept after its last turn")
+    max_entries: int = Field(1000, ge=2, le=100_000, description="entries kept of one conversation; the oldest are dropped")
+    max_waiting: int = Field(100, ge=1, le=10_000, description="turns of one session that may wait in its queue")
 
 
 class Rates(Value):
     """Rate limits of the calls to a model, or of a tenant, over all workers."""
 
-    rpm: int | None = Field(default=None, ge=1, description="calls started in any 60 seconds; unlimited if absent")
-    tpm: int | None = Field(default=None, ge=1, description="input and output tokens of the calls started in any 60 seconds")
-    concurrency: int | None = Field(default=None, ge=1, description="calls under way at once")
+    rpm: int | None = Field(None, ge=1, description="calls started in any 60 seconds; unlimited if absent")
+    tpm: int | None = Field(None, ge=1, description="input and output tokens of the calls started in any 60 seconds")
+    concurrency: int | None = Field(None, ge=1, description="calls under way at once")
 
 
 class Budget(Value):
     """A limit of spending; a call that may cost more than what is left is not made."""
 
-    usd: float | None = Field(
-        default=None, ge=0, description="US dollars, by LiteLLM's prices; a call whose price is unknown counts nothing"
-    )
-    tokens: int | None = Field(default=None, ge=0, description="input and output tokens")
+    usd: float | None = Field(None, ge=0, description="US dollars, by LiteLLM's prices; a call whose price is unknown counts nothing")
+    tokens: int | None = Field(None, ge=0, description="input and output tokens")
 
 
 class Budgets(Value):
@@ -458,37 +444,31 @@ class Budgets(Value):
 class Quota(Value):
     """The quota of one tenant. Past it, new runs and writes are rejected; runs under way continue."""
 
-    open_runs: int | None = Field(default=None, ge=0, description="runs that are not over; unlimited if absent")
+    open_runs: int | None = Field(None, ge=0, description="runs that are not over; unlimited if absent")
     kept_bytes: int | None = Field(
-        default=None, ge=0, description="requests, outputs and log lines of its runs, until they expire; unlimited if absent"
+        None, ge=0, description="requests, outputs and log lines of its runs, until they expire; unlimited if absent"
     )
-    log_bytes: int | None = Field(
-        default=None, ge=0, description="log lines of its runs, until they expire; if absent, only each run is limited"
-    )
+    log_bytes: int | None = Field(None, ge=0, description="log lines of its runs, until they expire; if absent, only each run is limited")
     early_signals: int | None = Field(
-        default=None, ge=0, description="signals of its open runs for steps that do not wait yet; if absent, only each run is limited"
+        None, ge=0, description="signals of its open runs for steps that do not wait yet; if absent, only each run is limited"
     )
-    memory_namespaces: int = Field(
-        default=10_000, ge=0, description="namespaces of memories without a time to live, those of sessions included"
-    )
-    memory_bytes: int = Field(default=1_000_000_000, ge=0, description="memories without a time to live, with their keys")
+    memory_namespaces: int = Field(10_000, ge=0, description="namespaces of memories without a time to live, those of sessions included")
+    memory_bytes: int = Field(1_000_000_000, ge=0, description="memories without a time to live, with their keys")
 
 
 class Limits(Value):
     """Limits that keep one run from harming the others."""
 
-    max_nodes: int = Field(default=10_000, ge=1, description="nodes in one chain request")
-    max_steps: int = Field(default=100_000, ge=1, description="steps of one run, expansions included")
-    output_bytes: int = Field(default=16_000_000, ge=1, description="size of one output as JSON; 16 MB keeps Redis calls under 0.1 s")
-    input_bytes: int = Field(default=16_000_000, ge=1, description="size of one request as JSON")
+    max_nodes: int = Field(10_000, ge=1, description="nodes in one chain request")
+    max_steps: int = Field(100_000, ge=1, description="steps of one run, expansions included")
+    output_bytes: int = Field(16_000_000, ge=1, description="size of one output as JSON; 16 MB keeps Redis calls under 0.1 s")
+    input_bytes: int = Field(16_000_000, ge=1, description="size of one request as JSON")
     expression_nodes: int = Field(
-        default=2_000_000, ge=1, description="values that the expressions of one step may visit; 2 million take about 2 s"
+        2_000_000, ge=1, description="values that the expressions of one step may visit; 2 million take about 2 s"
     )
-    expression_bytes: int = Field(
-        default=64_000_000, ge=1, description="size of the values that the expressions of one step produce, as JSON"
-    )
+    expression_bytes: int = Field(64_000_000, ge=1, description="size of the values that the expressions of one step produce, as JSON")
     render_s: float = Field(
-        default=10.0, gt=0, description="time limit of a Jinja template of a prompt, in seconds; then the rendering process is killed"
+        10.0, gt=0, description="time limit of a Jinja template of a prompt, in seconds; then the rendering process is killed"
     )
     models: dict[str, Rates] = Field(default_factory=dict, description="LiteLLM name → rate limits of that model")
     tenants: dict[str, Rates] = Field(
@@ -516,8 +496,8 @@ class Extension(Value):
 class Definitions(Value):
     """All that a run may refer to, resolved when it starts and stored with it."""
 
-    version: Literal[1] = Field(default=1, description="of this format")
-    folder: str | None = Field(default=None, description="folder that functions are imported from; set when the file is read")
+    version: Literal[1] = Field(1, description="of this format")
+    folder: str | None = Field(None, description="folder that functions are imported from; set when the file is read")
     models: dict[str, Model] = Field(default_factory=dict, description="short names for models with their parameters")
     tools: dict[str, Tool] = Field(default_factory=dict, description="functions and servers that nodes of kind `tool` call")
     skills: dict[str, Tool] = Field(default_factory=dict, description="functions and servers that nodes of kind `skill` call")
@@ -525,7 +505,7 @@ class Definitions(Value):
     agents: dict[str, Agent] = Field(default_factory=dict, description="agents that answer turns, alone or in teams, and nodes of chains")
     teams: dict[str, Team] = Field(default_factory=dict, description="agents that answer together")
     chains: dict[str, Chain] = Field(default_factory=dict, description="named chains")
-    extension: Extension | None = Field(default=None, description="agents of a further format; set when its files are read")
+    extension: Extension | None = Field(None, description="agents of a further format; set when its files are read")
     defaults: Defaults = Field(default_factory=Defaults, description="defaults of agents, turns and runs")
     limits: Limits = Field(default_factory=Limits, description="limits of each run")
     sessions: SessionSettings = Field(default_factory=SessionSettings, description="retention and limits of conversations")

@@ -21,9 +21,9 @@ class RunEvent(Value):
     run_id: str = Field(description="the run")
     at_ms: int = Field(description="Redis's clock, milliseconds since 1970")
     type: str = Field(description="what happened")
-    step: str | None = Field(default=None, description="the step that it is about; the run, if null")
-    attempt: int | None = Field(default=None, description="the attempt of the step, from 1")
-    worker: str | None = Field(default=None, description="the worker of the attempt")
+    step: str | None = Field(None, description="the step that it is about; the run, if null")
+    attempt: int | None = Field(None, description="the attempt of the step, from 1")
+    worker: str | None = Field(None, description="the worker of the attempt")
 
     step_state: ClassVar[StepState | None] = None
     """The state that the event puts its step in; None if the step stays as it is."""
@@ -34,13 +34,15 @@ class RunEvent(Value):
     ends_run: ClassVar[bool] = False
     is_warning: ClassVar[bool] = False
     """True if the explanation is a warning about the run."""
+    explained_by: ClassVar[str] = ""
+    """The field with the reason for people; empty if the event has none."""
     line: ClassVar[str] = ""
     """The event in a line for people: a template of its fields, `reason` and `signal`; empty if it is not worth one."""
 
     @property
     def explanation(self) -> str:
         """Return the reason for people; empty if the event has none."""
-        return ""
+        return str(getattr(self, self.explained_by)) if self.explained_by else ""
 
     @property
     def failure(self) -> ErrorInfo | None:
@@ -51,7 +53,7 @@ class RunEvent(Value):
 class AttemptFailed(RunEvent):
     """An attempt that ended with an error."""
 
-    error: ErrorInfo | None = Field(default=None, description="why the attempt failed")
+    error: ErrorInfo | None = Field(None, description="why the attempt failed")
     ends_attempt = True
     line = "failed {step}: {reason}"
 
@@ -69,12 +71,8 @@ class AttemptFailed(RunEvent):
 class Notice(RunEvent):
     """An event with a message for people."""
 
-    message: str = Field(default="", description="for people: what happened, and what to do")
-
-    @property
-    def explanation(self) -> str:
-        """Return the message."""
-        return self.message
+    message: str = Field("", description="for people: what happened, and what to do")
+    explained_by = "message"
 
 
 class RunAccepted(RunEvent):
@@ -82,7 +80,7 @@ class RunAccepted(RunEvent):
 
     type: Literal["accepted"] = "accepted"
     line = "accepted {run_id}"
-    forked_from: str | None = Field(default=None, description="the run it was forked from")
+    forked_from: str | None = Field(None, description="the run it was forked from")
 
 
 class StepStarted(RunEvent):
@@ -100,7 +98,7 @@ class StepDone(RunEvent):
     step_state = "done"
     ends_step = True
     ends_attempt = True
-    timed_out: bool = Field(default=False, description="a wait that timed out without a signal: its output is its default")
+    timed_out: bool = Field(False, description="a wait that timed out without a signal: its output is its default")
 
 
 class StepExpanded(RunEvent):
@@ -109,7 +107,7 @@ class StepExpanded(RunEvent):
     type: Literal["expanded"] = "expanded"
     step_state = "done"
     ends_attempt = True
-    steps: int = Field(default=0, description="how many steps it added")
+    steps: int = Field(0, description="how many steps it added")
 
 
 class StepFailed(AttemptFailed):
@@ -157,13 +155,9 @@ class RateLimited(RunEvent):
     step_state = "waiting"
     ends_attempt = True
     line = "rate limited {step}: {reason}"
-    reason: str = Field(default="", description="the limit that is reached")
-    seconds: float = Field(default=0.0, description="the minimum wait, in seconds")
-
-    @property
-    def explanation(self) -> str:
-        """Return the limit that is reached."""
-        return self.reason
+    reason: str = Field("", description="the limit that is reached")
+    seconds: float = Field(0.0, description="the minimum wait, in seconds")
+    explained_by = "reason"
 
 
 class LeaseLost(RunEvent):
@@ -215,7 +209,7 @@ class SignalAwaited(RunEvent):
     type: Literal["waiting"] = "waiting"
     step_state = "waiting_signal"
     line = "waiting {step} for a signal{asks}: {signal}"
-    asks: JsonValue = Field(default=None, description="the question that the signal answers")
+    asks: JsonValue = Field(None, description="the question that the signal answers")
 
 
 class SignalReceived(RunEvent):
@@ -229,7 +223,7 @@ class ReplyDelta(RunEvent):
     """A piece of a model's reply, as it streams."""
 
     type: Literal["delta"] = "delta"
-    text: str = Field(default="", description="the piece")
+    text: str = Field("", description="the piece")
 
 
 class ModelFallback(Notice):
@@ -237,21 +231,17 @@ class ModelFallback(Notice):
 
     type: Literal["fallback"] = "fallback"
     voids_attempt = "the model failed; another model is asked"
-    model: str = Field(default="", description="the model that failed")
+    model: str = Field("", description="the model that failed")
 
 
 class ChainBroken(RunEvent):
     """A chainbreaker ended the sequence of an agent's instructions."""
 
     type: Literal["break"] = "break"
-    breaker: str = Field(default="", description="the chainbreaker")
-    reason: str = Field(default="", description="its reason")
-    original: JsonValue = Field(default=None, description="the output that it may have replaced, truncated if it is large")
-
-    @property
-    def explanation(self) -> str:
-        """Return the reason of the chainbreaker."""
-        return self.reason
+    breaker: str = Field("", description="the chainbreaker")
+    reason: str = Field("", description="its reason")
+    original: JsonValue = Field(None, description="the output that it may have replaced, truncated if it is large")
+    explained_by = "reason"
 
 
 class RunWarning(Notice):
@@ -266,15 +256,15 @@ class QueueUnserved(Notice):
 
     type: Literal["unserved"] = "unserved"
     is_warning = True
-    queue: str = Field(default="", description="the queue")
+    queue: str = Field("", description="the queue")
 
 
 class RunClosed(RunEvent):
     """The run is over."""
 
     type: Literal["closed"] = "closed"
-    status: RunStatus = Field(default="failed", description="how it ended")
-    failures: int = Field(default=0, description="steps of its plan, and items of its maps, that failed")
+    status: RunStatus = Field("failed", description="how it ended")
+    failures: int = Field(0, description="steps of its plan, and items of its maps, that failed")
     ends_run = True
 
 

@@ -18,7 +18,7 @@ class EndedStep(Value):
     state: str
     pending: int = Field(description="in-edges that were not resolved")
     taken: int = Field(description="in-edges that were taken")
-    takes: tuple[str, ...] = Field(default=(), description="the labels of the out-edges that it took, if it is over")
+    takes: tuple[str, ...] = Field((), description="the labels of the out-edges that it took, if it is over")
 
 
 class ForkSpec(Value):
@@ -53,14 +53,14 @@ class Expansion(Value):
     ids: tuple[str, ...] = ()
     items: ExpandedItems | None = None
     exit: str | None = None
-    own: tuple[OutEdge, ...] = Field(default=(), description="the edges of the exit that it does not have from its parent")
+    own: tuple[OutEdge, ...] = Field((), description="the edges of the exit that it does not have from its parent")
     counted: tuple[tuple[str, str, str, bool], ...] = Field(
-        default=(), description="source, target, label, wakes: edges whose source was over already"
+        (), description="source, target, label, wakes: edges whose source was over already"
     )
     names: dict[str, str | Literal[False]] = Field(
         default_factory=dict, description="name → the step that it meant before; false: the step of that id"
     )
-    terminals: str | None = Field(default=None, description="the terminals before, as JSON")
+    terminals: str | None = Field(None, description="the terminals before, as JSON")
 
     @property
     def steps(self) -> list[str]:
@@ -105,10 +105,10 @@ class RestartedStep(Value):
     pending: int
     taken: int
     quorum: int = 0
-    is_quorum_met: bool = Field(default=False, description="whether the steps that are taken over reach its quorum")
-    joins: list[JsonValue] | None = Field(default=None, description="the steps that it waits for, if it has a quorum or a deadline")
+    is_quorum_met: bool = Field(False, description="whether the steps that are taken over reach its quorum")
+    joins: list[JsonValue] | None = Field(None, description="the steps that it waits for, if it has a quorum or a deadline")
     deadline_s: float | None = None
-    waits: bool = Field(default=False, description="whether it waits for a signal")
+    waits: bool = Field(False, description="whether it waits for a signal")
 
 
 class Window(Value):

@@ -24,26 +24,26 @@ class Spec(Value):
     """The specification of a step: its handler, queue, inputs and policies. Steps may share it."""
 
     kind: str = Field(description="the kind of its handler; also the name of its Celery task")
-    queue: str = Field(default="coordinator", description="the queue whose workers may execute it")
-    work: str = Field(default="", description="the key of its cost statistics, which people see too: a tool's or an agent's name")
+    queue: str = Field("coordinator", description="the queue whose workers may execute it")
+    work: str = Field("", description="the key of its cost statistics, which people see too: a tool's or an agent's name")
     reads: dict[str, str] = Field(
         default_factory=dict, description="name → id of the step whose output the handler gets; `=id` for the output of that very step"
     )
     params: dict[str, JsonValue] = Field(default_factory=dict, description="further parameters of the handler; small")
     on_error: Literal["abort", "skip", "jump"] = Field(
-        default="abort", description="the edges that a failure takes: none (the scope fails), `done` with null, `failed`"
+        "abort", description="the edges that a failure takes: none (the scope fails), `done` with null, `failed`"
     )
-    retries: int = Field(default=0, description="retries after the first attempt, for failures that may pass")
-    timeout_s: float | None = Field(default=None, description="time limit of one attempt, in seconds")
-    decides: bool = Field(default=False, description="a decision: any worker executes it in place, without a message")
-    cheap: bool | None = Field(default=None, description="known to be cheap or costly; measured if None")
-    at_most_once: bool = Field(default=False, description="it is not repeated: if its worker dies, a person reports the outcome")
-    expands: bool = Field(default=False, description="whether it may add steps; then no step behind it is certain to follow")
-    quorum: int | None = Field(default=None, description="ready as soon as this many of its in-edges come from steps that are done")
-    deadline_s: float | None = Field(default=None, description="ready this many seconds after it was added, whichever steps are late")
-    scope: str | None = Field(default=None, description="the parent step whose exit fails if this step aborts; None: the run fails")
-    window: str | None = Field(default=None, description="the map in whose window it counts")
-    has_given: bool = Field(default=False, description="set by the ledger: the step has a value of its own")
+    retries: int = Field(0, description="retries after the first attempt, for failures that may pass")
+    timeout_s: float | None = Field(None, description="time limit of one attempt, in seconds")
+    decides: bool = Field(False, description="a decision: any worker executes it in place, without a message")
+    cheap: bool | None = Field(None, description="known to be cheap or costly; measured if None")
+    at_most_once: bool = Field(False, description="it is not repeated: if its worker dies, a person reports the outcome")
+    expands: bool = Field(False, description="whether it may add steps; then no step behind it is certain to follow")
+    quorum: int | None = Field(None, description="ready as soon as this many of its in-edges come from steps that are done")
+    deadline_s: float | None = Field(None, description="ready this many seconds after it was added, whichever steps are late")
+    scope: str | None = Field(None, description="the parent step whose exit fails if this step aborts; None: the run fails")
+    window: str | None = Field(None, description="the map in whose window it counts")
+    has_given: bool = Field(False, description="set by the ledger: the step has a value of its own")
 
     @property
     def role(self) -> StepRole:
@@ -60,7 +60,7 @@ class Step(Spec):
     """One unit of work of a run. It is recorded once."""
 
     id: str = Field(description="unique in the run")
-    given: JsonValue = Field(default=None, description="a value of its own, such as a map item or a default")
+    given: JsonValue = Field(None, description="a value of its own, such as a map item or a default")
 
 
 class Edge(Value):
@@ -70,7 +70,7 @@ class Edge(Value):
     target: str
     label: str = "done"
     wakes: bool = Field(
-        default=True,
+        True,
         description="whether it starts its target, or only orders; a target without an edge that wakes is started by the parent step",
     )
 
@@ -90,21 +90,21 @@ class Graph(Value):
     steps: tuple[Step, ...] = ()
     edges: tuple[Edge, ...] = ()
     items: ItemSteps | None = None
-    exit: str | None = Field(default=None, description="takes the parent's place: its out-edges, scope, window and name")
+    exit: str | None = Field(None, description="takes the parent's place: its out-edges, scope, window and name")
     names: dict[str, str] = Field(default_factory=dict, description="name → the step that it means from now on")
-    scoped: bool = Field(default=True, description="an aborting step fails the exit; if false, it fails whatever the parent would fail")
-    terminals: tuple[str, ...] = Field(default=(), description="the plan's last steps: their outputs are the run's")
+    scoped: bool = Field(True, description="an aborting step fails the exit; if false, it fails whatever the parent would fail")
+    terminals: tuple[str, ...] = Field((), description="the plan's last steps: their outputs are the run's")
 
 
 class Outcome(Value):
     """The outcome of one attempt of a step."""
 
     status: Literal["done", "failed", "retry", "wait"] = Field(
-        default="done", description="retry: repeat it, counted as a failure; wait: repeat it, since the attempt could not begin"
+        "done", description="retry: repeat it, counted as a failure; wait: repeat it, since the attempt could not begin"
     )
-    output: SkipValidation[JsonValue] = Field(default=None, description="validated once, when it is serialised")
+    output: SkipValidation[JsonValue] = Field(None, description="validated once, when it is serialised")
     error: ErrorInfo | None = None
-    takes: tuple[str, ...] = Field(default=("done",), description="labels of the edges that it takes, beside `on_error`")
+    takes: tuple[str, ...] = Field(("done",), description="labels of the edges that it takes, beside `on_error`")
     usage: Usage | None = None
     retry_in_s: float = 0.0
     fragment: Graph | None = None

@@ -36,13 +36,13 @@ class AgenticStep(Value):
     """An objective that a model pursues in rounds of tool calls, until it answers."""
 
     objective: str = Field(min_length=1, description="the objective")
-    tools: list[str] | None = Field(default=None, description="names of tools; all of the agent's if absent")
-    model_name: str | None = Field(default=None, description="a name under `models` or a LiteLLM name; the agent's model if absent")
+    tools: list[str] | None = Field(None, description="names of tools; all of the agent's if absent")
+    model_name: str | None = Field(None, description="a name under `models` or a LiteLLM name; the agent's model if absent")
     model_params: Params = Field(default_factory=dict, description="model parameters, over those of the model")
-    max_internal_steps: int = Field(default=5, ge=1, description="replies that neither call a tool nor answer, before the step fails")
-    max_tool_rounds: int = Field(default=40, ge=1, description="rounds of tool calls, before the model is asked to answer without tools")
+    max_internal_steps: int = Field(5, ge=1, description="replies that neither call a tool nor answer, before the step fails")
+    max_tool_rounds: int = Field(40, ge=1, description="rounds of tool calls, before the model is asked to answer without tools")
     history_mode: Literal["minimal", "progressive", "kitchen_sink"] = Field(
-        default="minimal",
+        "minimal",
         description="the earlier turns that a model turn sees: tool calls and results; their texts too; the agent's earlier steps too",
     )
 
@@ -50,8 +50,8 @@ class AgenticStep(Value):
 class NestedStep(Value):
     """Another agent, or a chain, as one instruction."""
 
-    agent: str | None = Field(default=None, description="a name under `agents`")
-    chain: str | None = Field(default=None, description="a name under `chains`; its input is {input: the answer before}")
+    agent: str | None = Field(None, description="a name under `agents`")
+    chain: str | None = Field(None, description="a name under `chains`; its input is {input: the answer before}")
 
     @model_validator(mode="after")
     def _is_one(self) -> NestedStep:

@@ -52,7 +52,7 @@ class Usage(Value):
 
     input_tokens: int = 0
     output_tokens: int = 0
-    cost_usd: float | None = Field(default=None, description="US dollars; null where a price is not known, never 0 for unknown")
+    cost_usd: float | None = Field(None, description="US dollars; null where a price is not known, never 0 for unknown")
     model_calls: int = 0
     tool_calls: int = 0
 
@@ -73,14 +73,14 @@ class ErrorInfo(Value):
 
     code: str = Field(description="for programs: step_error, timeout, model_error, tool_error, ...")
     message: str = Field(description="for people: what is wrong, where, what to do")
-    step: str | None = Field(default=None, description="the step that failed")
+    step: str | None = Field(None, description="the step that failed")
 
 
 class ToolSchema(Value):
     """The declaration of a tool for models."""
 
     name: str
-    description: str = Field(default="", description="what it does, and what it is good for")
+    description: str = Field("", description="what it does, and what it is good for")
     parameters: dict[str, JsonValue] = Field(description="JSON schema of the object of its arguments")
 
 
@@ -89,7 +89,7 @@ class ToolCallRequest(Value):
 
     id: str = Field(description="the id that the result refers to")
     name: str = Field(description="the declared name of the tool; empty if the model named none")
-    arguments: str = Field(default="{}", description="the model's text: JSON if it is well formed")
+    arguments: str = Field("{}", description="the model's text: JSON if it is well formed")
 
 
 class ToolContext(Value):
@@ -98,7 +98,7 @@ class ToolContext(Value):
     run_id: str
     step_id: str
     attempt: int = Field(description="from 1; above 1, an earlier attempt failed or its worker died")
-    session: str | None = Field(default=None, description="the session of the turn, if it belongs to one")
+    session: str | None = Field(None, description="the session of the turn, if it belongs to one")
 
     @property
     def idempotency_key(self) -> str:

@@ -23,11 +23,9 @@ MAX_DEPTH = 255  # levels of a value that an expression produces; pydantic accep
 FUNCTIONS: Mapping[str, Any] = functions.Functions.FUNCTION_TABLE
 """Function name → its parameters."""
 
-Node = dict[str, Any]  # the library's trees are dicts: {"type", "value", "children"}
+Node = Any  # the library's trees are dicts: {"type", "value", "children"}
 
-_CONSTANT_COST = frozenset(
-    {"length", "type", "not_null", "to_array"}
-)  # functions whose cost does not depend on the size of their arguments
+_CONSTANT_COST = frozenset({"length", "type", "not_null", "to_array"})  # functions whose cost does not depend on the size of arguments
 _CALL = 3  # a call, or a comparison within lists and objects, takes as long as three visits
 _SORTING = 20  # comparisons of one element among a million
 _COMPARISONS = {"sort": _SORTING, "max": 1, "min": 1}
@@ -141,7 +139,7 @@ class _Functions(functions.Functions):  # type: ignore[misc]  # jmespath ships n
         super().__init__()
         self._budget = budget
 
-    def call_function(self, function_name: str, resolved_args: list[JsonValue]) -> JsonValue:
+    def call_function(self, function_name: str, resolved_args: list[JsonValue]) -> Any:
         taken = self.FUNCTION_TABLE[function_name]["signature"]
         parameters = zip_longest(resolved_args, taken, fillvalue=taken[-1])
         if any(argument is None and parameter["types"] for argument, parameter in parameters):
@@ -150,8 +148,7 @@ class _Functions(functions.Functions):  # type: ignore[misc]  # jmespath ships n
         if function_name not in _CONSTANT_COST:
             for argument in resolved_args:
                 self._count_argument(argument, _COMPARISONS.get(function_name, 0))
-        value: JsonValue = super().call_function(function_name, resolved_args)
-        return value
+        return super().call_function(function_name, resolved_args)
 
     def _count_argument(self, argument: object, comparisons: int) -> None:
         """Count an argument whose elements are visited, and their texts if they are compared."""
@@ -206,15 +203,14 @@ class _Interpreter(visitor.TreeInterpreter):  # type: ignore[misc]  # jmespath s
         self._root = root
         self._budget = budget
 
-    def visit(self, node: Node, value: JsonValue) -> JsonValue:
+    def visit(self, node: Node, value: JsonValue) -> Any:
         self._budget.nodes_left -= 1
         if self._budget.nodes_left < 0:
             self._budget.count_visits(0)  # raises
         method = self._method_cache.get(node["type"])
         if method is None:
             method = self._method_cache[node["type"]] = getattr(self, f"visit_{node['type']}")
-        found: JsonValue = method(node, value)
-        return found
+        return method(node, value)
 
     def visit_comparator(self, node: Node, value: JsonValue) -> bool | None:
         left, right = (self.visit(child, value) for child in node["children"])
@@ -224,8 +220,7 @@ class _Interpreter(visitor.TreeInterpreter):  # type: ignore[misc]  # jmespath s
         if isinstance(left, list | dict):
             is_same = _equal(left, right, self._budget)
             return is_same if node["value"] == "eq" else not is_same
-        same: bool = self.COMPARATOR_FUNC[node["value"]](left, right)
-        return same
+        return bool(self.COMPARATOR_FUNC[node["value"]](left, right))
 
     def visit_flatten(self, node: Node, value: JsonValue) -> JsonValue:
         base = self.visit(node["children"][0], value)
@@ -238,11 +233,10 @@ class _Interpreter(visitor.TreeInterpreter):  # type: ignore[misc]  # jmespath s
             merged += parts
         return merged
 
-    def visit_slice(self, node: Node, value: JsonValue) -> JsonValue:
+    def visit_slice(self, node: Node, value: JsonValue) -> Any:
         if isinstance(value, list):
             self._budget.count_visits(len(range(*slice(*node["children"]).indices(len(value)))))
-        found: JsonValue = super().visit_slice(node, value)
-        return found
+        return super().visit_slice(node, value)
 
     def visit_root(self, _node: Node, _value: JsonValue) -> JsonValue:
         return self._root
@@ -250,15 +244,14 @@ class _Interpreter(visitor.TreeInterpreter):  # type: ignore[misc]  # jmespath s
     def visit_whole_output(self, _node: Node, value: JsonValue) -> JsonValue:
         return value.get("output", value) if isinstance(value, dict) else value
 
-    def visit_word_or(self, node: Node, value: JsonValue) -> JsonValue:
+    def visit_word_or(self, node: Node, value: JsonValue) -> Any:
         left, right = node["children"]
-        first: JsonValue = self.visit(left, value)
-        last: JsonValue = self.visit(right, value) if first is None else first
-        return last
+        first = self.visit(left, value)
+        return self.visit(right, value) if first is None else first
 
     def visit_word_and(self, node: Node, value: JsonValue) -> JsonValue:
         left, right = node["children"]
-        last: JsonValue = self._holds(left, value) and self.visit(right, value)
+        last = self._holds(left, value) and self.visit(right, value)
         return last if is_true(last) else False
 
     def visit_test(self, node: Node, value: JsonValue) -> JsonValue:

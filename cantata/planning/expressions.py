@@ -37,8 +37,8 @@ from cantata.planning import evaluation
 from cantata.planning.evaluation import FUNCTIONS, EvaluationBudget, EvaluationLimitError
 from cantata.suggestions import nearest
 
-_Node = dict[str, Any]  # the library's trees and tokens are dicts: {"type", "value", "children"} and {"type", "value", "start", "end"}
-_Token = dict[str, Any]
+_Node = Any  # the library's trees and tokens are dicts: {"type", "value", "children"} and {"type", "value", "start", "end"}
+_Token = Any
 
 _MAX_TREE_DEPTH = 100  # levels of a tree; one takes up to six Python frames to evaluate, of 1,000
 MAX_LENGTH = 100_000  # characters of an expression; parsing takes a hundred times their memory
@@ -286,8 +286,7 @@ def _test(node: _Node) -> _Node:
 
 def _settled(operand: _Node) -> _Node:
     """Return an operand; the bare words true, false and null become constants."""
-    constant: _Node = ast.literal(_CONSTANTS[operand["value"]]) if operand.get("bare") else operand
-    return constant
+    return ast.literal(_CONSTANTS[operand["value"]]) if operand.get("bare") else operand
 
 
 def _is_condition(node: _Node) -> bool:
@@ -332,20 +331,18 @@ class _ExpressionParser(parser.Parser):  # type: ignore[misc]  # jmespath ships 
         return {"type": "root", "children": []}
 
     def _token_nud_number(self, token: _Token) -> _Node:
-        node: _Node = ast.literal(token["value"])
-        return node
+        return ast.literal(token["value"])
 
     def _token_nud_unquoted_identifier(self, token: _Token) -> _Node:
-        node: _Node = ast.field(token["value"])
+        node = ast.field(token["value"])
         return {**node, "bare": True} if token["value"] in _CONSTANTS else node
 
     def _token_nud_not(self, token: _Token) -> _Node:
-        node: _Node = super()._token_nud_not(token)
+        node = super()._token_nud_not(token)
         return {**node, "children": [_test(child) for child in node["children"]]}
 
     def _token_nud_expref(self, token: _Token) -> _Node:
-        node: _Node = super()._token_nud_expref(token)
-        return {**node, "start": token["start"]}
+        return {**super()._token_nud_expref(token), "start": token["start"]}
 
     def _token_led_word_or(self, left: _Node) -> _Node:
         right = self._expression(self.BINDING_POWER["word_or"])
@@ -356,11 +353,11 @@ class _ExpressionParser(parser.Parser):  # type: ignore[misc]  # jmespath ships 
         return {"type": "word_and", "children": [_settled(left), _settled(right)]}
 
     def _parse_comparator(self, left: _Node, comparator: str) -> _Node:
-        node: _Node = super()._parse_comparator(left, comparator)
+        node = super()._parse_comparator(left, comparator)
         return {**node, "children": [_settled(operand) for operand in node["children"]]}
 
     def _token_led_filter(self, left: _Node) -> _Node:
-        node: _Node = super()._token_led_filter(left)
+        node = super()._token_led_filter(left)
         base, projected, condition = node["children"]
         return {**node, "children": [base, projected, _test(condition)]}
 
@@ -371,19 +368,18 @@ class _ExpressionParser(parser.Parser):  # type: ignore[misc]  # jmespath ships 
             self._advance()
             path = left["children"] if left["type"] == "subexpression" else [left]
             return {"type": "subexpression", "children": [*path, ast.field(key["value"])]}
-        node: _Node = super()._token_led_lbracket(left)
-        return node
+        return super()._token_led_lbracket(left)
 
     def _token_led_lparen(self, left: _Node) -> _Node:
         start = self._lookahead_token(-2)["start"]
-        node: _Node = super()._token_led_lparen(left)
+        node = super()._token_led_lparen(left)
         fault = _call_fault(node)
         if fault:
             raise _fault(self._text, start, fault)
         return node
 
     def _parse_slice_expression(self) -> _Node:
-        node: _Node = super()._parse_slice_expression()
+        node = super()._parse_slice_expression()
         if node["children"][2] == 0:
             raise _fault(self._text, self._lookahead_token(-1)["start"], "a slice cannot go by steps of 0")
         return node

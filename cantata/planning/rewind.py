@@ -10,12 +10,10 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from functools import cached_property
-from typing import cast
 
 from cantata.errors import ConfigError
 from cantata.models.forks import EndedRun, EndedStep, Fork, OutEdge, RestartedStep, Window
 from cantata.models.graph import START
-from cantata.models.values import JsonValue
 from cantata.suggestions import hint, nearest
 
 
@@ -111,8 +109,8 @@ class _Rewind:
         self._parent = {step_id: parent for parent, expansion in ended.expansions.items() for step_id in expansion.steps}
         self._counted: dict[str, list[OutEdge]] = defaultdict(list)
         for expansion in ended.expansions.values():
-            for source, *edge in expansion.counted:
-                self._counted[source].append(cast(OutEdge, tuple(edge)))
+            for source, target, label, wakes in expansion.counted:
+                self._counted[source].append((target, label, wakes))
         self._invalidated = self._behind(seeds)
         expansions = [ended.expansions[step_id] for step_id in self._invalidated if step_id in ended.expansions]
         self._removed = {step_id for expansion in expansions for step_id in expansion.steps}
@@ -211,11 +209,10 @@ class _Rewind:
         taken = sum(wakes and label in step_end.takes for step_end, label, wakes in over)
         has_waking = any(wakes for _, _, wakes in into)
         missing = max(0, (spec.quorum or 0) - sum(step_end.state == "done" for step_end, _, _ in over))
-        joins = cast("list[JsonValue]", open_sources) if spec.quorum or spec.deadline_s else None
         return RestartedStep(
             step_id=step_id, pending=len(open_sources), taken=taken if has_waking else 1, quorum=missing,
-            is_quorum_met=bool(spec.quorum) and missing == 0, joins=joins, deadline_s=spec.deadline_s,
-            waits=spec.kind == "wait",
+            is_quorum_met=bool(spec.quorum) and missing == 0, deadline_s=spec.deadline_s, waits=spec.kind == "wait",
+            joins=[*open_sources] if spec.quorum or spec.deadline_s else None,
         )  # fmt: skip
 
     # --- maps --------------------------------------------------------------------------------------------------------

@@ -90,7 +90,7 @@ class AgentTurn:
     @property
     def params(self) -> dict[str, JsonValue]:
         """Return the turn as parameters of a step."""
-        return {"turn": cast(JsonValue, asdict(self))}
+        return {"turn": asdict(self)}
 
 
 def hand_over(agent: str, config: ConversationConfig, *, number: int, before: str, judges: str = "") -> Graph:
@@ -180,7 +180,7 @@ def run_plan(turn: AgentTurn, plan: Sequence[Mapping[str, JsonValue]], *, before
     for each in plan:
         step_id = f"{prefix}/{each['step_id']}"
         needs = {str(name): f"{prefix}/{name}" for name in cast("list[str]", each["depends_on"])}
-        call: dict[str, JsonValue] = {"tool": each["function"], "parameters": each["parameters"], "needs": cast(JsonValue, needs)}
+        call: dict[str, JsonValue] = {"tool": each["function"], "parameters": each["parameters"], "needs": {**needs}}
         made = _code("diskurs.tool", step_id, {}, call, work=f"tools:{each['function']}", expands=False)
         steps.append(made.model_copy(update={"on_error": "skip"}))
         edges += [Edge(source=needed, target=step_id) for needed in needs.values()]

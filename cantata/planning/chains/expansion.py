@@ -41,14 +41,11 @@ def expand_map(step_id: str, spec: Spec, items: Sequence[JsonValue]) -> Graph:
     """Return what a map adds: a step for each item, and the gather that takes the map's place."""
     like, gather = f"{step_id}/*", f"{step_id}/{GATHER}"
     body = Spec.model_validate(spec.params["body"])
-    steps = (
-        Step(id=like, **dict(body)),
-        Step(id=gather, kind="chain.gather", params={"items": len(items), "of": step_id}, decides=True),
-    )
+    steps = (Step(id=like, **dict(body)), Step(id=gather, kind="chain.gather", params={"items": len(items), "of": step_id}, decides=True))
     return Graph(
         steps=steps,
         edges=(Edge(source=like, target=gather, wakes=False),),  # without items, the gather runs all the same
-        items=ItemSteps(like=like, prefix=step_id, given=tuple(items), window=int(cast(int, spec.params["window"]))),
+        items=ItemSteps(like=like, prefix=step_id, given=tuple(items), window=cast(int, spec.params["window"])),
         exit=gather,
     )
 
@@ -62,20 +59,10 @@ def expand_loop(nodes: Iterable[ChainNode], definitions: Definitions, *, branch_
     parent, rounds = split(branch_step_id)
     whole = outline(nodes, turn["entry"])
     following = LoopRound(
-        whole,
-        definitions,
-        parent=parent,
-        chain=turn["chain"],
-        loop=whole.loops.home[turn["branch"]],
-        rounds=(*rounds[:-1], rounds[-1] + 1),
+        whole, definitions, parent=parent, chain=turn["chain"], loop=whole.loops.home[turn["branch"]], rounds=(*rounds[:-1], rounds[-1] + 1)
     )
-    return Graph(
-        steps=tuple(following.steps()),
-        edges=tuple(following.edges()),
-        names=following.names(),
-        exit=following.at.step_id(turn["branch"]),
-        scoped=False,
-    )
+    steps, edges, exit_id = tuple(following.steps()), tuple(following.edges()), following.at.step_id(turn["branch"])
+    return Graph(steps=steps, edges=edges, names=following.names(), exit=exit_id, scoped=False)
 
 
 def input_of(request: ChainRequest) -> dict[str, JsonValue]:

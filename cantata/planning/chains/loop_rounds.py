@@ -34,15 +34,9 @@ class LoopRound:
     """A whole chain with the first round of each loop, or a further round of `loop`: the last of `rounds`."""
 
     def __init__(
-        self,
-        outline: Outline,
-        definitions: Definitions,
-        *,
-        parent: str = "",
-        chain: str = "",
-        loop: Loop | None = None,
+        self, outline: Outline, definitions: Definitions, *, parent: str = "", chain: str = "", loop: Loop | None = None,
         rounds: tuple[int, ...] = (),
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._outline = outline
         self._definitions = definitions
         self._chain = chain
@@ -131,13 +125,8 @@ class LoopRound:
         loop = self._outline.loops.home.get(node_id)
         if loop is None or loop.branch != node_id:
             return None
-        return {
-            "chain": self._chain,
-            "entry": self._outline.entry,
-            "branch": node_id,
-            "side": loop.link.label,
-            "max_iterations": self._nodes[node_id].max_iterations,
-        }
+        turn: dict[str, JsonValue] = {"chain": self._chain, "entry": self._outline.entry, "branch": node_id, "side": loop.link.label}
+        return {**turn, "max_iterations": self._nodes[node_id].max_iterations}
 
 
 def _live(outline: Outline, loop: Loop | None) -> set[str]:

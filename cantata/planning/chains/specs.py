@@ -85,19 +85,10 @@ def _params(node: ChainNode, of_kind: Mapping[str, JsonValue]) -> dict[str, Json
     return {**of_kind, **given, **mapped}
 
 
-def _called(
-    kind: str, section: str, node: ChainNode, reads: Reads, params: Mapping[str, JsonValue], **own: Any
-) -> Spec:  # fmt: skip
+def _called(kind: str, section: str, node: ChainNode, reads: Reads, params: Mapping[str, JsonValue], **own: Any) -> Spec:
     """Return a spec with the fields common to all that is called by name; `own` overrides them."""
-    common = {
-        "work": f"{section}:{node.name}",
-        "reads": reads,
-        "params": _params(node, params),
-        "on_error": _on_error(node),
-        "retries": node.retry,
-        "timeout_s": node.timeout,
-    }
-    return Spec(kind=kind, **{**common, **own})
+    common = {"work": f"{section}:{node.name}", "params": _params(node, params), "retries": node.retry, "timeout_s": node.timeout}
+    return Spec(kind=kind, reads=dict(reads), on_error=_on_error(node), **{**common, **own})
 
 
 def _function(section: str, node: ChainNode, reads: Reads, definitions: Definitions) -> Spec:
@@ -106,18 +97,10 @@ def _function(section: str, node: ChainNode, reads: Reads, definitions: Definiti
     tool = tools[name]
     if tool.asks:
         return wait(node).model_copy(update={"work": f"{section}:{node.name}", "timeout_s": node.timeout or tool.timeout_s})
-    return _called(
-        "mcp.call" if method else "tool.call",
-        section,
-        node,
-        reads,
-        {"section": section, "tool": name, **({"method": method} if method else {})},
-        queue=tool.queue,
-        retries=0 if tool.at_most_once else node.retry or tool.retries,
-        timeout_s=node.timeout or tool.timeout_s,
-        cheap=tool.cheap,
-        at_most_once=tool.at_most_once,
-    )
+    kind, of_method = ("mcp.call", {"method": method}) if method else ("tool.call", {})
+    own = {"queue": tool.queue, "timeout_s": node.timeout or tool.timeout_s, "cheap": tool.cheap, "at_most_once": tool.at_most_once}
+    retries = 0 if tool.at_most_once else node.retry or tool.retries
+    return _called(kind, section, node, reads, {"section": section, "tool": name, **of_method}, retries=retries, **own)
 
 
 def _agent(section: str, node: ChainNode, reads: Reads, definitions: Definitions) -> Spec:
@@ -126,12 +109,9 @@ def _agent(section: str, node: ChainNode, reads: Reads, definitions: Definitions
     return agent_spec(node.name, agent, reads, _params(node, {})).model_copy(update=own)
 
 
-def _team(section: str, node: ChainNode, reads: Reads, definitions: Definitions) -> Spec:
-    return _called("team.run", section, node, reads, {"team": node.name}, decides=True, expands=True)
-
-
-def _chain(section: str, node: ChainNode, reads: Reads, definitions: Definitions) -> Spec:
-    return _called("chain.run", section, node, reads, {"chain": node.name}, decides=True, expands=True)
+def _graph(section: str, node: ChainNode, reads: Reads, definitions: Definitions) -> Spec:
+    named = section.removesuffix("s")
+    return _called(f"{named}.run", section, node, reads, {named: node.name}, decides=True, expands=True)
 
 
 def _command(section: str, node: ChainNode, reads: Reads, definitions: Definitions) -> Spec:
@@ -143,7 +123,7 @@ _CALLS: Mapping[str, Callable[[str, ChainNode, Reads, Definitions], Spec]] = {
     "tools": _function,
     "skills": _function,
     "agents": _agent,
-    "teams": _team,
-    "chains": _chain,
+    "teams": _graph,
+    "chains": _graph,
     "commands": _command,
 }

@@ -31,7 +31,7 @@ def agent_spec(name: str, agent: Agent, reads: Mapping[str, str], params: Mappin
     """
     placeholders = _placeholders_in(agent, params)
     if placeholders:
-        params = {**params, "placeholders": cast(JsonValue, placeholders)}
+        params = {**params, "placeholders": [*placeholders]}
     if is_one_turn(agent):
         return _turn(name, agent, reads, 0, params)
     return Spec(
@@ -122,8 +122,7 @@ class _InstructionSequence:
         """Return the graph of the sequence, with its exit."""
         agent = self._agent
         if agent.chainbreakers or agent.store_steps or agent.full_history:
-            ends = cast(JsonValue, self._breaks or self._done)
-            params: dict[str, JsonValue] = {"agent": self._name, "done": cast(JsonValue, self._done), "ends": ends}
+            params: dict[str, JsonValue] = {"agent": self._name, "done": [*self._done], "ends": [*(self._breaks or self._done)]}
             spec = Spec(kind="agent.end", work=f"agents:{self._name}", reads={"@text": f"{RAW}{self._parent}"}, params=params, decides=True)
             self._append(f"{self._parent}/@end", spec)
             self._edges += [Edge(source=each, target=self._steps[-1].id, label=STOP) for each in self._breaks]
@@ -153,7 +152,7 @@ class _InstructionSequence:
         shown = self._agent.instructions if self._agent.full_history or isinstance(instruction, AgenticStep) else [instruction]
         named = _names(self._agent, shown)
         values: dict[str, JsonValue] = {key: text for key, text in self._filling.items() if key in named}
-        return {"placeholders": cast(JsonValue, sorted(values)), "input": values} if values else {}
+        return {"placeholders": [*sorted(values)], "input": values} if values else {}
 
     def _earlier(self, instruction: Instruction) -> dict[str, str]:
         """Return the reads of the sequence's input and the outputs so far, if the model sees them."""

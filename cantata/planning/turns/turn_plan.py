@@ -28,14 +28,11 @@ def check_turn(turn: TurnRequest, definitions: Definitions) -> list[Fault]:
         faults.append(Fault("only an agent that is named can be sent the history", "send_history"))
     if sum(map(bool, (turn.team, turn.agent, turn.workflow))) > 1:
         faults.append(Fault("name a team, an agent or a workflow, one of them", "team"))
-    sections = (
-        ("team", turn.team, definitions.teams),
-        ("agent", turn.agent, definitions.agents),
-        ("workflow", turn.workflow, definitions.chains),
-    )
-    for kind, name, known in sections:
-        if name and name not in known:
-            faults.append(Fault(_unknown(kind, name, known), kind))
+    known: dict[str, Mapping[str, object]] = {"team": definitions.teams, "agent": definitions.agents, "workflow": definitions.chains}
+    for kind, names in known.items():
+        name = getattr(turn, kind)
+        if name and name not in names:
+            faults.append(Fault(_unknown(kind, name, names), kind))
     if turn.workflow in definitions.chains:
         faults += [Fault(message, "workflow") for message in turn_faults(turn.workflow, definitions.chains[turn.workflow])]
     if not faults and target_of(turn, definitions) is None:
@@ -81,12 +78,9 @@ def _pipeline(name: str, team: Team, definitions: Definitions, prefix: str, text
     """Return a sequence: each agent gets only the previous answer; the first failure ends it."""
     members: list[MemberSteps] = []
     for position, agent in enumerate(team.agents):
-        members.append(
-            member(
-                f"{prefix}{_numbered(team.agents, position)}", agent, definitions, members[-1].last if members else text, team=name,
-                params={"failure": f"Pipeline failed at step {position + 1} ({agent}): "},
-            )
-        )  # fmt: skip
+        step_id = prefix + numbered(agent, team.agents[: position + 1].count(agent), is_alone=team.agents.count(agent) == 1)
+        failure: dict[str, JsonValue] = {"failure": f"Pipeline failed at step {position + 1} ({agent}): "}
+        members.append(member(step_id, agent, definitions, members[-1].last if members else text, team=name, params=failure))
     steps = [step for each in members for step in each.steps]
     return Graph(steps=tuple(steps), edges=chain_edges([step.id for step in steps])), steps[-1].id
 
@@ -130,12 +124,6 @@ def _workflow(name: str, text: str) -> Step:
     mapped: JsonValue = dict.fromkeys(TURN_INPUTS, "text")
     params: dict[str, JsonValue] = {"chain": name, "map": mapped}
     return Step(id=name, kind="chain.run", work=f"chains:{name}", reads={"text": text}, params=params, decides=True, expands=True)
-
-
-def _numbered(names: list[str], position: int) -> str:
-    """Return the name at a position, with a number if it occurs more than once."""
-    name = names[position]
-    return numbered(name, names[: position + 1].count(name), is_alone=names.count(name) == 1)
 
 
 def target_of(turn: TurnRequest, definitions: Definitions) -> tuple[str, str] | None:
