@@ -19,6 +19,7 @@ import grimp
 
 TOP = Path(__file__).parents[1]
 PACKAGE = TOP / "cantata"
+UNIT_TESTS = TOP / "tests" / "unit"
 
 MAX_MODULES = 12  # in a folder
 MAX_METHODS = 15  # of a class, those that begin with an underscore not counted
@@ -30,6 +31,9 @@ MAY_IMPORT_FRONTENDS = ("cantata.cli", *FRONTENDS)
 FRONTEND_NAMES = re.compile("agentchain|chainbuilder|diskurs|langswarm|promptchain", re.IGNORECASE)
 MAY_NAME_FRONTENDS = ("cantata/frontends/", "cantata/workers/frontends/", "cantata/__init__.py")
 """Where these names may stand: the frontends themselves, and the public names of the package, some of which are theirs."""
+
+PURE_CORE = ("models", "planning", "runs")
+"""Rooms whose modules each have a unit test file."""
 
 BANNED = frozenset(
     (
@@ -129,6 +133,17 @@ def banned_texts(trees: dict[Path, ast.Module]) -> Iterator[str]:
                 yield f"{path.relative_to(TOP)}: the docstring of {getattr(node, 'name', 'the module')} begins with a question word"
 
 
+def modules_without_tests(trees: dict[Path, ast.Module], tests: Path = UNIT_TESTS) -> Iterator[str]:
+    """Yield the modules of the pure core without a unit test file of their own, and test files there that are named after no module."""
+    modules = [path.relative_to(PACKAGE) for path in trees if path.name != "__init__.py"]
+    expected = {tests / module.with_name(f"test_{module.name}"): module for module in modules if module.parts[0] in PURE_CORE}
+    for file, module in expected.items():
+        if not file.is_file() or not re.search(r"^def test_", file.read_text("utf-8"), re.MULTILINE):
+            yield f"cantata/{module} has no unit tests in tests/unit/{file.relative_to(tests)}"
+    files = [file for room in PURE_CORE for file in sorted((tests / room).rglob("test_*.py"))]
+    yield from (f"tests/unit/{file.relative_to(tests)} is named after no module" for file in files if file not in expected)
+
+
 def imports_of_frontends(graph: grimp.ImportGraph) -> Iterator[str]:
     """Yield the imports of frontends by the core."""
     for importer in graph.modules:
@@ -186,7 +201,7 @@ def main() -> int:
     breaches = [
         *class_names_used_twice(trees), *rooms_that_are_too_large(trees), *classes_that_are_too_large(trees),
         *banned_words(trees), *banned_texts(trees), *names_of_frontends({path: path.read_text("utf-8") for path in trees}),
-        *imports_of_frontends(graph), *cycles(graph),
+        *modules_without_tests(trees), *imports_of_frontends(graph), *cycles(graph),
     ]  # fmt: skip
     for breach in breaches:
         click.echo(breach)

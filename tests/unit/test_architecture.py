@@ -53,6 +53,19 @@ def test_a_name_of_a_frontend_is_found_in_the_core_only(line: str) -> None:
     assert breach.startswith("cantata/models/graph.py:2 names the frontend ")
 
 
+def test_a_module_of_the_pure_core_without_tests_is_found_and_a_test_file_without_a_module(tmp_path: Path) -> None:
+    for name, text in (("planning/test_a", "def test_it(): ..."), ("planning/test_empty", '"""No tests."""'), ("runs/test_gone", "")):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / f"{name}.py").write_text(text)
+    modules = {PACKAGE / f"{name}.py": ast.parse("") for name in ("planning/a", "planning/empty", "models/__init__", "models/b", "cli/c")}
+
+    assert list(architecture.modules_without_tests(modules, tmp_path)) == [
+        "cantata/planning/empty.py has no unit tests in tests/unit/planning/test_empty.py",
+        "cantata/models/b.py has no unit tests in tests/unit/models/test_b.py",
+        "tests/unit/runs/test_gone.py is named after no module",
+    ]
+
+
 def test_cycles_and_imports_of_frontends_are_found() -> None:
     graph = grimp.ImportGraph()
     for importer, imported in (("cantata.a", "cantata.b"), ("cantata.b", "cantata.a"), ("cantata.a", "cantata.frontends.c")):
