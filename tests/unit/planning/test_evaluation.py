@@ -196,3 +196,18 @@ def test_usual_expressions_on_much_data_are_far_from_the_bounds() -> None:
 
         assert budget.nodes_left > 0.9 * budget.nodes
         assert budget.bytes_left > 0.8 * budget.bytes
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("read.data == read.data", True),
+        ("read.data != read.data", False),
+        ("read.data != parse.values", True),
+        ("read == {data: read.data, n: `3`}", True),
+        ("read == {data: read.data, n: `4`}", False),
+        ("read.data == 'text'", False),
+    ],
+)
+def test_lists_and_objects_are_compared_by_what_is_in_them(text: str, expected: bool) -> None:
+    assert value(text) is expected

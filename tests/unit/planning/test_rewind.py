@@ -85,6 +85,13 @@ def test_a_step_that_expanded_expands_again_without_what_it_added() -> None:
     assert fork.names == {"a": False, "was": "a"}
 
 
+def test_edges_that_an_exit_has_of_its_own_go_with_it() -> None:
+    grown = {"a": Expansion(ids=("a/end",), exit="a/end", own=(("e", "done", True),))}
+    run = ended({"a": DONE, "a/end": DONE, "d": DONE, "e": DONE}, ("a/end -> d", "a/end -> e"), expansions=grown)
+
+    assert rewind.fork(run, "a").edges == {"a": [("d", "done", True)]}
+
+
 def test_the_items_of_a_map_that_finished_stay() -> None:
     items = ExpandedItems(like="m/*", prefix="m", count=3, window=2)
     grown = {"m": Expansion(ids=("m/*", "m/end"), items=items, exit="m/end")}
@@ -105,6 +112,7 @@ def test_a_quorum_counts_the_steps_that_are_taken_over(b: EndedStep, quorum: int
 
     join = fork.restarted[-1]
     assert (join.quorum, join.is_quorum_met, join.joins) == (quorum, quorum == 0, joins)
+    assert join.taken == 2 - quorum
 
 
 def test_a_step_is_named_by_the_last_part_of_its_id() -> None:

@@ -154,3 +154,14 @@ def test_a_node_of_an_inner_loop_waits_for_what_it_reads_from_outside_of_the_out
 
     assert run.story == ["s", "o#1", "late", "again#1.1", "x#1.2", "again#1.2", "outer#1", "e"]
     assert run.output("x") == {"late": {"is": "there"}}
+
+
+def test_a_branch_waits_for_nodes_of_its_loop_that_only_the_next_round_reads() -> None:
+    graph = plan(
+        tool("a", next_node=["b", "again"], input_map={"x": "b"}),
+        tool("b"),
+        branch("again", "x", true_node="a", false_node="end"),
+        tool("end"),
+    )
+
+    assert edges(graph) == {"a#1 -> b#1", "a#1 -> again#1", "(b#1 -> again#1)", "again#1 -> end false"}

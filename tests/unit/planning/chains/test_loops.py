@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from cantata.models.values import JsonValue
 from cantata.models.wire import ChainNode
+from cantata.planning.chains.outline import outline
 from cantata.planning.chains.step_ids import node_of
 from cantata.planning.graphs import reach
 from tests.examples import examples
@@ -173,3 +174,34 @@ def test_any_loops_run_as_one_would_walk_them(nodes: list[ChainNode], decide: di
     run = Run(request(*nodes), DEFINITIONS, decide=lambda node_id, visit: decide.get((node_id, visit), False)).play()
 
     assert [node_of(step_id).node_id for step_id in run.story] == story
+
+
+def test_data_start_a_node_only_where_no_control_leads_and_never_for_the_round_before() -> None:
+    nodes = [
+        tool("a", next_node="again", input_map={"x": "again"}),
+        branch("again", "x", true_node="a", false_node="end"),
+        tool("end", input_map={"x": "a"}),
+        tool("data", input_map={"x": "end"}),
+    ]
+
+    whole = outline(nodes, "a")
+
+    assert {(link.source, link.target) for link in whole.loops.recalls} == {("again", "a")}
+    assert [f"{link.source} {link.sort} {link.target}" for link in whole.waking] == [
+        "a leads again", "again leads a", "again leads end", "end reads data",
+    ]  # fmt: skip
+
+
+def test_a_loop_inside_another_is_found_with_its_body_and_the_link_that_closes_it() -> None:
+    nodes = [
+        tool("outer", next_node="inner"),
+        tool("inner", next_node="again"),
+        branch("again", "x", true_node="inner", false_node="more"),
+        branch("more", "x", true_node="outer"),
+    ]
+
+    loops = outline(nodes, "outer").loops
+
+    assert [(loop.first, loop.branch) for loop in loops.path("inner")] == [("outer", "more"), ("inner", "again")]
+    assert [sorted(loop.body) for loop in loops.path("inner")] == [["again", "inner", "more", "outer"], ["again", "inner"]]
+    assert loops.cycles == loops.too_deep == []

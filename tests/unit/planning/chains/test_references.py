@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from cantata.models.values import JsonValue
+from cantata.planning.chains.outline import outline
+from cantata.planning.chains.references import References
 from tests.unit.planning.sample_chains import branch, counter, mapping, plan, play, step, tool
 
 
@@ -124,3 +126,12 @@ def test_the_outer_round_before_of_an_inner_node_is_its_last() -> None:
     play(*nodes, tools={"slow": noting})
 
     assert seen == [None, 3]
+
+
+def test_a_branch_of_the_round_before_is_read_itself_since_its_name_means_the_round_that_it_began() -> None:
+    first = tool("a", next_node="again", input_map={"x": "again", "y": "b"})
+    whole = outline([first, tool("b", deps=["a"]), branch("again", "x", true_node="a", deps=["b"])], "a")
+    (loop,) = whole.loops.path("a")
+
+    assert References(whole, "", {}).reads("a") == {"again": "=again#0", "b": "=b#0"}
+    assert References(whole, "p", {loop: 3}).reads("a") == {"again": "=p/again#2", "b": "p/b#2"}

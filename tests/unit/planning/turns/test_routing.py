@@ -99,6 +99,13 @@ def test_a_plan_goes_on_from_its_position() -> None:
     assert {"plan": ["ann", "bob"], "position": 1, "run": 2}.items() <= last(graph).params.items()
 
 
+def test_the_first_run_of_a_plan_s_agent_has_no_number_and_a_second_question_to_the_router_is_over_with_it() -> None:
+    again = now("asked", again=True)
+
+    assert shape(routing.run_plan(again, ["ann"], DEFINITIONS, asked="@route.again"))[0] == ("1.ann", "agent.turn")
+    assert "again" not in str(last(routing.run_agent(again, "ann", DEFINITIONS, asked="@route.again")).params)
+
+
 def test_a_rotation_begins_with_a_step_that_chooses_and_ends_with_the_agent() -> None:
     graph, answer = routing.begin_round_robin("asked", TEAMS["asked"], DEFINITIONS, "p/", "=@start")
     chosen = routing.run_next("asked", "bob", DEFINITIONS, prefix="p/", asked="=@start")
