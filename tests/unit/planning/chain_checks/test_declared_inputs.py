@@ -9,10 +9,10 @@ import pytest
 from cantata.errors import StepError
 from cantata.models.definitions import Chain, Definitions, Tool
 from cantata.models.values import JsonValue
-from cantata.models.wire import ChainRequest, TurnRequest
+from cantata.models.wire import ChainNode, ChainRequest, TurnRequest
 from cantata.planning.chain_checks import checks
-from cantata.planning.chain_checks.declared_inputs import given_to
-from cantata.planning.chains import expansion
+from cantata.planning.chain_checks.declared_inputs import given_to, read_from_input
+from cantata.planning.chains import expansion, links
 from cantata.planning.turns import turn_plan
 
 TOOLS = {"t": Tool(function="m:t")}
@@ -185,3 +185,14 @@ def test_what_a_named_chain_gets_in_the_run_is_held_against_its_inputs() -> None
     assert given_to("sub", chain, {"text": "x"}) == {"text": "x", "limit": 3}
     with pytest.raises(StepError, match="chain 'sub' cannot take its input: text: None is not of type 'string'"):
         given_to("sub", chain, {"text": None})
+
+
+def test_what_is_read_from_the_input_is_neither_a_node_nor_an_item_nor_the_output() -> None:
+    nodes = [
+        ChainNode(node_id="a", kind="tool", input_map={"x": "text", "y": "input.file", "z": "output"}),
+        ChainNode(node_id="m", kind="map", items_path="a.rows", map_node="b"),
+        ChainNode(node_id="b", kind="tool", input_map={"x": "item", "y": "index", "z": "m"}),
+        ChainNode(node_id="c", kind="tool", input_map={"x": "item"}),
+    ]
+
+    assert read_from_input(links.read(nodes)) == ["file", "item", "text"]
