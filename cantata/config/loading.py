@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from cantata.config.chain_requests import is_request, kind_faults, load_request, with_lines
+from cantata.config.chain_requests import is_request, load_request, with_lines
 from cantata.config.documents import Document, parse
 from cantata.config.formats import Configuration, formats
 from cantata.config.native import load_definitions
-from cantata.errors import ConfigError, Fault
+from cantata.errors import ConfigError
 from cantata.models.definitions import Agent, Defaults, Definitions
 from cantata.models.wire import ChainRequest
 from cantata.settings import settings
@@ -101,7 +101,7 @@ def request_named(name: str, definitions: Definitions) -> tuple[ChainRequest, Do
 
     Raises ConfigError.
     """
-    if _is_file(name):
+    if os.path.exists(name):
         document = read(Path(name))
         return load_request(document), document
     chain = definitions.chains.get(name)
@@ -109,25 +109,3 @@ def request_named(name: str, definitions: Definitions) -> tuple[ChainRequest, Do
         known = did_you_mean(name, definitions.chains)
         raise ConfigError(f"there is no such file, and no chain of that name in the configuration{known}", source=name)
     return ChainRequest(chain_id=name, nodes=chain.nodes, entry_node=chain.entry_node, inputs=chain.inputs), Document(None, name)
-
-
-def _is_file(name: str) -> bool:
-    try:
-        return Path(name).exists()
-    except (OSError, ValueError):  # too long, or with characters that no path can have: not the name of a file
-        return False
-
-
-def check_file(path: Path) -> list[Fault]:
-    """Return the faults of a configuration, or of the form of a chain request, whichever the file is."""
-    try:
-        document = opened(path)
-        if isinstance(document, Configuration):
-            return []
-        if is_request(document):
-            load_request(document)
-            return list(kind_faults(document, "nodes.*.kind"))
-        native(document, path)
-    except ConfigError as error:
-        return list(error.faults)
-    return []

@@ -198,6 +198,18 @@ def value_at(data: JsonValue, part: str | int) -> JsonValue:
     return None
 
 
+def with_value(data: JsonValue, path: KeyPath, value: JsonValue) -> JsonValue:
+    """Return a copy of the data with another value at this path, which leads through mappings and lists that exist."""
+    if not path:
+        return value
+    key, *rest = path
+    if isinstance(data, dict) and isinstance(key, str):
+        return {**data, key: with_value(data[key], tuple(rest), value)}
+    if isinstance(data, list) and isinstance(key, int):
+        return [*data[:key], with_value(data[key], tuple(rest), value), *data[key + 1 :]]
+    return data
+
+
 def find(data: JsonValue, pattern: str) -> Iterator[tuple[KeyPath, JsonValue]]:
     """Return the paths and values that match a pattern such as `agents.*.instructions.*`."""
     found: list[tuple[KeyPath, JsonValue]] = [((), data)]

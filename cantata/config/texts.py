@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
 
 from cantata.config.documents import Document
-from cantata.config.source_map import KeyPath, find
+from cantata.config.source_map import find, with_value
 from cantata.errors import Fault
 from cantata.models.values import JsonValue
 
@@ -28,7 +29,7 @@ def read_texts(document: Document, patterns: Iterable[str], *, folder: Path | No
             if file is None:
                 continue
             try:
-                data = _put(data, path, file.read_text("utf-8-sig"))
+                data = with_value(data, path, file.read_text("utf-8-sig"))
             except (OSError, ValueError) as error:
                 faults.append(document.fault(path, f"the file {str(file)!r} {_why(error)}"))
     return dataclasses.replace(document, data=data), faults
@@ -45,19 +46,12 @@ def file_of(value: JsonValue, folder: Path | None) -> Path | None:
     named = _NAMED.fullmatch(value)
     if named:
         return beside / named.group(1)
-    return beside / value if folder and _TEXT_FILE.fullmatch(value) and _is_file(folder / value) else None
+    return beside / value if folder and _TEXT_FILE.fullmatch(value) and os.path.isfile(folder / value) else None
 
 
 def lies_in(folder: Path, path: Path) -> bool:
     """Return whether a path is inside a folder, after its `..` and symbolic links are resolved."""
     return path.resolve().is_relative_to(folder.resolve())
-
-
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except OSError:  # its name is too long to be one
-        return False
 
 
 def _why(error: OSError | ValueError) -> str:
@@ -66,15 +60,3 @@ def _why(error: OSError | ValueError) -> str:
     if isinstance(error, UnicodeDecodeError):
         return "is not UTF-8 text"
     return f"cannot be read: {getattr(error, 'strerror', None) or error}"
-
-
-def _put(data: JsonValue, path: KeyPath, text: str) -> JsonValue:
-    """Return a copy of the data with the text at this path."""
-    if not path:
-        return text
-    key, *rest = path
-    if isinstance(data, dict) and isinstance(key, str):
-        return {**data, key: _put(data[key], tuple(rest), text)}
-    if isinstance(data, list) and isinstance(key, int):
-        return [*data[:key], _put(data[key], tuple(rest), text), *data[key + 1 :]]
-    return data

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from cantata.config.documents import Document
 from cantata.config.faults import faults_of
-from cantata.config.source_map import KeyPath, find, value_at
+from cantata.config.source_map import KeyPath, find, value_at, with_value
 from cantata.config.user_code.function_source import SourceDefinition, bindings, definition_of
 from cantata.errors import Fault
 from cantata.models.definitions import Tool
@@ -51,7 +51,7 @@ def read_decorators(document: Document, *, folder: Path | None) -> tuple[Documen
         settings, wrong = _settings(definition, overridden=entry)
         faults += [document.fault((*path, "function"), message) for message in wrong]
         if not wrong:
-            data = _put(data, path, _merged(entry, settings))
+            data = with_value(data, path, _merged(entry, settings))
     return dataclasses.replace(document, data=data), faults
 
 
@@ -148,12 +148,3 @@ def _merged(entry: Mapping[str, JsonValue], settings: Mapping[str, JsonValue]) -
     hidden: list[JsonValue] = list(dict.fromkeys([*_names(settings, "hidden"), *_names(entry, "hidden")]))
     defaults = {key: value for key, value in settings.items() if key != "name"}
     return {**defaults, **entry, **({"hidden": hidden} if hidden and isinstance(entry.get("hidden", []), list) else {})}
-
-
-def _put(data: JsonValue, path: KeyPath, entry: JsonValue) -> JsonValue:
-    """Return a copy of the data with the entry at `section.name`."""
-    section, name = map(str, path)
-    entries = value_at(data, section)
-    assert isinstance(data, dict)
-    assert isinstance(entries, dict)
-    return {**data, section: {**entries, name: entry}}

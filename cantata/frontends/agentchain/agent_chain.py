@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import json
 import os
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -34,7 +33,7 @@ from cantata.frontends.promptchain.prompt_chain import definitions_of, prompt_fo
 from cantata.frontends.promptchain.run_calls import TurnCall, answer_of, shared_client
 from cantata.models.definitions import Agent, Definitions, Team
 from cantata.models.instructions import Instruction, PromptStep
-from cantata.models.values import JsonValue
+from cantata.models.values import as_text
 from cantata.models.wire import HistoryEntry, RunResult, TurnRequest
 from cantata.state.sessions.conversations import fault_of
 from cantata.suggestions import did_you_mean
@@ -158,7 +157,7 @@ class AgentChain:
     async def _ask(self, turn: TurnRequest) -> str:
         on_event = LogWriter(turn, self._team, self._log) if self._log.is_wanted else None
         self.last_result = result = await TurnCall(self.definitions, turn, on_event=on_event).result_async()
-        return _text(answer_of(result))
+        return as_text(answer_of(result))
 
     def _turn_of(self, text: object, *, agent: str | None = None, send_history: bool = False) -> TurnRequest:
         if agent is not None and agent not in self._agents:
@@ -259,7 +258,3 @@ def _session_of(session: str | None, cache_config: Mapping[str, Any] | None) -> 
     if fault := fault_of(name):
         raise ValueError(fault)
     return name
-
-
-def _text(answer: JsonValue) -> str:
-    return answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False)

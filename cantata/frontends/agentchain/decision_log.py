@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple, cast
 
-from cantata.models.values import JsonValue
+from cantata.models.values import JsonValue, as_text
 from cantata.state.ledger.records import StepRecord
 
 Fields = dict[str, JsonValue]
@@ -22,7 +21,7 @@ class LogEntry(NamedTuple):
 
 def text_of(value: JsonValue) -> str:
     """Return an answer as text; anything but a text as JSON."""
-    return value if isinstance(value, str) else "" if value is None else json.dumps(value, ensure_ascii=False)
+    return "" if value is None else as_text(value)
 
 
 def length_of(value: JsonValue) -> int:

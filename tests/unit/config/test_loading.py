@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from cantata.config.chain_requests import is_request, kind_faults, load_request
 from cantata.config.documents import Document, parse
-from cantata.config.loading import BUILT_IN, check_file, find, load, load_sound
-from cantata.errors import ConfigError
+from cantata.config.loading import BUILT_IN, find, load, load_sound, native, opened
+from cantata.errors import ConfigError, Fault
 from cantata.settings import settings
 
 GOOD = "{agents: {solo: {}}, defaults: {agent: solo}}"
@@ -120,7 +121,21 @@ def test_a_chain_request_is_not_taken_for_a_configuration() -> None:
     assert refusal(Path("chain.json")) == "chain.json: this is a chain request, not a configuration; `submit chain` runs it"
 
 
-# check_file
+# a file as what it is
+
+
+def faults_of(path: Path) -> list[Fault]:
+    """The faults of a configuration, or of the form of a chain request."""
+    try:
+        document = opened(path)
+        assert isinstance(document, Document)
+        if is_request(document):
+            load_request(document)
+            return list(kind_faults(document, "nodes.*.kind"))
+        native(document, path)
+    except ConfigError as error:
+        return list(error.faults)
+    return []
 
 
 @pytest.mark.parametrize(
@@ -137,11 +152,11 @@ def test_a_chain_request_is_not_taken_for_a_configuration() -> None:
 def test_a_file_is_checked_as_what_it_is(text: str, faults: list[str]) -> None:
     Path("file").write_text(text)
 
-    assert [fault.where for fault in check_file(Path("file"))] == faults
+    assert [fault.where for fault in faults_of(Path("file"))] == faults
 
 
 def test_a_missing_file_is_a_fault() -> None:
-    assert [str(fault) for fault in check_file(Path("gone.yaml"))] == ["this file does not exist"]
+    assert [str(fault) for fault in faults_of(Path("gone.yaml"))] == ["this file does not exist"]
 
 
 # settings

@@ -13,12 +13,13 @@ A step becomes a node with its id. It may have auxiliary nodes:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from cantata.frontends.langswarm.workflows.order import Order
 from cantata.frontends.langswarm.workflows.output_routes import ChoiceRoute, Invoke, Route, ToStep, ToUser
 from cantata.frontends.langswarm.workflows.reference_expressions import USER_INPUT, literal, step_value
+from cantata.frontends.langswarm.workflows.steps import free_name
 from cantata.models.definitions import Chain
 from cantata.models.values import JsonValue
 from cantata.models.wire import ChainNode
@@ -203,12 +204,7 @@ class NodeEmitter:
         return node
 
     def _free(self, name: str) -> str:
-        taken: Set[str] = {*self._nodes, *(step.node for step in self.steps.values())}
-        number = 2
-        free = name
-        while free in taken:
-            free, number = f"{name}-{number}", number + 1
-        return free
+        return free_name(name, {*self._nodes, *(step.node for step in self.steps.values())})
 
 
 def _ends(routes: Sequence[Route], conditions: tuple[str, ...]) -> Iterator[tuple[str, ...]]:

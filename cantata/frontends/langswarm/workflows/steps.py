@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain, count
 
 from cantata.frontends.langswarm.config_part import ConfigPart
 from cantata.frontends.langswarm.vocabulary import ALIASES, ALL_STEP_KEYS, KINDS, STEP, TYPES
@@ -138,15 +139,13 @@ def _id(part: ConfigPart, kind: str | None, taken: dict[str, ConfigPart], given:
     named = part.first(*ALIASES.get(kind or "", ())) if kind else None
     name = named.value if named is not None and isinstance(named.value, str) else kind or "step"
     base = "".join("-" if character in _FORBIDDEN or character.isspace() else character for character in name) or "step"
-    return next(each for each in _numbered(base) if each not in taken and each not in given)
+    return free_name(base, {*taken, *given})
 
 
-def _numbered(base: str) -> Iterator[str]:
-    yield base
-    number = 2
-    while True:
-        yield f"{base}-{number}"
-        number += 1
+def free_name(base: str, taken: Collection[str]) -> str:
+    """Return a name, with a number if it is taken."""
+    names = chain([base], (f"{base}-{number}" for number in count(2)))
+    return next(name for name in names if name not in taken)
 
 
 def agents_of(steps: Sequence[WorkflowStep]) -> dict[str, str]:

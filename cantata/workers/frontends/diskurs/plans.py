@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from cantata.models.values import JsonValue
+from cantata.models.values import JsonValue, as_text
 from cantata.planning import graphs
 from cantata.workers.frontends.diskurs.replies import ReplyError
 from cantata.workers.frontends.diskurs.user_code.entities import InputField, JsonSerializable, PromptArgument
@@ -134,7 +133,7 @@ def fill_references(value: JsonValue, results: Mapping[str, JsonValue]) -> JsonV
     whole = _REFERENCE.fullmatch(value)
     if whole and whole[1] in results:
         return results[whole[1]]
-    return _REFERENCE.sub(lambda found: _text(results[found[1]]) if found[1] in results else found[0], value)
+    return _REFERENCE.sub(lambda found: as_text(results[found[1]]) if found[1] in results else found[0], value)
 
 
 def with_results(steps: Sequence[Step], results: Mapping[str, tuple[JsonValue, str]]) -> list[JsonValue]:
@@ -164,7 +163,3 @@ def _whole_references(value: JsonValue) -> list[str]:
         return [whole[1]] if whole else []
     parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     return [name for part in parts for name in _whole_references(part)]
-
-
-def _text(value: JsonValue) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
