@@ -10,7 +10,7 @@ from pydantic.alias_generators import to_camel
 from cantata.config.source_map import KeyPath
 from cantata.frontends.diskurs import schema
 from cantata.frontends.diskurs.conversation_config import FINALIZERS, BranchCode, CodeReference, ConversationAgent, HandoverRule
-from cantata.frontends.diskurs.diskurs_config import DiskursConfigReader
+from cantata.frontends.diskurs.files import DiskursConfigReader
 from cantata.frontends.diskurs.prompts import PromptReader
 
 _WITHOUT_MODEL = ("conductor", "heuristic", "heuristic_finalizer")

@@ -14,8 +14,7 @@ from cantata.frontends.diskurs.conversation_config import (
     ConversationModel,
     ConversationTool,
 )
-from cantata.frontends.diskurs.diskurs_config import DiskursConfigReader
-from cantata.frontends.diskurs.files import FileFault
+from cantata.frontends.diskurs.files import DiskursConfigReader, FileFault
 from cantata.frontends.diskurs.spelling import variable_of
 
 _MEMORY_FILES = ("longterm_memory.py", "prompt.py")

@@ -15,8 +15,7 @@ from cantata.errors import ConfigError
 from cantata.frontends.diskurs import components, schema
 from cantata.frontends.diskurs.agent_entries import agents_of
 from cantata.frontends.diskurs.conversation_config import ConversationConfig
-from cantata.frontends.diskurs.diskurs_config import DiskursConfigReader
-from cantata.frontends.diskurs.files import FolderFiles
+from cantata.frontends.diskurs.files import DiskursConfigReader, FolderFiles
 from cantata.frontends.diskurs.handovers import extension_of
 from cantata.frontends.diskurs.spelling import in_camel_case, with_variables
 from cantata.models.definitions import Definitions

@@ -11,7 +11,7 @@ from pydantic.alias_generators import to_camel
 from cantata.config.source_map import KeyPath
 from cantata.frontends.diskurs import schema
 from cantata.frontends.diskurs.conversation_config import PromptSource
-from cantata.frontends.diskurs.diskurs_config import DiskursConfigReader
+from cantata.frontends.diskurs.files import DiskursConfigReader
 
 _FUNCTIONS = {
     "is_valid": "is_valid_name", "is_final": "is_final_name", "can_finalize": "can_finalize_name", "finalize": "finalize_name",

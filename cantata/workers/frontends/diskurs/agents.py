@@ -1,4 +1,4 @@
-"""An agent's turn: its prompts, the calls of its model, and the reading of replies."""
+"""An agent's turn: its prompts, the calls of its model, the reading of replies, and its end."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from dataclasses import replace
 from typing import cast
 
 from cantata.frontends.diskurs import handovers
-from cantata.frontends.diskurs.conversation_config import ConversationAgent, ConversationModel
+from cantata.frontends.diskurs.conversation_config import FINALIZERS, ConversationAgent, ConversationModel
 from cantata.frontends.diskurs.handovers import AgentTurn
 from cantata.models.definitions import Model
 from cantata.models.graph import Outcome
-from cantata.models.values import JsonValue, ToolSchema
+from cantata.models.values import ErrorInfo, JsonValue, ToolSchema
 from cantata.planning.turns.agent_steps import next_round
 from cantata.planning.turns.history import estimate_tokens
-from cantata.workers.frontends.diskurs import conversation_state, plans, tool_calling, turn_end
+from cantata.workers.frontends.diskurs import conversation_state, plans, tool_calling
 from cantata.workers.frontends.diskurs.conversation_state import ConversationState, Utterance, utterances_in
 from cantata.workers.frontends.diskurs.replies import ReplyError
 from cantata.workers.frontends.diskurs.user_code import code_loading, fields
@@ -188,7 +188,7 @@ def diskurs_read(context: StepContext) -> Outcome:
         return _request_correction(context, turn, state, reply, str(error), counted)
     state = state.model_copy(update={"arguments": arguments})
     if prompter.is_final(arguments):
-        return turn_end.finish(context, turn, state.with_(context.begun.step_id, reply), verdict="final", **counted)
+        return finish(context, turn, state.with_(context.begun.step_id, reply), verdict="final", **counted)
     if prompter.agent.kind == "llm_compiler" and plans.is_open(arguments):
         state = state.with_(context.begun.step_id, reply)
         steps = plans.steps_of(arguments)
@@ -205,7 +205,7 @@ def go_on(context: StepContext, turn: AgentTurn, state: ConversationState, utter
     fragment = handovers.ask_again(turn, prompter.config, before=this, is_valid=True)
     if fragment is None:
         reason = f"agent {turn.agent!r} was not final after {turn.step} reasoning steps"
-        return turn_end.give_up(context, turn, state.with_(this, *utterances), reason)
+        return give_up(context, turn, state.with_(this, *utterances), reason)
     prompt = Utterance(role="user", text=prompter.user(state.arguments), by=turn.agent, is_inner=_is_inner(turn, prompter.agent))
     return Outcome(output=state.with_(this, *utterances, prompt).to_json(), fragment=fragment, detail={"verdict": "step", **detail})
 
@@ -219,7 +219,7 @@ def _request_correction(
     message = fault if fragment else NO_ANSWER.format(max_trials=config.agents[turn.agent].max_trials)
     state = state.with_(this, reply, Utterance(role="user", text=message, by=turn.agent, is_inner=reply.is_inner))
     if fragment is None:
-        return turn_end.give_up(context, turn, state, f"agent {turn.agent!r}: {message} The last fault: {fault}")
+        return give_up(context, turn, state, f"agent {turn.agent!r}: {message} The last fault: {fault}")
     return Outcome(output=state.to_json(), fragment=fragment, detail={"verdict": "correction", "fault": fault, **counted})
 
 
@@ -233,3 +233,52 @@ def diskurs_gather(context: StepContext) -> Outcome:
     done = plans.with_results(steps, results)
     state = state.model_copy(update={"arguments": {**state.arguments, "execution_plan": done, "replan": False}})
     return go_on(context, turn, state, [], failed=sum(bool(answer.error) for answer in answers))
+
+
+# --- the end --------------------------------------------------------------------------------------------------------
+
+
+def finish(context: StepContext, turn: AgentTurn, state: ConversationState, **detail: JsonValue) -> Outcome:
+    """Return the outcome of a finished turn: the conversation goes on, or the agent's arguments are the result."""
+    prompter = Prompter(context, turn.agent)
+    agent, this = prompter.agent, context.begun.step_id
+    if turn.part == "branch":
+        return Outcome(output=state.to_json(), detail=detail)
+    if agent.kind == "parallel_multistep" and not turn.part:
+        return Outcome(output=state.to_json(), fragment=handovers.split(turn, before=this), detail=detail)
+    if agent.kind == "conductor":
+        chosen = str(state.arguments["next_agent"])
+        following = handovers.hand_over(chosen, prompter.config, number=turn.number + 1, before=this)
+        return Outcome(output=state.to_json(), fragment=following, detail={**detail, "chosen_agent": chosen})
+    state = with_updated_memories(prompter, state)
+    if turn.judges:
+        return Outcome(output=state.to_json(), fragment=handovers.return_verdict(turn, turn.judges, before=this), detail=detail)
+    if agent.kind in FINALIZERS:
+        conversation_state.store_memories(context, state)
+        result: JsonValue = {name: state.arguments.get(name) for name in agent.final_properties}
+        return Outcome(output=result, detail=detail)
+    following = handovers.hand_over(agent.topics[0], prompter.config, number=turn.number + 1, before=this)
+    return Outcome(output=state.to_json(), fragment=following, detail={**detail, "handed_to": agent.topics[0]})
+
+
+def with_updated_memories(prompter: Prompter, state: ConversationState) -> ConversationState:
+    """Return the state with the arguments that the agent hands over merged into the long-term memories, by name."""
+    names = fields.handed_over(prompter.argument_class, prompter.agent.locked_fields)
+    memories = {key: fields.merge(memory, state.arguments, names) for key, memory in state.memories.items()}
+    return state.model_copy(update={"memories": memories})
+
+
+def give_up(context: StepContext, turn: AgentTurn, state: ConversationState, reason: str) -> Outcome:
+    """Return the outcome of a turn that reached a bound: its conductor fails; the details have the last arguments."""
+    prompter = Prompter(context, turn.agent)
+    detail: dict[str, JsonValue] = {"verdict": "exhausted", "reason": reason, "arguments": state.arguments}
+    if turn.part == "branch":
+        return Outcome(output=state.model_copy(update={"exhausted": reason}).to_json(), detail=detail)
+    conductor = turn.judges or (turn.agent if prompter.agent.kind == "conductor" else state.conductor)
+    if prompter.agent.kind != "conductor":
+        state = with_updated_memories(prompter, state)
+    if not conductor:
+        error = ErrorInfo(code="exhausted", message=reason, step=context.begun.step_id)
+        return Outcome(status="failed", error=error, detail={**detail, "last_output": state.arguments})
+    failing = handovers.fail(replace(turn, judges=""), conductor, before=context.begun.step_id, code="exhausted", reason=reason)
+    return Outcome(output=state.to_json(), fragment=failing, detail=detail)

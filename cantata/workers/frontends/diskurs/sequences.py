@@ -15,7 +15,7 @@ from cantata.frontends.diskurs.conversation_config import BranchCode
 from cantata.frontends.diskurs.handovers import AgentTurn
 from cantata.models.graph import Outcome
 from cantata.models.values import JsonValue, Usage
-from cantata.workers.frontends.diskurs import agents, tool_calling, turn_end
+from cantata.workers.frontends.diskurs import agents, tool_calling
 from cantata.workers.frontends.diskurs.conductor_steps import conversation_of
 from cantata.workers.frontends.diskurs.conversation_state import ConversationState, Utterance
 from cantata.workers.frontends.diskurs.user_code import code_loading, fields
@@ -50,7 +50,7 @@ def diskurs_heuristic(context: StepContext) -> Outcome:
     if prompter.agent.render_prompt:
         prompt = Utterance(role="user", text=prompter.user(state.arguments), by=turn.agent)
         state = state.with_(context.begun.step_id, *state.utterances, prompt)
-    outcome = turn_end.finish(context, turn, state)
+    outcome = agents.finish(context, turn, state)
     return outcome.model_copy(update={"usage": client.usage}) if client.usage.model_calls else outcome
 
 
@@ -114,13 +114,13 @@ def diskurs_join(context: StepContext) -> Outcome:
     prompter = Prompter(context, turn.agent)
     parts = [ConversationState.of(context, f"@branch/{i}") for i in range(int(cast(int, context.params["count"])))]
     if reason := next((part.exhausted for part in parts if part.exhausted), None):
-        return turn_end.give_up(context, turn, state.with_(context.begun.step_id, agent=turn.agent), reason)
+        return agents.give_up(context, turn, state.with_(context.begun.step_id, agent=turn.agent), reason)
     base = parts[0] if parts else state
     made = code_loading.call(context, _branches(prompter).join, [conversation_of(prompter, part, part.arguments) for part in parts])
     state = _state_from_code(prompter, base, made)
     if _branches(prompter).invoke_on_final:
         return Outcome(output=state.to_json(), fragment=handovers.ask_after_join(turn, before=context.begun.step_id))
-    return turn_end.finish(context, replace(turn, part="joined"), state)
+    return agents.finish(context, replace(turn, part="joined"), state)
 
 
 def _branches(prompter: Prompter) -> BranchCode:

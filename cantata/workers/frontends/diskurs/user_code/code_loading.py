@@ -18,7 +18,7 @@ from cantata.errors import StepError
 from cantata.frontends.diskurs.conversation_config import CodeReference, ConversationConfig
 from cantata.workers.code import user_code
 from cantata.workers.code.config_folder import local_folder
-from cantata.workers.frontends.diskurs.user_code import compatibility
+from cantata.workers.frontends.diskurs.user_code import entities
 from cantata.workers.runtime.step_context import StepContext
 from cantata.workers.tools import functions
 
@@ -102,7 +102,7 @@ class CodeFolder:
         """Make a file's neighbours and the folder importable inside the block, as Diskurs does."""
         parent = self._parent_of(file)
         path = [str(parent), str(self._folder)]
-        with _import_lock, compatibility.importable():
+        with _import_lock, entities.importable():
             functions.unload_folder()
             ours = self._visible_modules(parent)
             hidden = {name: sys.modules[name] for name in ours if name in sys.modules}

@@ -6,11 +6,16 @@ A small compatibility layer: names and behaviour are Diskurs's, the implementati
 from __future__ import annotations
 
 import copy
+import importlib.util
 import inspect
 import re
-from collections.abc import Callable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import lru_cache
+from types import ModuleType
 from typing import Annotated, Any, Generic, Protocol, Self, TypeVar
 
 from cantata.workers.frontends.diskurs.user_code import fields
@@ -360,3 +365,41 @@ __all__ = [
     "LongtermMemory", "MessageType", "OutputField", "PerTurnField", "PromptArgument", "PromptField", "PromptValidationError", "Role",
     "RoutingRule", "ToolDependency", "ToolDescription", "prompt_field", "tool",
 ]  # fmt: skip
+
+
+# --- the module `diskurs` that such code imports, if no real one is installed ----------------------------------------
+
+NAME = "diskurs"
+PARTS = ("entities", "errors", "prompt", "protocols", "tools", "immutable_conversation")
+
+
+@contextmanager
+def importable() -> Iterator[None]:
+    """Make `import diskurs`, and those of its modules that prompts and tools import, return our names inside the block."""
+    added = {} if _is_installed() else {name: module for name, module in _modules().items() if name not in sys.modules}
+    sys.modules.update(added)
+    try:
+        yield
+    finally:
+        for name in added:
+            sys.modules.pop(name, None)
+
+
+@lru_cache(maxsize=1)
+def _modules() -> dict[str, ModuleType]:
+    names = {name: globals()[name] for name in __all__} | {"ImmutableConversation": Conversation}
+    package = ModuleType(NAME, __doc__)
+    package.__path__ = []
+    found = {NAME: package}
+    for part in PARTS:
+        module = found[f"{NAME}.{part}"] = ModuleType(f"{NAME}.{part}", __doc__)
+        setattr(package, part, module)
+    for module in found.values():
+        vars(module).update(names)
+    return found
+
+
+@lru_cache(maxsize=1)
+def _is_installed() -> bool:
+    found = importlib.util.find_spec(NAME)
+    return found is not None and found.has_location  # a folder of this name is no package

@@ -10,7 +10,7 @@ import pytest
 
 from cantata.errors import StepError
 from cantata.frontends.diskurs.conversation_config import CodeReference
-from cantata.workers.frontends.diskurs.user_code import compatibility, entities, fields
+from cantata.workers.frontends.diskurs.user_code import entities, fields
 from cantata.workers.frontends.diskurs.user_code.code_loading import CodeFolder, refusal_of
 from cantata.workers.tools import functions
 
@@ -39,8 +39,8 @@ def test_names_that_code_only_annotates_with_are_importable(tmp_path: Path) -> N
 
 
 def test_a_real_diskurs_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compatibility, "_is_installed", lambda: True)
-    with compatibility.importable():
+    monkeypatch.setattr(entities, "_is_installed", lambda: True)
+    with entities.importable():
         assert "diskurs" not in sys.modules
 
 
@@ -117,7 +117,7 @@ def test_what_is_installed_in_the_folder_stays_loaded(tmp_path: Path) -> None:
 def test_a_folder_called_diskurs_is_not_taken_for_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "diskurs").mkdir()
     monkeypatch.syspath_prepend(tmp_path)
-    compatibility._is_installed.cache_clear()
+    entities._is_installed.cache_clear()
 
     assert code_folder(tmp_path / "desk", a__prompt="from diskurs import tool\n").module("a/prompt.py").tool
 
