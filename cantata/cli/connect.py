@@ -55,6 +55,6 @@ def find_service_url() -> str | None:
         )
     if stack is None:
         return None
-    if fault := stack.code_fault:
+    if fault := stack.status().code_fault:
         click.echo(f"warning: the stack in {stack.home.path} still serves the previous code: {fault}", err=True)
     return stack.url

@@ -152,23 +152,9 @@ class Stack:
         record = read_record(self.home)
         return [] if record is None else _all_processes(record)
 
-    @property
-    def flower_url(self) -> str | None:
-        """Return the URL of Flower; None if it was not started."""
-        record = read_record(self.home)
-        return None if record is None else record.flower_url
-
-    @property
-    def code_fault(self) -> str:
-        """Return why changed code is not loaded; empty if it is."""
-        record = read_record(self.home)
-        return "" if record is None else record.code_fault
-
-    @property
-    def gateway_url(self) -> str | None:
-        """Return the URL of the gateway; None if it was not started."""
-        record = read_record(self.home)
-        return None if record is None else record.gateway_url
+    def status(self) -> StackStatus:
+        """Return the status of this stack."""
+        return status(self.home)
 
     def __enter__(self) -> Self:
         return self

@@ -81,9 +81,8 @@ def _attempt(context: StepContext) -> AttemptRecord | None:
         took_ms = (time.perf_counter() - started_at) * 1000
         if begun.spec.work:
             process.costs.record(begun.definitions, begun.spec.work, took_ms)
-        return outcomes.record_of(
-            begun, outcome, limit_bytes=context.definitions.limits.output_bytes, took_ms=took_ms, source=_function_of(context)
-        )
+        source, limit_bytes = (context.tool and context.tool.function) or "", context.definitions.limits.output_bytes
+        return outcomes.record_of(begun, outcome, limit_bytes=limit_bytes, took_ms=took_ms, source=source)
     except (CancelledError, _LeaseLost):
         return None
     except UnavailableError as error:  # Redis was unavailable for longer than the step could wait, which is no failure of the step
@@ -99,13 +98,6 @@ def _attempt(context: StepContext) -> AttemptRecord | None:
     except Exception as error:  # the edge: an error of ours must not break the canvas
         log.exception("step_crashed", run=begun.run_id, step=begun.step_id)
         return outcomes.failure_record(begun, StepError(f"{type(error).__name__}: {error}", code="internal"))
-
-
-def _function_of(context: StepContext) -> str:
-    """Return the name of the function that a step calls, as configured; empty if it calls no tool."""
-    tools = getattr(context.definitions, str(context.params.get("section")), {})
-    tool = tools.get(context.params.get("tool")) if isinstance(tools, dict) else None
-    return str(tool.function or "") if tool is not None else ""
 
 
 class _LeaseLost(Exception):

@@ -177,8 +177,8 @@ def test_a_file_that_cannot_be_imported_is_told_and_what_was_before_goes_on(stag
 
     stage.save("steps.py", "def version(:\n")
 
-    until(lambda: stage.stack.code_fault, "the fault")
-    assert stage.stack.code_fault == f"{stage.folder}/steps.py: line 1: invalid syntax"
+    until(lambda: stage.stack.status().code_fault, "the fault")
+    assert stage.stack.status().code_fault == f"{stage.folder}/steps.py: line 1: invalid syntax"
     assert stage.served() == version
     said = CliRunner().invoke(submit, ["up"])
     assert f"warning: the stack still serves the previous code: {stage.folder}/steps.py: line 1" in said.stderr
@@ -188,7 +188,7 @@ def test_a_file_that_cannot_be_imported_is_told_and_what_was_before_goes_on(stag
     assert "line 1: invalid syntax" in checks["stack"]["message"]
     version = stage.edit()
     until(lambda: stage.served() == version, "the corrected version")
-    until(lambda: not stage.stack.code_fault, "the end of the fault")
+    until(lambda: not stage.stack.status().code_fault, "the end of the fault")
 
 
 @pytest.mark.slow("files are saved, and processes replaced")
@@ -232,7 +232,7 @@ def test_a_run_whose_steps_ran_with_several_versions_shows_them(stage: CodeStage
 def test_the_gateway_serves_an_edited_configuration_and_keeps_the_one_before_if_it_has_faults(stage: CodeStage) -> None:
     def ask(tool: str) -> tuple[int, Any]:
         request = urllib.request.Request(
-            f"{stage.stack.gateway_url}/chains", json.dumps(chain(tool)).encode(), {"Content-Type": "application/json"}
+            f"{stage.stack.status().gateway_url}/chains", json.dumps(chain(tool)).encode(), {"Content-Type": "application/json"}
         )
         try:
             with urllib.request.urlopen(request, timeout=40) as answer:

@@ -427,8 +427,8 @@ def test_the_gateway_port_is_bound_first_and_kept_for_the_folder(home: Home, mon
         usual = taken.getsockname()[1]
         monkeypatch.setitem(stack_plan.DEFAULT_PORTS, "gateway", usual)
         stack = Stack.start(home, agents=0, tools=0, gateway=True, command=WORKER, wait=False)
-        eventually(lambda: stack.gateway_url)
-        port = urlsplit(stack.gateway_url or "").port
+        eventually(lambda: stack.status().gateway_url)
+        port = urlsplit(stack.status().gateway_url or "").port
         with socket.create_connection(("127.0.0.1", port)):  # before the gateway runs: nobody else can have it
             stack.wait_ready()
         before = find(stack, "gateway")
@@ -440,7 +440,7 @@ def test_the_gateway_port_is_bound_first_and_kept_for_the_folder(home: Home, mon
 
     assert stack.moved == {"gateway": usual}
     with Stack.start(home, agents=0, tools=0, gateway=True, command=WORKER) as again:  # though the usual one is free now
-        assert urlsplit(again.gateway_url or "").port == port
+        assert urlsplit(again.status().gateway_url or "").port == port
         assert again.moved == {"gateway": usual}
 
 

@@ -34,17 +34,18 @@ def up(config: str | None, no_flower: bool, no_gateway: bool, agents: int, tools
         state = "the stack is running"
     else:
         state = "a stack is already running"
+    here = stack.status()
     if as_json:
-        click.echo(json.dumps(embedded.status().to_json()))
+        click.echo(json.dumps(here.to_json()))
         return 0
     click.echo(f"{state} in {stack.home.path}; submit down stops it")
-    if stack.flower_url:
-        click.echo(f"Flower: {stack.flower_url}")
-    if stack.gateway_url:
-        click.echo(f"gateway and run pages: {stack.gateway_url}")
+    if here.flower_url:
+        click.echo(f"Flower: {here.flower_url}")
+    if here.gateway_url:
+        click.echo(f"gateway and run pages: {here.gateway_url}")
     for name, port in stack.moved.items():
         click.echo(f"port {port} was taken, so the {name} of this folder has another one, which it keeps", err=True)
-    if fault := stack.code_fault:
+    if fault := here.code_fault:
         click.echo(f"warning: the stack still serves the previous code: {fault}", err=True)
     if os.environ.get("REDIS_URL"):
         click.echo("REDIS_URL is set, so commands here use that Redis, not this stack", err=True)

@@ -96,30 +96,24 @@ class Deltas:
     def __init__(self, context: StepContext) -> None:
         self._context = context
         self._text = ""
-        self._has_text, self._is_ended = asyncio.Event(), asyncio.Event()
+        self._is_ended = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     def add(self, text: str) -> None:
         """Add a piece to be published."""
         self._text += text
-        self._has_text.set()
-        if self._task is None:
+        if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._publish())
 
     async def _publish(self) -> None:
-        while True:
-            await self._has_text.wait()
+        while self._text:
             text, self._text = self._text, ""
-            self._has_text.clear()
-            if text:
-                try:
-                    await asyncio.to_thread(self._context.process.ledger.steps.append_delta, self._context.begun, text)
-                except (CantataError, RedisFailure) as error:  # the reply itself will be recorded
-                    log.warning("delta_publish_failed", run=self._context.begun.run_id, step=self._context.begun.step_id, error=str(error))
+            try:
+                await asyncio.to_thread(self._context.process.ledger.steps.append_delta, self._context.begun, text)
+            except (CantataError, RedisFailure) as error:  # the reply itself will be recorded
+                log.warning("delta_publish_failed", run=self._context.begun.run_id, step=self._context.begun.step_id, error=str(error))
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._is_ended.wait(), MIN_INTERVAL_S)
-            if self._is_ended.is_set() and not self._text:
-                return
 
     async def __aenter__(self) -> Self:
         return self
@@ -133,7 +127,6 @@ class Deltas:
         if kind is not None:
             self._text = ""
         self._is_ended.set()
-        self._has_text.set()
         await self._task
 
 

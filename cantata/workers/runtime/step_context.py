@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import cast
 
 from cantata.errors import StepError
-from cantata.models.definitions import Definitions
+from cantata.models.definitions import Definitions, Tool
 from cantata.models.graph import Outcome
 from cantata.models.values import JsonValue
 from cantata.planning import expressions
@@ -31,6 +31,12 @@ class StepContext:
     def definitions(self) -> Definitions:
         """The definitions of the run."""
         return self.process.definitions(self.begun.run_id, self.begun.definitions)
+
+    @cached_property
+    def tool(self) -> Tool | None:
+        """The tool that the step calls; None if it calls none."""
+        tools: Mapping[str, Tool] = getattr(self.definitions, self.text_param("section") or "tools", {})
+        return tools.get(self.text_param("tool"))
 
     @property
     def folder(self) -> str | None:

@@ -18,8 +18,7 @@ from cantata.workers.runtime.step_context import StepContext
 async def team_synthesize(context: StepContext) -> Outcome:
     """Merge a broadcast's answers with a model; if it fails for good, return the answers unmerged, with a warning."""
     synthesizer = context.definitions.teams[context.text_param("team")].synthesizer
-    if synthesizer is None:
-        raise StepError("the team has no synthesizer", code="internal")
+    assert synthesizer is not None
     responses, warnings = await asyncio.to_thread(responses_of, context)
     values = {"agent_responses": to_json(responses), "user_input": str(context.begun.inputs.get("@text", ""))}
     messages: list[Mapping[str, JsonValue]] = [{"role": "user", "content": templates.fill(synthesizer.prompt, values)}]

@@ -64,7 +64,7 @@ def chain_gather(context: StepContext) -> Outcome:
     of, count = context.text_param("of"), context.int_param("items")
     ids = context.process.ledger.reader.answering(context.begun.run_id, [f"{of}/{i}" for i in range(count)])
     texts = context.process.ledger.reader.outputs(context.begun.run_id, ids)
-    return Outcome(output=_list_of(texts))
+    return Outcome(output=cast(JsonValue, json.loads("[" + ",".join(text or "null" for text in texts) + "]")))
 
 
 def chain_run(context: StepContext) -> Outcome:
@@ -96,10 +96,6 @@ def team_run(context: StepContext) -> Outcome:
     """Expand to the steps of a team."""
     name = context.text_param("team")
     return Outcome(output=text_input(context), fragment=turn_plan.expand_team(name, context.definitions, parent=context.begun.step_id))
-
-
-def _list_of(texts: list[str | None]) -> list[JsonValue]:
-    return cast("list[JsonValue]", json.loads("[" + ",".join(text or "null" for text in texts) + "]"))
 
 
 def _kind_of(value: JsonValue) -> str:

@@ -54,11 +54,8 @@ class ModelTurn:
         ids = [base if i == 0 else f"{base}/r{i}" for i in range(number)]
         rounds = tuple(ModelRound.model_validate(json.loads(text)) for text in ledger.reader.outputs(run_id, ids) if text)
         calls = [f"{step_id}/t{i}" for step_id, done in zip(ids, rounds, strict=True) for i in range(len(done.calls))]
-        results = (
-            dict(zip(calls, map(_result_of, ledger.reader.outputs(run_id, calls), ledger.reader.infos(run_id, calls)), strict=True))
-            if calls
-            else {}
-        )
+        found = map(_result_of, ledger.reader.outputs(run_id, calls), ledger.reader.infos(run_id, calls)) if calls else ()
+        results = dict(zip(calls, found, strict=True))
         answers = tuple(
             tuple(results[f"{step_id}/t{i}"] for i in range(len(done.calls))) for step_id, done in zip(ids, rounds, strict=True)
         )
@@ -123,19 +120,16 @@ class ModelTurn:
         """Return the model to call, and its fallbacks."""
         definitions, agent, instruction = self.context.definitions, self.agent, self.instruction
         params: Mapping[str, JsonValue] = {}
+        named: str | Model | None = None
         if isinstance(instruction, AgenticStep):
-            params = instruction.model_params
-        named: str | Model | None = instruction.model_name if isinstance(instruction, AgenticStep) else None
+            params, named = instruction.model_params, instruction.model_name
         if named is None and agent.models:
             texts = sum(isinstance(each, str | PromptStep) for each in agent.instructions[: self.number])
             named = agent.models[texts if len(agent.models) > 1 and not isinstance(instruction, AgenticStep) else 0]
         first = named if isinstance(named, Model) else definitions.model_of(named or agent.model)
-        own = {**agent.params, **params, **self._examples()}
+        examples: list[JsonValue] = [{"text": example.input, "label": example.output} for example in agent.examples]
+        own = {**agent.params, **params, **({"examples": examples} if examples else {})}
         return [model.model_copy(update={"params": {**model.params, **own}}) for model in definitions.with_fallbacks(first)]
-
-    def _examples(self) -> dict[str, JsonValue]:
-        examples: list[JsonValue] = [{"text": example.input, "label": example.output} for example in self.agent.examples]
-        return {"examples": examples} if examples else {}
 
     async def tools(self) -> tuple[ToolSchema, ...]:
         """Return the schemas of the tools that the model may call."""

@@ -40,9 +40,9 @@ _imported_from: str | None = None  # the configuration's folder that modules are
 
 def tool_call(context: StepContext) -> Outcome:
     """Call a tool or skill with the node's input, or with a model's arguments, as keyword arguments."""
-    section, name = context.text_param("section"), context.text_param("tool")
-    tool: Tool = getattr(context.definitions, section)[name]
-    function, label = _function(name, tool, context)
+    tool = context.tool
+    assert tool is not None
+    function, label = _function(tool, context)
     by_model = context.params.get("asked_by") == "model"
     arguments = _with_values(tool, schemas.bind(function, tool, context.node_input) if by_model else context.node_input)
     if schemas.wants_context(function):
@@ -54,12 +54,11 @@ def tool_call(context: StepContext) -> Outcome:
     return Outcome(output=schemas.jsonable(output) if by_model else output, usage=Usage(tool_calls=1))
 
 
-def _function(name: str, tool: Tool, context: StepContext) -> tuple[Function, str]:
+def _function(tool: Tool, context: StepContext) -> tuple[Function, str]:
     """Return the function of a tool, and its name in messages."""
     if tool.script is not None:
         return inline_scripts.load(tool.script, context), f"script:{tool.script.function}"
-    if tool.function is None:
-        raise StepError(f"{name!r} is an MCP server, not a function", code="internal")
+    assert tool.function is not None  # else it is an MCP server, which has steps of its own
     return load(tool.function, context.folder), tool.function
 
 
@@ -90,7 +89,7 @@ def _load(name: str, folder: str | None) -> Function:
 def _import(module_name: str, folder: str | None) -> Any:
     """Import a module, from the folder if it is there. Modules of another folder are unloaded first: they may have the same names."""
     global _imported_from
-    if folder is None or not _is_in(Path(folder), module_name.partition(".")[0]):
+    if folder is None or sources.folder_of(module_name.partition(".")[0], [folder]) is None:
         return importlib.import_module(module_name)
     if _imported_from != folder:
         unload_folder()
@@ -119,10 +118,6 @@ def lies_in(module: object, folder: Path) -> bool:
     file = getattr(module, "__file__", None)
     paths = [Path(path) for path in ([file] if file else getattr(module, "__path__", ()))]
     return any(path.is_relative_to(folder) and not sources.INSTALLED & set(path.relative_to(folder).parts) for path in paths)
-
-
-def _is_in(folder: Path, root: str) -> bool:
-    return (folder / f"{root}.py").is_file() or (folder / root).is_dir()  # without __init__.py, what is installed wins, as in Python
 
 
 def _with_values(tool: Tool, arguments: Mapping[str, Any]) -> dict[str, Any]:

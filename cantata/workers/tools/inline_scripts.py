@@ -23,21 +23,13 @@ _functions: dict[tuple[str, str], Function] = {}
 
 def refusal(context: StepContext) -> str:
     """Return why this worker cannot call the script of a step; empty if it can, or if the step has none."""
-    script = script_of(context)
+    script = context.tool.script if context.begun.spec.kind == "tool.call" and context.tool else None
     if script is None or _text(script, context.definitions.folder) is not None:
         return ""
     return (
         f"this worker has no script {script.function!r} with the digest {script.digest[:DIGEST_CHARS]} in {script.file!r}: give it the "
         "configuration that the run was submitted with (CANTATA_CONFIG, or the same folder)"
     )
-
-
-def script_of(context: StepContext) -> ScriptReference | None:
-    """Return the script that a step calls; None if it calls none."""
-    if context.begun.spec.kind != "tool.call":
-        return None
-    tool = getattr(context.definitions, context.text_param("section")).get(context.text_param("tool"))
-    return tool.script if tool else None
 
 
 def load(script: ScriptReference, context: StepContext) -> Function:

@@ -35,8 +35,9 @@ class Deployment:
     @property
     def url(self) -> str:
         """Where the stack's Flower is."""
-        assert self.stack.flower_url
-        return self.stack.flower_url
+        url = self.stack.status().flower_url
+        assert url
+        return url
 
     def http(self, **more: Any) -> httpx.Client:
         """A client of the stack's Flower."""

@@ -18,7 +18,7 @@ from cantata.models.values import JsonValue, ToolSchema, Usage
 from cantata.observability.logs.secrets import secrets_in
 from cantata.workers.models.llm import openai_messages as wire
 from cantata.workers.models.llm.call_telemetry import measured, set_reply, traced
-from cantata.workers.models.llm.failures import Failure, ProviderInfo, broken_off, empty, explain, timed_out
+from cantata.workers.models.llm.failures import Failure, ProviderInfo, explain
 from cantata.workers.models.llm.library import CHARACTERS_PER_TOKEN, estimate_tokens, estimate_usage, has_price, load
 from cantata.workers.models.llm.model_replies import Reply, ReplyBuilder
 from cantata.workers.models.llm.openai_messages import Messages, ToolNames
@@ -59,7 +59,8 @@ async def complete(
     """
     load()
     names = ToolNames.of([*(tool.name for tool in tools), *wire.tool_names_in(messages)])
-    request: dict[str, Any] = {**params, "model": model, "messages": wire.on_the_wire(messages, names), "timeout": timeout_s, **ONE_REQUEST}
+    request: dict[str, Any] = {**params, "model": model, "timeout": timeout_s, **ONE_REQUEST}
+    request["messages"] = [wire.on_the_wire(message, names) for message in messages]
     if (examples := request.pop("examples", None)) is not None:
         request["messages"] = wire.with_examples(request["messages"], examples, schema)
     if schema is not None:
@@ -72,12 +73,13 @@ async def complete(
             async with asyncio.timeout(timeout_s):
                 builder, usage = await (_streamed(request, params, on_delta) if on_delta else _whole(request, params))
         except TimeoutError:
-            raise timed_out(model, timeout_s) from None
+            raise ModelError(f"model {model!r} did not answer within {timeout_s:g} s", code="model_timeout", retryable=True) from None
         calls = builder.tool_calls(names, {str(call.get("id")) for call in wire.calls_in(messages)})
         reply = Reply(text=builder.text, usage=usage, model=model, finish_reason=builder.finish_reason, tool_calls=calls)
         set_reply(span, reply, builder)
         if not (builder.text or calls or allow_empty):
-            raise empty(model, builder.finish_reason)
+            fault = f"gave an empty reply (finish reason {builder.finish_reason!r})"
+            raise ModelError(f"model {model!r} {fault}", code="model_empty", retryable=True)
         return reply
 
 
@@ -110,7 +112,7 @@ async def _streamed(request: dict[str, Any], params: Mapping[str, JsonValue], on
         await stream.aclose()  # closes the connection, if the stream is not at its end
     fault_points.at("model-answered")
     if stream.received_finish_reason is None:  # LiteLLM invents a finish reason where a connection just ends
-        raise broken_off(model)
+        raise ModelError(f"model {model!r}: the answer broke off before its end", code="model_unavailable", retryable=True)
     with _model_errors(model, params):
         usage = _usage(model, litellm.stream_chunk_builder(chunks))
     if usage.input_tokens or usage.output_tokens:

@@ -69,21 +69,6 @@ def explain(failure: Failure, provider: ProviderInfo, *, now: datetime) -> Model
     )
 
 
-def timed_out(model: str, timeout_s: float) -> ModelError:
-    """Return the error for a call past its time-out."""
-    return ModelError(f"model {model!r} did not answer within {timeout_s:g} s", code="model_timeout", retryable=True)
-
-
-def empty(model: str, finish_reason: str) -> ModelError:
-    """Return the error for a reply without text and tool calls."""
-    return ModelError(f"model {model!r} gave an empty reply (finish reason {finish_reason!r})", code="model_empty", retryable=True)
-
-
-def broken_off(model: str) -> ModelError:
-    """Return the error for a streamed answer whose end is missing."""
-    return ModelError(f"model {model!r}: the answer broke off before its end", code="model_unavailable", retryable=True)
-
-
 def code_of(failure: Failure, provider: ProviderInfo) -> str:
     """Return the error code of a failed call to a known provider."""
     status = failure.status

@@ -49,11 +49,6 @@ def tool_names_in(messages: Messages) -> Iterator[str]:
     return (str(cast(JsonObject, call.get("function") or {}).get("name") or "") for call in calls_in(messages))
 
 
-def on_the_wire(messages: Messages, names: ToolNames) -> list[Message]:
-    """Return the messages with the provider's names of tools."""
-    return [_message(message, names) for message in messages]
-
-
 def functions(tools: Sequence[ToolSchema], names: ToolNames) -> list[JsonObject]:
     """Return the tools as functions of a request."""
     return [
@@ -74,7 +69,8 @@ def choice(tool_choice: str, names: ToolNames) -> JsonValue:
     return tool_choice if tool_choice in CHOICES else {"type": "function", "function": {"name": names.wire(tool_choice)}}
 
 
-def _message(message: Message, names: ToolNames) -> Message:
+def on_the_wire(message: Message, names: ToolNames) -> Message:
+    """Return the message with the provider's names of tools."""
     if message.get("role") == "tool" and "name" in message:
         return {**message, "name": names.wire(str(message["name"] or ""))}
     calls = message.get("tool_calls")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from cantata import fault_points
 from cantata.errors import StepError
-from cantata.models.definitions import McpServer, Tool
+from cantata.models.definitions import McpServer
 from cantata.models.graph import Outcome
 from cantata.models.values import JsonValue, ToolSchema, Usage
 from cantata.suggestions import did_you_mean
@@ -32,13 +32,11 @@ _connections: dict[tuple[str, str | None, str], Connection] = {}
 
 async def mcp_call(context: StepContext) -> Outcome:
     """Call a server's tool with the node's input as its arguments."""
-    name, method = context.text_param("tool"), context.text_param("method")
-    tools: Mapping[str, Tool] = getattr(context.definitions, context.text_param("section") or "tools")
-    server = tools[name].mcp
-    if server is None:
-        raise StepError(f"tool {name!r} is a function, not an MCP server", code="internal")
+    name, method, tool, timeout_s = context.text_param("tool"), context.text_param("method"), context.tool, context.begun.spec.timeout_s
+    assert tool is not None
+    assert tool.mcp is not None
     fault_points.at("tool-started")
-    output = await call(name, server, method, context.node_input, folder=context.folder, timeout_s=context.begun.spec.timeout_s)
+    output = await call(name, tool.mcp, method, context.node_input, folder=context.folder, timeout_s=timeout_s)
     fault_points.at("tool-finished")
     return Outcome(output=output, usage=Usage(tool_calls=1))
 
