@@ -8,7 +8,7 @@ from __future__ import annotations
 from importlib.metadata import entry_points
 
 from cantata.workers.runtime.step_context import Handler
-from cantata.workers.steps import agent_turns, broadcast_answers, decisions, instruction_steps, routers, routing, session_history
+from cantata.workers.steps import agent_turns, decisions, instruction_steps, routing, session_history, team_calls
 from cantata.workers.tools import commands, functions, mcp, memory_access
 
 HANDLERS: dict[str, Handler] = {
@@ -24,13 +24,13 @@ HANDLERS: dict[str, Handler] = {
     "agent.end": instruction_steps.agent_end,
     "team.run": decisions.team_run,
     "team.rules": routing.team_rules,
-    "team.ask": routers.team_ask,
-    "team.call": routers.team_call,
+    "team.ask": team_calls.team_ask,
+    "team.call": team_calls.team_call,
     "team.route": routing.team_route,
     "team.reply": routing.team_reply,
     "team.next": routing.team_next,
-    "team.synthesize": broadcast_answers.team_synthesize,
-    "team.collect": broadcast_answers.team_collect,
+    "team.synthesize": team_calls.team_synthesize,
+    "team.collect": team_calls.team_collect,
     "history.block": session_history.history_block,
     "chain.branch": decisions.chain_branch,
     "chain.map": decisions.chain_map,

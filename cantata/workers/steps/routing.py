@@ -19,7 +19,7 @@ from cantata.planning.turns.mentions import prefix_of
 from cantata.planning.turns.routing import RoutingRound
 from cantata.state.sessions import rotation
 from cantata.workers.runtime.step_context import StepContext, text_input
-from cantata.workers.steps.routers import TIMEOUT_CODES, team_of
+from cantata.workers.steps.team_calls import TIMEOUT_CODES, team_of
 from cantata.workers.tools import functions
 
 NO_AGENT = "I couldn't determine which agent should handle your request."

@@ -180,7 +180,7 @@ def test_it_ends_with_its_stack_and_when_idle(tmp_path: Path, monkeypatch: pytes
         stack.stdin.close()
     monkeypatch.setenv("CANTATA_STACK_PID", str(os.getpid()))
     idle = subprocess.run(
-        [sys.executable, "-m", "cantata.workers.models.local", "serve", "--home", str(tmp_path / "idle"), "--idle-s", "0.1"], check=True
+        [sys.executable, "-m", "cantata.workers.models.local", "--home", str(tmp_path / "idle"), "--idle-s", "0.1"], check=True
     )
 
     assert idle.returncode == 0

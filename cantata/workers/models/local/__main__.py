@@ -1,4 +1,4 @@
-"""`python -m cantata.workers.models.local serve --home DIR`: the model server, started by `ensure_server`."""
+"""`python -m cantata.workers.models.local --home DIR`: the model server, started by `ensure_server`."""
 
 from __future__ import annotations
 
@@ -13,10 +13,8 @@ from cantata.workers.models.local.model_server import IDLE_S, serve
 def main(arguments: Sequence[str] | None = None) -> int:
     """Serve the model until it is idle or its stack is gone."""
     parser = argparse.ArgumentParser(prog="python -m cantata.workers.models.local", description="The model server of local/smollm2.")
-    commands = parser.add_subparsers(required=True)
-    serving = commands.add_parser("serve", help="serve the model until it is idle or its stack is gone")
-    serving.add_argument("--home", type=Path, required=True, help="the folder where its address is published")
-    serving.add_argument("--idle-s", type=float, default=IDLE_S, help="seconds without a request after which it stops")
+    parser.add_argument("--home", type=Path, required=True, help="the folder where its address is published")
+    parser.add_argument("--idle-s", type=float, default=IDLE_S, help="seconds without a request after which it stops")
     options = parser.parse_args(arguments)
     serve(options.home, idle_s=options.idle_s)
     return 0

@@ -154,7 +154,7 @@ def _start(home: Path) -> subprocess.Popen[bytes]:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))}
     with folder.log("local-llm").open("ab") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "cantata.workers.models.local", "serve", "--home", str(home)],
+            [sys.executable, "-m", "cantata.workers.models.local", "--home", str(home)],
             stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True,
         )  # fmt: skip
     threading.Thread(target=process.wait, name="local-llm-reaper", daemon=True).start()  # it may end before us

@@ -1,10 +1,11 @@
-"""Router calls: a model or a function. The router's reply is the output of the step, which `cantata/workers/steps/routing.py` reads."""
+"""Calls of a team: its router, a model or a function, and the synthesizer or the collection of a broadcast's answers."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import cast
 
 from cantata.errors import ModelError, StepError
 from cantata.models.definitions import History, Model, Router, Team
@@ -12,6 +13,7 @@ from cantata.models.graph import Outcome
 from cantata.models.values import JsonValue, Usage
 from cantata.planning import templates
 from cantata.planning.turns import choices, history
+from cantata.state.ledger.encoding import to_json
 from cantata.workers.models.dialects.conversation import Message
 from cantata.workers.models.model_calls import call_models, reply_detail
 from cantata.workers.runtime.step_context import StepContext, as_text, text_input
@@ -31,11 +33,14 @@ async def team_ask(context: StepContext) -> Outcome:
     named = settings.models[0] if settings.models else None
     first = named if isinstance(named, Model) else context.definitions.model_of(named)
     models = [_with_params(model, settings.params) for model in context.definitions.with_fallbacks(first)]
-    messages, schema = await asyncio.to_thread(_messages, context, settings), None
+    messages = await asyncio.to_thread(_messages, context, settings)
+    schema: dict[str, JsonValue] | None = None
     if models[0].model.startswith("local/") and team.strategy == "single_agent_dispatch":
         # the embedded model scores names; what it writes is seldom one of them
-        messages, schema = [{"role": "user", "content": text_input(context)}], _names_schema(team.agents)
-        models[0] = _with_params(models[0], {"examples": _examples(context)})
+        messages = [{"role": "user", "content": text_input(context)}]
+        schema = {"type": "object", "properties": {"chosen_agent": {"enum": [*team.agents]}}, "required": ["chosen_agent"]}
+        examples: list[JsonValue] = [{"text": text or name, "label": name} for name, text in _descriptions(context).items()]
+        models[0] = _with_params(models[0], {"examples": examples})
     try:
         reply = await call_models(context, models, messages, timeout_s=settings.timeout_s, schema=schema)
     except ModelError as error:
@@ -82,14 +87,6 @@ def _with_params(model: Model, params: Mapping[str, JsonValue]) -> Model:
     return model.model_copy(update={"params": {**model.params, **params}})
 
 
-def _names_schema(names: Sequence[str]) -> dict[str, JsonValue]:
-    return {"type": "object", "properties": {"chosen_agent": {"enum": list(names)}}, "required": ["chosen_agent"]}
-
-
-def _examples(context: StepContext) -> list[JsonValue]:
-    return [{"text": description or name, "label": name} for name, description in _descriptions(context).items()]
-
-
 def _descriptions(context: StepContext) -> dict[str, str]:
     return {name: context.definitions.agents[name].description for name in team_of(context).agents}
 
@@ -97,3 +94,49 @@ def _descriptions(context: StepContext) -> dict[str, str]:
 def team_of(context: StepContext) -> Team:
     """Return the team that a step belongs to."""
     return context.definitions.teams[context.text_param("team")]
+
+
+async def team_synthesize(context: StepContext) -> Outcome:
+    """Merge a broadcast's answers with a model; if it fails for good, return the answers unmerged, with a warning."""
+    synthesizer = team_of(context).synthesizer
+    assert synthesizer is not None
+    responses, warnings = await asyncio.to_thread(responses_of, context)
+    values = {"agent_responses": to_json(responses), "user_input": str(context.begun.inputs.get("@text", ""))}
+    messages: list[Mapping[str, JsonValue]] = [{"role": "user", "content": templates.fill(synthesizer.prompt, values)}]
+    first = context.definitions.model_of(synthesizer.model)
+    models = [_with_params(model, synthesizer.params) for model in context.definitions.with_fallbacks(first)]
+    try:
+        reply = await call_models(context, models, messages, timeout_s=synthesizer.timeout_s)
+    except ModelError as error:
+        if error.retryable and context.begun.failures < context.begun.spec.retries:
+            raise
+        warning = f"the synthesizer failed, so the answers are not merged: {error}"
+        return Outcome(output=to_json(responses), warnings=(*warnings, warning), detail={"unmerged": str(error)})
+    return Outcome(output=reply.text, usage=reply.usage, warnings=warnings, detail=reply_detail(reply, messages))
+
+
+def team_collect(context: StepContext) -> Outcome:
+    """Collect a broadcast's answers as a JSON object in text."""
+    responses, warnings = responses_of(context)
+    return Outcome(output=to_json(responses), warnings=warnings)
+
+
+def responses_of(context: StepContext) -> tuple[dict[str, JsonValue], tuple[str, ...]]:
+    """Return each agent's answer, or "Error: …", in declared order, and warnings for those that failed or missed the deadline.
+
+    Raises StepError if none answered.
+    """
+    members = cast("dict[str, str]", context.params["members"])
+    steps = context.process.ledger.reader.answering(context.begun.run_id, list(members.values()))
+    infos = context.process.ledger.reader.infos(context.begun.run_id, steps)
+    responses: dict[str, JsonValue] = {}
+    errors: dict[str, str] = {}
+    for name, info in zip(members, infos, strict=True):
+        error = cast("dict[str, str] | None", info.get("error"))
+        if error:
+            errors[name] = error["message"]
+        responses[name] = f"Error: {error['message']}" if error else context.begun.inputs.get(name)
+    if len(errors) == len(members):
+        messages = "; ".join(f"{name}: {message}" for name, message in errors.items())
+        raise StepError(f"every agent of the team failed: {messages}", code="all_failed")
+    return responses, tuple(f"agent {name!r} is missing: {message}" for name, message in errors.items())
