@@ -123,8 +123,7 @@ def _call_handler(context: StepContext) -> Outcome:
         try:
             return process.run_async(begun, cast("Coroutine[object, object, Outcome]", handler(context)), timeout_s)
         except TimeoutError:
-            limit = f"{timeout_s:g} s" if timeout_s else "time"
-            raise StepError(f"took longer than its {limit} and was stopped", code="timeout", retryable=True) from None
+            raise outcomes.timed_out(begun) from None
     limit_s = None if begun.spec.decides else timeout_s or SYNC_TIMEOUT_S
     with process.running(begun, timeout_s=limit_s) as step:
         outcome = cast("Callable[[StepContext], Outcome]", handler)(context)

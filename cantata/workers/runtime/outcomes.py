@@ -53,11 +53,19 @@ def failure_record(begun: Begun, error: StepError, *, took_ms: float = 0.0) -> A
     prefix = str(begun.spec.params.get("failure", ""))
     info = ErrorInfo(code=error.code, message=_recordable(f"{prefix}{error}"), step=begun.step_id)
     if error.retryable and begun.failures < begun.spec.retries:
-        delay_s = _retry_delay_s(begun.failures) if error.retry_after_s is None else error.retry_after_s
+        delay_s = error.retry_after_s
+        if delay_s is None:
+            delay_s = min(MAX_RETRY_DELAY_S, MIN_RETRY_DELAY_S * float(2**begun.failures)) * (0.5 + random.random() / 2)
         outcome = Outcome(status="retry", error=info, retry_in_s=delay_s)
     else:
         outcome = Outcome(status="failed", error=info)
     return AttemptRecord(outcome, "null", _info(begun, outcome, took_ms))
+
+
+def timed_out(begun: Begun) -> StepError:
+    """Return the error of a step that took too long."""
+    limit = f"{begun.spec.timeout_s:g} s" if begun.spec.timeout_s else "time"
+    return StepError(f"took longer than its {limit} and was stopped", code="timeout", retryable=True)
 
 
 def wait_record(begun: Begun, wait: MustWait) -> AttemptRecord:
@@ -70,10 +78,6 @@ def wait_record(begun: Begun, wait: MustWait) -> AttemptRecord:
 def _recordable(message: str) -> str:
     """Return a message without the secrets of this process, cut to a length that can be recorded."""
     return redact_beginning(message, secrets_in(environ), max_chars=MAX_MESSAGE_CHARS)
-
-
-def _retry_delay_s(failures: int) -> float:
-    return min(MAX_RETRY_DELAY_S, MIN_RETRY_DELAY_S * float(2**failures)) * (0.5 + random.random() / 2)
 
 
 def _info(begun: Begun, outcome: Outcome, took_ms: float) -> dict[str, JsonValue]:

@@ -270,9 +270,8 @@ class Process:
         for step in self._mark_cancelled(lambda step: step.deadline is not None and step.deadline < now):
             begun = step.begun
             log.info("step_timed_out", worker=self.name, run=begun.run_id, step=begun.step_id)
-            limit = f"{begun.spec.timeout_s:g} s" if begun.spec.timeout_s else "time"
-            message = step.part_error or f"took longer than its {limit} and was stopped"
-            record = outcomes.failure_record(begun, StepError(message, code="timeout", retryable=not step.part_error))
+            error = StepError(step.part_error, code="timeout") if step.part_error else outcomes.timed_out(begun)
+            record = outcomes.failure_record(begun, error)
             try:
                 committed = self._renewal_ledger.steps.commit(begun, record.outcome, output=record.output, info=record.info)
                 step.outcome = record.outcome if committed.word in ("ok", "again") else None
