@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from cantata.config.chain_requests import is_request, load_request, request_from
+from cantata.config.chain_requests import is_request, load_request, request_from, with_lines
 from cantata.config.documents import parse
-from cantata.errors import ConfigError
+from cantata.errors import ConfigError, Fault
 
 PLAIN = """\
 entry_node: fetch
@@ -97,3 +97,21 @@ def test_a_request_is_told_from_a_configuration() -> None:
     assert is_request(parse("type: chain/req"))
     assert not is_request(parse("{agents: {}, chains: {}}"))
     assert not is_request(parse("nodes"))
+
+
+@pytest.mark.parametrize(
+    ("where", "line"),
+    [
+        ("entry_node", 1),
+        ("nodes", 2),
+        ("nodes[0] 'a.b'.kind", 4),
+        ("nodes[0] 'a.b'.input_map.x", 6),
+        ("nodes[0] 'a.b'", 3),
+        ("nodes[0] 'a.b'.deps", 3),
+        ("elsewhere", 1),
+    ],
+)
+def test_a_place_leads_to_its_line(where: str, line: int) -> None:
+    document = parse("entry_node: a\nnodes:\n  - node_id: a.b\n    kind: tool\n    input_map:\n      x: y\n")
+
+    assert with_lines([Fault("m", where)], document)[0].line == line

@@ -1,0 +1,251 @@
+"""Documents: their faults, with lines, and their plans."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from celery.canvas import Signature
+
+from cantata.models.graph import Graph
+from cantata.models.wire import ChainResponse, RunResult
+from tests.unit.cli.invocation import run
+
+NOWHERE = {"REDIS_URL": "redis://127.0.0.1:1/0"}  # so no stack is started for what is refused before anything is asked of Redis
+CHAIN = """\
+entry_node: read
+nodes:
+  - {node_id: read, kind: tool, name: double, input: {n: 1}, next_node: each}
+  - {node_id: each, kind: map, items_path: read, map_node: one, next_node: last}
+  - {node_id: one, kind: tool, name: double, input_map: {n: _item}}
+  - {node_id: last, kind: tool, name: double, input: {n: 2}}
+"""
+CONFIG = """\
+tools:
+  double: {function: "my_tools:double"}
+"""
+
+
+@pytest.fixture
+def documents(folder: Path) -> Path:
+    """A configuration with a tool, and a chain that uses it."""
+    (folder / "configs").mkdir()
+    (folder / "configs" / "default.yaml").write_text(CONFIG)
+    (folder / "configs" / "my_tools.py").write_text("def double(n): return 2 * n\n")
+    (folder / "chain.yaml").write_text(CHAIN)
+    return folder
+
+
+@pytest.mark.usefixtures("documents")
+@pytest.mark.parametrize("file", ["chain.yaml", "configs/default.yaml", "-"])
+def test_a_sound_document_has_no_faults(file: str) -> None:
+    result = run("check", file, given=CHAIN)
+
+    assert result.exit_code == 0
+    assert "no faults" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (
+            "name: double, input: {n: 1}",
+            "name: duoble",
+            "line 3: nodes[0] 'read'.name: 'duoble' is not under 'tools'; did you mean 'double'?",
+        ),
+        ("next_node: last", "next_node: lost", "line 4: nodes[1] 'each'.next_node: node 'lost' is not in the chain; did you mean 'last'?"),
+        ("items_path: read", "items_path: 'read['", "line 4: nodes[1] 'each'.items_path: "),
+        ("n: _item", "n: '_item +'", "line 5: nodes[2] 'one'.input_map"),
+        ("kind: map", "kind: mop", "line 4: nodes[1] 'each'.kind: "),
+        ("node_id: last", "node_id: read", "line 6: nodes[3] 'read'.node_id: "),
+        ("entry_node: read", "entry_node: raed", "line 1: entry_node: "),
+        ("next_node: each", "next_nod: each", "line 3: nodes[0] 'read'.next_nod: unknown key 'next_nod'; did you mean 'next_node'?"),
+        ("{n: 2}}", "{n: 2}, next_node: read}", "form a cycle"),
+    ],
+)
+def test_a_fault_of_a_chain_has_its_line(documents: Path, old: str, new: str, message: str) -> None:
+    (documents / "chain.yaml").write_text(CHAIN.replace(old, new))
+
+    result = run("check", "chain.yaml")
+
+    assert result.exit_code == 2
+    assert message in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ("tools:\n  double: {function: 'my_tools:dobule'}\n", "line 2: tools.double.function: function 'dobule' is not in my_tools.py"),
+        ("tols: {}\n", "line 1: tols: unknown key 'tols'; did you mean 'tools'?"),
+        (
+            CONFIG + "chains:\n  c:\n    entry_node: a\n    nodes:\n      - {node_id: a, kind: tool, name: nope}\n",
+            "line 7: chains.c.nodes[0] 'a'.name: ",
+        ),
+        ("a: [\n", "this is not YAML"),
+    ],
+)
+def test_a_fault_of_a_configuration_has_its_line(documents: Path, config: str, message: str) -> None:
+    (documents / "configs" / "default.yaml").write_text(config)
+
+    result = run("check", "configs/default.yaml")
+
+    assert result.exit_code == 2
+    assert message in result.stdout
+
+
+def test_faults_are_values_for_programs(documents: Path) -> None:
+    (documents / "chain.yaml").write_text(CHAIN.replace("name: double", "name: nope"))
+
+    result = run("check", "chain.yaml", "--json")
+
+    assert result.exit_code == 2
+    found = json.loads(result.stdout)
+    assert found["source"] == "chain.yaml"
+    assert [(fault["where"], fault["line"]) for fault in found["faults"]] == [
+        ("nodes[0] 'read'.name", 3), ("nodes[2] 'one'.name", 5), ("nodes[3] 'last'.name", 6)
+    ]  # fmt: skip
+
+
+def test_a_fault_of_the_configuration_behind_a_request_names_the_configuration(documents: Path) -> None:
+    (documents / "configs" / "default.yaml").write_text("tols: {}\n")
+
+    result = run("check", "chain.yaml")
+
+    assert result.exit_code == 2
+    assert "configs/default.yaml: line 1: tols" in result.stderr
+
+
+@pytest.mark.usefixtures("documents")
+def test_a_plan_shows_the_graph_and_what_is_sent() -> None:
+    result = run("plan", "chain.yaml")
+
+    assert result.exit_code == 0
+    graph, canvas = result.stdout.split("canvas\n")
+    assert [line.split()[1] for line in graph.splitlines()[1:] if line.startswith(("├", "└"))] == ["read", "each", "last"]
+    assert "│  ├─ each/*" in graph
+    assert "tool.call read  to queue tools" in canvas
+
+
+@pytest.mark.usefixtures("documents")
+def test_a_plan_is_a_graph_for_programs() -> None:
+    plan = json.loads(run("plan", "chain.yaml", "--json").stdout)
+
+    assert [step.id for step in Graph.model_validate(plan["graph"]).steps] == ["read", "each", "last"]
+    assert [list(Signature.from_dict(each).args) for each in plan["canvas"]] == [["RUN", ["read"]], ["RUN", ["last"]]]
+
+
+def test_a_request_without_an_input_is_described_with_what_it_reads_from_it(folder: Path) -> None:
+    nodes = "[{node_id: a, kind: agent, name: assistant, input_map: {text: aa.foo, by: input.by}}]"
+    (folder / "draft.yaml").write_text(f"entry_node: a\nnodes: {nodes}")
+
+    checked, run_with_input = run("check", "draft.yaml"), run("chain", "draft.yaml", "--input", '{"by": 1}', env=NOWHERE)
+
+    assert checked.exit_code == 0
+    assert checked.stdout.endswith("(a chain request of 1 node, which expects an input with 'aa', 'by')\n")
+    assert run_with_input.exit_code == 2
+    assert "line 2: nodes[0] 'a'.input_map.text: 'aa' is neither a node of the chain nor an input" in run_with_input.stderr
+
+
+def test_a_missing_input_is_a_fault_before_anything_runs(folder: Path) -> None:
+    nodes = "[{node_id: a, kind: agent, name: assistant, input_map: {text: text}}]"
+    (folder / "needy.yaml").write_text(f"entry_node: a\ninputs:\n  text: string\nnodes: {nodes}")
+
+    assert run("check", "needy.yaml").exit_code == 0
+    result = run("chain", "needy.yaml", env=NOWHERE)
+
+    assert result.exit_code == 2
+    assert "initial_input.text: is missing: the chain declares it as a required input of type 'string'" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("request_text", "code", "faults"),
+    [
+        (
+            "chain_id: c1\nentry_node: b\nnodes:\n- {node_id: a, kind: tool, name: t, next_node: c}",
+            "bad_request",
+            ["nodes[0] 'a'.name", "nodes[0] 'a'.next_node", "entry_node"],
+        ),
+        ("chain_id: c1\nentry_node: b\nnodes:\n- {node_id: a, kind: agent, name: assistant}", "bad_entry", ["entry_node"]),
+        (
+            "chain_id: c1\nentry_node: a\nnodes:\n- {node_id: a, kind: agent, name: assistant, next_node: a}",
+            "chain_cycle",
+            ["nodes[0] 'a'.next_node"],
+        ),
+        ("chain_id: c1\nnodes: []\nentry: a", "bad_request", ["entry"]),
+    ],
+)
+@pytest.mark.parametrize("option", ["--json", "--events"])
+def test_a_refused_chain_is_answered_with_its_code_and_all_faults(
+    folder: Path, option: str, request_text: str, code: str, faults: list[str]
+) -> None:
+    (folder / "wrong.yaml").write_text(request_text)
+
+    result = run("chain", "wrong.yaml", option, env=NOWHERE)
+
+    assert result.exit_code == 2
+    response = ChainResponse.model_validate_json(result.stdout)
+    assert (response.chain_id, response.run_id, response.success) == ("c1", "", False)
+    assert response.error is not None
+    assert response.error.code == code
+    assert [fault.where for fault in response.error.faults] == faults
+    assert all(fault.line for fault in response.error.faults)
+    assert "submit: wrong.yaml: line " in result.stderr
+
+
+def test_an_unknown_kind_hides_no_other_fault(folder: Path) -> None:
+    nodes = "[{node_id: a, kind: tol, next_node: bb}, {node_id: b, kind: agent, name: nobody}]"
+    (folder / "wrong.yaml").write_text(f"entry_node: a\nnodes: {nodes}")
+
+    output = run("check", "wrong.yaml").stdout
+
+    assert "nodes[0] 'a'.kind: expected 'tool'," in output
+    assert "found 'tol'; did you mean 'tool'?" in output
+    assert "nodes[0] 'a'.next_node: node 'bb' is not in the chain; did you mean 'b'?" in output
+    assert "'nobody' is not under" in output
+
+
+def test_a_module_that_cannot_be_imported_is_a_fault_of_the_configuration(folder: Path) -> None:
+    (folder / "good.py").write_text("print('hello')\ndef f(): ...")
+    (folder / "broken.py").write_text("import no_such_module_anywhere\ndef f(): ...")
+    (folder / "desk.yaml").write_text('tools:\n  a: {function: "good:f"}\n  b: {function: "broken:f"}')
+
+    result = run("check", "desk.yaml")
+
+    assert result.exit_code == 2
+    assert result.stdout == (
+        "desk.yaml: line 3: tools.b.function: module 'broken' cannot be imported here: "
+        "ModuleNotFoundError: No module named 'no_such_module_anywhere'\n"
+    )
+
+
+def test_a_module_that_ends_its_process_when_it_is_imported_is_a_fault(folder: Path) -> None:
+    (folder / "leaves.py").write_text("import os\nos._exit(3)\ndef f(): ...")
+    (folder / "desk.yaml").write_text('tools: {a: {function: "leaves:f"}}')
+
+    assert "module 'leaves' cannot be imported here: the process that imports it ended with status 3" in run("check", "desk.yaml").stdout
+
+
+def test_a_configuration_in_place_of_a_request_is_a_fault(folder: Path) -> None:
+    (folder / "desk.yaml").write_text("agents: {a: {}}")
+
+    result = run("chain", "desk.yaml", env=NOWHERE)
+
+    assert result.exit_code == 2
+    assert "this is a configuration, not a chain request, which has 'nodes'" in result.stderr
+
+
+def test_a_refused_turn_is_answered_too() -> None:
+    result = run("turn", "hello", "--agent", "nobody", "--json", env=NOWHERE)
+
+    assert result.exit_code == 2
+    error = RunResult.model_validate_json(result.stdout).error
+    assert error is not None
+    assert error.message.startswith("turn: agent: no agent is called 'nobody'")
+
+
+def test_a_turn_can_be_planned() -> None:
+    result = run("plan", "--turn", "hello")
+
+    assert result.exit_code == 0
+    assert "agents assistant" in result.stdout

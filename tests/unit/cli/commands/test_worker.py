@@ -1,0 +1,61 @@
+"""Workers: their processes by queues."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from cantata.cli.commands.worker import WorkerProcess, supervise, workers_for
+from cantata.errors import ConfigError
+from cantata.workers.service import serve
+
+
+@pytest.fixture
+def kept_signals() -> Iterator[None]:
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def test_queues_of_one_pool_share_a_process() -> None:
+    (worker,) = workers_for(("tools", "gpu"), "mine", 3)
+
+    assert (worker.name, worker.queues) == ("mine", ("tools", "gpu"))
+    assert worker.command == [sys.executable, "-P", "-m", "cantata.workers", "tools", "gpu", "--name", "mine", "--concurrency", "3"]
+
+
+@pytest.mark.parametrize(
+    ("queues", "name"), [(["tools"], "a|b"), (["tools"], "a~b"), (["tools"], "50%h"), (["a|b"], None), (["tools"], "x" * 101)]
+)
+def test_a_name_that_would_corrupt_leases_is_refused(queues: list[str], name: str | None) -> None:
+    with pytest.raises(ConfigError, match="name has letters from A to Z, digits and"):
+        workers_for(queues, name, None)
+    with pytest.raises(ConfigError, match="name has letters from A to Z, digits and"):
+        serve(tuple(queues), name=name or "worker", concurrency=None)
+
+
+def test_a_worker_that_ends_on_its_own_stops_the_others_and_is_reported(capsys: pytest.CaptureFixture[str], kept_signals: None) -> None:
+    python = [sys.executable, "-S", "-c"]
+    lasting = WorkerProcess("lasting", ("agents",), [*python, "import time; time.sleep(600)"])
+    failing = WorkerProcess("failing", ("tools",), [*python, "raise SystemExit(7)"])
+
+    assert supervise([lasting, failing]) == 1
+
+    assert capsys.readouterr().err.splitlines() == [
+        "submit: worker failing ended with 7; stopping the others",
+        "submit: worker lasting ended with -15",
+    ]
+
+
+def test_queues_of_several_pools_get_a_process_each() -> None:
+    workers = workers_for(("agents", "tools", "coordinator", "gpu", "tools"), "mine", None)
+
+    assert [(worker.name, worker.queues) for worker in workers] == [
+        ("mine-agents", ("agents",)),
+        ("mine-coordinator", ("coordinator",)),
+        ("mine-tools", ("tools", "gpu")),
+    ]
