@@ -101,7 +101,7 @@ function TAKES.unlogged()
   for i = 1, #cells, 2 do
     if cells[i] ~= '' then
       ends[#ends + 1] = {cells[i], 'skipped'}
-      if string.match(cells[i + 1], '^failed ') and is_of_the_plan(select(3, spec_of(cells[i]))) then failures = failures + 1 end
+      if string.match(cells[i + 1], '^failed ') and is_of_the_plan(spec_of(cells[i])) then failures = failures + 1 end
     end
   end
   append_ends(ends)

@@ -3,16 +3,15 @@
 -- Replies {'begun', {step, attempt, spec, given, failures, {name, output, ...}}} or {reason}: gone, closed, over, early, leased.
 use(ARGV[1])
 if not status then return {'gone'} end
-if status ~= 'accepted' and status ~= 'running' then return {'closed'} end
+if not OPEN[status] then return {'closed'} end
 local s = get(ARGV[2])
 if not s then return {'gone'} end
 if OVER[s.word] then return {'over'} end
-local text, _, spec = spec_of(s.id)
 if s.word == 'running' then
   if s.owner ~= ARGV[3] then return {'leased'} end
   redis.call('ZADD', S .. ':leases', now + tonumber(ARGV[4]), lease_of(s))
-  return {'begun', handler_inputs(s, text, spec)}
+  return {'begun', handler_inputs(s)}
 end
 if s.word ~= 'sent' then return {'early'} end
 if status == 'accepted' then redis.call('HSET', R, 'status', 'running', 'started_at', now); status = 'running' end
-return {'begun', lease(s, text, spec, ARGV[3], tonumber(ARGV[4]))}
+return {'begun', lease(s, ARGV[3], tonumber(ARGV[4]))}

@@ -14,23 +14,19 @@ if not s then return {'gone', {}, false, status, {}} end
 local function begin_next()
   local n = outcome.next_step and not is_over() and get(outcome.next_step)
   if not n or n.word ~= 'sent' then return false end
-  local text, _, spec = spec_of(n.id)
-  return lease(n, text, spec, outcome.next_owner, outcome.lease_ms)
+  return lease(n, outcome.next_owner, outcome.lease_ms)
 end
 
 -- The step that the first of these calls began: it is recorded with the ended step, or is the next of the batch.
 local function begun_before()
   for _, id in ipairs({string.match(s.owner, '^>(.*)$') or outcome.next_step, outcome.next_step}) do
     local n = get(id)
-    if n and n.word == 'running' and n.owner == outcome.next_owner then
-      local text, _, spec = spec_of(id)
-      return handler_inputs(n, text, spec)
-    end
+    if n and n.word == 'running' and n.owner == outcome.next_owner then return handler_inputs(n) end
   end
   return begin_next()
 end
 
-local counts = s.word == 'running' and s.attempt == attempt and s.owner == outcome.owner
+local counts = has_lease(s, attempt, outcome.owner)
 local counted = s.word == outcome.status and s.attempt == attempt
 local was_stopped = s.word == 'skipped' and s.attempt == attempt
 if (outcome.status == 'done' and not counts and not counted) or (outcome.status == 'failed' and was_stopped) then

@@ -11,7 +11,7 @@ local function takes_of(s)
   if s.word == 'skipped' then return {} end
   local info = cjson.decode(redis.call('HGET', R .. ':info', s.id) or '{}')
   if s.word == 'failed' then
-    local _, _, spec = spec_of(s.id)
+    local spec = spec_of(s.id)
     if spec.on_error == 'skip' or info.error.code == 'missed_deadline' then return {done = true} end
     return spec.on_error == 'jump' and {failed = true} or {}
   end
@@ -164,7 +164,6 @@ local function taken_name(fragment)
 end
 
 local function expand(s, output, takes, fragment)
-  local _, _, spec = spec_of(s.id)
   local taken = taken_name(fragment)
   if taken then
     return fail(s, 'failed', cjson.encode({error = {code = 'name_taken', step = s.id,

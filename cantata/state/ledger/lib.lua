@@ -183,7 +183,7 @@ local function move(s, word)
   s.word = word
 end
 
--- The spec of a step as text, the id it is shared under, and decoded.
+-- The spec of a step: decoded, as text, and the id it is shared under.
 local function spec_of(id)
   local text = redis.call('HGET', R .. ':steps', id)
   local shared = id
@@ -193,7 +193,7 @@ local function spec_of(id)
   end
   local spec = specs[text]
   if not spec then spec = cjson.decode(text); specs[text] = spec end
-  return text, shared, spec
+  return spec, text, shared
 end
 
 -- The step that answers to a name now: expansions and loops move names.
@@ -216,7 +216,7 @@ end
 local function edges_of(id)
   local text = redis.call('HGET', R .. ':edges', id)
   if not text then
-    local _, shared = spec_of(id)
+    local _, _, shared = spec_of(id)
     text = shared ~= id and redis.call('HGET', R .. ':edges', shared)
   end
   return text and cjson.decode(text) or {}
@@ -260,8 +260,7 @@ local function record_history(word, error_json)
     local terminals = cjson.decode(kept[3])
     local last = answering(terminals[#terminals])
     local out = output_of(last)
-    local _, _, spec = spec_of(last)
-    add('assistant', string.sub(out, 1, 1) == '"' and cjson.decode(out) or out, string.match(spec.work or '', '^agents:(.*)$'))
+    add('assistant', string.sub(out, 1, 1) == '"' and cjson.decode(out) or out, string.match(spec_of(last).work or '', '^agents:(.*)$'))
   else
     add('system_error', cjson.decode(error_json).error.message)
   end
@@ -308,7 +307,7 @@ local function start_next(queue)
   if status ~= 'accepted' then return use(ended_run) end
   mark_sent(get('@start'), SOON)
   update_deadline()
-  for _, item in ipairs({run, tonumber(meta('priority')), '@start', (spec_of('@start'))}) do following[#following + 1] = item end
+  for _, item in ipairs({run, tonumber(meta('priority')), '@start', (select(2, spec_of('@start')))}) do following[#following + 1] = item end
   use(ended_run)
 end
 
@@ -453,7 +452,7 @@ end
 
 -- Makes a step ready: a wait is parked; anything else is sent, or begun by the caller, as `dispatch` decides.
 local function make_ready(s)
-  local text, _, spec = spec_of(s.id)
+  local spec, text = spec_of(s.id)
   if spec.deadline_s then redis.call('ZREM', S .. ':due', 'join|' .. run .. '|' .. s.id) end
   if spec.kind ~= 'wait' then
     fresh[#fresh + 1] = {s, text, spec}
@@ -531,8 +530,8 @@ end
 -- Propagates the end of a step: resolves its out-edges and refills its window.
 local function propagate(s, takes)
   open_edges(s.id, s.word, takes)
-  local _, _, spec = spec_of(s.id)
-  if spec.window and s.on_the_way then refill(spec.window) end
+  local window = spec_of(s.id).window
+  if window and s.on_the_way then refill(window) end
   decrement_left(1)
 end
 
@@ -638,7 +637,7 @@ local function failure_target(scope, resolve)
   while scope and not seen[scope] do
     seen[scope] = true
     local exit = get(resolve(scope))
-    local _, _, spec = spec_of(exit.id)
+    local spec = spec_of(exit.id)
     if not OVER[exit.word] then return exit, spec end
     scope = spec.scope
   end
@@ -662,7 +661,7 @@ local function is_of_the_plan(spec) return not spec.scope or (spec.window and no
 -- Fails a step for good. Its on_error says what follows: the next step, the edges for failure, the failure of its scope, or that of the run. If the run
 -- `ends`, no scope needs to be stopped.
 fail = function(s, kind, info, ends)
-  local _, _, spec = spec_of(s.id)
+  local spec = spec_of(s.id)
   redis.call('HSET', R .. ':info', s.id, info)
   event(kind, s.id, s.attempt, nil, info)
   local code = cjson.decode(info).error.code
@@ -688,8 +687,8 @@ fail = function(s, kind, info, ends)
 end
 
 -- What a step's handler gets.
-local function handler_inputs(s, text, spec)
-  local values = {}
+local function handler_inputs(s)
+  local values, spec, text = {}, spec_of(s.id)
   for name, ref in pairs(spec.reads or {}) do
     values[#values + 1] = name
     values[#values + 1] = output_of(string.sub(ref, 1, 1) == '=' and string.sub(ref, 2) or answering(ref))
@@ -701,11 +700,14 @@ local function handler_inputs(s, text, spec)
   return {s.id, s.attempt, text, given or '', s.failures, values, definitions, tenant, kind_of_run, session or ''}
 end
 
+-- Whether an attempt of a step has this lease.
+local function has_lease(s, attempt, owner) return s and s.word == 'running' and s.attempt == tonumber(attempt) and s.owner == owner end
+
 -- Whether a step has been tried and waits for its next attempt.
 local function awaits_retry(s) return s and s.word == 'waiting' and s.attempt > 0 end
 
 -- Leases a step to an owner. Replies what its handler gets, and how long (ms) it had been sent, if it was.
-local function lease(s, text, spec, owner, lease_ms)
+local function lease(s, owner, lease_ms)
   local waited = ''
   if s.word == 'sent' then
     redis.call('ZREM', S .. ':ready', run .. '|' .. s.id)
@@ -716,7 +718,7 @@ local function lease(s, text, spec, owner, lease_ms)
   put(s)
   redis.call('ZADD', S .. ':leases', now + lease_ms, lease_of(s))
   event('started', s.id, s.attempt, owner)
-  local needed = handler_inputs(s, text, spec)
+  local needed = handler_inputs(s)
   needed[#needed + 1] = waited
   return needed
 end
@@ -741,7 +743,7 @@ local function dispatch(resend_ms, ahead)
     if ended[s.id] then
       -- it was late, or stopped, in the same call
     elseif ahead and not begun and (spec.decides or (#fresh == 1 and cheap and spec.queue == ahead.queue)) then
-      begun = lease(s, text, spec, ahead.owner, ahead.lease_ms)
+      begun = lease(s, ahead.owner, ahead.lease_ms)
     else
       mark_sent(s, resend_ms)
       sends[#sends + 1] = s.id

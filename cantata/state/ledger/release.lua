@@ -3,8 +3,8 @@
 use(ARGV[1])
 if is_over() then return {} end
 local s = get(ARGV[2])
-if not s or s.word ~= 'running' or s.attempt ~= tonumber(ARGV[3]) or s.owner ~= ARGV[4] then return {} end
-local text, _, spec = spec_of(s.id)
+if not has_lease(s, ARGV[3], ARGV[4]) then return {} end
+local spec, text = spec_of(s.id)
 if spec.at_most_once and ARGV[6] == '' then
   park(s, ARGV[4])
   return {}

@@ -13,8 +13,7 @@ local function waiting_of(names)
     local s = not seen[id] and get(id)
     if s then
       seen[id] = true
-      local _, _, spec = spec_of(id)
-      local into = s.word == 'waiting_signal' and waiting or spec.kind == 'wait' and others or not_waits
+      local into = s.word == 'waiting_signal' and waiting or spec_of(id).kind == 'wait' and others or not_waits
       into[#into + 1] = id
     end
   end
@@ -25,7 +24,7 @@ end
 local signal, value = cjson.decode(ARGV[2]), ARGV[3]
 use(ARGV[1])
 if not status then return {'unknown', {}} end
-if status ~= 'running' and status ~= 'accepted' then return {'closed', {}} end
+if not OPEN[status] then return {'closed', {}} end
 local id = answering(signal.step)
 local s = get(id)
 if not s then
@@ -42,10 +41,7 @@ if s and s.word == 'waiting_signal' then
   resolve(s, 'done', {done = true}, value)
   return {'taken', (dispatch(signal.resend_ms))}
 end
-if s then
-  local _, _, spec = spec_of(id)
-  if spec.kind ~= 'wait' then return {'unknown', {}} end
-end
+if s and spec_of(id).kind ~= 'wait' then return {'unknown', {}} end
 if redis.call('HEXISTS', R .. ':signals', id) == 1 then return {'over', {}} end
 local bytes = tonumber(meta('signal_bytes') or 0) + #id + #value
 if redis.call('HLEN', R .. ':signals') >= signal.max_kept or bytes > signal.max_bytes then return {'full', {}} end

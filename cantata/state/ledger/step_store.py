@@ -139,7 +139,7 @@ class StepStore:
     def append_delta(self, begun: Begun, text: str) -> bool:
         """Append a piece of a model's reply to the run's events; return False if this attempt no longer counts."""
         detail = to_json({"text": text})
-        appended = self._caller.call("ledger/append_delta", begun.run_id, begun.step_id, begun.attempt, begun.owner, detail)
+        appended = self._caller.call("ledger/append_event", begun.run_id, "delta", begun.step_id, detail, begun.attempt, begun.owner)
         fault_points.at("event-appended")
         return bool(appended)
 

@@ -33,7 +33,7 @@ for _, member in ipairs(due(':leases')) do
     count_total('lost')
     s.crashes = s.crashes + 1
     event('lost', step, s.attempt, owner)
-    local text, _, spec = spec_of(step)
+    local spec, text = spec_of(step)
     local info = cjson.decode(redis.call('HGET', R .. ':info', step) or '{}')
     info.lost = info.lost or {}
     table.insert(info.lost, {attempt = s.attempt, worker = worker_of(owner), at_ms = now})
@@ -106,7 +106,7 @@ for i = 1, #unbegun, 2 do
   if s and s.word == 'sent' then
     local sent_at = tonumber(s.owner)
     redis.call('ZADD', S .. ':ready', now + math.min(math.max(resend_ms, now - sent_at), MAX_RESEND_MS), member)
-    local text, _, spec = spec_of(step)
+    local spec, text = spec_of(step)
     if look_at == UNSENT then
       add(recovered, step, text)
     else

@@ -175,8 +175,8 @@ class Limiter:
         called, runs = cast("list[list[str]]", self._call("sweep", *tickets))
         if runs:
             statuses = self._ledger.with_retries(lambda: self._statuses(runs))
-            over = ("0" if status and status not in RUN_OVER else "1" for status in statuses)
-            self._call("budgets", *(word for pair in zip(runs, over, strict=True) for word in pair))
+            ended = [run_id for run_id, status in zip(runs, statuses, strict=True) if status is None or status in RUN_OVER]
+            self._ledger.with_retries(lambda: self._delete_budgets(ended))
         return called
 
     def forget(self, tickets: Iterable[str]) -> list[str]:
@@ -197,6 +197,14 @@ class Limiter:
             for run_id in runs:
                 pipe.hget(run_key(redis, run_id), "status")
             return cast("list[str | None]", pipe.execute())
+
+    def _delete_budgets(self, runs: Iterable[str]) -> None:
+        redis, prefix = self._ledger.redis, key_of(self._ledger.redis, LIMITS_KEY)
+        with redis.pipeline(transaction=True) as pipe:
+            for run_id in runs:
+                pipe.delete(f"{prefix}:budget:run:{run_id}")
+                pipe.zrem(f"{prefix}:budgets", run_id)
+            pipe.execute()
 
     def pause(self, model: str, seconds: float) -> None:
         """Pause all calls of a model for a while, at its provider's request."""

@@ -79,7 +79,7 @@ class MemoryStore:
         """Return whether there is a value."""
         if namespace == CONVERSATIONS:
             return bool(self._said(key))
-        return bool(self._call("exists", self._scope, _namespace(namespace), _key(key)))
+        return self._packed(key, namespace) is not None
 
     def list_memories(self, namespace: str = DEFAULT) -> list[str]:
         """Return the keys of a namespace, sorted."""
