@@ -18,6 +18,7 @@ from redis.exceptions import RedisError
 from cantata.errors import ConfigError, UnavailableError
 from cantata.state.redis.keys import SHARDS, key_of, namespace_of, shard_key
 from cantata.state.redis.lua_scripts import TEXTS
+from cantata.state.redis.pieces import streams_in
 from cantata.state.redis.redis_errors import reason
 
 SKIPS_KEY = "skips"
@@ -77,8 +78,8 @@ class SkipListener:
         """Return after so many seconds, or when time was skipped since the last call."""
         give_up = time.monotonic() + timeout_s
         with suppress(RedisError):  # the sweep logs it
-            entries = self._read({self._key: self._seen}, block=max(1, int(timeout_s * 1000)))
-            if entries:
-                self._seen = cast("list[tuple[str, list[tuple[str, object]]]]", entries)[0][1][-1][0]
+            found = streams_in(self._read({self._key: self._seen}, block=max(1, int(timeout_s * 1000))))
+            if found:
+                self._seen = found[self._key][-1][0]
                 return
         time.sleep(max(0.0, give_up - time.monotonic()))

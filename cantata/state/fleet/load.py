@@ -10,7 +10,6 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
 
 from pydantic import Field
 from redis import Redis
@@ -20,8 +19,9 @@ from cantata.state.fleet import registry
 from cantata.state.fleet.dead_letters import LETTERS_KEY
 from cantata.state.ledger.records import owner_of
 from cantata.state.redis import clock
-from cantata.state.redis.cluster import Cluster
+from cantata.state.redis.cluster import memory_of
 from cantata.state.redis.keys import SHARDS, key_of, run_key, shard_key
+from cantata.state.redis.pieces import ask_each, ask_shards
 
 SWEPT_KEY = "swept"  # string: when a sweep last ended, in seconds by Redis's clock; never expires, so that an alert on its age goes on
 USUAL_QUEUES = ("coordinator", "agents", "tools")
@@ -88,14 +88,16 @@ def measure(redis: Redis) -> FleetLoad:
         pipe.llen(key_of(redis, LETTERS_KEY))
         *answers, swept_at, dead = pipe.execute()
     kept, finished, ready, totals, leases = (answers[i :: len(PARTS) + 2] for i in range(len(PARTS) + 2))
-    memory = _memory(redis)
+    memory, events = memory_of(redis), Counter[str]()
+    for each in totals:
+        events.update({name: int(number) for name, number in each.items()})
     return FleetLoad(
         workers=workers,
         leased=_by_queue(redis, [lease for each in leases for lease in each], workers),
         runs_open=max(0, sum(kept) - sum(finished)),
         runs_kept=sum(kept),
         steps_ready=sum(ready),
-        totals=_sums(totals),
+        totals=events,
         sweep_age_s=max(0.0, clock.now() - float(swept_at)) if swept_at else None,
         memory_bytes=sum(int(node["used_memory"]) for node in memory),
         memory_limit_bytes=sum(int(node.get("maxmemory", 0)) for node in memory),
@@ -108,10 +110,8 @@ def recent_outcomes(redis: Redis, *, most: int = RECENT_RUNS) -> dict[str, int]:
 
     They are known by when they expire, which is the order of their ends where all are kept equally long.
     """
-    with redis.pipeline(transaction=False) as pipe:
-        for key in (shard_key(redis, shard) for shard in range(SHARDS)):
-            pipe.zrevrange(f"{key}:finished", 0, most - 1, withscores=True)
-        ended = [found for shard in cast("list[list[tuple[str, float]]]", pipe.execute()) for found in shard]
+    shards = ask_shards(redis, lambda pipe, key: pipe.zrevrange(f"{key}:finished", 0, most - 1, withscores=True))
+    ended = [found for shard in shards for found in shard]
     ended.sort(key=lambda found: found[1], reverse=True)
     statuses = _fields(redis, [(run_key(redis, run_id), "status") for run_id, _ in ended[:most]])
     return dict(Counter(status for status in statuses if status))
@@ -128,11 +128,8 @@ def queues(fleet: FleetLoad, waiting: Mapping[str, Waiting]) -> dict[str, QueueL
 
 def list_ready_queues(redis: Redis, *, each: int = 4) -> set[str]:
     """Return the queues of the steps that have waited longest in each shard, also those that nobody serves and no configuration names."""
-    with redis.pipeline(transaction=False) as pipe:
-        for key in (shard_key(redis, shard) for shard in range(SHARDS)):
-            pipe.zrange(f"{key}:ready", 0, each - 1)
-        steps = [step for shard in cast("list[list[str]]", pipe.execute()) for step in shard]
-    return set(_queues_of(redis, [_run_and_step(step) for step in steps]))
+    shards = ask_shards(redis, lambda pipe, key: pipe.zrange(f"{key}:ready", 0, each - 1))
+    return set(_queues_of(redis, [(step.partition("|")[0], step.partition("|")[2]) for shard in shards for step in shard]))
 
 
 def _load(queue: str, fleet: FleetLoad, waiting: Waiting) -> QueueLoad:
@@ -142,21 +139,6 @@ def _load(queue: str, fleet: FleetLoad, waiting: Waiting) -> QueueLoad:
         ready=waiting.count, leased=leased, work=waiting.count + leased, slots=sum(worker.concurrency for worker in serving),
         workers=len(serving), oldest_wait_s=waiting.oldest_s,
     )  # fmt: skip
-
-
-def _memory(redis: Redis) -> list[dict[str, Any]]:
-    """Return the memory section of INFO, for each Redis that takes writes."""
-    if isinstance(redis, Cluster):
-        return list(redis.each_node("INFO", "memory").values())
-    return [redis.info("memory")]
-
-
-def _sums(counts: Iterable[Mapping[str, str]]) -> dict[str, int]:
-    sums: dict[str, int] = {}
-    for each in counts:
-        for name, number in each.items():
-            sums[name] = sums.get(name, 0) + int(number)
-    return sums
 
 
 def _by_queue(redis: Redis, leases: Sequence[str], workers: Iterable[registry.Worker]) -> dict[str, int]:
@@ -185,17 +167,7 @@ def _queues_of(redis: Redis, steps: Iterable[tuple[str, str]]) -> list[str]:
 
 
 def _fields(redis: Redis, places: Sequence[tuple[str, str]]) -> list[str | None]:
-    if not places:
-        return []
-    with redis.pipeline(transaction=False) as pipe:
-        for key, field in places:
-            pipe.hget(key, field)
-        return cast("list[str | None]", pipe.execute())
-
-
-def _run_and_step(ready: str) -> tuple[str, str]:
-    run_id, _, step_id = ready.partition("|")
-    return run_id, step_id
+    return ask_each(redis, places, lambda pipe, place: pipe.hget(*place))
 
 
 def _leased(lease: str) -> tuple[str, str]:

@@ -13,6 +13,7 @@ from cantata.state.ledger.intervals import RESEND_MS
 from cantata.state.ledger.records import Swept
 from cantata.state.ledger.script_caller import ScriptCaller
 from cantata.state.redis.keys import SHARDS, shard_key, shard_of
+from cantata.state.redis.pieces import ask_each
 from cantata.state.redis.redis_errors import is_transient, reason
 
 SWEEP_ENTRIES = 200  # of each sort, in one call of a sweep
@@ -50,16 +51,9 @@ class LeaseStore:
 
     def expire(self, leases: Iterable[str]) -> None:
         """Expire leases now, because their owner is known to be dead."""
-        known = list(leases)
-
-        def call() -> None:
-            with self._caller.redis.pipeline(transaction=False) as pipe:
-                for lease in known:
-                    shard = shard_of(lease.split("|", 1)[0])
-                    pipe.zadd(f"{shard_key(self._caller.redis, shard)}:leases", {lease: 0.0}, xx=True)
-                pipe.execute()
-
-        self._caller.with_retries(call)
+        redis = self._caller.redis
+        known = [(f"{shard_key(redis, shard_of(lease.split('|', 1)[0]))}:leases", {lease: 0.0}) for lease in leases]
+        self._caller.with_retries(lambda: ask_each(redis, known, lambda pipe, entry: pipe.zadd(*entry, xx=True)))
 
     def sweep(self, shard: int, *, most: int = SWEEP_ENTRIES) -> Swept:
         """Sweep one shard: expired leases, due timers, steps that nobody began in time, expired runs."""

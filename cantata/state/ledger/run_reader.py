@@ -13,8 +13,8 @@ from cantata.models.wire import RUN_OVER
 from cantata.state.ledger.encoding import run_record, states_in, step_record
 from cantata.state.ledger.records import RunRecord, StepRecord
 from cantata.state.ledger.script_caller import ScriptCaller
-from cantata.state.redis.keys import RUN_PARTS, SHARDS, run_key, shard_key
-from cantata.state.redis.pieces import LARGE_PIECE, PIECE, fields, scan
+from cantata.state.redis.keys import RUN_PARTS, run_key
+from cantata.state.redis.pieces import LARGE_PIECE, PIECE, ask_shards, fields, scan
 
 
 class RunReader:
@@ -90,10 +90,7 @@ class RunReader:
         """Return the newest runs, without their steps."""
 
         def fetch() -> list[list[tuple[str, float]]]:
-            with self._redis.pipeline(transaction=False) as pipe:
-                for shard in range(SHARDS):
-                    pipe.zrevrange(f"{shard_key(self._redis, shard)}:runs", 0, most - 1, withscores=True)
-                return cast("list[list[tuple[str, float]]]", pipe.execute())
+            return ask_shards(self._redis, lambda pipe, key: pipe.zrevrange(f"{key}:runs", 0, most - 1, withscores=True))
 
         pairs = (pair for pairs in self._caller.with_retries(fetch) for pair in pairs)
         newest = sorted(pairs, key=lambda pair: (-pair[1], pair[0]))[:most]

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
 
 from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import NoScriptError, RedisError, ResponseError
+from redis.exceptions import NoScriptError, ResponseError
 
 from cantata import fault_points
-from cantata.errors import ConfigError, UnavailableError
+from cantata.errors import ConfigError
 from cantata.state.redis.cluster import Cluster
 from cantata.state.redis.keys import SHARDS, shard_key, shard_of
 from cantata.state.redis.lua_scripts import SCRIPTS
-from cantata.state.redis.redis_errors import Unconfirmed, is_transient, reason
+from cantata.state.redis.redis_errors import Unconfirmed, with_retries
 
 CONFIRM_MS = 1000  # how long replicas have to confirm, before the call is repeated
 CONFIRMED = frozenset({"ledger/accept", "ledger/cancel", "ledger/commit", "forks/fork", "ledger/signal"})
@@ -109,19 +108,7 @@ class ScriptCaller:
 
         Raises UnavailableError after that.
         """
-        give_up = time.monotonic() + self._patience_s
-        pause_s = 0.02
-        while True:
-            try:
-                return call()
-            except RedisError as error:
-                if not is_transient(error):
-                    raise
-                failure = error
-            if time.monotonic() + pause_s > give_up:
-                raise UnavailableError(reason(failure)) from failure
-            time.sleep(pause_s)
-            pause_s = min(pause_s * 2, 1.0)
+        return with_retries(call, patience_s=self._patience_s)
 
     def _execute(self, *command: str | float) -> object:
         return self.redis.execute_command(*command)  # type: ignore[no-untyped-call]  # untyped in redis-py

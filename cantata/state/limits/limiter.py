@@ -21,6 +21,7 @@ from cantata.state.ledger.ledger import Ledger
 from cantata.state.redis import clock
 from cantata.state.redis.keys import key_of, run_key
 from cantata.state.redis.lua_scripts import SCRIPTS
+from cantata.state.redis.pieces import ask_each
 
 LIMITS_KEY = "{limits}"  # the prefix of all keys here, which lie in one slot
 WINDOW_S = 60.0  # of `rpm` and `tpm`
@@ -193,10 +194,7 @@ class Limiter:
 
     def _statuses(self, runs: Sequence[str]) -> list[str | None]:
         redis = self._ledger.redis
-        with redis.pipeline(transaction=False) as pipe:
-            for run_id in runs:
-                pipe.hget(run_key(redis, run_id), "status")
-            return cast("list[str | None]", pipe.execute())
+        return ask_each(redis, runs, lambda pipe, run_id: pipe.hget(run_key(redis, run_id), "status"))
 
     def _delete_budgets(self, runs: Iterable[str]) -> None:
         redis, prefix = self._ledger.redis, key_of(self._ledger.redis, LIMITS_KEY)

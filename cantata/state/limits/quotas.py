@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from typing import cast
+from collections.abc import Mapping, Sequence
 
 from cantata.errors import ConfigError, UnavailableError
 from cantata.models.definitions import Limits, Quota
 from cantata.state.ledger.ledger import Ledger
-from cantata.state.redis.cluster import Cluster
-from cantata.state.redis.keys import SHARDS, run_key, shard_key
+from cantata.state.redis.cluster import memory_of
+from cantata.state.redis.keys import run_key
+from cantata.state.redis.pieces import ask_shards
 
 FULL = 0.9  # of maxmemory: the rest is for the open runs
 FRESH_S = 1.0  # how long a reading of Redis's memory is reused
@@ -22,7 +22,7 @@ class Quotas:
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        self._memory: list[Mapping[str, int]] = []
+        self._memory: Sequence[Mapping[str, int]] = ()
         self._asked_at = -FRESH_S
 
     def check(self, tenant: str, quota: Quota) -> None:
@@ -54,17 +54,12 @@ class Quotas:
             raise _exceeded(tenant, name, message, "wait until finished runs expire, or shorten defaults.retention_s")
 
     def _sum(self, part: str, tenant: str) -> int:
-        def fetch() -> list[str | None]:
-            with self._ledger.redis.pipeline(transaction=False) as pipe:
-                for shard in range(SHARDS):
-                    pipe.hget(f"{shard_key(self._ledger.redis, shard)}:{part}", tenant)
-                return cast("list[str | None]", pipe.execute())
-
-        return sum(int(count or 0) for count in self._ledger.with_retries(fetch))
+        counts = self._ledger.with_retries(lambda: ask_shards(self._ledger.redis, lambda pipe, key: pipe.hget(f"{key}:{part}", tenant)))
+        return sum(int(count or 0) for count in counts)
 
     def _check_memory(self) -> None:
         if time.monotonic() - self._asked_at >= FRESH_S:
-            self._memory = self._ledger.with_retries(self._ask_memory)
+            self._memory = self._ledger.with_retries(lambda: memory_of(self._ledger.redis))
             self._asked_at = time.monotonic()
         for node in self._memory:
             used, limit = int(node["used_memory"]), int(node.get("maxmemory", 0))
@@ -72,12 +67,6 @@ class Quotas:
                 fault = f"Redis is nearly full ({used / 1e6:,.0f} of {limit / 1e6:,.0f} MB of its maxmemory), so no new runs are accepted"
                 action = "raise its maxmemory, shorten the retention of runs, or retry when some have expired"
                 raise UnavailableError(f"{fault}; open runs go on; {action}")
-
-    def _ask_memory(self) -> list[Mapping[str, int]]:
-        redis = self._ledger.redis
-        if isinstance(redis, Cluster):
-            return [cast("Mapping[str, int]", node) for node in redis.each_node("INFO", "memory").values()]
-        return [cast("Mapping[str, int]", redis.info("memory"))]
 
 
 def _exceeded(tenant: str, name: str, message: str, action: str) -> ConfigError:

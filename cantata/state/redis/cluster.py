@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from redis import Redis
 from redis.asyncio import RedisCluster as AsyncRedisCluster
 from redis.asyncio.cluster import ClusterPipeline as AsyncClusterPipeline
 from redis.cluster import ClusterPipeline, RedisCluster
@@ -115,3 +116,8 @@ def redis_error(error: RedisClusterException) -> Exception:
     if isinstance(behind, RedisError):
         return behind
     return RedisConnectionError(str(error)) if isinstance(error, SlotNotCoveredError) or "cannot be connected" in str(error) else error
+
+
+def memory_of(redis: Redis) -> list[dict[str, Any]]:
+    """Return the memory section of INFO, for each Redis that takes writes."""
+    return list(redis.each_node("INFO", "memory").values()) if isinstance(redis, Cluster) else [redis.info("memory")]

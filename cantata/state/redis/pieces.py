@@ -1,22 +1,40 @@
-"""Reads of large hashes and streams in pieces, each of which occupies Redis for a fraction of a millisecond.
+"""Reads of many keys in one round trip, and of large hashes and streams in pieces that occupy Redis for a fraction of a millisecond each.
 
 Others may write between two pieces. A field that exists all the time is read; one that is added or deleted meanwhile may be.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from redis import Redis
+
+from cantata.state.redis.keys import SHARDS, shard_key
 
 PIECE = 500  # short fields, such as states and names
 LARGE_PIECE = 50  # fields of up to 32 kB, such as outputs
 EVENTS_PIECE = 500
 
+Entry = tuple[str, dict[str, str]]
+"""An entry of a stream: its id, its fields."""
+Item = TypeVar("Item")
 WithRetries = Callable[[Callable[[], Any]], Any]
 """As `Ledger.with_retries`."""
+
+
+def ask_each(redis: Redis, items: Iterable[Item], ask: Callable[[Any, Item], object]) -> list[Any]:
+    """Return the replies to the commands that `ask` adds to a pipeline for each item, in one round trip."""
+    with redis.pipeline(transaction=False) as pipe:
+        for item in items:
+            ask(pipe, item)
+        return pipe.execute()
+
+
+def ask_shards(redis: Redis, ask: Callable[[Any, str], object]) -> list[Any]:
+    """Return the replies to the commands that `ask` adds to a pipeline for the prefix of each shard, in one round trip."""
+    return ask_each(redis, (shard_key(redis, shard) for shard in range(SHARDS)), ask)
 
 
 def scan(redis: Redis, with_retries: WithRetries, key: str, *, match: str | None = None, limit: int | None = None) -> dict[str, str]:
@@ -47,3 +65,8 @@ def events(redis: Redis, with_retries: WithRetries, key: str) -> Iterator[dict[s
         if len(part) < EVENTS_PIECE:
             return
         after = f"({part[-1][0]}"
+
+
+def streams_in(reply: Any) -> dict[str, list[Entry]]:
+    """Return the entries of each stream in a reply to XREAD, which is a mapping in RESP3 and else a list."""
+    return {key: batches[0] for key, batches in reply.items()} if isinstance(reply, dict) else dict(reply or ())

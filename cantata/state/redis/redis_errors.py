@@ -1,10 +1,12 @@
-"""Errors of Redis: which are transient, and a sentence for each that says what to do."""
+"""Errors of Redis: which are transient and lead to another try, and a sentence for each that says what to do."""
 
 from __future__ import annotations
 
 import re
 import ssl
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 from redis.exceptions import (
     AskError,
@@ -22,6 +24,10 @@ from redis.exceptions import (
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.sentinel import MasterNotFoundError
+
+from cantata.errors import UnavailableError
+
+Reply = TypeVar("Reply")
 
 UNAVAILABLE = (RedisConnectionError, RedisTimeoutError, ReadOnlyError, OutOfMemoryError, ClusterError, TryAgainError, AskError)
 """Raised while Redis is unavailable or takes no writes, or refuses a password, which may be corrected meanwhile."""
@@ -64,6 +70,22 @@ MESSAGES_BY_TEXT = {
 def is_transient(error: RedisError) -> bool:
     """Return whether the call may succeed if it is repeated soon."""
     return isinstance(error, UNAVAILABLE) or str(error).startswith(TRANSIENT_PREFIXES)
+
+
+def with_retries(call: Callable[[], Reply], *, patience_s: float, note: str = "") -> Reply:
+    """Call Redis, repeatedly while it is unavailable or takes no writes, for `patience_s` in all. Raises UnavailableError after that."""
+    give_up = time.monotonic() + patience_s
+    pause_s = 0.02
+    while True:
+        try:
+            return call()
+        except RedisError as error:
+            if not is_transient(error):
+                raise
+            if time.monotonic() + pause_s > give_up:
+                raise UnavailableError(f"{reason(error)}{note}") from error
+        time.sleep(pause_s)
+        pause_s = min(pause_s * 2, 1.0)
 
 
 def reason(failure: BaseException, place: str = "") -> str:

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
-from typing import TypeVar, cast
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import cast
 
 from redis import Redis
-from redis.exceptions import RedisError
 
-from cantata.errors import UnavailableError, UnknownRunError
+from cantata.errors import UnknownRunError
 from cantata.models import events as event_types
 from cantata.models.events import RunEvent
 from cantata.state.redis.keys import run_key
-from cantata.state.redis.redis_errors import is_transient, reason
+from cantata.state.redis.pieces import Entry, streams_in
+from cantata.state.redis.redis_errors import with_retries
 
 PAGE = 500  # events in one read
 BLOCK_MS = 1000  # how long one read waits, below the socket's timeout
 PATIENCE_S = 30.0  # how long Redis may be unavailable
-RETRY_INTERVAL_S = 0.1
 
-Reply = TypeVar("Reply")
+_with_retries = partial(with_retries, patience_s=PATIENCE_S, note="; the run goes on")
 
 
 def read(redis: Redis, run_id: str, *, after: int = 0, most: int = PAGE) -> list[RunEvent]:
@@ -62,29 +62,10 @@ def wait_closed(redis: Redis, run_id: str, *, timeout_s: float | None = None) ->
     return True
 
 
-def _wait(redis: Redis, key: str, after: str, give_up: float | None) -> list[tuple[str, Mapping[str, str]]]:
+def _wait(redis: Redis, key: str, after: str, give_up: float | None) -> list[Entry]:
     left_ms = BLOCK_MS if give_up is None else int(min(BLOCK_MS, max(1, (give_up - time.monotonic()) * 1000)))
     reply = _with_retries(lambda: redis.xread({key: after}, count=PAGE, block=left_ms))
-    if not reply:
-        return []
-    streams = reply.items() if isinstance(reply, dict) else reply
-    _, batches = next(iter(streams))
-    entries = batches[0] if isinstance(reply, dict) else batches
-    return cast("list[tuple[str, Mapping[str, str]]]", entries)
-
-
-def _with_retries(call: Callable[[], Reply]) -> Reply:
-    """Call Redis, repeatedly while it is unavailable. Raises UnavailableError after PATIENCE_S."""
-    since = time.monotonic()
-    while True:
-        try:
-            return call()
-        except RedisError as error:
-            if not is_transient(error):
-                raise
-            if time.monotonic() - since > PATIENCE_S:
-                raise UnavailableError(f"{reason(error)}; the run goes on") from error
-            time.sleep(RETRY_INTERVAL_S)
+    return streams_in(reply).get(key, [])
 
 
 def event_of(run_id: str, entry_id: str, fields: Mapping[str, str]) -> RunEvent:

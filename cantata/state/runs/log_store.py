@@ -21,6 +21,7 @@ from cantata.state.ledger.ledger import Ledger
 from cantata.state.redis import clock
 from cantata.state.redis.connection import RedisFailure, connect
 from cantata.state.redis.keys import run_key
+from cantata.state.redis.pieces import Entry, streams_in
 
 MAX_LINES = 1000  # of one run; the oldest go first
 MAX_BYTES = 200_000
@@ -125,7 +126,7 @@ class Logs:
     def read(self, *, after: str = "", most: int = MAX_LINES) -> list[LogLine]:
         """Return the lines after an id, in the order of their times. Waits for the last lines of a run that has just ended."""
         self._settle()
-        entries = cast("list[tuple[str, dict[str, str]]]", self._redis.xrange(self._key, min=f"({after}" if after else "-", count=most))
+        entries = cast("list[Entry]", self._redis.xrange(self._key, min=f"({after}" if after else "-", count=most))
         return _in_order(entries)
 
     def dropped(self) -> int:
@@ -139,20 +140,13 @@ class Logs:
             is_over = self._is_over()
             if is_over:
                 self._settle()
-            entries = self._wait(after, BLOCK_MS if not is_over else None)
+            reply = self._redis.xread({self._key: after}, count=PAGE, block=None if is_over else BLOCK_MS)
+            entries = streams_in(reply).get(self._key, [])
             if entries:
                 after = entries[-1][0]
                 yield from _in_order(entries)
             elif is_over:
                 return
-
-    def _wait(self, after: str, block_ms: int | None) -> Sequence[tuple[str, dict[str, str]]]:
-        reply: Any = self._redis.xread({self._key: after}, count=PAGE, block=block_ms)
-        if not reply:
-            return []
-        if isinstance(reply, dict):  # RESP3
-            return cast("Sequence[tuple[str, dict[str, str]]]", next(iter(reply.values()))[0])
-        return cast("Sequence[tuple[str, dict[str, str]]]", reply[0][1])
 
     def _is_over(self) -> bool:
         status = self._redis.hget(run_key(self._redis, self._run_id), "status")
@@ -177,7 +171,7 @@ def of_step(line: LogLine, step: str) -> bool:
     return line.step is not None and (line.step == step or line.step.startswith(f"{step}/"))
 
 
-def _in_order(entries: Sequence[tuple[str, dict[str, str]]]) -> list[LogLine]:
+def _in_order(entries: Sequence[Entry]) -> list[LogLine]:
     """Return the lines sorted by time, since each process writes its own with a delay; those of one process stay in order."""
     newest: dict[str | None, float] = {}  # a process may synchronize its clock between two lines, and the second then seems older
     placed: list[tuple[float, LogLine]] = []

@@ -19,7 +19,7 @@ from cantata.state.ledger.encoding import states_in
 from cantata.state.ledger.ledger import Ledger
 from cantata.state.redis.keys import run_key, shard_key, shard_of
 from cantata.state.redis.lua_scripts import SCRIPTS
-from cantata.state.redis.pieces import scan
+from cantata.state.redis.pieces import ask_each, scan
 from cantata.state.runs.summaries import FIELDS, RunSummary, summary_of
 
 REQUEST_BYTES = 20_000  # of a request that are read
@@ -152,24 +152,14 @@ def parts(ledger: Ledger, run_id: str, step_ids: Sequence[str]) -> Parts:
     if not ids:
         return Parts({}, {}, {}, {})
 
-    def fetch() -> list[list[str | None]]:
-        with ledger.redis.pipeline(transaction=False) as pipe:
-            for part in (":steps", ":edges", ":info", ":expansions"):
-                pipe.hmget(f"{key}{part}", ids)
-            return cast("list[list[str | None]]", pipe.execute())
+    def fetch(wanted: list[str], *kinds: str) -> list[dict[str, str]]:
+        rows = ledger.with_retries(lambda: ask_each(ledger.redis, kinds, lambda pipe, kind: pipe.hmget(f"{key}:{kind}", wanted)))
+        return [{name: text for name, text in zip(wanted, row, strict=True) if text is not None} for row in rows]
 
-    specs, edges, infos, expansions = (_known(ids, column) for column in ledger.with_retries(fetch))
+    specs, edges, infos, expansions = fetch(ids, "steps", "edges", "info", "expansions")
     shared = {step_id: text[1:] for step_id, text in specs.items() if text.startswith("=")}
     if shared:
-        likes = sorted(set(shared.values()))
-
-        def fetch_likes() -> list[list[str | None]]:
-            with ledger.redis.pipeline(transaction=False) as pipe:
-                for part in (":steps", ":edges"):
-                    pipe.hmget(f"{key}{part}", likes)
-                return cast("list[list[str | None]]", pipe.execute())
-
-        like_specs, like_edges = (_known(likes, column) for column in ledger.with_retries(fetch_likes))
+        like_specs, like_edges = fetch(sorted(set(shared.values())), "steps", "edges")
         specs |= {step_id: like_specs[like] for step_id, like in shared.items()}
         edges = {step_id: like_edges[like] for step_id, like in shared.items() if like in like_edges} | edges
     return Parts(
@@ -196,10 +186,6 @@ def plan(ledger: Ledger, run_id: str) -> list[str]:
             sorter.add(target, source)
     known = set(planned)
     return [step_id for step_id in sorter.static_order() if step_id in known]
-
-
-def _known(ids: Sequence[str], column: Sequence[str | None]) -> dict[str, str]:
-    return {step_id: text for step_id, text in zip(ids, column, strict=True) if text is not None}
 
 
 def _decoded(texts: Mapping[str, str]) -> dict[str, Mapping[str, JsonValue]]:

@@ -22,6 +22,7 @@ from cantata.state.redis import outages
 from cantata.state.redis.async_connection import Redis, connect_async
 from cantata.state.redis.cluster import AsyncCluster
 from cantata.state.redis.keys import run_key
+from cantata.state.redis.pieces import Entry, streams_in
 from cantata.state.runs.event_log import event_of
 
 __all__ = ["Follower", "Streams", "StreamsEnded", "connect_async"]
@@ -39,8 +40,6 @@ local words = {unpack(KEYS)}
 for _, id in ipairs(ids) do words[#words + 1] = id end
 return redis.call('XREAD', 'COUNT', ARGV[1], 'STREAMS', unpack(words)) or {}
 """
-
-Entry = tuple[str, Mapping[str, str]]
 
 log = structlog.get_logger(__name__)
 
@@ -196,12 +195,7 @@ class Streams:
     async def _read(self, wanted: Mapping[str, str]) -> dict[str, list[Entry]]:
         if isinstance(self._redis, AsyncCluster):
             return await self._read_by_slot(self._redis, wanted)
-        reply = await self._redis.xread(dict(wanted), count=PAGE, block=BLOCK_MS)  # type: ignore[arg-type]  # wider key types
-        if not reply:
-            return {}
-        if isinstance(reply, dict):  # RESP3: {key: [entries]}
-            return {str(key): cast("list[Entry]", batches[0]) for key, batches in reply.items()}
-        return dict(cast("list[tuple[str, list[Entry]]]", reply))
+        return streams_in(await self._redis.xread(dict(wanted), count=PAGE, block=BLOCK_MS))  # type: ignore[arg-type]  # wider key types
 
     async def _read_by_slot(self, cluster: AsyncCluster, wanted: Mapping[str, str]) -> dict[str, list[Entry]]:
         """Read the streams of a cluster, where one call reads one slot: all slots at once, and a pause if there was nothing."""

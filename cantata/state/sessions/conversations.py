@@ -15,6 +15,7 @@ from urllib.parse import quote, unquote
 from cantata.models.wire import HistoryEntry, SessionInfo
 from cantata.state.ledger.ledger import Ledger
 from cantata.state.redis.keys import SHARDS, shard_key, shard_of
+from cantata.state.redis.pieces import ask_each
 
 MAX_NAME_CHARS = 200  # characters
 SHARDS_AT_ONCE = 8  # whose newest sessions are read in one round trip
@@ -83,23 +84,15 @@ class Sessions:
         redis, tenant = self._ledger.redis, quote(self._tenant, safe="")
 
         def fetch(shards: Sequence[int]) -> list[list[tuple[str, float]]]:
-            with redis.pipeline(transaction=False) as pipe:
-                for shard in shards:
-                    pipe.zrevrange(f"{shard_key(redis, shard)}:sessions:{tenant}", 0, most - 1, withscores=True)
-                return cast("list[list[tuple[str, float]]]", pipe.execute())
+            keys = (f"{shard_key(redis, shard)}:sessions:{tenant}" for shard in shards)
+            return ask_each(redis, keys, lambda pipe, key: pipe.zrevrange(key, 0, most - 1, withscores=True))
 
         at_once = range(0, SHARDS, SHARDS_AT_ONCE)
         parts = [self._ledger.with_retries(partial(fetch, range(start, start + SHARDS_AT_ONCE))) for start in at_once]
         newest = sorted((pair for part in parts for pairs in part for pair in pairs), key=lambda pair: (-pair[1], pair[0]))[:most]
 
-        def fetch_lengths() -> list[int]:
-            with redis.pipeline(transaction=False) as pipe:
-                for scope, _ in newest:
-                    pipe.llen(_key(redis, scope, "history"))
-                    pipe.llen(_key(redis, scope, "queue"))
-                return cast("list[int]", pipe.execute())
-
-        lengths = self._ledger.with_retries(fetch_lengths)
+        lists = [_key(redis, scope, part) for scope, _ in newest for part in ("history", "queue")]
+        lengths = self._ledger.with_retries(lambda: ask_each(redis, lists, lambda pipe, key: pipe.llen(key)))
         return [
             SessionInfo(session=unquote(scope.removeprefix(f"{tenant}/")), entries=entries, waiting=waiting, last_used_at=at_ms / 1000)
             for (scope, at_ms), entries, waiting in zip(newest, lengths[::2], lengths[1::2], strict=True)
