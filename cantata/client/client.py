@@ -76,7 +76,7 @@ class Client:
         self.redis_url = redis_url or environment.redis_url or embedded.stack_url()
         self._config = config
         self.redis = connect(self.redis_url, namespace=namespace)
-        self.warnings = check(self.redis, url=self.redis_url).warnings
+        self.warnings = check(self.redis, url=self.redis_url)
         clock.synchronize(self.redis)
         self.app = make_app(self.redis_url, broker_url or environment.broker_url, namespace=namespace)
         self.ledger = Ledger(self.redis, patience_s=MAX_OUTAGE_S, replicas=environment.wait_replicas)

@@ -23,7 +23,7 @@ class MemoryBank(memory_store.MemoryStore):
     def __init__(self, redis_url: str | None = None, *, tenant: str = "", session: str | None = None) -> None:
         url = redis_url or settings().redis_url or stack_url()
         self._redis = connect(url)
-        self.warnings = check(self._redis, url=url).warnings
+        self.warnings = check(self._redis, url=url)
         super().__init__(Ledger(self._redis, patience_s=MAX_OUTAGE_S), tenant=tenant, session=session)
 
     def close(self) -> None:

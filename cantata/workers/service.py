@@ -106,7 +106,7 @@ class WorkerService:
     def run(self) -> int:
         """Serve until stopped; return the exit code."""
         client = self.app.dead_letters = connect(self.redis_url)
-        for warning in check(client, url=self.redis_url).warnings:
+        for warning in check(client, url=self.redis_url):
             log.warning("redis", warning=warning)
         if self._metrics_at is not None:
             from cantata.observability.metrics.worker_metrics import WorkerMetrics  # noqa: PLC0415  # it imports prometheus_client, which others need not load

@@ -23,7 +23,6 @@ from cantata.state.fleet import code_versions
 from cantata.state.ledger.records import StepRecord
 from cantata.state.runs import run_snapshot
 from cantata.state.runs.log_store import Logs
-from cantata.state.runs.outputs import beginnings
 from cantata.state.runs.run_snapshot import Moments, Snapshot
 
 MAX_STEPS = 2000
@@ -126,7 +125,7 @@ class RunPages:
     def _outputs(self, snapshot: Snapshot, sources: Mapping[str, str], truncation: Truncation) -> dict[str, JsonValue]:
         """Return the outputs of steps by name: the beginning of each, and the first of many."""
         names = list(sources)[:MAX_VALUES]
-        found = beginnings(self._ledger, snapshot.run.run_id, [sources[name] for name in names])
+        found = run_snapshot.beginnings(self._ledger, snapshot.run.run_id, [sources[name] for name in names])
         truncation.was_cut |= len(names) < len(sources) or any(each.is_cut for each in found)
         return {name: truncation.value(each.value) for name, each in zip(names, found, strict=True)}
 

@@ -69,7 +69,6 @@ local TRIMMED = 20 -- old sessions that one turn checks for those of which nothi
 local OPEN = {accepted = true, running = true}
 local OVER = {done = true, failed = true, skipped = true}
 local MOVES = {
-  new            = {waiting = true},
   waiting        = {ready = true, sent = true, running = true, waiting_signal = true, failed = true, skipped = true},
   ready          = {sent = true, running = true, waiting_signal = true, failed = true, skipped = true},
   sent           = {sent = true, running = true, failed = true, skipped = true},

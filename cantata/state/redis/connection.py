@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, cast
 
 from redis import ConnectionPool, Redis, UnixDomainSocketConnection
@@ -22,7 +21,7 @@ from cantata.state.redis.cluster import Cluster, redis_error
 from cantata.state.redis.redis_errors import reason
 
 __all__ = [
-    "CheckResult", "Redis", "RedisFailure", "RedisRefusal", "check", "connect", "master_connection", "reason", "redis_url",
+    "Redis", "RedisFailure", "RedisRefusal", "check", "connect", "master_connection", "reason", "redis_url",
     "sentinel_options", "sentinel_pool", "shown", "without_password",
 ]  # fmt: skip
 
@@ -126,15 +125,8 @@ def _never_again() -> Retry:
     return Retry(NoBackoff(), 0)
 
 
-@dataclass(frozen=True, slots=True)
-class CheckResult:
-    """The result of a check of Redis."""
-
-    warnings: tuple[str, ...] = ()
-
-
-def check(client: Redis, *, url: str = "") -> CheckResult:
-    """Check the settings of a Redis, or of each node of a cluster that takes writes.
+def check(client: Redis, *, url: str = "") -> tuple[str, ...]:
+    """Check the settings of a Redis, or of each node of a cluster that takes writes; return warnings.
 
     Raises UnavailableError if it cannot be reached, is a replica, is too old, or may evict keys of open runs.
     """
@@ -146,7 +138,7 @@ def check(client: Redis, *, url: str = "") -> CheckResult:
     warnings: list[str] = []
     for node, info in infos.items():
         warnings += _server_warnings(info, f"Redis at {node}" if node else "Redis", is_alone=not isinstance(client, Cluster))
-    return CheckResult(tuple(warnings))
+    return tuple(warnings)
 
 
 def _server_warnings(info: Mapping[str, Any], redis: str, *, is_alone: bool) -> list[str]:

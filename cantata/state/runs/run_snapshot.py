@@ -1,4 +1,4 @@
-"""Snapshots of runs for pages: the states of steps, when they began and ended, and the events of one of them."""
+"""Snapshots of runs for pages: the states of steps, when they began and ended, their outputs, and the events of one of them."""
 
 from __future__ import annotations
 
@@ -20,9 +20,11 @@ from cantata.state.ledger.ledger import Ledger
 from cantata.state.redis.keys import run_key, shard_key, shard_of
 from cantata.state.redis.lua_scripts import SCRIPTS
 from cantata.state.redis.pieces import ask_each, scan
-from cantata.state.runs.summaries import FIELDS, RunSummary, summary_of
+from cantata.state.runs.summaries import FIELDS, RunSummary, summary_of, unescaped
 
 REQUEST_BYTES = 20_000  # of a request that are read
+OUTPUT_BYTES = 80_000  # of one output that are read: at least 20,000 characters; a run may have a thousand outputs of a megabyte
+OUTPUTS_AT_ONCE = 1  # in one round trip: one of a megabyte takes Redis 5 ms
 EVENTS_PER_CALL = 1000  # that one call scans: some milliseconds
 CALLS_AT_ONCE = 1  # Redis serves no other client until all calls of a round trip are done
 MAX_EVENTS = 100_000  # of a longer log, only the newest are scanned
@@ -199,6 +201,32 @@ def _decoded(texts: Mapping[str, str]) -> dict[str, Mapping[str, JsonValue]]:
 def _edges(found: JsonValue) -> list[tuple[str, str, bool]]:
     """Return edges that Lua wrote: an empty list may be an object."""
     return [(str(target), str(label), bool(wakes)) for target, label, wakes in cast("list[list[JsonValue]]", found or [])]
+
+
+# --- outputs ----------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """An output, or its beginning."""
+
+    value: JsonValue
+    is_cut: bool = False
+    """If so, the value is a text: the beginning of a text, or of the JSON of anything else."""
+
+
+def beginnings(ledger: Ledger, run_id: str, step_ids: Sequence[str]) -> list[Beginning]:
+    """Return the beginnings of the outputs of steps, in order; null where there is none."""
+    key = shard_key(ledger.redis, shard_of(run_id))
+    calls = [(key, (run_id, str(OUTPUT_BYTES), step_id)) for step_id in step_ids]
+    replies = ledger.with_retries(lambda: SCRIPTS.call_each(ledger.redis, "runs/beginning", calls, at_once=OUTPUTS_AT_ONCE))
+    return [_beginning(text, int(size)) for text, size in replies]
+
+
+def _beginning(text: str, size: int) -> Beginning:
+    if size <= OUTPUT_BYTES:
+        return Beginning(json.loads(text) if text else None)
+    return Beginning(unescaped(text[1:]) if text.startswith('"') else text, is_cut=True)
 
 
 # --- the log ----------------------------------------------------------------------------------------------------------------

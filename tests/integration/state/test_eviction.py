@@ -116,4 +116,4 @@ def test_an_open_run_ends_well_though_redis_evicts(full: Redis) -> None:
     assert begun.inputs == {"a": "found"}
     assert ledger.runs.definitions("run", begun.definitions) == "{}"
     assert play.commit(begun, "said").run_status == "succeeded"
-    assert [why for why in check(full).warnings if "volatile-lru" in why], "it is told"
+    assert [why for why in check(full) if "volatile-lru" in why], "it is told"

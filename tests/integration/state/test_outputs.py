@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from cantata.models.values import JsonValue
 from cantata.state.ledger.ledger import Ledger
-from cantata.state.runs.outputs import AT_ONCE, READ_BYTES, Beginning, beginnings
+from cantata.state.runs.run_snapshot import OUTPUT_BYTES, OUTPUTS_AT_ONCE, Beginning, beginnings
 from tests.integration.state.play import Play, work
 
 
 def test_of_large_outputs_only_the_beginning_is_read(ledger: Ledger) -> None:
     outputs: dict[str, JsonValue] = {
-        "small": {"a": [1]}, "stored beside": "b" * 50_000, "text": "é\n" * READ_BYTES, "list": ["c" * 10] * READ_BYTES, "none": None,
+        "small": {"a": [1]}, "stored beside": "b" * 50_000, "text": "é\n" * OUTPUT_BYTES, "list": ["c" * 10] * OUTPUT_BYTES, "none": None,
     }  # fmt: skip
     play = Play(ledger)
     play.plan(*map(work, outputs), work("later"))
@@ -29,7 +29,7 @@ def test_of_large_outputs_only_the_beginning_is_read(ledger: Ledger) -> None:
 
 
 def test_many_are_told_in_order(ledger: Ledger) -> None:
-    names = [f"s{i}" for i in range(2 * AT_ONCE + 1)]
+    names = [f"s{i}" for i in range(2 * OUTPUTS_AT_ONCE + 1)]
     play = Play(ledger)
     play.plan(*map(work, names))
     for number, name in enumerate(names):
