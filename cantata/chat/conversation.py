@@ -7,11 +7,12 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 
 from cantata.client.client import Client
+from cantata.client.run_service import RunService
 from cantata.client.runs import TurnRun
 from cantata.errors import ConfigError, UnknownRunError
 from cantata.models.wire import HistoryEntry
 from cantata.state.memory.memory_store import MemoryStore
-from cantata.state.sessions.conversations import Sessions, fault_of
+from cantata.state.sessions.conversations import fault_of
 
 
 class ChatBackend:
@@ -26,6 +27,7 @@ class ChatBackend:
         self._team = team
         self._agent = agent
         self._labels = dict(labels or {})
+        self._runs = RunService(client, self._labels.get("tenant", ""))
         self._resume = resume
         self.session = ""
         self.switch(session or new_session())
@@ -43,7 +45,7 @@ class ChatBackend:
     @property
     def memory(self) -> MemoryStore:
         """The preferences of the user."""
-        return self._client.memory.of(tenant=self._tenant)
+        return self._runs.memory
 
     def switch(self, session: str) -> None:
         """Continue another conversation. Raises ConfigError for an invalid name."""
@@ -62,27 +64,19 @@ class ChatBackend:
 
     def open_turns(self) -> Sequence[TurnRun]:
         """Return the turns of the conversation that are not over, the oldest first."""
-        return [run for run_id in self._sessions.waiting(self.session) if (run := self._turn(run_id))]
+        return [run for run_id in self._runs.sessions.waiting(self.session) if (run := self._turn(run_id))]
 
     def history(self, limit: int | None = None) -> Sequence[HistoryEntry]:
         """Return the newest `limit` entries of the conversation, or all that are kept, the oldest first."""
-        return self._sessions.history(self.session, limit)
+        return self._runs.sessions.history(self.session, limit)
 
     def clear(self) -> int:
         """Delete the entries of the conversation and return their number."""
-        return self._sessions.clear(self.session)
-
-    @property
-    def _tenant(self) -> str:
-        return self._labels.get("tenant", "")
-
-    @property
-    def _sessions(self) -> Sessions:
-        return self._client.sessions.of(self._tenant)
+        return self._runs.sessions.clear(self.session)
 
     def _turn(self, run_id: str) -> TurnRun | None:
         try:
-            run = self._client.run(run_id)
+            run = self._runs.find(run_id)
         except UnknownRunError:  # it ended and expired since
             return None
         return run if isinstance(run, TurnRun) else None

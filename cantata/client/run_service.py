@@ -1,4 +1,4 @@
-"""RunService: the operations on the runs of a tenant, for the gateway, the run pages, the command line and programs."""
+"""RunService: a tenant's runs, sessions and memory, for the gateway, the run pages and the command line."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from cantata.client.runs import MAX_COMPARED, ChainRun, Run, TurnRun
 from cantata.errors import ConfigError, UnknownRunError
 from cantata.models.values import JsonValue
 from cantata.models.wire import RUN_OVER, ChainRequest, ChainResponse, HistoryEntry, RunResult, RunStatus, TurnRequest
+from cantata.state.memory.memory_store import MemoryStore
 from cantata.state.runs import event_log, listing
 from cantata.state.runs.listing import RunFilter, RunList
 from cantata.state.runs.log_store import Logs
 from cantata.state.runs.summaries import RunSummary
-from cantata.state.sessions.conversations import fault_of
+from cantata.state.sessions.conversations import Sessions, fault_of
 from cantata.suggestions import hint
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ class SignalAnswer(NamedTuple):
 
 
 class RunService:
-    """Operations on the runs of a tenant ("" for runs without one), or of all tenants (None).
+    """Operations on the runs, sessions and memory of a tenant ("" for those without one), or on the runs of all tenants (None).
 
     Every method blocks for some milliseconds. Each raises UnknownRunError for a run that does not exist or is another tenant's, ConfigError
     for an invalid request, and UnavailableError if Redis cannot be reached.
@@ -114,12 +115,21 @@ class RunService:
             near = f": {', '.join(map(repr, matching))}"
         return SignalAnswer(outcome, SIGNAL_MESSAGES[outcome].format(step=step, run_id=run_id, nearest=near))
 
+    @property
+    def sessions(self) -> Sessions:
+        """The sessions of the tenant; those without a tenant, if it is None."""
+        return self.client.sessions.of(self.tenant or "")
+
+    @property
+    def memory(self) -> MemoryStore:
+        """The memory of the tenant; that without a tenant, if it is None."""
+        return self.client.memory.of(tenant=self.tenant or "")
+
     def conversation(self, session: str, limit: int | None = None) -> tuple[Sequence[HistoryEntry], Sequence[str]]:
         """Return the newest entries of a session, oldest first, and its open turns. Raises ConfigError if it has neither."""
         if fault := fault_of(session):
             raise ConfigError(fault, source="session")
-        sessions = self.client.sessions.of(self.tenant or "")
-        entries, waiting = sessions.history(session, limit), sessions.waiting(session)
+        entries, waiting = self.sessions.history(session, limit), self.sessions.waiting(session)
         if not entries and not waiting:
             raise ConfigError(f"no conversation {session!r} is kept here; `submit sessions list` shows those kept", code="unknown_session")
         return entries, waiting

@@ -24,9 +24,7 @@ from cantata.models.wire import RUN_OVER, ChainRequest, RunStatus, TurnRequest
 from cantata.planning import rewind as rewinding
 from cantata.planning.turns.mentions import mention_of
 from cantata.state.forks import fork_store
-from cantata.state.memory.memory_store import MemoryStore
 from cantata.state.runs.streams import Streams
-from cantata.state.sessions.conversations import Sessions
 
 THREADS = 32  # calls of Redis at once; each takes about a millisecond, so that is thousands a second
 MAX_WAITING = 2000  # calls that wait for a thread, before more are rejected: Redis is away, or far too slow
@@ -47,16 +45,8 @@ class TenantService:
         self.readiness = Readiness(client, self.call)
 
     def runs(self, tenant: str) -> RunService:
-        """Return the runs of a tenant."""
+        """Return the runs, sessions and memory of a tenant."""
         return RunService(self.client, tenant)
-
-    def sessions(self, tenant: str) -> Sessions:
-        """Return the sessions of a tenant."""
-        return self.client.sessions.of(tenant)
-
-    def memory(self, tenant: str) -> MemoryStore:
-        """Return the memory of a tenant."""
-        return self.client.memory.of(tenant=tenant)
 
     async def is_over(self, run: Run, wait_s: float) -> bool:
         """Return whether a run is closed, as soon as it is, or after `wait_s`. Waiting needs no thread."""

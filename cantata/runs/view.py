@@ -15,7 +15,7 @@ from cantata.models.events import (
     StepExpanded,
 )
 from cantata.models.graph import START, StepState
-from cantata.models.values import JsonValue
+from cantata.models.values import JsonValue, Usage
 from cantata.models.wire import RUN_OVER
 from cantata.planning.chains.step_ids import END, GATHER
 from cantata.state.runs.summaries import state_of
@@ -86,6 +86,11 @@ class StepProgress:
     tokens_out: int = 0
     has_usage: bool = False
 
+    @property
+    def is_retried(self) -> bool:
+        """Return whether another attempt follows."""
+        return self.attempt > 0 and self.state in ("waiting", "ready")
+
     def apply(self, event: RunEvent) -> StepProgress:
         """Return the step after an event of its own."""
         match event:
@@ -148,7 +153,7 @@ class RunView:
         for event in events:
             view = view._with_run(event)
             if event.step is not None and event.step != START:
-                _apply_to_steps(steps, event)
+                _apply_to_steps(steps, event, event.step)
         if view.status in RUN_OVER:
             steps = {step_id: step.end_with_run(view.status, view.at_ms) for step_id, step in steps.items()}
         return replace(view, steps=steps)
@@ -181,8 +186,7 @@ def ancestors(step_id: str) -> Iterator[str]:
         yield step_id
 
 
-def _apply_to_steps(steps: dict[str, StepProgress], event: RunEvent) -> None:
-    step_id = cast(str, event.step)
+def _apply_to_steps(steps: dict[str, StepProgress], event: RunEvent, step_id: str) -> None:
     if owner := _map_over(steps, step_id):
         name, item = owner
         step, items = steps[name], cast(MapProgress, steps[name].items)
@@ -194,12 +198,12 @@ def _apply_to_steps(steps: dict[str, StepProgress], event: RunEvent) -> None:
     elif step_id.endswith(GATHERED) and event.ends_step:
         expanded = step_id.removesuffix(GATHERED)
         steps[expanded] = steps.get(expanded, StepProgress()).end(event)
-    _count_for_ancestors(steps, event)
+    _count_for_ancestors(steps, event, step_id)
 
 
-def _count_for_ancestors(steps: dict[str, StepProgress], event: RunEvent) -> None:
+def _count_for_ancestors(steps: dict[str, StepProgress], event: RunEvent, step_id: str) -> None:
     """End each expanded step above when the last step under it is over; its state is that of the last one."""
-    for name in ancestors(cast(str, event.step)):
+    for name in ancestors(step_id):
         step = steps.get(name)
         if step is None or step.state != "expanded" or step.items:
             continue
@@ -223,9 +227,5 @@ def _map_over(steps: dict[str, StepProgress], step_id: str) -> tuple[str, str] |
 
 
 def _with_usage(step: StepProgress, info: Mapping[str, JsonValue]) -> StepProgress:
-    usage = info.get("usage")
-    used = usage if isinstance(usage, dict) else {}
-    return replace(
-        step, model=str(info.get("model") or ""), tokens_in=int(cast(int, used.get("input_tokens", 0))),
-        tokens_out=int(cast(int, used.get("output_tokens", 0))), has_usage=True,
-    )  # fmt: skip
+    used = Usage.model_validate(info.get("usage") or {})
+    return replace(step, model=str(info.get("model") or ""), tokens_in=used.input_tokens, tokens_out=used.output_tokens, has_usage=True)

@@ -39,7 +39,7 @@ tenant = click.option("--tenant", metavar="NAME", default="", help="Its tenant, 
 def list_(limit: int, tenant: str, as_json: bool) -> int:
     """List conversations, the last used first."""
     with open_queries(workers=False, as_json=as_json) as queries:
-        found = queries.client.sessions.of(tenant).list(limit)
+        found = queries.runs_of(tenant).sessions.list(limit)
     if as_json:
         click.echo(json.dumps([each.model_dump() for each in found], ensure_ascii=False))
     elif not found:
@@ -72,7 +72,7 @@ def show(name: str, limit: int | None, tenant: str, as_json: bool) -> int:
 def clear(name: str, tenant: str, as_json: bool) -> int:
     """Delete the entries of a conversation. Its turns are kept as runs."""
     with open_queries(workers=False, as_json=as_json) as queries:
-        count = queries.client.sessions.of(tenant).clear(name)
+        count = queries.runs_of(tenant).sessions.clear(name)
     click.echo(json.dumps({"session": name, "cleared": count}) if as_json else f"deleted {count} entries", err=not as_json)
     return 0
 

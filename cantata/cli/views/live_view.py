@@ -76,14 +76,10 @@ def _cells(row: Row, view: RunView, now_ms: float) -> tuple[RenderableType, Rend
     step = row.step
     is_running = step.state == "running" or (step.items is not None and step.state == "expanded")
     sign, style = (
-        (SPINNER[int(now_ms / 100) % len(SPINNER)], "cyan") if is_running else RETRIED_SIGN if _is_retried(step) else SIGNS[step.state]
+        (SPINNER[int(now_ms / 100) % len(SPINNER)], "cyan") if is_running else RETRIED_SIGN if step.is_retried else SIGNS[step.state]
     )
     name = Text.assemble("  " * row.depth, (sign, style), " ", (text_format.line(row.name, 60), "dim" if style == "dim" else ""))
     return name, Text(_time(step, now_ms), style="dim"), _progress(step.items, step.note) if step.items else _note(step)
-
-
-def _is_retried(step: StepProgress) -> bool:
-    return step.attempt > 0 and step.state in ("waiting", "ready")
 
 
 def _time(step: StepProgress, now_ms: float) -> str:
@@ -99,7 +95,7 @@ def _note(step: StepProgress) -> Text:
     note = fixed.get(step.state, text_format.line(step.note, 200))
     if step.state == "running" and step.reply:
         note = _tail(step.reply)
-    style = "red" if step.state == "failed" else "yellow" if _is_retried(step) else "dim"
+    style = "red" if step.state == "failed" else "yellow" if step.is_retried else "dim"
     return Text("  ").join(
         [*(Text(text_format.line(part), style="dim") for part in parts if part), *([Text(note, style=style)] if note else [])]
     )

@@ -211,7 +211,7 @@ def _offset(text: str) -> int:
 @router.get("/sessions", tags=["sessions"])
 async def list_sessions(service: ServiceDep, tenant: ReaderTenant, most: Limit = 100) -> bodies.SessionList:
     """Return the most recently used sessions."""
-    return bodies.SessionList(sessions=await service.call(service.sessions(tenant).list, most))
+    return bodies.SessionList(sessions=await service.call(service.runs(tenant).sessions.list, most))
 
 
 @router.get("/sessions/{session}", tags=["sessions"], responses=UNKNOWN)
@@ -226,7 +226,7 @@ async def clear_session(session: PathName, service: ServiceDep, tenant: AdminTen
     """Delete the messages of a session. An open turn continues, and adds its messages when it ends."""
     if fault := fault_of(session):
         raise ConfigError(fault, source="session")
-    return bodies.Removed(removed=await service.call(service.sessions(tenant).clear, session))
+    return bodies.Removed(removed=await service.call(service.runs(tenant).sessions.clear, session))
 
 
 # --- memory -----------------------------------------------------------------------------------------------------------------
@@ -235,19 +235,19 @@ async def clear_session(session: PathName, service: ServiceDep, tenant: AdminTen
 @router.get("/memory", tags=["memory"])
 async def list_namespaces(service: ServiceDep, tenant: ReaderTenant) -> bodies.Namespaces:
     """Return the namespaces with values."""
-    return bodies.Namespaces(namespaces=await service.call(service.memory(tenant).namespaces))
+    return bodies.Namespaces(namespaces=await service.call(service.runs(tenant).memory.namespaces))
 
 
 @router.get("/memory/{namespace}", tags=["memory"])
 async def list_keys(namespace: PathName, service: ServiceDep, tenant: ReaderTenant) -> bodies.Keys:
     """Return the keys of a namespace; none of one without values."""
-    return bodies.Keys(namespace=namespace, keys=await service.call(service.memory(tenant).list_memories, namespace))
+    return bodies.Keys(namespace=namespace, keys=await service.call(service.runs(tenant).memory.list_memories, namespace))
 
 
 @router.get("/memory/{namespace}/{key}", tags=["memory"], responses=UNKNOWN)
 async def show_memory(namespace: PathName, key: PathName, service: ServiceDep, tenant: ReaderTenant) -> bodies.MemoryValue:
     """Return a value in memory."""
-    bank = service.memory(tenant)
+    bank = service.runs(tenant).memory
     value = await service.call(bank.retrieve_memory, key, namespace)
     if value is None and not await service.call(bank.memory_exists, key, namespace):
         raise RequestRejected(404, f"memory namespace {namespace!r} has no key {key!r}")
@@ -258,14 +258,14 @@ async def show_memory(namespace: PathName, key: PathName, service: ServiceDep, t
 async def keep_memory(request: Request, namespace: PathName, key: PathName, service: ServiceDep, tenant: AdminTenant) -> bodies.MemoryValue:
     """Store a value, in place of a previous one."""
     body = await bodies.read_body(request, bodies.MemoryBody)
-    await service.call(service.memory(tenant).store_memory, key, body.value, namespace, body.ttl_s)
+    await service.call(service.runs(tenant).memory.store_memory, key, body.value, namespace, body.ttl_s)
     return bodies.MemoryValue(namespace=namespace, key=key, value=body.value)
 
 
 @router.delete("/memory/{namespace}/{key}", tags=["memory"])
 async def forget_memory(namespace: PathName, key: PathName, service: ServiceDep, tenant: AdminTenant) -> bodies.Removed:
     """Delete a value."""
-    return bodies.Removed(removed=int(await service.call(service.memory(tenant).delete_memory, key, namespace)))
+    return bodies.Removed(removed=int(await service.call(service.runs(tenant).memory.delete_memory, key, namespace)))
 
 
 # --- health -----------------------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ import { ofRun, send } from "../api.js";
 import { age, clip, cost, duration, moment, plural, tokens, value } from "../core/format.js";
 import { runAddress } from "../core/route.js";
 import { ofRun as stateOfRun, runIsOver } from "../core/states.js";
+import { RUN_OVER } from "../core/vocabulary.js";
 import { urls } from "../settings.js";
 import { useRefusals } from "../refusals.js";
 import { Confirmed } from "./dialog.js";
@@ -12,7 +13,7 @@ import { State } from "./icons.js";
 import { Labels, messageOf } from "./row.js";
 
 const LONG_ANSWER = 600; // characters; a longer answer is folded at first
-const CAN_RETRY = new Set(["failed", "timed_out", "cancelled", "exhausted"]);
+const CAN_RETRY = new Set([...RUN_OVER].filter((status) => status !== "succeeded"));
 
 /** The head; `go` navigates to the new run after a retry. */
 export function Head({ run, now, connection, fault, reload, go }) {
