@@ -135,36 +135,35 @@ class _FleetCollector(Collector):
         except UnavailableError as error:
             log.warning("fleet_unreadable", error=str(error))
             return [_single("cantata_redis_up", 0)]
-        return [_single("cantata_redis_up", 1), *_run_metrics(standing), *_queue_metrics(queues), *_redis_metrics(standing, own_bytes)]
+        return [*_fleet_metrics(standing, own_bytes), *_queue_metrics(queues)]
 
     def describe(self) -> Iterable[Metric]:
         return []  # so that registration does not read Redis
 
 
-def _run_metrics(standing: FleetLoad) -> Iterator[Metric]:
-    yield _single("cantata_runs_accepted_total", standing.totals.get("accepted", 0))
+def _fleet_metrics(standing: FleetLoad, own_bytes: float | None) -> Iterator[Metric]:
     yield _labelled("cantata_runs_closed_total", {status: standing.totals.get(f"closed:{status}", 0) for status in sorted(RUN_OVER)})
-    yield _single("cantata_runs_open", standing.runs_open)
-    yield _single("cantata_runs_kept", standing.runs_kept)
-    yield _single("cantata_steps_ready", standing.steps_ready)
-    yield _single("cantata_leases_lost_total", standing.totals.get("lost", 0))
-    yield _single("cantata_steps_recovered_total", standing.totals.get("recovered", 0))
+    values = {
+        "cantata_redis_up": 1,
+        "cantata_runs_accepted_total": standing.totals.get("accepted", 0),
+        "cantata_runs_open": standing.runs_open,
+        "cantata_runs_kept": standing.runs_kept,
+        "cantata_steps_ready": standing.steps_ready,
+        "cantata_leases_lost_total": standing.totals.get("lost", 0),
+        "cantata_steps_recovered_total": standing.totals.get("recovered", 0),
+        "cantata_sweep_age_seconds": standing.sweep_age_s,
+        "cantata_dead_letters": standing.dead_letters,
+        "cantata_redis_memory_bytes": standing.memory_bytes,
+        "cantata_redis_memory_limit_bytes": standing.memory_limit_bytes,
+        "cantata_redis_memory_own_estimate_bytes": own_bytes,
+    }
+    yield from (_single(name, value) for name, value in values.items() if value is not None)
 
 
 def _queue_metrics(queues: Mapping[str, QueueLoad]) -> Iterator[Metric]:
     for part in ("ready", "leased", "slots", "workers"):
         yield _labelled(f"cantata_queue_{part}", {queue: getattr(each, part) for queue, each in queues.items()})
     yield _labelled("cantata_queue_oldest_wait_seconds", {queue: each.oldest_wait_s or 0.0 for queue, each in queues.items()})
-
-
-def _redis_metrics(standing: FleetLoad, own_bytes: float | None) -> Iterator[Metric]:
-    if standing.sweep_age_s is not None:
-        yield _single("cantata_sweep_age_seconds", standing.sweep_age_s)
-    yield _single("cantata_dead_letters", standing.dead_letters)
-    yield _single("cantata_redis_memory_bytes", standing.memory_bytes)
-    yield _single("cantata_redis_memory_limit_bytes", standing.memory_limit_bytes)
-    if own_bytes is not None:
-        yield _single("cantata_redis_memory_own_estimate_bytes", own_bytes)
 
 
 def _single(name: str, value: float) -> Metric:
