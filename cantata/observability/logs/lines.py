@@ -16,6 +16,12 @@ from pydantic import Field
 from cantata.models.values import JsonValue, Value
 from cantata.observability.logs.secrets import redact_beginning
 
+LINE_BYTES = 4096
+TEXT_CHARS = (2000, 500, 100)  # of one text in a line: the first of these with which the line fits
+MAX_NAME_CHARS = 200  # of a step, a process, a logger
+FREE_FIELDS = ("event", "fields")  # may have any value
+OWN_FIELDS = frozenset({"run", "step", "attempt", "worker", "event", "level", "timestamp", "logger", "exc_info"})
+
 Names = Mapping[str, str | int]
 
 _NO_NAMES: Names = {}
@@ -35,13 +41,6 @@ def bind(names: Names) -> Iterator[None]:
         yield
     finally:
         _bound.reset(before)
-
-
-LINE_BYTES = 4096
-TEXT_CHARS = (2000, 500, 100)  # of one text in a line: the first of these with which the line fits
-MAX_NAME_CHARS = 200  # of a step, a process, a logger
-FREE_FIELDS = ("event", "fields")  # may have any value
-OWN_FIELDS = frozenset({"run", "step", "attempt", "worker", "event", "level", "timestamp", "logger", "exc_info"})
 
 
 class LogLine(Value):

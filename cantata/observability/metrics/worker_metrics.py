@@ -24,6 +24,11 @@ from cantata.observability.metrics.scrape_address import ScrapeAddress
 
 PREFIX = "cantata-metrics-"
 LOCK = "lock"
+BUDGETS = ("run", "tenant", "day")  # exported as 0 from the start: an alert needs a rise to see the first refusal
+
+log = structlog.get_logger(__name__)
+
+_merged: Any = multiprocess.MultiProcessCollector.merge  # it has no types
 
 
 class CountsFolder:
@@ -56,13 +61,6 @@ def _remove_stale() -> None:
                 shutil.rmtree(folder)
             finally:
                 os.close(lock)
-
-
-BUDGETS = ("run", "tenant", "day")  # exported as 0 from the start: an alert needs a rise to see the first refusal
-
-log = structlog.get_logger(__name__)
-
-_merged: Any = multiprocess.MultiProcessCollector.merge  # it has no types
 
 
 class WorkerMetrics:

@@ -9,6 +9,9 @@ from pathlib import Path
 
 from cantata.errors import StepError
 
+BASE = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "TERM", "TMPDIR", "TZ", "LANG", "LC_ALL", "LC_CTYPE")
+"""The variables of the worker that every program receives: locations, and the formats of times and texts. None may hold a secret."""
+
 
 @lru_cache(maxsize=64)
 def local_folder(folder: str | None) -> str | None:
@@ -23,10 +26,6 @@ def own_config_folder() -> str | None:
         return None
     path = Path(own).resolve()
     return str(path if path.is_dir() else path.parent)
-
-
-BASE = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "TERM", "TMPDIR", "TZ", "LANG", "LC_ALL", "LC_CTYPE")
-"""The variables of the worker that every program receives: locations, and the formats of times and texts. None may hold a secret."""
 
 
 def environment(names: Sequence[str]) -> dict[str, str]:

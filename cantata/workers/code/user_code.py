@@ -44,6 +44,9 @@ log = structlog.get_logger(__name__)
 Report = Callable[[str], None]
 """Receives a line of tab-separated fields: `file`, a path and its digest; or `code`, a process id, a module and its digest."""
 
+# Functions are named in many fields of definitions. Text that looks like a function, but is not in a user's module, is ignored.
+_FUNCTION = re.compile(r'"([A-Za-z_]\w*)(?:\.\w+)*:[A-Za-z_]\w*"')
+
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
@@ -255,10 +258,6 @@ class Finder:
                 read_module(_folder_above(spec), spec.name.partition(".")[0])
         spec.loader = Loader(spec.loader.name, spec.loader.path)
         return True
-
-
-# Functions are named in many fields of definitions. Text that looks like a function, but is not in a user's module, is ignored.
-_FUNCTION = re.compile(r'"([A-Za-z_]\w*)(?:\.\w+)*:[A-Za-z_]\w*"')
 
 
 def preload() -> None:

@@ -22,13 +22,14 @@ from cantata.workers.runtime.step_context import StepContext
 
 log = structlog.get_logger(__name__)
 
-
 FALLBACK_CODES = frozenset(
     {"rate_limited", "model_unavailable", "model_timeout", "model_auth", "model_unknown", "model_empty", "model_error"}
 )
 """Error codes after which another model may succeed with the same request."""
 
 MIN_INTERVAL_S = 0.04  # pieces that come closer together are published as one: readers see no difference, Redis has less to do
+MAX_MESSAGE_CHARS = 4000  # of one message of a recorded prompt
+MAX_TOTAL_CHARS = 16_000  # of all of them: a run is kept for a day, beside many others
 
 
 async def call_models(
@@ -128,10 +129,6 @@ class Deltas:
             self._text = ""
         self._is_ended.set()
         await self._task
-
-
-MAX_MESSAGE_CHARS = 4000  # of one message
-MAX_TOTAL_CHARS = 16_000  # of all: a run is kept for a day, beside many others
 
 
 def reply_detail(reply: llm.Reply, messages: Sequence[Message]) -> dict[str, JsonValue]:

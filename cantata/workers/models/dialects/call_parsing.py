@@ -18,6 +18,11 @@ Dialect = Literal["native", "json"]
 UNKNOWN_FUNCTION = "unknown_function"
 """The name of a call that names no tool."""
 
+MAX_QUOTED_CHARS = 100
+"""Characters of a name that are quoted to a model; no tool has a longer one."""
+MAX_LISTED_TOOLS = 10
+"""The number of tools up to which all are listed to a model that calls an unknown one."""
+
 
 class ParsedCall(Value):
     """One tool call that a model requested."""
@@ -134,13 +139,6 @@ def _unique(ids: Iterable[str]) -> list[str]:
             unique += "_"
         taken.append(unique)
     return taken
-
-
-MAX_QUOTED_CHARS = 100
-"""Characters of a name that are quoted to a model; no tool has a longer one."""
-
-MAX_LISTED_TOOLS = 10
-"""The number of tools up to which all are listed to a model that calls an unknown one."""
 
 
 def resolve(call: ParsedCall, known: Collection[str]) -> ParsedCall:

@@ -24,9 +24,13 @@ ENVIRONMENT = {
     "LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS": "True",  # else it fetches these too
     "LITELLM_MODE": "PRODUCTION",  # else it reads a .env of the working directory
 }
+CHARACTERS_PER_TOKEN = 4  # of English; the true count comes with the reply
+
+OnRequestStart = Callable[[], Awaitable[None]]
 
 _loading = threading.Lock()
 _litellm: Any = None
+_hook: ContextVar[OnRequestStart | None] = ContextVar("on_request_start", default=None)
 
 
 def load(home: Path | None = None) -> Any:
@@ -73,11 +77,6 @@ def _register_local_models(litellm: Any, home: Path) -> None:
     litellm.utils.custom_llm_setup()
 
 
-OnRequestStart = Callable[[], Awaitable[None]]
-
-_hook: ContextVar[OnRequestStart | None] = ContextVar("on_request_start", default=None)
-
-
 @contextmanager
 def on_request_start(call: OnRequestStart) -> Iterator[None]:
     """Await `call` when a request made within the block starts."""
@@ -104,9 +103,6 @@ def _patch(aiohttp: Any) -> None:
 async def _headers_sent(_session: object, _context: object, _params: object) -> None:
     if call := _hook.get():
         await call()
-
-
-CHARACTERS_PER_TOKEN = 4  # of English; the true count comes with the reply
 
 
 def estimate_tokens(messages: Messages) -> int:

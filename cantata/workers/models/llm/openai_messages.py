@@ -14,6 +14,7 @@ from typing import cast
 
 from cantata.errors import ModelError
 from cantata.models.values import JsonValue, ToolSchema
+from cantata.workers.models.dialects.call_parsing import UNKNOWN_FUNCTION
 from cantata.workers.models.local.labels import EnumField
 
 Message = Mapping[str, JsonValue]
@@ -21,6 +22,7 @@ Messages = Sequence[Message]
 JsonObject = dict[str, JsonValue]
 
 CHOICES = ("auto", "none", "required")
+MAX_NAME_CHARS = 64  # OpenAI's limit, the lowest
 
 
 def with_examples(messages: Messages, examples: JsonValue, schema: Mapping[str, JsonValue] | None) -> list[Message]:
@@ -100,10 +102,6 @@ def _answer(label: JsonValue, field: EnumField | None) -> str:
     return field.to_json(label) if field and label in field.labels else label
 
 
-MAX_NAME_CHARS = 64  # OpenAI's limit, the lowest
-NAMELESS = "unknown_function"  # the name, in messages to the model, of a call without a name
-
-
 @dataclass(frozen=True)
 class ToolNames:
     """The mapping between our names of tools and those on the wire."""
@@ -130,7 +128,7 @@ class ToolNames:
 
 
 def _wire(name: str) -> str:
-    wire = re.sub(r"[^A-Za-z0-9_-]", "_", name.replace(".", "__")) or NAMELESS
+    wire = re.sub(r"[^A-Za-z0-9_-]", "_", name.replace(".", "__")) or UNKNOWN_FUNCTION
     if not re.match(r"[A-Za-z_]", wire):
         wire = f"_{wire}"  # Gemini requires it
     return wire if len(wire) <= MAX_NAME_CHARS else _hashed(wire, name)

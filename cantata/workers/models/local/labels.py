@@ -26,6 +26,22 @@ from typing import Any, cast
 
 from pydantic import JsonValue
 
+Ask = Callable[[str, Mapping[str, JsonValue]], Awaitable[JsonValue]]
+"""Posts a body to a path of the model server and returns the JSON of the response."""
+Messages = Sequence[Mapping[str, JsonValue]]
+Examples = tuple[tuple[str, str], ...]
+"""(text, label) pairs."""
+Tokens = tuple[int, ...]
+Profile = Mapping[int, float]
+"""The tokens that a model expects after a text, each with the logarithm of its probability relative to the least likely of them."""
+
+CONTENT_FREE = ("N/A", "", "something", "the")
+SIMILARITY_WEIGHT = 3.0  # the weight of similarity 1, in logarithms of probability; any value from 2 to 4 works
+PROFILE_TOKENS = 500  # likeliest next tokens that make up the profile of a text
+LOGIT_BIAS = 100.0  # raises the requested tokens above all others equally, so that their probabilities are their shares among themselves
+MIN_SHARE = 1e-38  # a share that the server rounds to 0
+MAX_CACHED_STATISTICS = 64  # sets of examples
+
 
 @dataclass(frozen=True)
 class EnumField:
@@ -65,22 +81,6 @@ class EnumField:
         if isinstance(answer, dict):
             answer = answer.get(self.name or "")
         return answer if isinstance(answer, str) and answer in self.labels else None
-
-
-Ask = Callable[[str, Mapping[str, JsonValue]], Awaitable[JsonValue]]
-"""Posts a body to a path of the model server and returns the JSON of the response."""
-
-Messages = Sequence[Mapping[str, JsonValue]]
-Examples = tuple[tuple[str, str], ...]
-"""(text, label) pairs."""
-Tokens = tuple[int, ...]
-
-CONTENT_FREE = ("N/A", "", "something", "the")
-SIMILARITY_WEIGHT = 3.0  # the weight of similarity 1, in logarithms of probability; any value from 2 to 4 works
-PROFILE_TOKENS = 500  # likeliest next tokens that make up the profile of a text
-LOGIT_BIAS = 100.0  # raises the requested tokens above all others equally, so that their probabilities are their shares among themselves
-MIN_SHARE = 1e-38  # a share that the server rounds to 0
-MAX_CACHED_STATISTICS = 64  # sets of examples
 
 
 @dataclass(frozen=True)
@@ -248,10 +248,6 @@ def _prompt_opening(text: str) -> str:
 
 def _label_ending(label: str) -> str:
     return f" {label}\n\n"  # the end is part of the tokens, so that no label is a prefix of another
-
-
-Profile = Mapping[int, float]
-"""The tokens that a model expects after a text, each with the logarithm of its probability relative to the least likely of them."""
 
 
 def profile_of(log_probabilities: Mapping[int, float]) -> Profile:

@@ -21,6 +21,8 @@ from cantata.observability.logs.secrets import SECRET_SIZE, secrets_in
 from cantata.workers.code.config_folder import environment, variable
 
 MIN_SECRET_CHARS = 4  # shorter values are numbers and words, and would be redacted all over a text
+MAX_BYTES = 2000  # of a command's standard error
+EOF_TIMEOUT_S = 0.5  # a command that has ended may have left others that keep its standard error open
 
 Read = MemoryObjectReceiveStream[SessionMessage | Exception]
 Write = MemoryObjectSendStream[SessionMessage]
@@ -63,10 +65,6 @@ async def _over_http(server: McpServer, url: str) -> AsyncIterator[Streams]:
         streamable_http_client(url, http_client=client) as (read, write, _),
     ):
         yield read, write
-
-
-MAX_BYTES = 2000
-EOF_TIMEOUT_S = 0.5  # a command that has ended may have left others that keep its standard error open
 
 
 class StderrTail(asyncio.Protocol):
