@@ -11,7 +11,6 @@ from pydantic import ValidationError
 from cantata.config.chain_requests import kind_faults
 from cantata.config.documents import Document
 from cantata.config.faults import faults_of, in_order
-from cantata.config.providers import PROVIDERS
 from cantata.config.source_map import KeyPath, find, value_at
 from cantata.config.texts import read_texts
 from cantata.config.user_code.decorators import check_parameters, read_decorators
@@ -20,6 +19,9 @@ from cantata.errors import ConfigError, Fault
 from cantata.models.definitions import Definitions
 from cantata.models.values import JsonValue
 from cantata.suggestions import did_you_mean, nearest
+
+PROVIDERS = frozenset(Path(__file__).with_name("providers.txt").read_text("utf-8").split())
+"""The providers of LiteLLM: the part of a model's name before the first '/'. `python -m tests.acceptance.write_providers` writes them."""
 
 _Name = tuple[str, str]
 """A section and a name in it."""

@@ -6,16 +6,8 @@ from pathlib import Path
 
 from cantata.workers.models.llm import library
 
-FILE = Path(__file__).parents[2] / "cantata" / "config" / "providers.py"
+FILE = Path(__file__).parents[2] / "cantata" / "config" / "providers.txt"
 OURS = {"local"}
-HEAD = '''"""The providers that LiteLLM knows: what a model's name begins with, before the first '/'.
-
-Written by `python -m tests.acceptance.write_providers`; a test holds it against the LiteLLM that is installed.
-"""
-
-PROVIDERS = frozenset(
-    [
-'''
 
 
 def known() -> set[str]:
@@ -30,8 +22,8 @@ def known() -> set[str]:
 
 
 def text() -> str:
-    """The module as it should be."""
-    return HEAD + "".join(f'        "{name}",\n' for name in sorted(known())) + "    ]\n)\n"
+    """The file as it should be."""
+    return "".join(f"{name}\n" for name in sorted(known()))
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cantata.config.providers import PROVIDERS
+from cantata.config.native import PROVIDERS
 from tests.acceptance.write_providers import known
 
 
