@@ -65,7 +65,8 @@ def faults_of(error: ValidationError, document: Document, model: type[BaseModel]
             if path not in meant:  # else it is there, misspelt
                 faults.append(document.fault(path[:-1], f"{path[-1]!r} is missing"))
         else:
-            faults.append(document.fault(path, _message(detail, _field_at(model, path))))
+            field = _field_in(_annotation_at(model, path[:-1]), path[-1]) if path else None
+            faults.append(document.fault(path, _message(detail, field)))
     return in_order(faults)
 
 
@@ -152,10 +153,6 @@ def _annotation_at(annotation: object, path: KeyPath) -> object:
         containers = [option for option in _options(annotation) if get_origin(option) in (dict, list)]
         annotation = field.annotation if field else get_args(containers[0])[-1] if containers else None
     return annotation
-
-
-def _field_at(model: type[BaseModel], path: KeyPath) -> FieldInfo | None:
-    return _field_in(_annotation_at(model, path[:-1]), path[-1]) if path else None
 
 
 def _field_in(annotation: object, part: str | int) -> FieldInfo | None:

@@ -20,7 +20,6 @@ from cantata.frontends.langswarm.workflows import arrows
 from cantata.frontends.langswarm.workflows.inputs import read_inputs
 from cantata.frontends.langswarm.workflows.workflow import compile_workflow
 from cantata.models.definitions import Chain, Definitions
-from cantata.models.values import JsonValue
 
 files = FILES
 
@@ -113,7 +112,8 @@ def _under(name: str, part: ConfigPart) -> Iterator[tuple[str, ConfigPart]]:
         if found and name not in [own for own, _ in found]:
             yield name, found[0][1]
     elif isinstance(part.value, list):
-        yield name, part.with_value(" -> ".join(map(str, part.value))) if _is_names(part.value) else part
+        are_names = len(part.value) > 1 and all(isinstance(each, str) for each in part.value)
+        yield name, part.with_value(" -> ".join(map(str, part.value))) if are_names else part
     else:
         part.fault("expected a workflow: a mapping with 'steps', a list of steps, or arrows such as 'analyst -> writer -> user'")
 
@@ -129,11 +129,6 @@ def _listed(part: ConfigPart, number: int) -> Iterator[tuple[str, ConfigPart]]:
         yield from _under(name, each)
     else:
         part.fault("a workflow of a list needs an 'id'")
-
-
-def _is_names(value: list[JsonValue]) -> bool:
-    """Return whether a list is a sequence of agents' names."""
-    return len(value) > 1 and all(isinstance(each, str) for each in value)
 
 
 # --- faults of planning ---------------------------------------------------------------------------------------------

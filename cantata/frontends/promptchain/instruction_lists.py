@@ -42,8 +42,8 @@ def models_for(models: Iterable[str | Mapping[str, object]], instructions: Seque
     texts = sum(isinstance(each, str | PromptStep) for each in instructions)
     if len(given) != texts and (len(given) != 1):
         raise ValueError(
-            f"there {_are(len(given), 'model')} for {_count(texts, 'text')} among the instructions; give one for all, or one for each "
-            "(functions, agentic steps and chains have none)"
+            f"there {'is' if len(given) == 1 else 'are'} {_count(len(given), 'model')} for {_count(texts, 'text')} among the instructions; "
+            "give one for all, or one for each (functions, agentic steps and chains have none)"
         )
     for each in instructions:
         if isinstance(each, AgenticStep) and each.model_name is None and not given:
@@ -79,10 +79,6 @@ def _model(given: str | Mapping[str, object]) -> str | Model:
         raise ValueError(f"a model is a name or {{'name': ..., 'params': {{...}}}}, not {given!r}")
     check_keys(given, ("name", "params"), f"model {given['name']!r}")
     return validated(Model, f"model {given['name']!r}", {"model": given["name"], "params": given.get("params") or {}})
-
-
-def _are(number: int, noun: str) -> str:
-    return f"{'is' if number == 1 else 'are'} {_count(number, noun)}"
 
 
 def _count(number: int, noun: str) -> str:

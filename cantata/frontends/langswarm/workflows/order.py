@@ -132,7 +132,8 @@ class _Ordering:
         """Return the step above, apart from those that a step starts together with."""
         fan = self._fans.get(step.id)
         for above in reversed(self._steps[: self._place[step.id]]):
-            if not (_starts_next_at_once(above) or (fan is not None and self._fans.get(above.id) == fan)):
+            starts_next_at_once = above.kind != "loop" and above.is_true("async")
+            if not (starts_next_at_once or (fan is not None and self._fans.get(above.id) == fan)):
                 return above
         return None
 
@@ -144,7 +145,3 @@ class _Ordering:
         else:
             first = [step.id for step in free if step.has("depends_on") or self._above(step) is None]
         return first or [step.id for step in self._steps[:1]]
-
-
-def _starts_next_at_once(step: WorkflowStep) -> bool:
-    return step.kind != "loop" and step.is_true("async")

@@ -43,11 +43,8 @@ class ChoiceRoute:
     @property
     def ways(self) -> list[tuple[str, tuple[Route, ...]]]:
         """All routes, each with its condition."""
-        return [(f"({test})", then) for test, then in self.cases] + [(self._none_holds, self.otherwise)]
-
-    @property
-    def _none_holds(self) -> str:
-        return negated(any_of([f"({test})" for test, _ in self.cases]))
+        cases = [(f"({test})", then) for test, then in self.cases]
+        return [*cases, (negated(any_of([test for test, _ in cases])), self.otherwise)]
 
 
 Route = ToUser | ToStep | Invoke | ChoiceRoute

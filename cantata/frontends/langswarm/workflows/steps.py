@@ -114,21 +114,17 @@ def _near_kind(part: ConfigPart) -> str:
     return hints[0] if hints else ""
 
 
+_TITLES = {"invoke_workflow": "another workflow", "approval": "an approval", "agent": "an agent's"}
 _KEYS = sorted({*ALL_STEP_KEYS, *(alias for aliases in ALIASES.values() for alias in aliases)})
 
 
 def _check_keys(step: WorkflowStep) -> None:
     known = {alias for key in STEP[step.kind] for alias in ALIASES.get(key, (key,))}
-    step.part.check_keys(known, _KEYS, f"a step that is {_what(step.kind)}")
+    step.part.check_keys(known, _KEYS, f"a step that is {_TITLES.get(step.kind, f'a {step.kind}')}")
     for aliases in ALIASES.values():
         first, *others = [alias for alias in aliases if step.part.has(alias)] or [""]
         for other in others:
             step.part.at(other).fault(f"{other!r} means the same as {first!r}; write one of them")
-
-
-def _what(kind: str) -> str:
-    words = {"invoke_workflow": "another workflow", "approval": "an approval", "agent": "an agent's"}
-    return words.get(kind, f"a {kind}")
 
 
 def _id(part: ConfigPart, kind: str | None, taken: dict[str, ConfigPart], given: set[str]) -> str:

@@ -74,7 +74,9 @@ class _Compiler:
         routes = {step.id: self._routes(step) for step in listed}
         jumps = {step.id: jump for step in listed if (jump := self._jump(step)) is not None}
         step_nodes = {step.id: self._draw(step, routes[step.id], jumps.get(step.id), {}) for step in listed}
-        bodies = [self._body(step, owner) for step, owner in self._body_steps()]
+        bodies = [
+            self._body(self._steps[body], self._steps[loop]) for body, loop in self._bodies.items() if self._steps[body].kind != FAULTY
+        ]
         reading = {step_id for step_id, each in step_nodes.items() if self._reads_others(each)}
         found = order(listed, routes, jumps, reading, parallel=self._mode == "parallel")
         self._check_schema(listed, routes)
@@ -174,7 +176,8 @@ class _Compiler:
     def _draw(self, step: WorkflowStep, routes: Sequence[Route], jump: str | None, items: Mapping[str, str]) -> StepNode:
         scope = self._scope(step, items)
         navigation = self._navigations.get(step.id)
-        fields = self._call_builder.fields(step, scope, navigation, self._answer_schema(step, routes))
+        answers = any(isinstance(route, ToUser) for route in _all(routes))
+        fields = self._call_builder.fields(step, scope, navigation, self._output_schema if answers else None)
         for body in [body for body, loop in self._bodies.items() if loop == step.id]:
             fields["map_node"] = self._steps[body].node
         if navigation is not None and not step.has("output"):
@@ -247,10 +250,6 @@ class _Compiler:
             return None, 1
         return target, step.at("rollback_limit").count(least=1) or 1
 
-    def _answer_schema(self, step: WorkflowStep, routes: Sequence[Route]) -> JsonValue:
-        """Return the output schema for steps whose output goes to the user."""
-        return self._output_schema if any(isinstance(route, ToUser) for route in _all(routes)) else None
-
     def _gathering(self, step_nodes: StepNode, members: Sequence[str]) -> StepNode:
         """Return a gatherer; without an input of its own, its input is the outputs of the fan."""
         step = self._steps[step_nodes.id]
@@ -280,11 +279,6 @@ class _Compiler:
             elif part.is_known(name, self._steps, "step"):
                 taken[name] = loop.id
                 yield name, loop.id
-
-    def _body_steps(self) -> Iterator[tuple[WorkflowStep, WorkflowStep]]:
-        for body, loop in self._bodies.items():
-            if self._steps[body].kind != FAULTY:
-                yield self._steps[body], self._steps[loop]
 
     def _body(self, step: WorkflowStep, loop: WorkflowStep) -> Fields:
         """Return the node that a loop runs for each item."""
