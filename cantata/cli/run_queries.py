@@ -54,7 +54,7 @@ class RunQueries(RunSubmission):
     def show(self, run_id: str) -> int:
         """Print a run with its steps, as they are now."""
         run = self.runs.find(run_id)
-        record = run.record()
+        record = run.record(None if self._as_json else ())
         if self._as_json:
             steps = [_step_json(step) for step in record.steps.values()]
             shown = {**_record_json(record), "error": record.error and record.error.model_dump(), "request": json.loads(record.request)}
