@@ -80,7 +80,7 @@ class Sweeper(threading.Thread):
 
     def _sweep_all(self, pool: ThreadPoolExecutor) -> None:
         """Sweep each node, except those whose last sweep has not returned."""
-        nodes = self._ledger.nodes()
+        nodes = self._ledger.caller.nodes()
         for node, shards in nodes.items():
             if node not in self._under_way:
                 self._under_way[node] = pool.submit(self._sweep_node, node, shards)

@@ -37,13 +37,19 @@ def heads_sent_at(app: App, queues: Iterable[tuple[str, int]]) -> dict[tuple[str
 
 
 def _heads_in_redis(channel: Any, wanted: Mapping[tuple[str, int], str]) -> dict[tuple[str, int], float | None]:
-    with channel.client.pipeline(transaction=False) as pipe:
-        for (_, priority), name in wanted.items():
-            pipe.lindex(channel._q_for_pri(name, priority), -1)
-        heads = pipe.execute(raise_on_error=False)
-    if lost := next((head for head in heads if isinstance(head, Exception) and not isinstance(head, RedisRefusal)), None):
-        raise lost
+    heads = _ask(channel, [("LINDEX", channel._q_for_pri(name, priority), -1) for (_, priority), name in wanted.items()])
     return {queue: None if head is None else _sent_at(head) for queue, head in zip(wanted, heads, strict=True)}
+
+
+def _ask(channel: Any, commands: Iterable[tuple[str | int, ...]]) -> list[Any]:
+    """Return the replies to commands, of which Redis may refuse some. Raises the error of a lost connection."""
+    with channel.client.pipeline(transaction=False) as pipe:
+        for command in commands:
+            pipe.execute_command(*command)
+        replies: list[Any] = pipe.execute(raise_on_error=False)
+    if lost := next((reply for reply in replies if isinstance(reply, Exception) and not isinstance(reply, RedisRefusal)), None):
+        raise lost
+    return replies
 
 
 def _head(connection: Connection, queue: str) -> float | None:
@@ -76,13 +82,7 @@ def waiting(app: App, queues: Iterable[str]) -> dict[str, Waiting]:
 def _waiting_in_redis(channel: Any, queues: Sequence[str]) -> dict[str, Waiting]:
     """Return what waits in queues in Redis, which are a list for each priority."""
     lists = [(queue, channel._q_for_pri(queue, priority)) for queue in queues for priority in channel.priority_steps]
-    with channel.client.pipeline(transaction=False) as pipe:
-        for _, name in lists:
-            pipe.llen(name)
-            pipe.lindex(name, -1)
-        answers = pipe.execute(raise_on_error=False)
-    if lost := next((each for each in answers if isinstance(each, Exception) and not isinstance(each, RedisRefusal)), None):
-        raise lost
+    answers = _ask(channel, [command for _, name in lists for command in (("LLEN", name), ("LINDEX", name, -1))])
     counts, oldest = dict.fromkeys(queues, 0), dict[str, float]()
     for (queue, _), count, head in zip(lists, answers[::2], answers[1::2], strict=True):
         if isinstance(count, Exception):

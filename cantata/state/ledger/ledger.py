@@ -38,10 +38,6 @@ class Ledger:
         self.reader = RunReader(caller)
         self.caller = caller
 
-    def nodes(self) -> dict[str, list[int]]:
-        """Return the shards of each node; of a single Redis all under ""."""
-        return self.caller.nodes()
-
     def with_retries(self, call: Callable[[], Reply]) -> Reply:
         """Call Redis, repeatedly while it is unavailable, for `patience_s` in all. Raises UnavailableError after that."""
         return self.caller.with_retries(call)

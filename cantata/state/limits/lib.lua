@@ -133,13 +133,10 @@ local function estimate(terms, lack, tokens, ahead)
   return math.ceil(math.max(first, (ahead + 1) * window * math.min(1, (lack == 'rpm' and 1 or tokens) / limit)))
 end
 
-local function add(budget, field, n)
-  if n ~= 0 then redis.call('HINCRBY', budget[1], field, n) end
-end
-
 local function charge(budget, kind, tokens, nano)
-  add(budget, kind .. 'tokens', tokens)
-  add(budget, kind .. 'nano', nano)
+  for unit, n in pairs({tokens = tokens, nano = nano}) do
+    if n ~= 0 then redis.call('HINCRBY', budget[1], kind .. unit, n) end
+  end
   local run = budget[2]
   if run then redis.call('ZADD', P .. ':budgets', now + OVERLOOKED, run) else redis.call('PEXPIRE', budget[1], LASTING) end
 end

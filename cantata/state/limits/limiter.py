@@ -10,7 +10,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 from redis import Redis
 
@@ -209,10 +209,11 @@ class Limiter:
         if seconds > 0:
             self._call("pause", model, str(int(seconds * 1000)))
 
-    def _call(self, name: str, *args: str) -> list:  # type: ignore[type-arg]  # what Lua replies
+    def _call(self, name: str, *args: str) -> list[Any]:
         redis = self._ledger.redis
         key = key_of(redis, LIMITS_KEY)
-        return cast("list", self._ledger.with_retries(lambda: self.scripts.call(redis, f"limits/{name}", key, self._window_ms, *args)))  # type: ignore[type-arg]
+        reply: list[Any] = self._ledger.with_retries(lambda: self.scripts.call(redis, f"limits/{name}", key, self._window_ms, *args))
+        return reply
 
 
 def _rates(ask: Ask, limits: Limits) -> Iterator[tuple[str, ...]]:
