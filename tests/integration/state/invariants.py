@@ -12,7 +12,9 @@ from redis import Redis
 
 from cantata.models.graph import START, STEP_OVER
 from cantata.models.wire import RUN_OVER
+from cantata.state.ledger.ledger import Ledger
 from cantata.state.redis.keys import SHARDS, definitions_key, run_key, shard_key, shard_of
+from cantata.state.runs import run_snapshot
 
 ENDINGS = {"done", "failed", "skipped", "expanded", "missed_deadline"}
 """The events that end a step."""
@@ -112,6 +114,8 @@ def check_all(redis: Redis) -> None:
             run = take(redis, run_id)
             check(run)
             check_keys(redis, run_id)
+            planned = run_snapshot.plan(Ledger(redis), run_id)  # raises an error for edges in a circle
+            assert len(planned) == len(set(planned)) and set(planned) <= run.cells.keys()
             held[run.meta["definitions"]] += run.status not in RUN_OVER
         _check_definitions(redis, shard, held)
 
