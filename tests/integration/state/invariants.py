@@ -115,7 +115,8 @@ def check_all(redis: Redis) -> None:
             check(run)
             check_keys(redis, run_id)
             planned = run_snapshot.plan(Ledger(redis), run_id)  # raises an error for edges in a circle
-            assert len(planned) == len(set(planned)) and set(planned) <= run.cells.keys()
+            assert len(planned) == len(set(planned))
+            assert set(planned) <= run.cells.keys()
             held[run.meta["definitions"]] += run.status not in RUN_OVER
         _check_definitions(redis, shard, held)
 
