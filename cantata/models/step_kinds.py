@@ -12,7 +12,7 @@ from typing import Literal
 
 StepRole = Literal[
     "start", "tool", "function", "turn", "synthesis", "router", "choice", "reply", "agent", "expansion", "decision", "collection", "wait"
-]  # fmt: skip
+]
 """Role of a step:
 
 start        plans the run

@@ -54,7 +54,7 @@ class BatchPolicy:
 
 def build(
     dispatch: Dispatch, ready: Sequence[tuple[str, Spec]], followers: Followers | None = None, pace: BatchPolicy | None = None
-) -> tuple[Canvas, ...]:  # fmt: skip
+) -> tuple[Canvas, ...]:
     """Return the canvases that send these ready steps, each exactly once.
 
     With `followers`, of the graph just planned or added, they also carry the steps that are certain to follow. Cheap steps are batched
