@@ -361,7 +361,7 @@ def test_cancelling_an_execution_that_waits_for_its_dependencies_cancels_it_too(
             return super()._done(chains, chain_ids)
 
     starts = threading.Event()
-    answer(models, Slow={"reply": "slow", "delay_s": 5.0})
+    answer(models, Slow={"reply": "slow", "delay_s": 5.0}, Behind={"reply": "late", "delay_s": 30.0})  # the run is cancelled before that
     made = Told(GPT)
     made.create_chain("slow", ["Slow {input}"])
     made.create_chain("behind", ["Behind {slow}"], dependencies=["slow"])

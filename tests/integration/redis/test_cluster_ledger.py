@@ -13,6 +13,8 @@ from tests.integration.redis.servers import Clustered
 from tests.integration.state import test_forks, test_listing, test_outputs, test_run_snapshot, test_sessions, test_sizes
 from tests.integration.state.invariants import check_all
 
+pytestmark = pytest.mark.thorough("another Redis; what each room of it does on a cluster is held by redis/test_cluster.py")
+
 SHARED = (test_forks, test_listing, test_outputs, test_run_snapshot, test_sessions, test_sizes)
 LONG = ("ten_thousand", "any_size", "large_run")
 """Tests of size, which is no other on a cluster."""

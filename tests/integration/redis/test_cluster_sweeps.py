@@ -25,6 +25,9 @@ from tests.integration.state.play import Play, work
 def test_what_healthy_nodes_have_is_swept_and_kept_while_another_is_away(clustered: Clustered, victim: int) -> None:
     for node in clustered.nodes:
         node.redis.config_set("cluster-require-full-coverage", "no")
+    clustered.nodes[victim].redis.config_set(
+        "appendfsync", "always"
+    )  # what it accepts is on disk, however busy that is, until it is killed
     with connect(clustered.url) as redis:
         ledger, app = Ledger(redis, patience_s=1.0), make_app(clustered.url, "memory://")
         plays = [Play(ledger, f"away{victim}.{number}") for number in range(12)]
