@@ -31,6 +31,9 @@ with Client(config="desk.yaml") as client:
 """
 
 
+@pytest.mark.thorough(
+    "three processes start from nothing; that the base installation is enough to load the client is held by acceptance/test_extras.py"
+)
 @pytest.mark.slow("three processes load the client from nothing, beside a stack")
 def test_it_submits_runs_and_reads_their_results(tmp_path: Path) -> None:
     (tmp_path / "desk.yaml").write_text(CONFIGURATION)

@@ -197,6 +197,7 @@ def test_check_and_plan_need_the_base_installation_only(arguments: list[str], fo
     assert (ran.returncode, ran.stderr) == (0, ""), ran.stdout
 
 
+@pytest.mark.thorough("each command starts from nothing; that a stack says it is the test below")
 @pytest.mark.parametrize(("command", "extra"), [*OF_COMMANDS.items()])
 def test_a_command_without_its_extra_says_what_to_install(command: str, extra: str, tmp_path: Path) -> None:
     others = tuple(each for each in EXTRAS if each != extra)
@@ -233,6 +234,7 @@ def test_a_stack_without_an_extra_says_what_to_install_and_starts_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.thorough("each part is imported from nothing; it changes with pyproject.toml alone")
 @pytest.mark.parametrize(
     ("extra", "code"),
     [

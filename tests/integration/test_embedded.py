@@ -166,7 +166,10 @@ def test_a_deep_folder_will_do(tmp_path: Path) -> None:
         assert get(stack, "a") is None
 
 
-@pytest.mark.parametrize("then", ["signal.pause()", "sys.exit()", "raise RuntimeError"])
+@pytest.mark.parametrize(
+    "then",
+    ["sys.exit()", *(pytest.param(each, marks=pytest.mark.thorough("another end")) for each in ("signal.pause()", "raise RuntimeError"))],
+)
 def test_nothing_is_left_of_a_command_that_ends_without_a_word(home: Home, then: str) -> None:
     owner = start_owner(home, f"sys.stderr.close(); {then}")
     assert owner.stdout

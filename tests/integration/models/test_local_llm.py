@@ -104,6 +104,7 @@ def test_labels_are_chosen_by_examples(home: Path) -> None:
     assert replies[0]["usage"]["completion_tokens"] == 1 + 1 + len(CONTENT_FREE) + len(examples)
 
 
+@pytest.mark.thorough("the model computes for seconds; how labels are scored is held by unit/workers")
 def test_labels_that_begin_alike_are_told_apart(home: Path) -> None:
     examples = [
         ("Will it rain tomorrow?", "it_weather"),
@@ -134,6 +135,7 @@ def test_it_calls_a_tool_with_arguments_from_the_message_and_tells_the_result(ho
     assert "Monday" in content(said)
 
 
+@pytest.mark.thorough("the model computes for seconds; the test above has it call a tool")
 def test_it_calls_no_tool_for_small_talk_unless_it_must(home: Path) -> None:
     asked: list[dict[str, JsonValue]] = [{"role": "user", "content": "Hello!"}]
     no_arguments: JsonValue = {"type": "function", "function": {"name": "now", "description": "Tells the time.", "parameters": {}}}

@@ -61,6 +61,7 @@ def test_runs_go_on_when_the_master_is_killed(workers: Fleet, watched: Watched) 
     assert workers.tracebacks() == []
 
 
+@pytest.mark.thorough("that runs go on with another master is the test above")
 @pytest.mark.slow("Sentinels take their time to agree")
 def test_runs_go_on_when_the_master_gives_way(workers: Fleet, watched: Watched) -> None:
     missing = watched.replica

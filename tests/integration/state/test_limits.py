@@ -752,7 +752,9 @@ CONTENTIONS = {
 
 
 @pytest.mark.slow("three windows of 2.4 s, by Redis's clock")
-@pytest.mark.parametrize("what", CONTENTIONS)
+@pytest.mark.parametrize(
+    "what", ["rpm", *(pytest.param(each, marks=pytest.mark.thorough("another limit")) for each in ("tpm", "concurrency"))]
+)
 def test_eight_processes_use_a_limit_up_and_never_exceed_it(stage: Stage, what: str) -> None:
     load = CONTENTIONS[what]
     limit = load.rates[what]

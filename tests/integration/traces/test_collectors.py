@@ -52,6 +52,7 @@ def test_a_slow_collector_slows_no_run_and_no_stop(slow: Collector, tmp_path: Pa
     assert "Traceback" not in (tmp_path / "home" / "logs" / "tools.log").read_text()
 
 
+@pytest.mark.thorough("a stack of its own; that a worker told to stop loses nothing is held by traces/test_traces.py")
 @pytest.mark.slow("a stack of its own starts and ends")
 def test_nothing_is_lost_when_a_stack_stops(
     collector: Collector, models: ScriptedModels, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
