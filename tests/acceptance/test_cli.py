@@ -525,6 +525,7 @@ def test_workers_can_be_added_and_stopped(kept: Folder) -> None:
     eventually(lambda: not {"extra-coordinator", "extra-gpu"} & _workers(kept).keys())
 
 
+@pytest.mark.thorough("LiteLLM is imported anew; workers are added and stopped in the tests above")
 @pytest.mark.slow("a worker starts from nothing")
 def test_a_worker_for_one_pool_is_the_command_s_own_process(kept: Folder) -> None:
     command = kept.start("worker", "gpu", "cpu", "--name", "own", "--concurrency", "1")

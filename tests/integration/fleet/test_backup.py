@@ -15,6 +15,7 @@ from tests.waiting import until
 MARGIN_S = 60.0
 
 
+@pytest.mark.thorough("two stacks; that a stack started again in its folder goes on is held by fleet/test_kills.py")
 @pytest.mark.slow("a stack of its own starts and ends")
 def test_runs_of_a_restored_copy_go_on_and_repeat_nothing_that_was_done_before_it(
     tmp_path: Path, models: ScriptedModels, journal: Journal

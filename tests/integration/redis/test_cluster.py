@@ -39,6 +39,7 @@ def test_all_that_touches_redis_works_on_a_cluster(workers: Fleet, clustered: Cl
         assert [(entry["object"], entry["reason"]) for entry in node.redis.acl_log()] == []
 
 
+@pytest.mark.thorough("another Redis; the test above does everything on a cluster")
 def test_a_run_goes_on_while_its_slot_moves_to_another_node(workers: Fleet, clustered: Clustered) -> None:
     steps = [workers.mark(f"moving{step}", 0.2, **({"next_node": f"moving{step + 1}"} if step < 4 else {})) for step in range(5)]
     run = workers.chain(*steps)
@@ -54,6 +55,7 @@ def test_a_run_goes_on_while_its_slot_moves_to_another_node(workers: Fleet, clus
     assert workers.tracebacks() == []
 
 
+@pytest.mark.thorough("another Redis; the test above does everything on a cluster")
 def test_a_cluster_without_a_node_is_waited_for(workers: Fleet, clustered: Clustered) -> None:
     run = workers.chain(*[workers.mark(f"lost{step}", 0.2, **({"next_node": f"lost{step + 1}"} if step < 2 else {})) for step in range(3)])
     until(lambda: "lost0" in workers.marks(), "the first step")
@@ -71,6 +73,7 @@ def test_a_cluster_without_a_node_is_waited_for(workers: Fleet, clustered: Clust
     assert workers.tracebacks() == []
 
 
+@pytest.mark.thorough("another Redis; the test above does everything on a cluster")
 def test_a_cluster_needs_a_broker_and_has_no_replicas_to_wait_for(workers: Fleet, clustered: Clustered) -> None:
     with connect(clustered.url) as redis, pytest.raises(ConfigError, match="CANTATA_WAIT_REPLICAS is not for a Redis Cluster"):
         Ledger(redis, replicas=1)

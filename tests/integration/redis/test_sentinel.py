@@ -47,6 +47,7 @@ def test_a_run_is_accepted_when_replicas_have_it_if_they_are_waited_for(watched:
     watched.master.redis.flushdb()
 
 
+@pytest.mark.thorough("another Redis; that runs go on when Redis is killed is held by gateway/test_chat.py")
 @pytest.mark.slow("Sentinels take their time to agree")
 def test_runs_go_on_when_the_master_is_killed(workers: Fleet, watched: Watched) -> None:
     old = watched.master
@@ -61,7 +62,7 @@ def test_runs_go_on_when_the_master_is_killed(workers: Fleet, watched: Watched) 
     assert workers.tracebacks() == []
 
 
-@pytest.mark.thorough("that runs go on with another master is the test above")
+@pytest.mark.thorough("another Redis; as the test above, with the other cause")
 @pytest.mark.slow("Sentinels take their time to agree")
 def test_runs_go_on_when_the_master_gives_way(workers: Fleet, watched: Watched) -> None:
     missing = watched.replica
