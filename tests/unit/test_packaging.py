@@ -186,7 +186,7 @@ esac
 """
 
 
-PYTEST = "-m pytest --numprocesses 5 --dist loadfile --no-loadscope-reorder"
+PYTEST = "-m pytest --numprocesses 6 --dist loadfile --no-loadscope-reorder"
 
 
 @pytest.mark.parametrize(

@@ -187,6 +187,7 @@ def test_an_older_worker_among_newer_ones_is_named(town: Town) -> None:
     assert ": old@" in told.of("workers")[1]
 
 
+@pytest.mark.thorough("two workers start; that an older one is named is the test above")
 @pytest.mark.slow("workers are told apart by what they say each second")
 def test_two_workers_of_one_name_are_told_apart_and_named(town: Town) -> None:
     command = [sys.executable, "-P", "-m", "cantata.workers", "tools", "--name", "tools", "--concurrency", "1"]

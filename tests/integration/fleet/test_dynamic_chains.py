@@ -352,6 +352,7 @@ def test_cancelling_an_execution_cancels_its_run(models: ScriptedModels, asked: 
     assert made.get_chain_error("slow") == "the run was cancelled"
 
 
+@pytest.mark.thorough("it waits for five seconds; cancelling one that runs is the test above")
 @pytest.mark.slow("a step takes seconds, so that another waits for it")
 def test_cancelling_an_execution_that_waits_for_its_dependencies_cancels_it_too(models: ScriptedModels, client: EmbeddedClient) -> None:
     class Told(ChainBuilder):

@@ -278,6 +278,7 @@ def victim(tmp_path_factory: pytest.TempPathFactory, models: ScriptedModels) -> 
         yield client
 
 
+@pytest.mark.thorough("a stack of its own; that leases of permits run out is held by state/test_permits.py")
 @pytest.mark.slow("a worker is killed, and its leases must run out")
 def test_a_killed_worker_gives_back_its_slot(victim: EmbeddedClient, models: ScriptedModels, model: str) -> None:
     with AgentStage(victim.redis_url, models) as stage:

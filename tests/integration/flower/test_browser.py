@@ -37,6 +37,7 @@ def page(browser: Browser, deployment: Deployment) -> Iterator[Page]:
     assert (elsewhere, broken) == ([], [])
 
 
+@pytest.mark.thorough("a browser draws three pages; what Flower serves is held by flower/test_flower.py")
 @pytest.mark.slow("a browser draws it")
 def test_the_tab_shows_the_runs_of_which_one_is_opened(page: Page, deployment: Deployment) -> None:
     run_id = deployment.added().run_id

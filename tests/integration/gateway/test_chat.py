@@ -285,6 +285,7 @@ def test_a_session_may_have_any_name_that_can_be_printed(gateway: Gateway) -> No
         assert "a/b ç%" in [info["session"] for info in http.get("/sessions").json()["sessions"]]
 
 
+@pytest.mark.thorough("it waits for twenty seconds; that a run goes on without its client is held by the tests above")
 @pytest.mark.slow("it waits for real time, which is what it tests")
 def test_a_client_that_does_not_read_is_let_go_of_and_its_run_goes_on(deployment: Deployment, models: ScriptedModels) -> None:
     models.script([{"match": "much 0", "reply": "x" * 3_000_000, "delay_s": 8.0}, {"reply": "x" * 3_000_000}])  # until all three are seen

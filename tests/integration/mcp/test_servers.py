@@ -434,6 +434,7 @@ asyncio.run(work())
 """
 
 
+@pytest.mark.thorough("a worker starts from nothing; that servers end with the stack is held by mcp/test_fleet.py")
 @pytest.mark.slow("a worker starts from nothing")
 def test_a_command_ends_when_its_worker_is_killed(journal: Journal) -> None:
     command = [sys.executable, "-c", WORKER, str(SCRIPT), "--journal", str(journal.path)]

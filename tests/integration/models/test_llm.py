@@ -411,6 +411,7 @@ def test_no_secret_gets_into_an_error(run: Run, server: ScriptedModels, monkeypa
     assert "Incorrect API key provided: ***" in str(error)
 
 
+@pytest.mark.thorough("a model is loaded; the tests of models/test_local_llm.py call it too")
 @pytest.mark.skipif(importlib.util.find_spec("xllamacpp") is None, reason="the extra local-llm is not installed")
 def test_the_embedded_model_is_called_like_any_other(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CANTATA_STACK_PID", str(os.getpid()))  # it ends with us

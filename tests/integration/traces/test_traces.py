@@ -170,6 +170,7 @@ def test_a_fork_is_linked_with_what_it_was_made_of(client: EmbeddedClient, colle
     assert (f"{conventions.trace_id(run.run_id):032x}", f"{conventions.run_span(run.run_id):016x}") in submitted.links
 
 
+@pytest.mark.thorough("children are replaced; that a worker told to stop loses no span is another test here")
 def test_nothing_is_lost_when_children_are_replaced(client: EmbeddedClient, collector: Collector) -> None:
     nodes = [node(f"n{i}", "heavy" if i % 6 == 5 else "add", **({"megabytes": 250} if i % 6 == 5 else {"a": i})) for i in range(24)]
     runs = [client.submit_chain({"nodes": [each], "entry_node": each["node_id"]}) for each in nodes]
