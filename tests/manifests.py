@@ -21,7 +21,7 @@ from kubernetes_validate import utils as of_kubernetes
 
 TOP = Path(__file__).parent.parent
 FOLDER = TOP / "deploy" / "kubernetes"
-SCHEMAS = TOP / "tests" / "unit" / "deploy"
+SCHEMAS = TOP / "tests" / "integration" / "deploy"
 OWN_KINDS = {"ScaledObject": "keda", "Kustomization": "kustomization", "Component": "kustomization"}
 VERSIONS = ("1.30", kubernetes_validate.latest_version())
 """The oldest Kubernetes that has all we use (preStop.sleep), and the newest that there is a schema of."""
