@@ -6,8 +6,8 @@ import shutil
 import sys
 from pathlib import Path
 
-from tests.unit.test_environment import HOSTILE
 from tests.acceptance.test_packaging import NEW_UV, Machine
+from tests.unit.test_environment import HOSTILE
 
 TOP = Path(__file__).parents[2]
 TEST = f"import os\n\ndef test_nothing_is_left() -> None:\n    assert {set(HOSTILE)} & set(os.environ) == set()\n"
