@@ -159,7 +159,8 @@ def test_a_passing_failure_is_tried_again_after_a_pause_and_one_that_stays_is_to
     result = run.result(0)
 
     assert (result.status, result.output, len(asked())) == ("succeeded", "at last", 3)
-    assert [event.type for event in run.log()].count("retry") == 2
+    types = [event.type for event in run.log()]
+    assert types.count("retry") == 2, types
 
     models.script([{"status": 503}])
     run = client.submit_turn("hello", agent="ann")
