@@ -22,7 +22,8 @@ from cantata.planning.chain_checks import checks
 from cantata.planning.chains import expansion
 from tests.faults.fuzz.mutations import text_of
 from tests.faults.past import Violation
-from tests.unit.planning.test_expressions import NEARLY_PATHS, PATHS, ROOT, ROOTS, SOUP
+from tests.unit.planning.expression_values import ROOT
+from tests.unit.planning.test_expressions import NEARLY_PATHS, PATHS, ROOTS, SOUP
 
 REPOSITORY = Path(__file__).parents[3]
 SLOW_S = 10.0  # of processor time for one text; the bounds of an expression come to a few seconds on a slow machine
