@@ -30,9 +30,6 @@ for foreign in [name for name in os.environ if FOREIGN.fullmatch(name)]:
 # Clients trust one authority, which has signed nothing: they read those of all the world each time they are made, which takes 20 ms.
 os.environ["SSL_CERT_FILE"] = str(Path(__file__).with_name("nobody.pem"))
 
-# Bytecode of the tests and of what they test is kept, even where Python was told not to: each process compiles them all otherwise.
-sys.dont_write_bytecode = False
-
 # No deadline for an example: two busy cores would make a test fail that is right.
 settings.register_profile("thorough", settings(), deadline=None)
 settings.register_profile("plain", settings(), deadline=None, max_examples=100 // FEWER)
@@ -53,7 +50,6 @@ def pytest_collection() -> Generator[None, object, object]:
     try:
         return (yield)
     finally:
-        gc.collect()
         gc.freeze()
         gc.enable()
 

@@ -192,7 +192,7 @@ PYTEST = "-m pytest --numprocesses 6 --dist loadfile --no-loadscope-reorder"
 @pytest.mark.parametrize(
     ("tier", "ran"),
     [
-        ("unit", ["-m pytest --numprocesses 2 tests/unit -x"]),
+        ("unit", ["-m pytest tests/unit -x"]),
         ("all", [f"{PYTEST} -x", "-m tests.redis_versions", "-m tests.faults --fuzz --minutes 1 --seed 1"]),
         ("redis-versions", ["-m tests.redis_versions -x"]),
     ],

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -71,11 +69,3 @@ def test_wrong_settings_are_told_when_the_function_is_made(settings: dict[str, A
         tool(**settings)(charge)
 
     assert said in str(caught.value)
-
-
-def test_marking_a_function_loads_no_service() -> None:
-    code = "import sys, cantata; cantata.tool; print(sorted({'celery', 'redis', 'litellm'} & set(sys.modules)))"
-
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-
-    assert done.stdout == "[]\n"
