@@ -8,7 +8,6 @@ import itertools
 import os
 import re
 import socket
-import sys
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any

@@ -44,11 +44,11 @@ print(json.dumps({{"status": child.wait(20), "poll": child.poll(), "own": os.get
 TELLS = """
     import atexit, time
     atexit.register(lambda: print("at exit", flush=True))
-    threading.Thread(target=lambda: (time.sleep(0.1), print("a thread ended", flush=True))).start()
     fds = sorted(int(n) for n in os.listdir("/proc/self/fd"))[:-1]
     told = {{"env": dict(os.environ), "fds": fds, "kept": kept, "left": left, "sid": os.getsid(0), "pid": os.getpid(),
         "title": open("/proc/self/cmdline").read().strip(chr(0)), "term": signal.getsignal(signal.SIGTERM) is signal.SIG_DFL}}
     print(json.dumps(told), flush=True)
+    threading.Thread(target=lambda: (time.sleep(0.1), print("a thread ended", flush=True))).start()
 """
 
 

@@ -52,7 +52,6 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
         _ = cantata.Cleint
 
 
-
 @pytest.mark.parametrize("model", list(public_models()), ids=lambda model: model.__name__)
 def test_each_field_of_a_public_model_has_a_phrase(model: type[Value]) -> None:
     assert [name for name, field in model.model_fields.items() if not field.description and name not in PLAIN] == []
