@@ -187,20 +187,36 @@ esac
 
 
 PYTEST = "-m pytest --numprocesses 6 --dist loadfile --no-loadscope-reorder"
+HALVES = ["-m pytest tests/unit/[a-o]*", "-m pytest tests/unit/[p-z]*"]
+PLAIN = "-m not thorough"
 
 
 @pytest.mark.parametrize(
-    ("tier", "ran"),
+    ("arguments", "ran"),
     [
-        ("unit", ["-m pytest tests/unit -x"]),
-        ("all", [f"{PYTEST} -x", "-m tests.redis_versions", "-m tests.faults --fuzz --minutes 1 --seed 1"]),
-        ("redis-versions", ["-m tests.redis_versions -x"]),
+        ("", [*(half.replace(" tests", f" {PLAIN} tests") for half in HALVES), f"{PYTEST} --ignore=tests/unit {PLAIN}"]),
+        ("-x", [f"{PYTEST} {PLAIN} -x"]),
+        ("unit", [half.replace(" tests", f" {PLAIN} tests") for half in HALVES]),
+        ("unit -x", ["-m pytest tests/unit -x"]),
+        ("all", [*HALVES, f"{PYTEST} --ignore=tests/unit", "-m tests.redis_versions", "-m tests.faults --fuzz --minutes 1 --seed 1"]),
+        ("all -x", [f"{PYTEST} -x"]),
+        ("redis-versions -x", ["-m tests.redis_versions -x"]),
     ],
 )
-def test_each_tier_runs_what_it_says(machine: Machine, tier: str, ran: list[str]) -> None:
+def test_each_tier_runs_what_it_says(machine: Machine, arguments: str, ran: list[str]) -> None:
     machine.has("uv", NEW_UV)
 
-    assert sorted(machine.run("test", tier, "-x").stdout.splitlines()) == sorted(ran)
+    assert sorted(machine.run("test", *arguments.split()).stdout.splitlines()) == sorted(ran)
+
+
+@pytest.mark.parametrize("failing", ["a-o", "p-z", "--ignore"])
+def test_a_part_that_fails_fails_the_suite_and_the_others_run(machine: Machine, failing: str) -> None:
+    machine.has("uv", NEW_UV.replace("case $1 in -V)", f'case "$*" in *{failing}*) exit 1 ;; -V)'))
+
+    ran = machine.run("test")
+
+    assert ran.returncode == 1
+    assert len(ran.stdout.splitlines()) == 2
 
 
 def test_a_cold_start_requires_hashes_and_a_warm_one_installs_nothing(machine: Machine) -> None:
