@@ -33,10 +33,18 @@ class Fault:
     message: str
     where: str = ""
     line: int | None = None
+    is_warning: bool = False
+    """The document is valid: what is meant has no effect here, or another one than elsewhere."""
 
     def __str__(self) -> str:
         location = self.where if self.line is None else f"line {self.line}: {self.where}" if self.where else f"line {self.line}"
-        return f"{location}: {self.message}" if location else self.message
+        message = f"warning: {self.message}" if self.is_warning else self.message
+        return f"{location}: {message}" if location else message
+
+
+def without_warnings(faults: Iterable[Fault]) -> list[Fault]:
+    """Return the faults for which a document is refused."""
+    return [fault for fault in faults if not fault.is_warning]
 
 
 def first_of(faults: Iterable[Fault]) -> list[Fault]:

@@ -28,7 +28,7 @@ COMMANDS = {
     "chain": ("submit", "Submit a chain request and show its result."),
     "chat": ("chat", "Chat with a team or an agent."),
     "plan": ("check_plan", "Show the graph and the canvases of a chain or a turn, without running it."),
-    "check": ("check_plan", "Report every fault of a configuration or a chain request."),
+    "check": ("check_plan", "Report every fault and warning of a configuration or a chain request."),
     "runs": ("runs", "List, show, follow and cancel runs, read results, send signals, fork and retry."),
     "logs": ("logs", "Show the log lines of a run, from workers and tools on all machines."),
     "sessions": ("sessions", "List, show and clear conversations."),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import click
+
 from cantata.config import loading as configuration
 from cantata.config.chain_requests import load_request, with_lines
 from cantata.config.documents import Document, parse
@@ -22,7 +24,11 @@ def read_document(file: str) -> Document:
 
 def load_definitions(config: str | None) -> Definitions:
     """Return the definitions of the configuration, checked together with its chains. Raises ConfigError with every fault."""
-    return configuration.load_sound(configuration.find(config))
+    path = configuration.find(config)
+    found = configuration.load_sound(path)
+    if found.warnings:
+        click.echo(f"{path}: some of it has no effect, or another one than elsewhere; `submit check {path}` tells what", err=True)
+    return found.definitions
 
 
 def load_checked_request(

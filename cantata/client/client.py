@@ -111,7 +111,7 @@ class Client:
         """Read the configuration as it is now; `definitions` reads it once. Raises ConfigError."""
         if isinstance(self._config, Definitions):
             return self._config
-        return configuration.load_sound(self.find_config())
+        return configuration.load_sound(self.find_config()).definitions
 
     def submit_turn(
         self, text: str, *, team: str | None = None, agent: str | None = None, workflow: str | None = None, session: str | None = None,

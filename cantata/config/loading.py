@@ -40,15 +40,15 @@ def load(path: Path | None) -> Definitions:
     return configuration_in(path).definitions
 
 
-def load_sound(path: Path | None) -> Definitions:
-    """Return the definitions in this file after a check of their chains too. Raises ConfigError with every fault."""
+def load_sound(path: Path | None) -> Configuration:
+    """Return the configuration in this file after a check of its chains too. Raises ConfigError with every fault."""
     from cantata.planning.chain_checks import checks  # noqa: PLC0415  # loads jmespath
 
     found = configuration_in(path)
     faults = checks.check_chains(found.definitions)
     if faults:
         raise ConfigError([*found.locate(faults)], source=str(path))
-    return found.definitions
+    return found
 
 
 def configuration_in(path: Path | None) -> Configuration:

@@ -15,8 +15,9 @@ from cantata.cli.requests import load_checked_request, load_definitions, read_do
 from cantata.config import loading as configuration
 from cantata.config.chain_requests import is_request, load_request, with_lines
 from cantata.config.documents import Document
+from cantata.config.faults import in_order
 from cantata.config.formats import Configuration
-from cantata.errors import ConfigError, Fault
+from cantata.errors import ConfigError, Fault, without_warnings
 from cantata.models.definitions import Definitions
 from cantata.models.graph import Step
 from cantata.models.wire import ChainRequest, TurnRequest
@@ -60,19 +61,25 @@ def plan(file: str | None, text: str | None, team: str | None, agent: str | None
 
 @click.command()
 @click.argument("file")
+@click.option("--strict", "is_strict", is_flag=True, help="Take warnings for faults: exit with status 2 if there are any.")
 @config_option
 @json_option
-def check(file: str, config: str | None, as_json: bool) -> int:
-    """Report every fault of a configuration or a chain request. FILE may be - for standard input."""
-    faults, description = _check(file, config)
+def check(file: str, config: str | None, is_strict: bool, as_json: bool) -> int:
+    """Report every fault and warning of a configuration or a chain request.
+
+    FILE may be - for standard input.
+    """
+    found, description = _check(file, config)
+    faults = found if is_strict else without_warnings(found)
     if as_json:
-        found = [{"message": fault.message, "where": fault.where, "line": fault.line} for fault in faults]
-        click.echo(json.dumps({"source": file, "faults": found}, ensure_ascii=False))
-    elif faults:
-        for fault in faults:
-            click.echo(f"{file}: {fault}")
-    else:
-        click.echo(f"{file}: no faults ({description})")
+        listed = [{"message": each.message, "where": each.where, "line": each.line, "is_warning": each.is_warning} for each in found]
+        click.echo(json.dumps({"source": file, "faults": listed}, ensure_ascii=False))
+        return INVALID if faults else 0
+    for fault in found:
+        click.echo(f"{file}: {fault}")
+    if not faults:
+        warnings = f", {len(found)} {'warning' if len(found) == 1 else 'warnings'}" if found else ""
+        click.echo(f"{file}: no faults{warnings} ({description})")
     return INVALID if faults else 0
 
 
@@ -81,8 +88,8 @@ def _check(file: str, config: str | None) -> tuple[Sequence[Fault], str]:
     try:
         document = read_document(file) if file == "-" else configuration.opened(Path(file))
         if isinstance(document, Configuration):
-            faults = document.locate(checks.check_chains(document.definitions))
-            return [*faults], f"{_count_entries(document.definitions)}, {document.description}"
+            faults = in_order([*document.locate(checks.check_chains(document.definitions)), *document.warnings])
+            return faults, f"{_count_entries(document.definitions)}, {document.description}"
     except ConfigError as error:
         return error.faults, ""
     if is_request(document):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -127,6 +127,10 @@ class DiskursConfigReader:
     def fault(self, path: KeyPath, message: str) -> None:
         """Record a fault."""
         self.faults.append(self.document.fault(path, message))
+
+    def warn(self, path: KeyPath, message: str) -> None:
+        """Record that a key has no effect here, or another one than in Diskurs; `message` says why."""
+        self.faults.append(replace(self.document.fault(path, message), is_warning=True))
 
     @contextmanager
     def file_faults(self, path: KeyPath) -> Iterator[None]:

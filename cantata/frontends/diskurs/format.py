@@ -11,7 +11,7 @@ from cantata.config.documents import Document
 from cantata.config.faults import faults_of, in_order
 from cantata.config.formats import Configuration
 from cantata.config.source_map import value_at
-from cantata.errors import ConfigError
+from cantata.errors import ConfigError, without_warnings
 from cantata.frontends.diskurs import components, schema
 from cantata.frontends.diskurs.agent_entries import agents_of
 from cantata.frontends.diskurs.conversation_config import ConversationConfig
@@ -35,9 +35,11 @@ def load(path: Path, document: Document | None, *, read: Callable[[Path], Docume
     document, unset = with_variables(document, environment)
     reader = DiskursConfigReader(document, FolderFiles(folder), [*twice, *unset])
     conversation = _conversation_config(reader)
-    if reader.faults or conversation is None:
-        raise ConfigError(in_order(reader.faults), source=document.source)
-    return Configuration(Definitions(folder=str(folder), extension=extension_of(conversation)), description="of a Diskurs folder")
+    faults = in_order(reader.faults)
+    if conversation is None or without_warnings(faults):
+        raise ConfigError(faults, source=document.source)
+    definitions = Definitions(folder=str(folder), extension=extension_of(conversation))
+    return Configuration(definitions, description="of a Diskurs folder", warnings=faults)
 
 
 def _conversation_config(reader: DiskursConfigReader) -> ConversationConfig | None:

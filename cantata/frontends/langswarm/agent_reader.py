@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -55,7 +56,7 @@ class AgentReader:
         own_limit = part.at("max_tool_iterations").count()
         known["max_tool_rounds"] = limit if own_limit is None else own_limit
         memory = part.at("memory")
-        sees_history = self._memory if memory.value is None else read_memory_flag(memory, self._symbols)
+        sees_history = self._memory if memory.value is None else read_memory_flag(memory)
         known["history"] = None if sees_history is None else History(enabled=sees_history)
         self._symbols.agents[name] = self._made(Agent, known, part) or Agent()
 
@@ -136,7 +137,7 @@ class AgentReader:
             entries = list(item.entries()) if isinstance(item.value, dict) and "name" not in item.value else []
             methods = entries or [(item.at("name").text() if isinstance(item.value, dict) else item.text(), item.at("description"))]
             for method, described in methods:
-                function = self._symbols.resolved(item.with_value(f"{module}:{method}"))
+                function = self._symbols.resolved(replace(item, value=f"{module}:{method}"))
                 if function:
                     text = described.value if isinstance(described.value, str) else ""
                     known = {**self._common(part), "function": function, "description": text}
@@ -250,10 +251,11 @@ def _first_in(locations: Sequence[ConfigPart], *keys: str) -> ConfigPart | None:
     return next((found for location in locations if (found := location.first(*keys))), None)
 
 
-def read_memory_flag(part: ConfigPart, symbols: SymbolTable) -> bool:
+def read_memory_flag(part: ConfigPart) -> bool:
     """Return whether memory is on: `memory: true`, or `memory: {enabled: true}`; settings of its storage have no effect."""
     if isinstance(part.value, dict):
-        symbols.ignored_blocks += [f"memory.{key}" for key in part.value if key != "enabled"]
+        for key in part.value.keys() - {"enabled"}:
+            part.at(key).warn("no effect: memory is kept in Redis")
         return part.at("enabled").boolean() is not False
     return bool(part.boolean())
 

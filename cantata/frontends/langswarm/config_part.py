@@ -32,10 +32,6 @@ class ConfigPart:
             value = value_at(value, key)
         return replace(self, value=value, path=(*self.path, *keys))
 
-    def with_value(self, value: JsonValue) -> ConfigPart:
-        """Return a part at this location with another value, such as the long form of this one."""
-        return replace(self, value=value)
-
     def has(self, key: str) -> bool:
         """Return whether it is a mapping with a value under this key."""
         return isinstance(self.value, dict) and self.value.get(key) is not None
@@ -111,6 +107,11 @@ class ConfigPart:
         """Record a fault of this part."""
         found = self.document.fault(self.path, message)
         self.faults.append(replace(found, where=f"{self.file} {found.where}".strip()))
+
+    def warn(self, message: str) -> None:
+        """Record that this part has no effect here, or another one than in LangSwarm; `message` says why."""
+        self.fault(message)
+        self.faults.append(replace(self.faults.pop(), is_warning=True))
 
     def is_known(self, name: str, known: Collection[str], what: str) -> bool:
         """Return whether a name is among the known ones; record a fault if it is not."""

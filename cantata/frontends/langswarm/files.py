@@ -25,8 +25,6 @@ class ConfigSources:
     folder: Path
     parts: dict[str, list[ConfigPart]] = field(default_factory=lambda: {section: [] for section in (*SECTIONS, "memory")})
     faults: list[Fault] = field(default_factory=list)
-    ignored_blocks: list[str] = field(default_factory=list)
-    """Blocks that have no effect."""
     several: bool = False
     """Whether locations name their file."""
 
@@ -108,7 +106,8 @@ def _take(document: Document, file: str, sources: ConfigSources) -> None:
         part.fault("expected a mapping with 'agents', 'tools' and 'workflows'")
         return
     part.check_keys(TOP | IGNORED_BLOCKS)
-    sources.ignored_blocks += [key for key in document.data if key in IGNORED_BLOCKS]
+    for key in IGNORED_BLOCKS.intersection(document.data):
+        part.at(key).warn("no effect: it is about LangSwarm's own process, for whose purposes the fleet has settings")
     for section, parts in sources.parts.items():
         if part.has(section):
             parts.append(part.at(section))

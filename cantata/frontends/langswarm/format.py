@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from cantata.config.documents import Document
 from cantata.config.faults import in_order
 from cantata.config.formats import Configuration
-from cantata.errors import ConfigError, Fault
+from cantata.errors import ConfigError, Fault, without_warnings
 from cantata.frontends.langswarm.agent_reader import AgentReader, read_memory_flag
 from cantata.frontends.langswarm.config_part import ConfigPart
 from cantata.frontends.langswarm.files import ConfigSources, ReadDocument, files_in, gather, is_langswarm
@@ -39,19 +40,18 @@ def load(path: Path, document: Document | None, *, read: ReadDocument, environme
     paths, folder = beside if document is None or path in beside else [path], folder.absolute()
     sources = gather(paths, folder, read)
     symbols = SymbolTable(folder)
-    memory = [read_memory_flag(part, symbols) for part in sources.parts["memory"]]
+    memory = [read_memory_flag(part) for part in sources.parts["memory"]]
     reader = AgentReader(symbols, environment, memory=memory[0] if memory else None)
     for name, part in sources.named("tools"):
         reader.tool(name, part)
     for name, part in sources.named("agents"):
         reader.agent(name, part)
     chains, locations = _compile_workflows(sources, symbols)
-    if sources.faults:
-        raise ConfigError(sources.faults_in_order(), source=str(paths[0] if len(paths) == 1 else folder))
+    faults = sources.faults_in_order()
+    if without_warnings(faults):
+        raise ConfigError(faults, source=str(paths[0] if len(paths) == 1 else folder))
     definitions = Definitions(folder=str(folder), agents=symbols.agents, tools=symbols.tools, chains=chains)
-    ignored = ", ".join(dict.fromkeys([*sources.ignored_blocks, *symbols.ignored_blocks]))
-    description = f"of LangSwarm's files{f'; of no effect here: {ignored}' if ignored else ''}"
-    return Configuration(definitions, partial(_in_files, locations), description)
+    return Configuration(definitions, partial(_in_files, locations), "of LangSwarm's files", faults)
 
 
 def _compile_workflows(sources: ConfigSources, symbols: SymbolTable) -> tuple[dict[str, Chain], Locations]:
@@ -73,9 +73,9 @@ def _unfolded(part: ConfigPart, symbols: SymbolTable) -> ConfigPart | None:
     """Return a workflow as a mapping or list of steps, also if it is written as arrows; None with faults."""
     if not arrows.is_arrow(part.value):
         return part
-    before = len(part.faults)
+    before = len(without_warnings(part.faults))
     steps = arrows.unfold(part, arrows.ArrowNames(symbols.agents, symbols.tool_names, symbols.workflows))
-    return part.with_value({"steps": steps}) if len(part.faults) == before else None
+    return replace(part, value={"steps": steps}) if len(without_warnings(part.faults)) == before else None
 
 
 def _workflows(sources: ConfigSources) -> Iterator[tuple[str, ConfigPart]]:
@@ -113,7 +113,7 @@ def _under(name: str, part: ConfigPart) -> Iterator[tuple[str, ConfigPart]]:
             yield name, found[0][1]
     elif isinstance(part.value, list):
         are_names = len(part.value) > 1 and all(isinstance(each, str) for each in part.value)
-        yield name, part.with_value(" -> ".join(map(str, part.value))) if are_names else part
+        yield name, replace(part, value=" -> ".join(map(str, part.value))) if are_names else part
     else:
         part.fault("expected a workflow: a mapping with 'steps', a list of steps, or arrows such as 'analyst -> writer -> user'")
 

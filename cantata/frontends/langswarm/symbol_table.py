@@ -51,8 +51,6 @@ class SymbolTable:
     """Tool whose function is defined in the file → the source."""
     workflows: dict[str, WorkflowInputs] = field(default_factory=dict)
     """Workflow → its declared inputs."""
-    ignored_blocks: list[str] = field(default_factory=list)
-    """Blocks of workflows that have no effect."""
 
     @property
     def tool_names(self) -> list[str]:

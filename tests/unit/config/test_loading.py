@@ -101,7 +101,7 @@ def test_a_file_is_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cantata.config.loading.parse", counted)
     Path("good.yaml").write_text(GOOD)
 
-    assert load_sound(Path("good.yaml")).agents.keys() == {"solo"}
+    assert load_sound(Path("good.yaml")).definitions.agents.keys() == {"solo"}
     assert parsed == ["good.yaml"]
 
 

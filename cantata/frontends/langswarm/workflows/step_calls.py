@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import cast
 
 from cantata.config.faults import shown
@@ -146,7 +146,7 @@ class CallBuilder:
                 given |= {name: each for name, each in part.entries() if not (name == "steps" and step.is_true("is_fan_in"))}
             elif part.value is not None or (default and key == "input"):
                 name = (self.symbols.first_parameter(tool) if tool in self.symbols.tools else None) or "input"
-                given[name] = part if part.value is not None else part.with_value("${previous_output}")
+                given[name] = part if part.value is not None else replace(part, value="${previous_output}")
         return _given(given, scope)
 
     # --- the others -------------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from cantata.errors import without_warnings
 from cantata.frontends.langswarm.config_part import ConfigPart
 from cantata.frontends.langswarm.symbol_table import SymbolTable
 from cantata.frontends.langswarm.vocabulary import MODES, WORKFLOW
@@ -35,9 +36,9 @@ _BEFORE = 'not_null($."output", $."input"."input")'
 def compile_workflow(name: str, part: ConfigPart, symbols: SymbolTable) -> tuple[Chain | None, Mapping[str, ConfigPart]]:
     """Return the chain of a workflow, and the parts of the file that its nodes come from. Faults go to the part."""
     compiler = _Compiler(name, part, symbols)
-    before = len(part.faults)
+    before = len(without_warnings(part.faults))
     chain = compiler.compile()
-    return (chain if len(part.faults) == before else None), compiler.locations
+    return (chain if len(without_warnings(part.faults)) == before else None), compiler.locations
 
 
 class _Compiler:
@@ -62,7 +63,7 @@ class _Compiler:
         self._call_builder = CallBuilder(symbols, name, part.at("retry").count() or 0, changes, at_once)
         self._output_schema = read_schema(part.at("output_schema"))
         if part.has("settings"):
-            symbols.ignored_blocks.append("settings")
+            part.at("settings").warn("no effect: it is about LangSwarm's own process")
         self.locations = {step.node: step.part for step in self._steps.values()}
 
     def compile(self) -> Chain | None:

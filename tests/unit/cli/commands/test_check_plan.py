@@ -107,6 +107,18 @@ def test_faults_are_values_for_programs(documents: Path) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(("options", "status"), [((), 0), (("--strict",), 2)])
+def test_a_warning_is_told_and_fails_a_strict_check_only(folder: Path, options: tuple[str, ...], status: int) -> None:
+    (folder / "langswarm.yaml").write_text("agents: [{id: ann}]\nserver: {}\n")
+
+    people, program = run("check", "langswarm.yaml", *options), run("check", "langswarm.yaml", *options, "--json")
+
+    assert people.exit_code == program.exit_code == status
+    assert "langswarm.yaml: line 2: server: warning: no effect: " in people.stdout
+    assert ("no faults, 1 warning (1 agent, of LangSwarm's files)" in people.stdout) is (status == 0)
+    assert [(fault["line"], fault["is_warning"]) for fault in json.loads(program.stdout)["faults"]] == [(2, True)]
+
+
 def test_a_fault_of_the_configuration_behind_a_request_names_the_configuration(documents: Path) -> None:
     (documents / "configs" / "default.yaml").write_text("tols: {}\n")
 

@@ -8,7 +8,7 @@ import pytest
 
 from cantata.config import loading
 from cantata.frontends.langswarm.files import is_langswarm
-from tests.unit.frontends.langswarm.stage import answer, load
+from tests.unit.frontends.langswarm.stage import answer, faults, load
 
 
 def test_files_of_one_section_each_make_one_configuration(tmp_path: Path) -> None:
@@ -148,6 +148,18 @@ def test_langswarms_files_are_known_by_what_they_hold(data: object, is_one: bool
     assert is_langswarm(data) == is_one  # type: ignore[arg-type]
 
 
-def test_what_means_nothing_here_is_told(tmp_path: Path) -> None:
-    description = load(tmp_path, "observability: {}\nworkflows: {}\nserver: {}").description
-    assert description == "of LangSwarm's files; of no effect here: observability, server"
+def test_what_means_nothing_here_is_a_warning_on_its_line(tmp_path: Path) -> None:
+    warnings = load(tmp_path, "observability: {}\nworkflows: {}\nserver: {}\nmemory: {enabled: true, backend: sqlite}").warnings
+
+    assert [(warning.line, warning.where, warning.is_warning) for warning in warnings] == [
+        (1, "observability", True),
+        (3, "server", True),
+        (4, "memory.backend", True),
+    ]
+
+
+def test_warnings_are_told_beside_faults(tmp_path: Path) -> None:
+    assert faults(tmp_path, "server: {}\nagnets: []\nworkflows: {}") == [
+        "line 1: server: warning: no effect: it is about LangSwarm's own process, for whose purposes the fleet has settings",
+        "line 2: agnets: unknown key 'agnets'; did you mean 'agents'?",
+    ]
