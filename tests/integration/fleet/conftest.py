@@ -21,7 +21,7 @@ MAX_PAUSE_S = 30.0
 MERGE = "merge '{user_input}' {not_a_placeholder} of {agent_responses}"
 
 HERE = Path(__file__).parent
-FUNCTIONS = ("slow", "slow_async", "deadly", "fail", "fail_until", "leave", "odd", "large", "chatty", "add", "echo")
+FUNCTIONS = ("slow", "slow_async", "held", "deadly", "fail", "fail_until", "leave", "odd", "large", "chatty", "add", "echo")
 
 
 def definitions() -> Definitions:

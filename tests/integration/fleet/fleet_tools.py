@@ -33,6 +33,16 @@ async def slow_async(journal: str, mark: object, seconds: float = 0.2) -> object
     return mark
 
 
+def held(journal: str, mark: object) -> object:
+    """Go on until the test writes "release" to the journal, or for a minute."""
+    note(journal, "start", mark)
+    until = time.monotonic() + 60
+    while "release" not in Path(journal).read_text() and time.monotonic() < until:
+        time.sleep(0.02)
+    note(journal, "finish", mark)
+    return mark
+
+
 def deadly(journal: str) -> None:
     """Take the process down, each time."""
     note(journal, "start", "deadly")
