@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from cantata.config.user_code.tool_decorator import tool, tools_of
     from cantata.errors import CantataError, ConfigError, RunError, UnavailableError, UnknownRunError
     from cantata.frontends.agentchain import AgentChain
-    from cantata.frontends.chainbuilder import ChainBuilder
+    from cantata.frontends.chainbuilder import ChainBuilder, DynamicChainBuilder
     from cantata.frontends.promptchain import AgenticStepProcessor, PromptChain, create_memory_chain, memory_function
     from cantata.models.events import RunEvent
     from cantata.models.values import ToolContext
@@ -28,6 +28,7 @@ _HOMES = {
     "PromptChain": "frontends.promptchain", "AgenticStepProcessor": "frontends.promptchain",
     "get_function_name_from_tool_call": "planning.turns.tool_calls",
     "AgentChain": "frontends.agentchain", "ChainBuilder": "frontends.chainbuilder",
+    "DynamicChainBuilder": "frontends.chainbuilder",
     # memory
     "MemoryBank": "client.memory_bank", "create_memory_chain": "frontends.promptchain", "memory_function": "frontends.promptchain",
     # requests, results and events
@@ -51,6 +52,7 @@ __all__ = [
     "ChainRun",
     "Client",
     "ConfigError",
+    "DynamicChainBuilder",
     "MemoryBank",
     "PromptChain",
     "Run",

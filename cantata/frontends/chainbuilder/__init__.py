@@ -7,7 +7,7 @@
 The status of a chain comes from the ledger while its run is open.
 """
 
-from cantata.frontends.chainbuilder.builder import ChainBuilder
+from cantata.frontends.chainbuilder.builder import ChainBuilder, DynamicChainBuilder
 from cantata.frontends.chainbuilder.builder_arguments import tasks_in
 
-__all__ = ["ChainBuilder", "tasks_in"]
+__all__ = ["ChainBuilder", "DynamicChainBuilder", "tasks_in"]

@@ -19,22 +19,25 @@ from cantata.frontends.chainbuilder.builder_state import BuilderState, ChainProg
 from cantata.frontends.chainbuilder.plan import BuilderBase, BuilderPlan, Mode
 from cantata.frontends.chainbuilder.run_request import Executor
 from cantata.frontends.promptchain.instruction_lists import script_folder
+from cantata.frontends.promptchain.memory_methods import MemoryMethods, memory_function
 from cantata.frontends.promptchain.run_calls import MAX_CONCURRENT_RUNS, shared_client
 from cantata.models.values import JsonValue
 
 DEFAULT_STEP_TIMEOUT_S = 60.0  # as of any agent
+MEMORY_CHAINS = "memory_chains"
+"""The group of the chains that `create_memory_chain` makes."""
 
 log = logging.getLogger("cantata.frontends.chainbuilder")
 _executor = ThreadPoolExecutor(MAX_CONCURRENT_RUNS, thread_name_prefix="chainbuilder")
 
 
-class ChainBuilder:
+class ChainBuilder(MemoryMethods):
     """Chains that are created, combined, and executed alone or in groups. Any process can continue with them by `open`.
 
     `base_model` is a name or `{"name", "params"}`. `base_instruction` is a template around each text: `{instruction}` is the text,
     `{input}` the input of the step. `technique` is "normal", or "head-tail" if a chain may be one text that lists tasks. `timeout_s`
     bounds each execution (300 if None), `step_timeout_s` one model call or function. `labels` are those of its runs; the label `tenant`
-    names their tenant.
+    names their tenant. With `exist_ok` it continues with a builder of this `name` that exists and has the same settings.
 
     The workers of a PromptChain execute it. Raises ValueError for arguments that are not valid.
     """
@@ -46,13 +49,14 @@ class ChainBuilder:
         technique: str = "normal",
         *,
         name: str | None = None,
+        exist_ok: bool = False,
         timeout_s: float | None = None,
         step_timeout_s: float = DEFAULT_STEP_TIMEOUT_S,
         labels: Mapping[str, str] | None = None,
     ) -> None:
         base = read_base(base_model, base_instruction, technique, step_timeout_s)
         self._initialise(name or f"builder-{uuid.uuid4().hex[:12]}", timeout_s, labels)
-        self._state.create(BuilderPlan(base=base))
+        self._state.create(BuilderPlan(base=base), exist_ok=exist_ok)
 
     @classmethod
     def open(cls, name: str, *, timeout_s: float | None = None, labels: Mapping[str, str] | None = None) -> Self:
@@ -83,24 +87,31 @@ class ChainBuilder:
     ) -> None:
         """Create a chain of instructions as a PromptChain takes them. It starts when the chains it depends on are completed.
 
-        In each text, `{input}` is the input that all chains of an execution share, and `{x}` the output of dependency x.
+        A chain of the same id is replaced, with a warning. In each text, `{input}` is the input that all chains of an execution share,
+        and `{x}` the output of dependency x.
         """
-        self._change(
-            instructions,
-            lambda old, parts: plan.create(old, chain_id, parts, mode=execution_mode, group=group, dependencies=dependencies or ()),
-        )
+        parts = read_parts(instructions, self.base.technique)
+
+        def change(old: BuilderPlan) -> BuilderPlan:
+            made = plan.replace(old, chain_id, parts, mode=execution_mode, group=group, dependencies=dependencies or ())
+            if chain_id in old.chains:
+                log.warning("builder %s: a new chain replaces %r, whose output is deleted", self.name, chain_id)
+            return made
+
+        self._state.change(change, restarted=chain_id)
 
     def insert_chain(self, target_chain_id: str, new_instructions: Sequence[Any], position: int = -1) -> None:
         """Insert instructions into a chain, before the one at `position` (from 0), or at the end if it is negative."""
-        self._change(new_instructions, lambda old, parts: plan.insert(old, target_chain_id, parts, position))
+        parts = read_parts(new_instructions, self.base.technique)
+        self._state.change(lambda old: plan.insert(old, target_chain_id, parts, position))
 
     def inject_chain(self, target_chain_id: str, source_chain_id: str, position: int = -1) -> None:
         """Insert a copy of one chain's instructions into another, which then also depends on what the source depends on."""
         self._state.change(lambda old: plan.inject(old, target_chain_id, source_chain_id, position))
 
-    def validate_injection(self, target_chain_id: str, source_chain_id: str) -> bool:
-        """Return whether `inject_chain` would succeed: False if the source depends on the target."""
-        return plan.can_inject(self._state.plan(), target_chain_id, source_chain_id)
+    def validate_injection(self, target_chain_id: str, source_chain_id: str, position: int = -1) -> bool:
+        """Return whether `inject_chain` would succeed: False if the source depends on the target, or there is no such position."""
+        return plan.can_inject(self._state.plan(), target_chain_id, source_chain_id, position)
 
     def merge_chains(self, chain_ids: Sequence[str], new_chain_id: str, execution_mode: Mode = "serial", group: str | None = None) -> None:
         """Create a chain of the instructions of others, by default in the group "merged". The sources of a serial one must have run."""
@@ -132,9 +143,8 @@ class ChainBuilder:
         self._state.change(change)
         return list(made)
 
-    def _change(self, instructions: object, change: Any) -> None:
-        parts = read_parts(instructions, self.base.technique)
-        self._state.change(lambda old: change(old, parts))
+    def _create_memory_chain(self, chain_id: str, namespace: str, instructions: Sequence[Any]) -> None:
+        self.create_chain(chain_id, [memory_function(namespace), *instructions], "independent", MEMORY_CHAINS)
 
     # --- executing --------------------------------------------------------------------------------------------------
 
@@ -286,6 +296,10 @@ class ChainBuilder:
     def _known(self, chain_ids: Iterable[str]) -> dict[str, ChainProgress]:
         chains = self._state.plan().chains
         return self._state.progress([each for each in chain_ids if each in chains])
+
+
+class DynamicChainBuilder(ChainBuilder):
+    """`ChainBuilder` by the name that it has in PromptChain."""
 
 
 def _cancel_when_started(starting: Future[ChainRun]) -> None:

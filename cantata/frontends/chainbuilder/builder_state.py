@@ -69,13 +69,20 @@ class BuilderState:
         self._ledger = client.ledger
         self._stored = Builder(client.ledger, name, tenant)
 
-    def create(self, plan: BuilderPlan) -> None:
-        """Store a new builder. Raises ValueError if there is one of its name."""
+    def create(self, plan: BuilderPlan, *, exist_ok: bool) -> None:
+        """Store a new builder. Raises ValueError if there is one of its name; with `exist_ok` only if that has other settings."""
 
         def change(found: Fields) -> Mapping[str, str]:
-            if found[PLAN_FIELD] is not None:
-                raise ValueError(f"a builder {self._name!r} exists already; continue with it by ChainBuilder.open")
-            return {PLAN_FIELD: _text(plan)}
+            if found[PLAN_FIELD] is None:
+                return {PLAN_FIELD: _text(plan)}
+            if not exist_ok:
+                raise ValueError(f"a builder {self._name!r} exists already; continue with it by exist_ok=True, or by ChainBuilder.open")
+            if self._plan(found[PLAN_FIELD]).base != plan.base:
+                raise ValueError(
+                    f"builder {self._name!r} exists with another model, instruction, technique or step_timeout_s; "
+                    "give another name, or continue with it as it is by ChainBuilder.open"
+                )
+            return {}
 
         self._stored.update([PLAN_FIELD], change)
 
@@ -83,9 +90,10 @@ class BuilderState:
         """Return the current plan. Raises ValueError if there is no such builder."""
         return self._plan(self._stored.read([PLAN_FIELD])[PLAN_FIELD])
 
-    def change(self, change: Callable[[BuilderPlan], BuilderPlan]) -> None:
-        """Change the plan; if `change` raises, it stays as it is."""
-        self._stored.update([PLAN_FIELD], lambda found: {PLAN_FIELD: _text(change(self._plan(found[PLAN_FIELD])))})
+    def change(self, change: Callable[[BuilderPlan], BuilderPlan], *, restarted: str | None = None) -> None:
+        """Change the plan, and forget the progress of the chain `restarted`; if `change` raises, both stay as they are."""
+        forgotten = {} if restarted is None else {_progress_field(restarted): _text(ChainProgress())}
+        self._stored.update([PLAN_FIELD], lambda found: {PLAN_FIELD: _text(change(self._plan(found[PLAN_FIELD]))), **forgotten})
 
     def progress(self, chain_ids: Sequence[str]) -> dict[str, ChainProgress]:
         """Return the progress of chains."""

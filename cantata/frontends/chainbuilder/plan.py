@@ -118,6 +118,16 @@ def create(plan: BuilderPlan, chain_id: str, parts: ChainParts, *, mode: Mode, g
     return _with_chain(_with_parts(plan, parts), chain_id, member)
 
 
+def replace(plan: BuilderPlan, chain_id: str, parts: ChainParts, *, mode: Mode, group: str, dependencies: Sequence[str]) -> BuilderPlan:
+    """Return the plan with one more chain, in place of one with its id. Raises ValueError if it would depend on itself."""
+    others = {each: member for each, member in plan.chains.items() if each != chain_id}
+    made = create(plan.model_copy(update={"chains": others}), chain_id, parts, mode=mode, group=group, dependencies=dependencies)
+    for dependency in made.chains[chain_id].dependencies:
+        if made.depends_on(dependency, chain_id):
+            raise ValueError(f"chain {dependency!r} depends on {chain_id!r}, so {chain_id!r} cannot depend on it: they would form a cycle")
+    return made
+
+
 def create_task(plan: BuilderPlan, chain_id: str, task: str, head: str, *, mode: Mode, group: str) -> BuilderPlan:
     """Return the plan with a chain for a task that another chain, its head, listed."""
     placeholder = f"task {chain_id}"  # which is no chain's id
@@ -142,11 +152,10 @@ def inject(plan: BuilderPlan, target: str, source: str, position: int) -> Builde
     return _with_chain(plan, target, spliced.model_copy(update={"dependencies": list(dict.fromkeys(needed))}))
 
 
-def can_inject(plan: BuilderPlan, target: str, source: str) -> bool:
-    """Return whether an injection would leave the dependencies without a cycle."""
-    plan.member(target)
+def can_inject(plan: BuilderPlan, target: str, source: str, position: int = -1) -> bool:
+    """Return whether an injection has a position in the target and leaves the dependencies without a cycle."""
     plan.member(source)
-    return not plan.depends_on(source, target)
+    return position <= len(plan.member(target).instructions) and not plan.depends_on(source, target)
 
 
 def merge(plan: BuilderPlan, chain_ids: Sequence[str], new_id: str, *, mode: Mode, group: str | None) -> BuilderPlan:

@@ -2,12 +2,14 @@
 
     PromptChain(...) ──▶ Definitions ──▶ run_calls: a turn of agent `chain`, submitted and waited for
        │      └── instruction_lists, toolbox: the arguments of the constructor as values of a configuration
-       └── process_prompt(text): the answer, or RunError
+       ├── process_prompt(text): the answer, or RunError
+       └── memory_methods: the memories of its tenant
 
-Only `run_calls` does I/O; the rest is data.
+Only `run_calls` and `memory_methods` do I/O; the rest is data.
 """
 
 from cantata.frontends.promptchain.instruction_lists import AgenticStepProcessor
-from cantata.frontends.promptchain.prompt_chain import PromptChain, create_memory_chain, memory_function
+from cantata.frontends.promptchain.memory_methods import memory_function
+from cantata.frontends.promptchain.prompt_chain import PromptChain, create_memory_chain
 
 __all__ = ["AgenticStepProcessor", "PromptChain", "create_memory_chain", "memory_function"]

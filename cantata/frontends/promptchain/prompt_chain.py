@@ -11,9 +11,10 @@ from cantata.config.user_code.function_names import name_of, shared_folder
 from cantata.errors import ConfigError, UnavailableError
 from cantata.frontends.promptchain.argument_values import validated
 from cantata.frontends.promptchain.instruction_lists import models_for, script_folder, text_of
+from cantata.frontends.promptchain.memory_methods import MemoryMethods, memory_function
 from cantata.frontends.promptchain.run_calls import TurnCall, answer_of, enable_log_output, log_event, shared_client
 from cantata.frontends.promptchain.toolbox import Toolbox
-from cantata.models.definitions import Agent, Definitions, Tool
+from cantata.models.definitions import Agent, Definitions, Model, Tool
 from cantata.models.instructions import AgenticStep, FunctionStep, Instruction, MemoryStep, NestedStep, PromptStep
 from cantata.models.values import JsonValue
 from cantata.models.wire import RunResult, TurnRequest
@@ -24,7 +25,7 @@ CHAIN = "chain"
 DEFAULT_STEP_TIMEOUT_S = 60.0  # the default of every agent
 
 
-class PromptChain:
+class PromptChain(MemoryMethods):
     """Instructions executed in order, each with the answer before it: texts for models, functions, agentic steps, other chains.
 
     `models` are names or `{"name", "params"}`: one for all texts, or one for each. A text with some tools of its own is
@@ -37,7 +38,7 @@ class PromptChain:
 
     def __init__(
         self,
-        models: Sequence[str | Mapping[str, Any]],
+        models: Sequence[str | Mapping[str, Any] | Model],
         instructions: Sequence[Any],
         full_history: bool = False,
         store_steps: bool = False,
@@ -132,12 +133,23 @@ class PromptChain:
         has_servers = any(tool.mcp for _, chain in self._with_nested(CHAIN) for tool in chain._toolbox.servers().values())
         return McpHelper(lambda: self.definitions) if has_servers else None
 
+    async def connect_mcp_async(self) -> None:
+        """Like `mcp_helper.connect_mcp_async`; without servers there is nothing to check."""
+        if helper := self.mcp_helper:
+            await helper.connect_mcp_async()
+
+    async def close_mcp_async(self) -> None:
+        """Do nothing: the connections belong to the workers."""
+
     # --- definitions ------------------------------------------------------------------------------------------------
 
     @property
     def definitions(self) -> Definitions:
         """The definitions of an equal configuration, in which the chain is the agent `chain`. Raises ConfigError."""
         return definitions_of({CHAIN: self})
+
+    def _create_memory_chain(self, chain_id: str, namespace: str, instructions: Sequence[Any]) -> PromptChain:
+        return create_memory_chain(chain_id, namespace, instructions, models=self._models[:1], labels=self._labels)
 
     def _with_nested(self, name: str) -> Iterator[tuple[str, PromptChain]]:
         yield name, self
@@ -225,20 +237,12 @@ def prompt_folders(given: Sequence[str]) -> list[Path]:
 # --- chains with memory -----------------------------------------------------------------------------------------------
 
 
-def memory_function(namespace: str = "default") -> MemoryStep:
-    """Return an instruction that executes the memory commands in its input: each line that begins with MEMORY is replaced by its result.
-
-    Raises ValueError if the namespace is not valid.
-    """
-    return validated(MemoryStep, f"memory_function({namespace!r})", {"memory": namespace})
-
-
 def create_memory_chain(
     chain_id: str,
     namespace: str = "default",
     instructions: Sequence[Any] | None = None,
     *,
-    models: Sequence[str | Mapping[str, Any]] = (),
+    models: Sequence[str | Mapping[str, Any] | Model] = (),
     labels: Mapping[str, str] | None = None,
     **options: Any,
 ) -> PromptChain:

@@ -81,10 +81,11 @@ def test_an_example_gives_its_answer(example: Example, desk: Path, models: Scrip
 
 
 @pytest.mark.parametrize("example", [example for example in EXAMPLES if example.refused], ids=str)
-def test_what_does_not_carry_over_is_refused_with_what_the_page_says(example: Example, desk: Path) -> None:
+def test_what_does_not_carry_over_is_refused_with_what_the_page_says(example: Example, desk: Path, request: pytest.FixtureRequest) -> None:
     lay_out(example, desk)
 
     if example.command[:1] == ("python",):
+        request.getfixturevalue("models").script(example.model)
         with pytest.raises(subprocess.CalledProcessError) as caught:
             printed(example.command[1:])
         assert example.refused in caught.value.stderr

@@ -260,8 +260,27 @@ def test_what_is_not_known_is_told(models: ScriptedModels) -> None:
         made.execute_group("nobody", "it")
     with pytest.raises(ValueError, match="a builder 'known' exists already"):
         builder(name="known")
+    with pytest.raises(ValueError, match="builder 'known' exists with another model"):
+        builder(name="known", base_instruction="Briefly: {instruction}", exist_ok=True)
     with pytest.raises(ValueError, match="there is no builder 'unknown'"):
         ChainBuilder.open("unknown")
+
+
+def test_a_chain_is_made_again_by_a_script_that_runs_again(models: ScriptedModels, caplog: pytest.LogCaptureFixture) -> None:
+    answer(models, Greet="hello", Thank="thanks")
+    first = builder(name="again", exist_ok=True)
+    first.create_chain("greet", ["Greet {input}"], group="words")
+    first.execute_chain("greet", "Ann")
+    assert caplog.messages == []
+
+    second = builder(name="again", exist_ok=True)
+    assert second.get_chain_output("greet") == "hello"
+    second.create_chain("greet", ["Thank {input}"], group="words")
+
+    assert caplog.messages == ["builder again: a new chain replaces 'greet', whose output is deleted"]
+    assert second.get_group_status("words") == {"greet": "created"}
+    assert second.get_chain_output("greet") is None
+    assert second.execute_group("words", "Ann") == {"greet": "thanks"}
 
 
 # --- other processes --------------------------------------------------------------------------------------------------

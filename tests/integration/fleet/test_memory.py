@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from cantata import Client, MemoryBank, PromptChain, create_memory_chain, memory_function
+from cantata import ChainBuilder, Client, MemoryBank, PromptChain, create_memory_chain, memory_function
 from cantata.cli.main import submit as commands
 from cantata.client.client import EmbeddedClient
 from cantata.errors import ConfigError, RunError, UnavailableError
@@ -269,6 +269,41 @@ def test_a_memory_function_stands_anywhere_in_a_chain(bank: MemoryBank) -> None:
 def test_a_memory_chain_needs_a_name() -> None:
     with pytest.raises(ValueError, match="chain_id is a text that names the chain"):
         create_memory_chain(" ")
+
+
+def test_a_chain_and_a_builder_have_the_memories_of_their_tenant(bank: MemoryBank) -> None:
+    chain = PromptChain([], [memory_function("notes")], labels={"tenant": "ann"})
+    made = ChainBuilder("openai/gpt-4o-mini", labels={"tenant": "ann"})
+
+    chain.store_memory("tone", {"voice": "calm"}, namespace="notes")
+    made.store_memory("count", 2, "notes")
+
+    assert chain.process_prompt("MEMORY LIST") == "Memory keys: count, tone"
+    assert made.retrieve_memory("tone", "notes") == {"voice": "calm"}
+    assert chain.retrieve_memory("none", "notes", "default") == "default"
+    assert (chain.memory_exists("count", "notes"), PromptChain([], [len]).memory_exists("count", "notes")) == (True, False)
+    assert (made.clear_memories("notes"), chain.list_memories("notes")) == (2, [])
+
+
+def test_a_chain_makes_memory_functions_and_memory_chains_with_its_model(models: ScriptedModels, bank: MemoryBank) -> None:
+    models.script([{"reply": "done"}])
+    chain = PromptChain([{"name": "openai/gpt-4o-mini", "params": {"temperature": 0.5}}], ["{input}"], labels={"tenant": "ann"})
+    memory_chain = chain.create_memory_chain("notes_chain", "notes", ["Say what happened: {input}"])
+
+    assert chain.create_memory_function("notes") == memory_function("notes")
+    assert memory_chain.process_prompt("MEMORY STORE a=b") == "done"
+    body: Any = models.journal()[-1]["body"]
+    assert (body["model"], body["temperature"]) == ("gpt-4o-mini", 0.5)
+    assert chain.retrieve_memory("a", "notes") == "b"
+
+
+def test_a_builder_makes_memory_chains_among_its_chains(models: ScriptedModels, bank: MemoryBank) -> None:
+    models.script([{"reply": "done"}])
+    made = ChainBuilder("openai/gpt-4o-mini", labels={"tenant": "ann"})
+    made.create_memory_chain("keeper", "notes", ["Say what happened: {input}"])
+
+    assert made.execute_group("memory_chains", "MEMORY STORE a=b") == {"keeper": "done"}
+    assert made.list_memories("notes") == ["a"]
 
 
 # The command line

@@ -104,10 +104,31 @@ def test_an_injected_chain_brings_what_it_depends_on() -> None:
     assert injected.chains["source"] == made.chains["source"]
 
 
+def test_a_chain_of_the_same_id_replaces_the_one_before() -> None:
+    made = added(row("a", "b"), "c", needs=["b"])
+
+    again = plan.replace(made, "b", ChainParts(instructions=["new"]), mode="parallel", group="other", dependencies=["a"])
+
+    assert list(again.chains) == ["a", "c", "b"], "it is the last one created"
+    assert instructions(again, "b") == ["new"]
+    assert again.ordered("abc") == ["a", "b", "c"]
+
+
+def test_a_chain_that_would_depend_on_itself_replaces_nothing() -> None:
+    made = added(added(row("a"), "b", needs=["a"]), "c", needs=["b"])
+
+    with pytest.raises(ValueError, match="chain 'c' depends on 'a', so 'a' cannot depend on it"):
+        plan.replace(made, "a", ChainParts(instructions=["new"]), mode="serial", group="default", dependencies=["c"])
+    with pytest.raises(ValueError, match="Chain 'a' not found"):
+        plan.replace(made, "a", ChainParts(instructions=["new"]), mode="serial", group="default", dependencies=["a"])
+
+
 def test_an_injection_that_would_be_a_circle_is_refused() -> None:
     made = added(added(row("a"), "b", needs=["a"]), "c", needs=["b"])
 
     assert plan.can_inject(made, "c", "a")
+    assert plan.can_inject(made, "c", "a", 1)
+    assert not plan.can_inject(made, "c", "a", 2), "c has one step"
     assert not plan.can_inject(made, "a", "c")
     with pytest.raises(ValueError, match="'c' depends on 'a', so it cannot be injected"):
         plan.inject(made, "a", "c", -1)
