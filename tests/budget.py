@@ -33,11 +33,15 @@ class Budget:
 
     def __init__(self) -> None:
         self._seconds: Counter[str] = Counter()
+        self._own: Counter[str] = Counter()
+        """Test → seconds without its fixtures, whose start and end fall to the first and last of the tests that share them."""
         self._reasons: dict[str, str] = {}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Count the start and the end of a test too: a fixture of several tests falls to the first."""
+        """Count the start and the end of a test too."""
         self._seconds[report.nodeid] += report.duration  # type: ignore[assignment]
+        if report.when == "call":
+            self._own[report.nodeid] += report.duration  # type: ignore[assignment]
         if MARK in (properties := dict(report.user_properties)):
             self._reasons[report.nodeid] = str(properties[MARK])
 
@@ -45,10 +49,12 @@ class Budget:
         """Show the dearest."""
         terminalreporter.write_sep("=", "dearest tests")
         dearest = self._seconds.most_common(SHOWN)
-        unexplained = [each for each in self._seconds.most_common() if each[1] > LONG_S and each[0] not in self._reasons]
+        unexplained = [(test, self._seconds[test]) for test, own in self._own.items() if own > LONG_S and test not in self._reasons]
         for test, seconds in dict.fromkeys([*dearest, *unexplained]):
-            why = self._reasons.get(test, f"over {LONG_S:g} s, and does not say why: @pytest.mark.slow(...)" if seconds > LONG_S else "")
-            terminalreporter.write_line(f"{seconds:6.1f} s  {test}" + (f"  ({why})" if why else ""))
+            own = self._own[test]
+            why = self._reasons.get(test, f"over {LONG_S:g} s, and does not say why: @pytest.mark.slow(...)" if own > LONG_S else "")
+            fixtures = f"  {seconds - own:.1f} s in fixtures" if seconds - own > LONG_S else ""
+            terminalreporter.write_line(f"{seconds:6.1f} s  {test}" + (f"  ({why})" if why else "") + fixtures)
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -176,14 +176,14 @@ class _ScriptedHandler(BaseHTTPRequestHandler):
                     self._send_chunk(event[:room])
                 raise _ConnectionCut
             room = None if room is None else room - len(event)
+            if number == len(lines):  # clients read no further
+                self._end_entry()
             self._send_chunk(event)
         self._send_chunk(b"")
 
     def _send_chunk(self, content: bytes) -> None:
         """Send a chunk; an empty one ends the body."""
         self.wfile.write(b"%x\r\n%b\r\n" % (len(content), content))
-        if not content:
-            self._end_entry()
         self.wfile.flush()
 
     def _send(self, status: int, value: JsonValue, rule: Rule | None = None) -> None:

@@ -223,6 +223,15 @@ def test_the_journal_has_durations_and_closed_connections(server: ScriptedModels
     assert float(str(left["until"])) - float(str(left["at"])) < 5
 
 
+def test_a_streamed_answer_is_over_in_the_journal_when_its_client_has_the_last_piece(server: ScriptedModels) -> None:
+    body = json.dumps({"model": "m", "messages": [{"role": "user", "content": "hello"}], "stream": True}).encode()
+
+    for _ in range(50):
+        with urllib.request.urlopen(urllib.request.Request(f"{server.url}/chat/completions", body), timeout=10) as response:
+            assert any(line == b"data: [DONE]\n" for line in response)  # clients read no further
+            assert server.journal()[-1]["until"]
+
+
 def test_a_script_is_replaced_over_http_and_a_bad_one_is_refused(server: ScriptedModels) -> None:
     url = server.url.removesuffix("/v1") + "/script"
 
