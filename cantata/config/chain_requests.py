@@ -22,7 +22,7 @@ CONFIGURES = frozenset({*Definitions.model_fields, "workflows", "firstContact", 
 
 def is_request(document: Document) -> bool:
     """Return whether a document is meant as a chain request, not as a configuration."""
-    return isinstance(document.data, dict) and ("nodes" in document.data or str(document.data.get("type")).startswith("chain/"))
+    return isinstance(document.data, dict) and ("nodes" in document.data or "/" in str(document.data.get("type")))
 
 
 def load_request(document: Document) -> ChainRequest:
@@ -30,6 +30,10 @@ def load_request(document: Document) -> ChainRequest:
     if not is_request(document) and isinstance(document.data, dict) and not CONFIGURES.isdisjoint(document.data):
         fault = Fault(_configuration_message(document), line=document.line(("chains",)))
         raise ConfigError([fault], source=document.source, asked=document.data)
+    kind = str(value_at(document.data, "type"))
+    if "/" in kind and not kind.startswith("chain/"):
+        message = f"of A2E's messages only 'chain/req' is read, not {kind!r}; write the call as a node of a chain"
+        raise ConfigError([document.fault(("type",), message)], source=document.source, asked=document.data)
     if isinstance(value_at(document.data, "nodes"), dict):
         faults = [document.fault(("nodes",), "expected a list of nodes, each with its 'node_id', found a mapping")]
         raise ConfigError(faults, source=document.source, asked=document.data)

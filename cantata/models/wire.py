@@ -58,6 +58,10 @@ class ChainRequest(Value):
     """A request to run a graph of nodes."""
 
     type: Literal["chain/req"] = "chain/req"
+    id: str = Field("", description="the id of the message, returned as `req_id` on every event and the response")
+    a2e: Literal["1.0"] = Field("1.0", exclude=True, description="the version of the protocol, as every A2E message has it")
+    version: Literal["1.0"] = Field("1.0", exclude=True, description="the same, as the examples of chain requests have it")
+    ts: float | None = Field(None, exclude=True, description="when the message was sent; without effect")
     session_id: str = Field("", description="session identifier, returned unchanged")
     chain_id: str = Field("", description="chain identifier; generated if empty")
     nodes: list[ChainNode] = Field(description="all nodes")
@@ -127,6 +131,7 @@ class ChainEvent(Value):
     type: Literal["chain/event"] = "chain/event"
     seq: int = Field(description="strictly increasing within a run; an offset to attach at")
     run_id: str = Field(description="the run")
+    req_id: str = Field("", description="the `id` of the request")
     chain_id: str = Field(description="as in the request")
     correlation_id: str = Field("", description="as in the request")
     node_id: str = Field(description="the node; of a map item, the node that is run for it")
@@ -162,6 +167,7 @@ class ChainResponse(RunOutcome):
     """The result of a chain."""
 
     type: Literal["chain/resp"] = "chain/resp"
+    req_id: str = Field("", description="the `id` of the request")
     chain_id: str = Field(description="as in the request, or generated")
     session_id: str = Field("", description="as in the request")
     correlation_id: str = Field("", description="as in the request")

@@ -62,6 +62,7 @@ def chain_response(run: RunRecord) -> ChainResponse:
     failed = _failed(run, request, bodies)
     ran = [node_of(step_id) for step_id, step in run.steps.items() if step_id != START and _was_executed(step)]
     return ChainResponse(
+        req_id=request.id,
         chain_id=request.chain_id,
         session_id=request.session_id,
         correlation_id=request.correlation_id,
@@ -83,11 +84,11 @@ def chain_response(run: RunRecord) -> ChainResponse:
 def refused_chain(error: ConfigError) -> ChainResponse:
     """Return the response to a rejected chain request: nothing of it ran."""
     asked = error.asked if isinstance(error.asked, dict) else {}
-    chain_id, session_id, correlation_id = (_utf8(asked.get(name)) for name in ("chain_id", "session_id", "correlation_id"))
+    req_id, chain_id, session_id, correlation_id = (_utf8(asked.get(name)) for name in ("id", "chain_id", "session_id", "correlation_id"))
     faults = [FaultInfo(message=_utf8(fault.message), where=_utf8(fault.where), line=fault.line) for fault in error.faults]
     return ChainResponse(
-        chain_id=chain_id, session_id=session_id, correlation_id=correlation_id, run_id="", status="failed", state="failed",
-        success=False, outputs={}, final_output=None, duration_ms=0, nodes_run=0,
+        req_id=req_id, chain_id=chain_id, session_id=session_id, correlation_id=correlation_id, run_id="", status="failed",
+        state="failed", success=False, outputs={}, final_output=None, duration_ms=0, nodes_run=0,
         error=ChainError(code=error.code, message=_utf8(str(error)), faults=faults),
     )  # fmt: skip
 
@@ -115,6 +116,7 @@ def chain_event(event: RunEvent, request: ChainRequest, bodies: Mapping[str, str
     return ChainEvent(
         seq=event.seq,
         run_id=event.run_id,
+        req_id=request.id,
         chain_id=request.chain_id,
         correlation_id=request.correlation_id,
         node_id=_node_id(ref, bodies),

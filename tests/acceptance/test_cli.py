@@ -276,12 +276,13 @@ def test_events_come_one_a_line_before_the_response(kept: Folder) -> None:
 
 def test_a_request_that_wants_no_events_gets_none(kept: Folder) -> None:
     nodes = [{"node_id": "a", "kind": "tool", "name": "double", "input": {"n": 2}}]
-    request = json.dumps({"type": "chain/req", "nodes": nodes, "entry_node": "a", "streaming": False, "correlation_id": "c"})
+    request = json.dumps({"type": "chain/req", "nodes": nodes, "entry_node": "a", "streaming": False, "correlation_id": "c", "id": "m"})
 
     done = kept.submit("chain", "-", "--events", given=request)
 
     (response,) = done.stdout.splitlines()
-    assert ChainResponse.model_validate_json(response).correlation_id == "c"
+    found = ChainResponse.model_validate_json(response)
+    assert (found.correlation_id, found.req_id) == ("c", "m")
 
 
 def test_input_may_come_from_a_file(kept: Folder) -> None:

@@ -68,12 +68,13 @@ def test_a_chain_is_run(http: httpx.Client) -> None:
 
 
 def test_a_refused_chain_is_answered_as_chains_are(http: httpx.Client) -> None:
-    response = http.post("/chains", json={**ADDING, "entry_node": "smu", "correlation_id": "c"})
+    response = http.post("/chains", json={**ADDING, "entry_node": "smu", "correlation_id": "c", "id": "m1"})
 
     assert response.status_code == 422
     answer = ChainResponse.model_validate(response.json())
     assert answer.error is not None
-    assert (answer.run_id, answer.correlation_id, answer.success, answer.error.code) == ("", "c", False, "bad_entry")
+    assert (answer.run_id, answer.req_id, answer.correlation_id, answer.success) == ("", "m1", "c", False)
+    assert answer.error.code == "bad_entry"
     assert [fault.where for fault in answer.error.faults] == ["entry_node"]
 
 

@@ -47,10 +47,23 @@ def test_all_forms_of_a_request_are_one() -> None:
     assert request_from(plain.model_dump(mode="json")) == plain
 
 
+@pytest.mark.parametrize("version", ["a2e", "version"])
+def test_the_fields_of_a_message_are_read_and_only_its_id_is_kept(version: str) -> None:
+    request = load_request(parse(json.dumps({"type": "chain/req", "id": "m1", version: "1.0", "ts": 1716123456.789, "nodes": []})))
+
+    assert request.id == "m1"
+    assert not {"a2e", "version", "ts"} & request.model_dump().keys()
+
+
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
         ("{nodes: [], type: chain/resp}", "line 1: type: expected 'chain/req', found 'chain/resp'; did you mean 'chain/req'?"),
+        ("{nodes: [], version: '2.0'}", "line 1: version: expected '1.0', found '2.0'; did you mean '1.0'?"),
+        (
+            "{type: skill/call/req, id: x, name: y, arguments: {}}",
+            "line 1: type: of A2E's messages only 'chain/req' is read, not 'skill/call/req'; write the call as a node of a chain",
+        ),
         ("{nodes: [], type: turn}", "line 1: type: expected 'chain/req', found 'turn'"),
         ("entry_node: a", "line 1: 'nodes' is missing"),
         ("", "line 1: it is empty"),
