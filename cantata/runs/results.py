@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import accumulate
 from typing import Literal, cast
 
 from cantata.errors import ConfigError
@@ -29,11 +30,8 @@ PHASES: Mapping[str | None, Literal["start", "done", "error", "skip"]] = {
 
 def turn_result(run: RunRecord) -> RunResult:
     """Return the result of a turn, or its result so far."""
-    ended = [step for step in run.steps.values() if step.spec.work.startswith("agents:") and step.state in ("done", "failed")]
-    answered = [step for step in ended if step.spec.role == "turn" and step.state == "done"]
     last = run.answering(run.terminals[-1]) if run.terminals else None
     info = last.info if last else {}
-    agents = dict.fromkeys(step.spec.work.removeprefix("agents:") for step in answered)
     return RunResult(
         run_id=run.run_id,
         status=run.status,
@@ -41,13 +39,29 @@ def turn_result(run: RunRecord) -> RunResult:
         output=last.output if last and last.state == "done" else info.get("last_output"),
         error=run.error,
         usage=run.usage,
-        agents=list(agents),
+        agents=_agents(run),
         steps=cast("dict[str, JsonValue]", info.get("steps") or {}),
         history=cast("list[JsonValue]", info.get("history") or []),
         agentic=cast("dict[str, JsonValue] | None", info.get("agentic")),
         steps_run=_steps_run(run),
         duration_ms=duration_ms(run),
     )
+
+
+def _agents(run: RunRecord) -> list[str]:
+    """Return the agents that answered, without those whose answer was an instruction of another agent."""
+    asked = {
+        step_id: step for step_id, step in run.steps.items() if step.spec.role in ("turn", "agent") and step.spec.work.startswith("agents:")
+    }
+    answered = [
+        step for step_id, step in asked.items()
+        if (answer := run.answering(step_id)) and answer.state == "done" and not any(each in asked for each in _parents(step_id))
+    ]  # fmt: skip
+    return list(dict.fromkeys(step.spec.work_name for step in answered))
+
+
+def _parents(step_id: str) -> Iterator[str]:
+    return accumulate(step_id.split("/")[:-1], "{}/{}".format)
 
 
 def chain_response(run: RunRecord) -> ChainResponse:

@@ -12,17 +12,20 @@ from types import MappingProxyType
 from typing import Any
 
 from cantata.chat import run_async
+from cantata.errors import RunError
 from cantata.frontends.agentchain.chain_arguments import (
     check_agent,
     check_agents,
     check_description,
     check_known,
+    check_parameters,
     read_histories,
     read_mode,
     read_router,
     read_rules,
     read_strategy,
     read_synthesizer,
+    router_warnings,
 )
 from cantata.frontends.agentchain.chat_adapter import ChainChatBackend
 from cantata.frontends.agentchain.run_log import LogWriter, RunLog
@@ -36,7 +39,6 @@ from cantata.models.instructions import Instruction, PromptStep
 from cantata.models.values import as_text
 from cantata.models.wire import HistoryEntry, RunResult, TurnRequest
 from cantata.state.sessions.conversations import fault_of
-from cantata.suggestions import did_you_mean
 
 TEAM = "team"
 """The name of the team in a chain's definitions."""
@@ -76,13 +78,13 @@ class AgentChain:
         timeout_s: float | None = None,
         **unknown: object,
     ) -> None:
-        for name in unknown:
-            raise TypeError(f"AgentChain has no parameter {name!r}{did_you_mean(name, _DEFAULTS)}")
+        check_parameters(unknown, _DEFAULTS)
         check_agents(agents, agent_descriptions)
         self._mode = read_mode(execution_mode)
         self._agents = dict(agents)
         self._descriptions = dict(agent_descriptions or {})
-        self._histories = read_histories(agent_history_configs, agents)
+        self._history_configs = dict(agent_history_configs or {})
+        self._histories, history_warnings = read_histories(agent_history_configs, agents)
         self._functions: dict[str, Path | None] = {}
         self._prompt_folders = prompt_folders(additional_prompt_dirs or ())
         self._session = _session_of(session, cache_config)
@@ -95,17 +97,17 @@ class AgentChain:
             "router": router, "rules": rules, "router_strategy": router_strategy, "default_agent": default_agent,
             "max_internal_steps": max_internal_steps, "synthesizer_config": synthesizer_config,
         }  # fmt: skip
-        own, fault = self._fields_of_mode(given)
+        own, warnings = self._fields_of_mode(given)
         self._team_fields = {
             **own, "mode": self._mode, "max_history_tokens": max_history_tokens, "auto_include_history": auto_include_history,
         }  # fmt: skip
         self._team = self._build_team(self._agents)
         self._log.write("AgentChain initialized", {"mode": self._mode, "agents": list(self._agents), "session": self._session})
-        for warning in (*_unused(self._mode, given), *filter(None, [fault])):
+        for warning in (*_unused(self._mode, given), *warnings, *history_warnings, *_without_effect(unknown, cache_config)):
             self._log.write("warning", {"message": warning, "session": self._session}, warns=True)
 
-    def _fields_of_mode(self, given: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
-        """Return the fields of the team that belong to its mode, and a warning or ''."""
+    def _fields_of_mode(self, given: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+        """Return the fields of the team that belong to its mode, and warnings."""
         match self._mode:
             case "router":
                 if given["default_agent"] is not None:
@@ -114,11 +116,11 @@ class AgentChain:
                 router = read_router(given["router"], strategy, self._prompt_folders, self._functions)
                 rules = read_rules(given["rules"], self._functions)
                 as_given = {key: given[key] for key in ("default_agent", "max_internal_steps")}
-                return {**as_given, "router": router, "rules": rules, "strategy": strategy}, ""
+                return {**as_given, "router": router, "rules": rules, "strategy": strategy}, router_warnings(given["router"])
             case "broadcast":
                 synthesizer, fault = read_synthesizer(given["synthesizer_config"], self._prompt_folders)
-                return {"synthesizer": synthesizer}, f"{fault}; the answers are not merged, but returned as JSON" if fault else ""
-        return {}, ""
+                return {"synthesizer": synthesizer}, [f"{fault}; the answers are not merged, but returned as JSON"] if fault else []
+        return {}, []
 
     # --- turns ------------------------------------------------------------------------------------------------------
 
@@ -129,9 +131,17 @@ class AgentChain:
         """
         return await self._ask(self._turn_of(user_input))
 
+    async def run_chat_turn_async(self, user_input: str) -> str:
+        """Do the same as `process_input`."""
+        return await self.process_input(user_input)
+
     async def run_agent_direct(self, agent_name: str, user_input: str, send_history: bool = False) -> str:
         """Let one agent answer without routing; with `send_history` its prompt has the conversation so far. Raises RunError."""
-        return await self._ask(self._turn_of(user_input, agent=agent_name, send_history=send_history))
+        try:
+            return await self._ask(self._turn_of(user_input, agent=agent_name, send_history=send_history))
+        except RunError as error:
+            message = f"I encountered an error running the {agent_name}: {error}"
+            raise RunError(message, run_id=error.run_id, status=error.status, code=error.code) from error
 
     async def run_chat(self) -> None:
         """Chat on the terminal, until `exit`. `@agent: text` asks one agent, `@history @agent: text` with the conversation so far."""
@@ -182,6 +192,26 @@ class AgentChain:
     def agent_descriptions(self) -> Mapping[str, str]:
         """The descriptions of the agents, by name."""
         return MappingProxyType(self._descriptions)
+
+    @property
+    def execution_mode(self) -> str:
+        """The mode: router, pipeline, round_robin or broadcast."""
+        return self._mode
+
+    @property
+    def router_strategy(self) -> str:
+        """The strategy of a router: single_agent_dispatch, static_plan or dynamic_decomposition."""
+        return self._team.strategy
+
+    @property
+    def auto_include_history(self) -> bool:
+        """True if each agent's input begins with the conversation so far."""
+        return self._team.auto_include_history
+
+    @property
+    def agent_history_configs(self) -> Mapping[str, Mapping[str, Any]]:
+        """The history settings of agents, as they were given."""
+        return MappingProxyType(self._history_configs)
 
     def add_agent(self, name: str, agent: PromptChain, description: str) -> None:
         """Add an agent, from the next turn on. Raises ValueError or TypeError."""
@@ -243,17 +273,27 @@ def _unused(mode: str, given: Mapping[str, object]) -> list[str]:
     return [f"{name} is used in mode {_PARAMETER_MODES[name]!r} only, and this is {mode!r}" for name in unused]
 
 
+_OF_A_FILE = ("path", "include_all_agents")
+"""Keys of `cache_config` that tell of the file in which AgentChain keeps a conversation."""
+
+
+def _without_effect(unknown: Iterable[str], cache_config: Mapping[str, Any] | None) -> list[str]:
+    """Return a warning for each argument that has no effect."""
+    of_file = [key for key in _OF_A_FILE if key in (cache_config or {})]
+    return [
+        *(f"the parameter {name!r} is not known, and has no effect" for name in unknown),
+        *(f"cache_config: {key!r} has no effect: conversations are stored in Redis, by 'name'" for key in of_file),
+    ]
+
+
 def _session_of(session: str | None, cache_config: Mapping[str, Any] | None) -> str:
     """Return the session. The `name` of `cache_config`, which named a file of turns in AgentChain, is the session in Redis."""
     if cache_config is not None:
-        for key in cache_config:
-            if key in ("path", "include_all_agents"):
-                raise ValueError(f"cache_config: {key!r} has no effect: conversations are stored in Redis; give only 'name', the session")
-        check_keys(cache_config, ("name",), "cache_config")
+        check_keys(cache_config, ("name", *_OF_A_FILE), "cache_config")
         named = cache_config.get("name")
-        if session is not None and named != session:
+        if session is not None and named not in (None, session):
             raise ValueError(f"session {session!r} and cache_config name {named!r} mean the same: give one of them")
-        session = named
+        session = session or named
     name = f"agentchain-{uuid.uuid4().hex[:12]}" if session is None else session
     if fault := fault_of(name):
         raise ValueError(fault)

@@ -11,6 +11,7 @@ from cantata.config.user_code.function_names import name_of
 from cantata.frontends.promptchain import PromptChain
 from cantata.frontends.promptchain.argument_values import check_keys, validated
 from cantata.frontends.promptchain.instruction_lists import models_for, text_of
+from cantata.frontends.promptchain.prompt_chain import prompt_folders
 from cantata.models.definitions import History, Router, Strategy, Synthesizer, TeamRule
 from cantata.suggestions import did_you_mean, nearest
 
@@ -18,9 +19,10 @@ MODES = ("router", "pipeline", "round_robin", "broadcast")
 STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
 
 ROUTER_KEYS = ("models", "instructions", "decision_prompt_template", "decision_prompt_templates", "timeout_s", "retries")
-_CHAIN_KEYS = (
-    "agents", "full_history", "store_steps", "verbose", "chainbreakers", "mcp_servers", "additional_prompt_dirs", "step_timeout_s",
-)  # fmt: skip
+_OWN_KEYS = (*ROUTER_KEYS, "additional_prompt_dirs")
+_WITHOUT_EFFECT = ("full_history", "store_steps", "verbose")
+"""Parameters of a PromptChain that do not change what a router decides."""
+_REFUSED = ("chainbreakers", "mcp_servers", "agents", "step_timeout_s")
 _ROUTER_ARITY = 3  # parameters of a router function
 
 Function = Callable[..., Any]
@@ -51,7 +53,7 @@ def read_router(given: Mapping[str, Any] | Function | None, strategy: Strategy, 
             "execution_mode 'router' needs a router: a dict with models, instructions and decision_prompt_template, or a function"
         )
     if isinstance(given, Mapping):
-        return _model_router(given, strategy, folders)
+        return _model_router(given, strategy, [*prompt_folders(given.get("additional_prompt_dirs") or ())[:-1], *folders])
     if isinstance(given, type) or not callable(given):
         raise TypeError(f"a router is a dict or a function of (user_input, history, agent_descriptions), not {given!r}")
     return validated(Router, "router", {"function": _named_router(given, functions)})
@@ -59,8 +61,10 @@ def read_router(given: Mapping[str, Any] | Function | None, strategy: Strategy, 
 
 def _model_router(given: Mapping[str, Any], strategy: Strategy, folders: Sequence[Path]) -> Router:
     for key in given:
-        if key in _CHAIN_KEYS or (key not in ROUTER_KEYS and nearest(key, ROUTER_KEYS)):
-            raise ValueError(f"router: unknown key {key!r}{did_you_mean(key, ROUTER_KEYS)}")
+        if key in _REFUSED and given[key]:
+            raise ValueError(f"router: {key!r} is not available, since a router is one model call; give a function as the router")
+        if key not in (*_OWN_KEYS, *_WITHOUT_EFFECT, *_REFUSED) and nearest(key, _OWN_KEYS):
+            raise ValueError(f"router: unknown key {key!r}{did_you_mean(key, _OWN_KEYS)}")
     models, instructions = given.get("models"), given.get("instructions")
     if not isinstance(models, list | tuple) or len(models) != 1:
         raise ValueError(f"router: 'models' is a list of exactly one model, not {models!r}")
@@ -69,7 +73,7 @@ def _model_router(given: Mapping[str, Any], strategy: Strategy, folders: Sequenc
         raise ValueError(f"router: 'instructions' must be [None, '{{input}}'], not {instructions!r}")
     fields = {
         "models": models_for(models, ["{input}"]), "instructions": [None, text_of(pair[1], folders)],
-        "params": {key: value for key, value in given.items() if key not in ROUTER_KEYS},
+        "params": {key: value for key, value in given.items() if key not in (*_OWN_KEYS, *_WITHOUT_EFFECT, *_REFUSED)},
         **{key: given[key] for key in ("timeout_s", "retries") if key in given},
         **_templates(given, folders),
     }  # fmt: skip
@@ -80,6 +84,12 @@ def _model_router(given: Mapping[str, Any], strategy: Strategy, folders: Sequenc
             "or 'decision_prompt_templates', a dict by strategy"
         )
     return router
+
+
+def router_warnings(given: object) -> list[str]:
+    """Return a warning for each key of a router that has no effect."""
+    keys = given if isinstance(given, Mapping) else ()
+    return [f"router: {key!r} has no effect, since a router is one model call" for key in keys if key in _WITHOUT_EFFECT]
 
 
 def _templates(given: Mapping[str, Any], folders: Sequence[Path]) -> dict[str, Any]:
@@ -192,16 +202,54 @@ def check_known(named: Collection[str], agents: Collection[str], what: str) -> N
             raise ValueError(f"{what}: there is no agent {name!r}{did_you_mean(name, agents)}")
 
 
-def read_histories(given: Mapping[str, Mapping[str, Any]] | None, agents: Collection[str]) -> dict[str, History]:
-    """Return the history settings of agents, from `agent_history_configs`. Raises ValueError."""
+def check_parameters(unknown: Mapping[str, object], known: Collection[str]) -> None:
+    """Raise TypeError for a parameter that may be a misspelt one, and for a supervisor; others only have no effect."""
+    for name, value in unknown.items():
+        if nearest(name, known):
+            raise TypeError(f"AgentChain has no parameter {name!r}{did_you_mean(name, known)}")
+        if name == "use_supervisor" and value:
+            raise TypeError("AgentChain has no supervisor: give a router, a dict or a function")
+
+
+_ROLES = {
+    "user_input": "user", "agent_output": "assistant", "error": "system_error", "user": "user", "assistant": "assistant",
+    "system_error": "system_error",
+}  # fmt: skip
+"""The `include_types` of AgentChain, and ours → who wrote a message."""
+_UNRECORDED = ("tool_call", "tool_result", "system_message", "custom")
+"""The `include_types` that a conversation here has no messages of."""
+_SOURCES = {"user": "user", "system": "system_error"}
+"""The `exclude_sources` that are no agents → who wrote a message."""
+
+
+def read_histories(given: Mapping[str, Mapping[str, Any]] | None, agents: Collection[str]) -> tuple[dict[str, History], list[str]]:
+    """Return the history settings of agents, from `agent_history_configs`, and warnings. Raises ValueError."""
     configs = given or {}
     check_known(configs, agents, "agent_history_configs")
-    found = {}
+    found, warnings = {}, []
     for name, config in configs.items():
         what = f"agent_history_configs[{name!r}]"
         if not isinstance(config, Mapping):
             raise ValueError(f"{what} is a dict, not {config!r}")
         check_keys(config, History.model_fields, what)
-        found[name] = validated(History, what, {"enabled": True, **config})
+        fields, unrecorded = _history_fields(config)
+        found[name] = validated(History, what, fields)
         check_known(found[name].exclude_sources, agents, f"{what}: exclude_sources")
-    return found
+        warnings += [f"{what}: a conversation has no messages of the type {each!r}" for each in unrecorded]
+    return found, warnings
+
+
+def _history_fields(config: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Return the fields of a History, and the types that a conversation has no messages of. Nothing is seen if a limit is 0."""
+    fields = {"enabled": True, **{key: value for key, value in config.items() if value is not None}}
+    for limit in ("max_tokens", "max_entries"):
+        if fields.get(limit) == 0:
+            del fields[limit]
+            fields["enabled"] = False
+    excluded = list(fields.get("exclude_sources") or ())
+    types = list(fields.get("include_types") or ("user", "assistant"))
+    hidden = {_SOURCES[each] for each in excluded if each in _SOURCES}
+    roles = [_ROLES.get(each, each) for each in types if each not in _UNRECORDED]
+    fields["include_types"] = [role for role in dict.fromkeys(roles) if role not in hidden]
+    fields["exclude_sources"] = [each for each in excluded if each not in _SOURCES]
+    return fields, [each for each in types if each in _UNRECORDED]

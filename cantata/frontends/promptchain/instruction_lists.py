@@ -24,13 +24,14 @@ def AgenticStepProcessor(  # the documented name
 ) -> AgenticStep:
     """Return an instruction: an objective that a model pursues with the chain's tools, or with `tools` only.
 
-    Without `model_name` it uses the first of the chain's models. Raises ValueError for an argument that is not valid, such as an empty
-    objective.
+    Without `model_name` it uses the first of the chain's models. `max_tool_rounds` is at least 1. Raises ValueError for an argument that is
+    not valid, such as an empty objective.
     """
     if not isinstance(objective, str) or not objective.strip():
         raise ValueError("an agentic step needs an objective, which is a text")
     fields = {
-        "objective": objective, "max_internal_steps": max_internal_steps, "max_tool_rounds": max_tool_rounds, "model_name": model_name,
+        "objective": objective, "max_internal_steps": max_internal_steps, "max_tool_rounds": max(1, max_tool_rounds),
+        "model_name": model_name,
         "model_params": dict(model_params or {}), "history_mode": history_mode, "tools": None if tools is None else list(tools),
     }  # fmt: skip
     return validated(AgenticStep, f"the agentic step {objective[:40]!r}", fields)

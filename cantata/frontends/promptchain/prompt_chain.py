@@ -28,7 +28,7 @@ DEFAULT_STEP_TIMEOUT_S = 60.0  # the default of every agent
 class PromptChain(MemoryMethods):
     """Instructions executed in order, each with the answer before it: texts for models, functions, agentic steps, other chains.
 
-    `models` are names or `{"name", "params"}`: one for all texts, or one for each. A text with some tools of its own is
+    `models` are names or `{"name", "params"}`: one for all texts, or one for each. A text or an agentic step with some tools of its own is
     `(text, [names])`. `timeout_s` bounds a whole run (300 if None), `step_timeout_s` one model call or function.
     `labels` are those of its runs; the label `tenant` names their tenant.
 
@@ -56,6 +56,9 @@ class PromptChain(MemoryMethods):
         self._toolbox = Toolbox(mcp_servers or ())
         self._functions: dict[str, Path | None] = {}
         self._prompt_folders = prompt_folders(additional_prompt_dirs or ())
+        self.models = [models] if isinstance(models, str | Mapping) else list(models)
+        """The models, as they were given; changing the list has no effect. So with `instructions`."""
+        self.instructions = list(instructions)
         self._instructions = [self._read(each) for each in instructions]
         if not self._instructions:
             raise ValueError("there are no instructions")
@@ -128,6 +131,11 @@ class PromptChain(MemoryMethods):
         self._toolbox.register(func)
 
     @property
+    def tools(self) -> list[dict[str, Any]]:
+        """The schemas that were added, in OpenAI's format."""
+        return self._toolbox.schemas()
+
+    @property
     def mcp_helper(self) -> McpHelper | None:
         """A check that the MCP servers of the chain answer; None if it has none. Workers connect to them by themselves."""
         has_servers = any(tool.mcp for _, chain in self._with_nested(CHAIN) for tool in chain._toolbox.servers().values())
@@ -187,12 +195,16 @@ class PromptChain(MemoryMethods):
                 raise ValueError("timeout_s is for a whole run: give it to the outermost chain only")
             case PromptChain() | AgenticStep() | MemoryStep():
                 return given
-            case (str() as text, list() | tuple() as tools):
+            case (str() | AgenticStep() as scoped, list() | tuple() as tools):
                 names = [tool if isinstance(tool, str) else self._toolbox.register(tool) for tool in tools]
-                return PromptStep(prompt=text_of(text, self._prompt_folders), tools=names)
+                if isinstance(scoped, AgenticStep):
+                    return scoped.model_copy(update={"tools": names})
+                return PromptStep(prompt=text_of(scoped, self._prompt_folders), tools=names)
         if callable(given):
             return FunctionStep(function=self._register_function(given))
-        raise ValueError(f"an instruction is a text, a function, an agentic step, a chain, or (text, [tools]); not {given!r}")
+        raise ValueError(
+            f"an instruction is a text, a function, an agentic step, a chain, (text, [tools]) or (agentic step, [tools]); not {given!r}"
+        )
 
     def _register_function(self, function: Callable[..., Any]) -> str:
         name, folder = name_of(function)

@@ -35,6 +35,10 @@ class Toolbox:
         """Add schemas in OpenAI's format. Raises ValueError, and then adds none."""
         self._add(schemas=dict(map(_schema, schemas)))
 
+    def schemas(self) -> list[dict[str, Any]]:
+        """Return the schemas that were added, in OpenAI's format."""
+        return [{"type": "function", "function": dict(schema)} for schema in self._schemas.values()]
+
     def register(self, function: Function) -> str:
         """Add a function; return the name that models call it by. Raises ValueError, or ConfigError if no worker could import it."""
         name_of(function)  # raises ConfigError

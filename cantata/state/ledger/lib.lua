@@ -195,9 +195,10 @@ local function spec_of(id)
   return spec, text, shared
 end
 
--- The step that answers to a name now: expansions and loops move names.
-local function answering(name)
+-- The step that answers to a name now: expansions and loops move names. `visit` is called with each name on the way.
+local function answering(name, visit)
   for _ = 1, 100000 do
+    if visit then visit(name) end
     local next_name = redis.call('HGET', R .. ':names', name)
     if not next_name then return name end
     name = next_name
@@ -257,9 +258,13 @@ local function record_history(word, error_json)
   add('user', cjson.decode(kept[2]).text)
   if word == 'succeeded' then
     local terminals = cjson.decode(kept[3])
-    local last = answering(terminals[#terminals])
+    local step, agent = nil, nil  -- the last agent's on the way to the answer; steps within it, its instructions, are not others' answers
+    local last = answering(terminals[#terminals], function(name)
+      local found = string.match(spec_of(name).work or '', '^agents:(.*)$')
+      if found and not (step and string.sub(name, 1, #step + 1) == step .. '/') then step, agent = name, found end
+    end)
     local out = output_of(last)
-    add('assistant', string.sub(out, 1, 1) == '"' and cjson.decode(out) or out, string.match(spec_of(last).work or '', '^agents:(.*)$'))
+    add('assistant', string.sub(out, 1, 1) == '"' and cjson.decode(out) or out, agent)
   else
     add('system_error', cjson.decode(error_json).error.message)
   end

@@ -11,7 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -312,6 +312,14 @@ def test_a_failed_agent_is_an_error_that_names_it(models: ScriptedModels, tmp_pa
     assert told["agent_execution_error"]["agent"] == "ann"
     assert told["process_input_end"]["error"] == str(caught.value)
 
+    with pytest.raises(RunError, match=r"^I encountered an error running the ann: .*the provider refuses the request") as caught:
+        asyncio.run(made.run_agent_direct("ann", "go"))
+
+    assert made.last_result is not None
+    assert made.last_result.error is not None
+    assert (caught.value.run_id, caught.value.status) == (made.last_result.run_id, "failed")
+    assert str(caught.value).endswith(made.last_result.error.message)
+
 
 def test_a_static_plan_is_worked_off(models: ScriptedModels, asked: Callable[[], list[str]], tmp_path: Path) -> None:
     script(models, Route={"plan": ["cleo", "bob"], "initial_input": "gold"}, cleo="a metal", bob="a poem of it")
@@ -448,6 +456,43 @@ def test_a_direct_turn_is_past_all_routing_and_may_be_told_the_conversation(
         "run_direct_finished",
         "run_direct_end",
     ] * 2
+
+
+def test_answers_know_their_agent_also_if_its_last_step_calls_no_model() -> None:
+    agents = {
+        "ann": PromptChain([], [functions.shout]),
+        "bob": PromptChain([GPT], ["bob <{input}>", functions.shout]),
+        "cleo": PromptChain([GPT], ["cleo <{input}>", PromptChain([GPT], ["inner <{input}>"])]),
+    }
+    turns = chain("round_robin", agents=agents)
+    ask(turns, "1", "2", "3")
+    asyncio.run(turns.run_agent_direct("ann", "4"))
+    direct = turns.last_result
+    row = chain("pipeline", agents={name: agents[name] for name in ("cleo", "ann")}, agent_descriptions={"cleo": "", "ann": ""})
+    ask(row, "5")
+    routed = chain(agents=agents, router=functions.choose, rules=[(functions.is_a_sum, "ann")])
+    ask(routed, "plus")
+
+    assert [entry.agent for entry in turns.history()] == [None, "ann", None, "bob", None, "cleo", None, "ann"]
+    assert direct is not None
+    assert direct.agents == ["ann"]
+    assert [entry.agent for entry in row.history()] == [None, "ann"]
+    assert row.last_result is not None
+    assert row.last_result.agents == ["cleo", "ann"]
+    assert [entry.agent for entry in routed.history()] == [None, "ann"]
+
+
+def test_an_agent_does_not_see_the_answers_of_an_agent_that_is_a_function(models: ScriptedModels) -> None:
+    agents = {"ann": PromptChain([], [functions.shout]), "bob": PromptChain([GPT], ["bob <{input}>"])}
+    made = chain(
+        "round_robin", agents=agents, agent_descriptions={"ann": "", "bob": ""}, agent_history_configs={"bob": {"exclude_sources": ["ann"]}}
+    )
+
+    ask(made, "one", "two")
+
+    contents = [message["content"] for message in cast("Line", models.journal()[-1]["body"])["messages"]]
+    assert contents[0] == "one"
+    assert "ONE" not in contents
 
 
 def test_a_conversation_goes_on_in_another_process(asked: Callable[[], list[str]]) -> None:

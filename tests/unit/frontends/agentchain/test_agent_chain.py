@@ -152,6 +152,54 @@ def test_what_the_mode_does_not_use_is_said(caplog: pytest.LogCaptureFixture) ->
     assert "synthesizer_config is used in mode 'broadcast' only" in told[1]
 
 
+def test_what_has_no_effect_here_is_a_warning(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
+    (tmp_path / "route.txt").write_text(TEMPLATE)
+    router = {**ROUTER, "decision_prompt_template": "route.txt", "additional_prompt_dirs": [str(tmp_path)]}
+
+    made = chain(
+        router={**router, "verbose": True, "store_steps": True, "mcp_servers": None, "temperature": 0},
+        cache_config={"name": "mine", "path": str(tmp_path)}, use_supervisor=False, activity_logger=None,
+        agent_history_configs={"ann": {"include_types": ["user_input", "tool_call"]}},
+    )  # fmt: skip
+
+    assert team_of(made).router == Router(models=[GPT], decision_prompt_template=TEMPLATE, params={"temperature": 0})
+    assert made.session == "mine"
+    told = [record.getMessage().removeprefix("warning message=") for record in caplog.records if record.levelno == logging.WARNING]
+    assert told == [
+        "\"router: 'verbose' has no effect, since a router is one model call\"",
+        "\"router: 'store_steps' has no effect, since a router is one model call\"",
+        "\"agent_history_configs['ann']: a conversation has no messages of the type 'tool_call'\"",
+        "\"the parameter 'use_supervisor' is not known, and has no effect\"",
+        "\"the parameter 'activity_logger' is not known, and has no effect\"",
+        "\"cache_config: 'path' has no effect: conversations are stored in Redis, by 'name'\"",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("config", "history"),
+    [
+        ({"include_types": ["user_input", "agent_output"], "exclude_sources": None}, History(enabled=True)),
+        ({"include_types": None, "exclude_sources": ["system", "bob"]}, History(enabled=True, exclude_sources=["bob"])),
+        ({"include_types": ["agent_output", "error"]}, History(enabled=True, include_types=["assistant", "system_error"])),
+        ({"include_types": ["agent_output", "error"], "exclude_sources": ["system"]}, History(enabled=True, include_types=["assistant"])),
+        ({"exclude_sources": ["user"]}, History(enabled=True, include_types=["assistant"])),
+        ({"enabled": False, "max_tokens": 0, "max_entries": 0}, History(enabled=False)),
+        ({"enabled": True, "max_entries": 0}, History(enabled=False)),
+    ],
+)
+def test_history_settings_are_read_as_agentchain_writes_them(config: dict[str, Any], history: History) -> None:
+    made = chain(agent_history_configs={"ann": config})
+
+    assert made.definitions.agents["ann"].history == history
+    assert made.agent_history_configs == {"ann": config}
+
+
+def test_its_settings_can_be_read() -> None:
+    made = chain(router_strategy="static_plan", auto_include_history=True)
+
+    assert (made.execution_mode, made.router_strategy, made.auto_include_history) == ("router", "static_plan", True)
+
+
 def test_agents_see_of_the_conversation_what_their_settings_say() -> None:
     settings = {"ann": {"max_tokens": 9, "truncation_strategy": "keep_last", "exclude_sources": ["bob"]}, "bob": {"enabled": False}}
 
@@ -195,7 +243,6 @@ def test_the_conversation_has_a_name_that_is_made_up_if_it_is_not_given() -> Non
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"cache_config": {"path": "/tmp"}}, "'path' has no effect: conversations are stored in Redis"),
         ({"cache_config": {"nmae": "x"}}, "cache_config: unknown key 'nmae'; did you mean 'name'?"),
         ({"session": "a", "cache_config": {"name": "b"}}, "mean the same: give one of them"),
         ({"session": "a\nb"}, "characters that cannot be printed"),
@@ -237,7 +284,7 @@ def test_a_name_that_no_conversation_can_have_is_refused(given: dict[str, Any], 
         ({"router": {**ROUTER, "decision_prompt_templates": "x"}}, "'decision_prompt_templates' is a dict by strategy"),
         ({"router": {**ROUTER, "decision_prompt_templates": {"statik_plan": "x"}}}, "did you mean 'static_plan'?"),
         ({"router": {**ROUTER, "decision_promt_template": "x"}}, "unknown key 'decision_promt_template'; did you mean"),
-        ({"router": {**ROUTER, "store_steps": True}}, "router: unknown key 'store_steps'"),
+        ({"router": {**ROUTER, "mcp_servers": [{"id": "x"}]}}, "router: 'mcp_servers' is not available, since a router is one model call"),
         ({"router": {**ROUTER, "api_key": "sk"}}, "'api_key' does not belong in a configuration"),
         ({"router_strategy": "plan"}, "router_strategy 'plan' is not known"),
         ({"default_agent": "eve"}, "default_agent: there is no agent 'eve'"),
@@ -266,7 +313,7 @@ def test_what_does_not_fit_is_told_when_it_is_built(given: dict[str, Any], said:
         ({"router": dict}, "a router is a dict or a function"),
         ({"router": choose_blindly}, r"must take \(user_input, history, agent_descriptions\)"),
         ({"agents": {"ann": "a chain"}}, "agent 'ann' is a PromptChain, not 'a chain'"),
-        ({"max_steps": 3}, "AgentChain has no parameter 'max_steps'"),
+        ({"use_supervisor": True}, "AgentChain has no supervisor: give a router, a dict or a function"),
         ({"execution_mod": "router"}, "has no parameter 'execution_mod'; did you mean 'execution_mode'?"),
     ],
 )

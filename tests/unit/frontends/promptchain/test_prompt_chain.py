@@ -171,6 +171,21 @@ def test_an_instruction_may_have_tools_of_its_own() -> None:
     ]  # fmt: skip
 
 
+def test_an_agentic_step_may_stand_with_its_tools_as_a_text_may() -> None:
+    step = AgenticStepProcessor("Find", max_tool_rounds=0, tools=["other"])
+    chain = PromptChain(GPT, [(step, [look_up]), "{input}"])
+
+    assert agent_of(chain).instructions[0] == AgenticStep(objective="Find", max_tool_rounds=1, tools=["look_up"])
+
+
+def test_what_it_was_given_can_be_read() -> None:
+    schema = {"type": "function", "function": {"name": "look_up", "description": "Finds a word.", "parameters": {"type": "object"}}}
+    chain = PromptChain(GPT, ["Say {input}", clean])
+    chain.add_tools([schema])
+
+    assert (chain.models, chain.instructions, chain.tools) == ([GPT], ["Say {input}", clean], [schema])
+
+
 def test_an_unknown_tool_is_refused_before_anything_runs() -> None:
     chain = PromptChain(GPT, [("{input}", ["lookup"])])
     chain.register_tool_function(look_up)
