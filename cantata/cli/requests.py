@@ -26,8 +26,8 @@ def load_definitions(config: str | None) -> Definitions:
     """Return the definitions of the configuration, checked together with its chains. Raises ConfigError with every fault."""
     path = configuration.find(config)
     found = configuration.load_sound(path)
-    if found.warnings:
-        click.echo(f"{path}: some of it has no effect, or another one than elsewhere; `submit check {path}` tells what", err=True)
+    if found.faults:
+        click.echo(f"{path}: some of it has no effect, another one than elsewhere, or faults; `submit check {path}` tells what", err=True)
     return found.definitions
 
 

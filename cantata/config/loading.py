@@ -9,7 +9,7 @@ from cantata.config.chain_requests import is_request, load_request, with_lines
 from cantata.config.documents import Document, parse
 from cantata.config.formats import Configuration, formats
 from cantata.config.native import load_definitions
-from cantata.errors import ConfigError
+from cantata.errors import ConfigError, Fault
 from cantata.models.definitions import Agent, Defaults, Definitions
 from cantata.models.wire import ChainRequest
 from cantata.settings import settings
@@ -104,6 +104,8 @@ def request_named(name: str, definitions: Definitions) -> tuple[ChainRequest, Do
     if os.path.exists(name):
         document = read(Path(name))
         return load_request(document), document
+    if name in definitions.refused:
+        raise ConfigError([Fault(message) for message in definitions.refused[name]], source=name)
     chain = definitions.chains.get(name)
     if chain is None:
         known = did_you_mean(name, definitions.chains)

@@ -31,6 +31,7 @@ _SKILLS = ("skills", "agents", "teams", "chains")  # sections that a node of kin
 _STEPS = ("agents", "chains")  # sections whose names become ids of steps
 _SET_WHEN_READ = {
     "folder": "functions are imported from the folder of the file",
+    "refused": "only files of a further format set it when they are read",
     "extension": "only files of a further format set it when they are read",
 }
 """Fields of the definitions that no file has → the reason."""

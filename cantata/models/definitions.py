@@ -505,6 +505,9 @@ class Definitions(Value):
     agents: dict[str, Agent] = Field(default_factory=dict, description="agents that answer turns, alone or in teams, and nodes of chains")
     teams: dict[str, Team] = Field(default_factory=dict, description="agents that answer together")
     chains: dict[str, Chain] = Field(default_factory=dict, description="named chains")
+    refused: dict[str, list[str]] = Field(
+        default_factory=dict, description="chains that have faults, and are refused when they are called; set when files are read"
+    )
     extension: Extension | None = Field(None, description="agents of a further format; set when its files are read")
     defaults: Defaults = Field(default_factory=Defaults, description="defaults of agents, turns and runs")
     limits: Limits = Field(default_factory=Limits, description="limits of each run")

@@ -15,7 +15,7 @@ from cantata.models.definitions import Definitions
 from cantata.settings import Settings
 
 PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
-SET_WHEN_READ = {"folder", "extension"}  # of Definitions: nobody writes them in a file
+SET_WHEN_READ = {"folder", "extension", "refused"}  # of Definitions: nobody writes them in a file
 WORDS = {str: "text", int: "whole number", float: "number", bool: "true or false", Path: "path", type(None): "null"}
 
 HEAD = """# Settings

@@ -88,7 +88,7 @@ def _check(file: str, config: str | None) -> tuple[Sequence[Fault], str]:
     try:
         document = read_document(file) if file == "-" else configuration.opened(Path(file))
         if isinstance(document, Configuration):
-            faults = in_order([*document.locate(checks.check_chains(document.definitions)), *document.warnings])
+            faults = in_order([*document.locate(checks.check_chains(document.definitions)), *document.faults])
             return faults, f"{_count_entries(document.definitions)}, {document.description}"
     except ConfigError as error:
         return error.faults, ""

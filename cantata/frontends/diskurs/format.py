@@ -39,7 +39,7 @@ def load(path: Path, document: Document | None, *, read: Callable[[Path], Docume
     if conversation is None or without_warnings(faults):
         raise ConfigError(faults, source=document.source)
     definitions = Definitions(folder=str(folder), extension=extension_of(conversation))
-    return Configuration(definitions, description="of a Diskurs folder", warnings=faults)
+    return Configuration(definitions, description="of a Diskurs folder", faults=faults)
 
 
 def _conversation_config(reader: DiskursConfigReader) -> ConversationConfig | None:

@@ -2,6 +2,7 @@
 
 files         the files of a configuration, and their sections
 agent_reader  agents and tools              → the symbol table
+filesystem    the tool for files: its paths, and the functions that workers run
 workflow      one workflow                  → a chain, by means of:
   steps         what each step does, and its effective keys
   reference_expressions  `${...}`           → expressions

@@ -11,17 +11,31 @@ from pydantic import BaseModel, ValidationError
 
 from cantata.config.faults import shown
 from cantata.config.texts import file_of, lies_in
-from cantata.frontends.langswarm.config_part import ConfigPart
+from cantata.frontends.langswarm.config_part import MISTYPED, ConfigPart
+from cantata.frontends.langswarm.filesystem import read_filesystem
 from cantata.frontends.langswarm.symbol_table import SymbolTable
 from cantata.frontends.langswarm.vocabulary import AGENT, BEHAVIORS, PROVIDERS, TOOL
 from cantata.models.definitions import Agent, History, McpServer, Tool
 from cantata.models.values import JsonValue
+from cantata.suggestions import nearest
 
-_ENV = re.compile(r"env:(\w+)")
+_ENV = re.compile(r"env:(\w+)|\$\{(?:ENV\.)?([A-Z][A-Z0-9_]*)(?::-?([^{}]*))?\}")
+"""A value that is one variable of the environment: `env:NAME`, `${NAME}`, `${ENV.NAME}`, `${NAME:default}`, `${NAME:-default}`."""
 _STORED_SECRET = "would be stored with each run; let the function read its worker's environment, or use 'env' or 'headers' of an MCP server"
 _Model = TypeVar("_Model", bound=BaseModel)
 _OF_SERVERS = frozenset({"args", "env", "headers"})
 _OF_FUNCTIONS = frozenset({"methods", "parameters", "permissions", "retry", "metadata"})
+_PROMPTS = ("system_prompt", "system_prompt_file", "instruction", "instructions", "system_prompt_additions")
+_DESCRIPTIONS = ("description", "brief", "instruction")
+_RESPONSE_MODES = ("integrated", "streaming")
+_OFF = ("false", "off", "no", "none", "disabled")
+_JSON_FORMATS: Sequence[JsonValue] = ("json", "json_object", {"type": "json_object"})
+_INSTEAD: Mapping[str, str] = {
+    "forms": "let the tool 'clarify' or a step with 'approval' ask a person",
+    "workflow": "let a step with 'invoke_workflow' call the workflow",
+    "queue": "every run is queued, and `submit turn` starts one",
+}
+"""Part of the name of a program of LangSwarm's own → what does its work here."""
 _PLACEHOLDER = Tool(asks=True, parameters={"type": "object"})
 """Replaces a tool with a fault, so that its name is known and only the fault is reported."""
 
@@ -41,21 +55,24 @@ class AgentReader:
         if not isinstance(part.value, dict | None) and part.value != name:
             part.fault(f"expected an agent: a mapping such as {{model: ..., system_prompt: ...}}, found {shown(part.value)}")
         part.check_keys(AGENT)
+        for item in part.at("tools").items():
+            if isinstance(item.value, dict) and item.has("id") and item.value["id"] not in self._symbols.tool_names:
+                self.tool(item.at("id").text(), item)
         known: dict[str, object] = {
-            "description": self._text(part, "description") or self._text(part, "name"),
+            "description": next(filter(None, (self._text(part, key) for key in ("description", "brief", "name"))), ""),
             "model": self._model(part),
             "system": self._system(part),
             "dialect": "json",
             "params": _params(part),
-            "stream": part.at("streaming").boolean(),
-            "response_mode": part.at("response_mode").text() if part.has("response_mode") else None,
+            "stream": (part.first("streaming", "streaming_enabled") or part.at("streaming")).boolean(),
+            "response_mode": _response_mode(part.at("response_mode")),
             "retries": part.at("retry").count(),
             "timeout_s": part.at("timeout").number(least=0.001),
         }
         known["tools"], limit = read_tool_list(part.at("tools"), self._symbols)
         own_limit = part.at("max_tool_iterations").count()
         known["max_tool_rounds"] = limit if own_limit is None else own_limit
-        memory = part.at("memory")
+        memory = part.first("memory", "memory_enabled") or part.at("memory")
         sees_history = self._memory if memory.value is None else read_memory_flag(memory)
         known["history"] = None if sees_history is None else History(enabled=sees_history)
         self._symbols.agents[name] = self._made(Agent, known, part) or Agent()
@@ -74,12 +91,17 @@ class AgentReader:
 
     def _system(self, part: ConfigPart) -> str | None:
         behavior, prompts = self._text(part, "behavior"), part.at("system_prompt")
-        texts = [BEHAVIORS.get(behavior.lower(), behavior), *map(self._prompt, prompts.items())]
+        items = [item for key in _PROMPTS for item in part.at(key).items()]
+        texts = [BEHAVIORS.get(behavior.lower(), behavior), *map(self._prompt, items)]
         return ("\n\n---\n\n" if isinstance(prompts.value, list) else "\n\n").join(filter(None, texts)) or None
 
     def _prompt(self, part: ConfigPart) -> str:
         """Return a text, or the content of the file that it names."""
         text = self._resolved(part)
+        for variable in dict.fromkeys(found[0] for found in _ENV.finditer(part.text()) if found[2] and found[0] != text):
+            part.warn(
+                f"{variable!r} stays as it is: only a value that is nothing else is replaced, because prompts are stored with each run"
+            )
         file = file_of(text, self._symbols.folder)
         if file is None:
             return text
@@ -95,35 +117,53 @@ class AgentReader:
     # --- tools --------------------------------------------------------------------------------------------------------
 
     def tool(self, name: str, part: ConfigPart) -> None:
-        """Read a tool: a function, some functions of a module, or an MCP server."""
-        part.check_keys(TOOL)
+        """Read a tool: a function, some functions of a module, an MCP server, or the program of LangSwarm's own for files."""
         settings = part.at("settings")
         if settings.value is not None and not isinstance(settings.value, dict):
             settings.fault("expected a mapping")
-        locations = (part, settings, part.at("metadata"))
+        locations = (part, part.at("server_config"), settings, part.at("metadata"))
         function, command = _first_in(locations, "function"), _first_in(locations, "command")
-        url = _first_in(locations, "url", "mcp_url")
+        url, arguments = _first_in(locations, "url", "mcp_url"), _first_in(locations, "args")
+        program = next(
+            (str(item.value) for item in (arguments.items() if arguments else ()) if str(item.value).startswith("langswarm")), ""
+        )
+        command = None if program else command
         if part.has("pattern") and part.at("pattern").text() not in ("direct", "hybrid"):
-            part.at("pattern").fault("expected 'direct' or 'hybrid'; tools have no workflows of their own and are called by their methods")
-        if part.has("local_mode") and part.at("local_mode").boolean() != (url is None):
-            part.at("local_mode").fault("contradicts the rest: a tool with a 'url' is not local, and any other tool is")
-        if sum(each is not None for each in (function, command or url, part.first("module"))) != 1:
-            part.fault(_missing_target(part))
+            part.at("pattern").warn("no effect: tools have no workflows of their own, and are called by their methods")
+        if part.has("local_mode") and part.at("local_mode").boolean() and url is not None:
+            part.at("local_mode").fault("contradicts the rest: a tool with a 'url' is not local")
+        given = sum(each is not None for each in (function, command or url, part.first("module")))
+        if given > 1 or (not given and part.at("type").value == "function"):
+            part.fault("write one of 'function', 'module' with 'methods', 'command', or 'url'")
             self._symbols.tools[name] = _PLACEHOLDER
+        elif not given:
+            self._own_program(name, program, part)
         elif function is not None:
-            part.check_keys(TOOL - _OF_SERVERS - {"methods"}, TOOL, "a tool that is a function")
+            part.check_keys(TOOL - _OF_SERVERS | {"methods"} | self._extra(part), TOOL, "a tool that is a function")
             part.at("metadata").check_keys(("function", "description", "parameters"))
             self._function(name, function, part)
         elif command or url:
             part.check_keys(TOOL - _OF_FUNCTIONS, TOOL, "an MCP server, which describes its own tools")
             self._server(name, command, url, locations, part)
         else:
-            part.check_keys(TOOL - _OF_SERVERS - {"parameters", "metadata"}, TOOL, "a tool with methods")
+            part.check_keys(TOOL - _OF_SERVERS - {"parameters", "metadata"} | self._extra(part), TOOL, "a tool with methods")
             self._methods(name, part)
+
+    def _own_program(self, name: str, program: str, part: ConfigPart) -> None:
+        """Read a tool that is a program of LangSwarm's own: the one for files has its methods here, the others are not available."""
+        kind = next((str(each.value) for each in (part.first("mcp_server"), part.first("type")) if each is not None), name)
+        kind = program or (name if kind in ("mcp", "local_mcp") else kind)
+        if "filesystem" in kind.lower():
+            read_filesystem(name, part, self._symbols, self._resolved)
+            return
+        known = (instead for word, instead in _INSTEAD.items() if word in kind.lower())
+        instead = next(known, "write 'url' or 'command' of an MCP server for it, or a 'function'")
+        part.warn(f"{kind!r} is a program of LangSwarm's own; agents go without it, and a step that calls it is refused: {instead}")
+        self._symbols.unavailable[name] = f"the tool {name!r} is {kind!r}, a program of LangSwarm's own; {instead}"
 
     def _function(self, name: str, function: ConfigPart, part: ConfigPart) -> None:
         found, known = self._symbols.resolved(function), self._common(part)
-        description = _first_in((part, part.at("metadata")), "description")
+        description = _first_in((part, part.at("metadata")), *_DESCRIPTIONS)
         parameters = _first_in((part, part.at("metadata")), "parameters")
         known |= {"function": found, "description": description.text() if description else ""}
         known |= {"parameters": _schema(parameters.value)} if parameters else {}
@@ -160,13 +200,14 @@ class AgentReader:
         if env:
             known["env"] = [self._variable(key, item) for key, item in _named(env)]
         if headers:
-            known["headers"] = {key: self._variable(key, item) for key, item in headers.entries()}
+            known["headers"] = {key: self._variable(key, item) for key, item in headers.entries() if key.lower() != "content-type"}
         if timeout:
             known["timeout_s"] = timeout.number(least=0.001)
         settings = part.at("settings")
         settings.check_keys(("command", "args", "url", "mcp_url", "env", "headers", "timeout"))
         server = self._made(McpServer, known, part)
-        description = part.at("description").text() if part.has("description") else ""
+        described = part.first(*_DESCRIPTIONS)
+        description = described.text() if described else ""
         self._symbols.tools[name] = Tool(mcp=server, description=description) if server else _PLACEHOLDER
 
     def _variable(self, key: str, part: ConfigPart) -> str:
@@ -174,18 +215,25 @@ class AgentReader:
         text = part.text()
         found = _ENV.fullmatch(text)
         if found is None and not (part.path and isinstance(part.path[-1], int)):
-            part.fault(f"a value {_STORED_SECRET}: write 'env:{key.upper().replace('-', '_')}'")
-        return found[1] if found else text
+            part.fault(f"a value {_STORED_SECRET}: write 'env:{key.upper().replace('-', '_')}', a variable with the whole value")
+        return found[1] or found[2] if found else text
 
     def _common(self, part: ConfigPart) -> dict[str, object]:
         """Return the other fields of a function's tool, among them settings, as arguments that no model sees."""
         settings = part.at("settings")
-        for each in (settings, part.at("permissions")):
+        for each in (settings, part.at("permissions"), *map(part.at, self._extra(part))):
             _refuse_variables(each)
         values: dict[str, JsonValue] = {key: item.value for key, item in settings.entries() if key != "function"}
+        values |= {key: part.at(key).value for key in self._extra(part)}
         if part.has("permissions"):
             values["permissions"] = part.at("permissions").value
         return {"values": values, "timeout_s": part.at("timeout").number(least=0.001), "retries": part.at("retry").count()}
+
+    @staticmethod
+    def _extra(part: ConfigPart) -> frozenset[str]:
+        """Return the keys of a tool that is a function that stand beside its settings, as one of them."""
+        keys = part.value if isinstance(part.value, dict) else ()
+        return frozenset(key for key in keys if key not in TOOL and nearest(key, TOOL, cutoff=MISTYPED) is None)
 
     # --- values -------------------------------------------------------------------------------------------------------
 
@@ -195,12 +243,13 @@ class AgentReader:
     def _resolved(self, part: ConfigPart) -> str:
         """Return a text, or the value of the variable that `env:VAR` names. It is stored with each run, so it must not be a secret."""
         text = part.text()
-        variable = _ENV.fullmatch(text)
+        variable = _ENV.fullmatch(text.strip())
         if variable is None:
             return text
-        if variable[1] not in self._environment:
-            part.fault(f"the environment has no variable {variable[1]!r}")
-        return self._environment.get(variable[1], "")
+        name, default = variable[1] or variable[2], variable[3]
+        if name not in self._environment and default is None:
+            part.fault(f"the environment has no variable {name!r}")
+        return self._environment.get(name, default or "")
 
     def _made(self, model: type[_Model], known: dict[str, object], part: ConfigPart) -> _Model | None:
         """Return the validated model, in which null counts as absent; None with a fault."""
@@ -222,9 +271,11 @@ def read_tool_list(part: ConfigPart, symbols: SymbolTable) -> tuple[list[str], i
         if isinstance(item.value, dict) and "name" not in item.value and len(item.value) == 1:  # `- my_tool: {retry_limit: 3}`
             name, options = next(item.entries())
         else:
-            name = item.at("name").text() if isinstance(item.value, dict) else item.text()
+            named = item.first("name", "id") if isinstance(item.value, dict) else item
+            name = (named or item.at("name")).text()
         names += symbols.resolve_tool(item, name) if name else []
-        options.check_keys(("name", "repeatable", "retry_limit", "return_to_agent"))
+        if not options.has("id"):  # else it is a tool that stands in the list
+            options.check_keys(("name", "repeatable", "retry_limit", "return_to_agent"))
         for key in ("repeatable", "return_to_agent"):
             if options.at(key).boolean() is False:
                 options.at(key).fault("every tool may be called again, and its result goes back to the agent")
@@ -236,13 +287,27 @@ def read_tool_list(part: ConfigPart, symbols: SymbolTable) -> tuple[list[str], i
 def _params(part: ConfigPart) -> dict[str, JsonValue]:
     """Return the parameters of an agent's model."""
     found: dict[str, JsonValue] = {key: part.at(key).number(least=0) for key in ("temperature", "top_p")}
-    return {key: value for key, value in {**found, "max_tokens": part.at("max_tokens").count(least=1)}.items() if value is not None}
+    found["max_tokens"] = part.at("max_tokens").count(least=1)
+    wanted = part.at("response_format")
+    if wanted.value in _JSON_FORMATS:
+        found["response_format"] = {"type": "json_object"}
+    elif wanted.value is not None:
+        wanted.warn("no effect: only 'json' is a format that models are asked for; say in the prompt what the reply looks like")
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def _response_mode(part: ConfigPart) -> str | None:
+    """Return the response mode; None, with a warning, if there is none of that name here."""
+    if part.value is None or part.value in _RESPONSE_MODES:
+        return part.value
+    part.warn(f"no effect: there are the modes {' and '.join(map(repr, _RESPONSE_MODES))}; this is taken for {_RESPONSE_MODES[0]!r}")
+    return None
 
 
 def _refuse_variables(part: ConfigPart) -> None:
     """Report each `env:VAR` within: it would not be resolved, or its value would be stored."""
     if isinstance(part.value, str) and (variable := _ENV.fullmatch(part.value)):
-        part.fault(f"the value of {variable[1]!r} {_STORED_SECRET}")
+        part.fault(f"the value of {variable[1] or variable[2]!r} {_STORED_SECRET}")
     for key in part.value if isinstance(part.value, dict) else range(len(part.value)) if isinstance(part.value, list) else ():
         _refuse_variables(part.at(key))
 
@@ -252,11 +317,15 @@ def _first_in(locations: Sequence[ConfigPart], *keys: str) -> ConfigPart | None:
 
 
 def read_memory_flag(part: ConfigPart) -> bool:
-    """Return whether memory is on: `memory: true`, or `memory: {enabled: true}`; settings of its storage have no effect."""
+    """Return whether memory is on: `memory: true`, or `memory: {enabled: true}`; words and settings of its storage have no effect."""
     if isinstance(part.value, dict):
         for key in part.value.keys() - {"enabled"}:
             part.at(key).warn("no effect: memory is kept in Redis")
         return part.at("enabled").boolean() is not False
+    if isinstance(part.value, str):
+        if part.value.lower() not in _OFF:
+            part.warn("memory is on; this word has no effect beyond that, because memory is kept in Redis")
+        return part.value.lower() not in _OFF
     return bool(part.boolean())
 
 
@@ -272,9 +341,3 @@ def _schema(value: JsonValue) -> JsonValue:
         name: each if isinstance(each, dict) else {"description": str(each)} for name, each in value.items()
     }
     return {"type": "object", "properties": properties}
-
-
-def _missing_target(part: ConfigPart) -> str:
-    kind = part.at("type").value
-    own = f"tools of type {kind!r} are part of LangSwarm and not available; " if isinstance(kind, str) and kind != "function" else ""
-    return f"{own}write one of 'function', 'module' with 'methods', 'command', or 'url'"

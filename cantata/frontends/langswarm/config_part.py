@@ -11,7 +11,10 @@ from cantata.config.faults import shown
 from cantata.config.source_map import KeyPath, value_at
 from cantata.errors import Fault
 from cantata.models.values import JsonValue
-from cantata.suggestions import did_you_mean
+from cantata.suggestions import did_you_mean, hint, nearest
+
+MISTYPED = 0.75
+"""The similarity from which an unknown key is a known one mistyped, from 0 (any) to 1 (equal)."""
 
 
 @dataclass(frozen=True)
@@ -120,13 +123,19 @@ class ConfigPart:
         return name in known
 
     def check_keys(self, known: Collection[str], needless: Collection[str] = (), what: str = "") -> None:
-        """Record a fault for each key of a mapping that is not known; `needless` ones have no effect on `what`."""
+        """Warn of each key of a mapping that is not known, and record a fault if it is a known one mistyped.
+
+        `needless` keys have no effect on `what`. The known keys are listed once.
+        """
         if not isinstance(self.value, dict):
             return
-        for key in self.value:
-            if key in known:
-                continue
+        listed = f"; known keys are {', '.join(map(repr, sorted(known)))}"
+        for key in [key for key in self.value if key not in known]:
+            near = nearest(key, sorted(known), cutoff=MISTYPED)
             if key in needless:
-                self.at(key).fault(f"{key!r} has no effect on {what}")
+                self.at(key).warn(f"no effect: {key!r} has no effect on {what}")
+            elif near:
+                self.at(key).fault(f"unknown key {key!r}{hint(near)}")
             else:
-                self.at(key).fault(f"unknown key {key!r}{did_you_mean(key, sorted(known))}")
+                is_listed = any(fault.message.endswith(listed) for fault in self.faults)
+                self.at(key).warn(f"no effect: {key!r} has no meaning here{'' if is_listed else listed}")

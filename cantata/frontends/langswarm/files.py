@@ -88,7 +88,7 @@ def _document(path: Path, read: ReadDocument, sources: ConfigSources) -> Documen
 def _included(part: ConfigPart, beside: Path, folder: Path) -> list[Path]:
     """Return the files that a file includes, by paths relative to it; none is outside the configuration's folder."""
     found: list[Path] = []
-    for item, name in part.at("include").texts():
+    for item, name in (part.first("include", "includes") or part.at("include")).texts():
         if Path(name).is_absolute() or not lies_in(folder, beside / name):
             item.fault(f"{name!r} leaves the configuration's folder; only files in it are read")
             continue

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cantata.config.documents import Document
@@ -16,13 +15,15 @@ from cantata.frontends.langswarm.agent_reader import AgentReader, read_memory_fl
 from cantata.frontends.langswarm.config_part import ConfigPart
 from cantata.frontends.langswarm.files import ConfigSources, ReadDocument, files_in, gather, is_langswarm
 from cantata.frontends.langswarm.symbol_table import SymbolTable
-from cantata.frontends.langswarm.vocabulary import FILES
-from cantata.frontends.langswarm.workflows import arrows
+from cantata.frontends.langswarm.vocabulary import FILES, WORKFLOW
+from cantata.frontends.langswarm.workflows.arrows import ArrowNames, unfold
 from cantata.frontends.langswarm.workflows.inputs import read_inputs
 from cantata.frontends.langswarm.workflows.workflow import compile_workflow
 from cantata.models.definitions import Chain, Definitions
+from cantata.planning.chain_checks import checks
 
 files = FILES
+_OF_ONE_STEP = ("agent", "agent_id", "tool_ids")
 
 Locations = Mapping[str, Mapping[str, ConfigPart]]
 """Chain → node → the part of a file that it comes from."""
@@ -34,7 +35,10 @@ def detects(path: Path, document: Document | None) -> bool:
 
 
 def load(path: Path, document: Document | None, *, read: ReadDocument, environment: Mapping[str, str]) -> Configuration:
-    """Read a folder, or a file with those beside it; functions are imported from the folder. Raises ConfigError with every fault."""
+    """Read a folder, or a file with those beside it; functions are imported from the folder.
+
+    A workflow with faults is refused when it is called; the others run. Raises ConfigError with every fault if another part has one.
+    """
     folder = path if document is None else path.parent
     beside = files_in(folder)
     paths, folder = beside if document is None or path in beside else [path], folder.absolute()
@@ -46,36 +50,74 @@ def load(path: Path, document: Document | None, *, read: ReadDocument, environme
         reader.tool(name, part)
     for name, part in sources.named("agents"):
         reader.agent(name, part)
-    chains, locations = _compile_workflows(sources, symbols)
-    faults = sources.faults_in_order()
-    if without_warnings(faults):
-        raise ConfigError(faults, source=str(paths[0] if len(paths) == 1 else folder))
-    definitions = Definitions(folder=str(folder), agents=symbols.agents, tools=symbols.tools, chains=chains)
-    return Configuration(definitions, partial(_in_files, locations), "of LangSwarm's files", faults)
-
-
-def _compile_workflows(sources: ConfigSources, symbols: SymbolTable) -> tuple[dict[str, Chain], Locations]:
     workflows = list(_workflows(sources))
-    symbols.workflows |= {name: read_inputs(part) for name, part in workflows}
-    chains: dict[str, Chain] = {}
-    locations: dict[str, Mapping[str, ConfigPart]] = {}
+    others = without_warnings(sources.faults)
     for name, part in workflows:
-        unfolded = _unfolded(part, symbols)
-        chain, locations[name] = compile_workflow(name, unfolded, symbols) if unfolded else (None, {})
-        if chain is not None:
-            chains[name] = chain
-        if name in symbols.agents:
-            part.fault(f"{name!r} is also the name of an agent; rename the workflow")
-    return chains, locations
+        symbols.workflows[name] = read_inputs(replace(part, faults=[]))  # all of them first, because workflows call each other
+    compiled = [_compiled(name, part, symbols) for name, part in workflows]
+    if others:
+        raise ConfigError(sources.faults_in_order(), source=str(paths[0] if len(paths) == 1 else folder))
+    definitions = _sound(Definitions(folder=str(folder), agents=symbols.agents, tools=symbols.tools), compiled)
+    sources.faults += [fault for each in compiled for fault in each.faults if fault not in sources.faults]
+    return Configuration(definitions, description="of LangSwarm's files", faults=sources.faults_in_order())
 
 
-def _unfolded(part: ConfigPart, symbols: SymbolTable) -> ConfigPart | None:
-    """Return a workflow as a mapping or list of steps, also if it is written as arrows; None with faults."""
-    if not arrows.is_arrow(part.value):
+@dataclass
+class _Compiled:
+    """A workflow, its chain if it has no faults, the parts of the file that its nodes come from, and its faults."""
+
+    name: str
+    chain: Chain | None
+    locations: Mapping[str, ConfigPart]
+    faults: list[Fault]
+
+
+def _compiled(name: str, part: ConfigPart, symbols: SymbolTable) -> _Compiled:
+    before = len(part.faults)
+    read_inputs(part)
+    if name in symbols.agents:
+        part.fault(f"{name!r} is also the name of an agent; rename the workflow")
+    steps = _with_steps(part, ArrowNames(symbols.agents, symbols.tool_names, symbols.workflows))
+    chain, locations = compile_workflow(name, steps, symbols) if steps else (None, {})
+    return _Compiled(name, chain, locations, without_warnings(part.faults[before:]))
+
+
+def _with_steps(part: ConfigPart, names: ArrowNames) -> ConfigPart | None:
+    """Return a workflow as a mapping or list of steps, whatever its form; None with a fault."""
+    short = part.first("workflow", "simple") or (part.at("steps") if part.has("steps") else part)
+    if isinstance(short.value, list) and short.value and all(isinstance(each, str) for each in short.value):
+        short = replace(short, value=" -> ".join(map(str, short.value)))
+    others = {key: value for key, value in part.value.items() if key not in ("workflow", "simple")} if isinstance(part.value, dict) else {}
+    if isinstance(short.value, str):
+        before = len(without_warnings(part.faults))
+        steps = unfold(short, names)
+        return replace(part, value={**others, "steps": steps}) if len(without_warnings(part.faults)) == before else None
+    if isinstance(part.value, list) or part.has("steps"):
         return part
-    before = len(without_warnings(part.faults))
-    steps = arrows.unfold(part, arrows.ArrowNames(symbols.agents, symbols.tool_names, symbols.workflows))
-    return replace(part, value={"steps": steps}) if len(without_warnings(part.faults)) == before else None
+    agent = part.first("agent", "agent_id")
+    if agent is not None:
+        step = {"agent": agent.value, "tools": part.at("tool_ids").value}
+        return replace(part, value={**{key: others[key] for key in others if key not in _OF_ONE_STEP}, "steps": [step]})
+    part.fault("expected a workflow: a mapping with 'steps', a list of steps, or arrows such as 'analyst -> writer -> user'")
+    return None
+
+
+def _sound(definitions: Definitions, compiled: Sequence[_Compiled]) -> Definitions:
+    """Return the definitions with the chains that have no fault, and the faults of the others: their own, then those of planning."""
+    while True:
+        sound = [each for each in compiled if not each.faults]
+        chains = {each.name: each.chain for each in sound if each.chain is not None}
+        refused = {each.name: [str(fault) for fault in each.faults] for each in compiled if each.faults}
+        definitions = definitions.model_copy(update={"chains": chains, "refused": refused})
+        faults = checks.check_chains(definitions)
+        if not faults:
+            return definitions
+        for fault in faults:
+            owners = [each for each in sound if fault.where.startswith(f"chains.{each.name}.")]
+            for each in owners[:1]:
+                each.faults += _in_files({each.name: each.locations}, [fault])
+        if all(not each.faults for each in sound):
+            raise ConfigError(faults)
 
 
 def _workflows(sources: ConfigSources) -> Iterator[tuple[str, ConfigPart]]:
@@ -90,45 +132,38 @@ def _workflows(sources: ConfigSources) -> Iterator[tuple[str, ConfigPart]]:
 
 
 def _shaped(part: ConfigPart) -> Iterator[tuple[str, ConfigPart]]:
-    if arrows.is_arrow(part.value):
-        yield "workflow_1", part
-    elif isinstance(part.value, dict):
+    if isinstance(part.value, dict):
         for name, each in part.entries():
             yield from _under(name, each)
     elif isinstance(part.value, list):
         for number, item in enumerate(part.items(), 1):
-            yield from _listed(item, number)
+            yield from _listed(item, f"workflow_{number}")
     else:
-        part.fault("expected workflows: a mapping, a list, or arrows such as 'analyst -> writer -> user'")
+        yield "workflow_1", part
 
 
 def _under(name: str, part: ConfigPart) -> Iterator[tuple[str, ConfigPart]]:
-    """Yield the workflows under a name: steps, arrows, or workflows with names of their own; the name then refers to the first of them."""
-    if arrows.is_arrow(part.value) or (isinstance(part.value, dict) and "steps" in part.value):
+    """Yield the workflows under a name: one, or workflows with names of their own; the name then refers to the first of them."""
+    items = part.items() if isinstance(part.value, list) else []
+    if not any(isinstance(item.value, dict) and "steps" in item.value for item in items):
         yield name, part
-    elif isinstance(part.value, list) and any(isinstance(item.value, dict) and "steps" in item.value for item in part.items()):
-        found = [each for number, item in enumerate(part.items(), 1) for each in _listed(item, number)]
-        yield from found
-        if found and name not in [own for own, _ in found]:
-            yield name, found[0][1]
-    elif isinstance(part.value, list):
-        are_names = len(part.value) > 1 and all(isinstance(each, str) for each in part.value)
-        yield name, replace(part, value=" -> ".join(map(str, part.value))) if are_names else part
-    else:
-        part.fault("expected a workflow: a mapping with 'steps', a list of steps, or arrows such as 'analyst -> writer -> user'")
+        return
+    found = [each for number, item in enumerate(items, 1) for each in _listed(item, name if len(items) == 1 else f"{name}_{number}")]
+    yield from found
+    if name not in [own for own, _ in found]:
+        yield name, found[0][1]
 
 
-def _listed(part: ConfigPart, number: int) -> Iterator[tuple[str, ConfigPart]]:
-    """Yield a workflow of a list: with its own id, or arrows."""
-    if arrows.is_arrow(part.value):
-        yield f"workflow_{number}", part
-    elif isinstance(part.value, dict) and part.has("id"):
-        yield part.at("id").text(), part
-    elif isinstance(part.value, dict) and len(part.value) == 1 and "steps" not in part.value:
+def _listed(part: ConfigPart, position: str) -> Iterator[tuple[str, ConfigPart]]:
+    """Yield a workflow of a list: by its own id or name, as the only key of a mapping, or by its position."""
+    own = part.first("id", "name")
+    if own is not None:
+        yield own.text(), part
+    elif isinstance(part.value, dict) and len(part.value) == 1 and WORKFLOW.isdisjoint(part.value):
         name, each = next(part.entries())
         yield from _under(name, each)
     else:
-        part.fault("a workflow of a list needs an 'id'")
+        yield position, part
 
 
 # --- faults of planning ---------------------------------------------------------------------------------------------

@@ -9,11 +9,11 @@ from pathlib import Path
 
 from cantata.config.user_code.function_source import definition_of, fault_of
 from cantata.config.user_code.script_digest import digest_of, name_of
-from cantata.frontends.langswarm.config_part import ConfigPart
+from cantata.frontends.langswarm.config_part import MISTYPED, ConfigPart
 from cantata.frontends.langswarm.workflows.inputs import WorkflowInputs
 from cantata.models.definitions import Agent, ScriptReference, Tool
 from cantata.models.values import JsonValue
-from cantata.suggestions import did_you_mean
+from cantata.suggestions import did_you_mean, nearest
 
 RUNTIME = "cantata.frontends.langswarm.workflows.inputs"
 VALUE = "langswarm.value"
@@ -49,16 +49,18 @@ class SymbolTable:
     """Tool with methods → the tools of its methods."""
     scripts: dict[str, str] = field(default_factory=dict)
     """Tool whose function is defined in the file → the source."""
+    unavailable: dict[str, str] = field(default_factory=dict)
+    """Tool that is a program of LangSwarm's own → the fault of a step that calls it."""
     workflows: dict[str, WorkflowInputs] = field(default_factory=dict)
     """Workflow → its declared inputs."""
 
     @property
     def tool_names(self) -> list[str]:
         """The names that an agent or a step may use as a tool."""
-        return [*dict.fromkeys([*self.methods, *self.tools, CLARIFY])]
+        return [*dict.fromkeys([*self.methods, *self.tools, *self.unavailable, CLARIFY])]
 
-    def resolve_tool(self, part: ConfigPart, name: str) -> list[str]:
-        """Return the tools that a name in a list of tools refers to."""
+    def resolve_tool(self, part: ConfigPart, name: str, *, is_called: bool = False) -> list[str]:
+        """Return the tools that a name refers to: in an agent's list, where one that is missing is a warning, or as a step's call."""
         if name == CLARIFY and name not in self.tools:
             description = "Asks a person for what is missing or not clear, and waits for the answer."
             self.tools[name] = Tool(asks=True, description=description, parameters=dict(_QUESTION))
@@ -67,7 +69,14 @@ class SymbolTable:
         server, dot, _ = name.partition(".")
         if name in self.tools or (dot and server in self.tools and self.tools[server].mcp):
             return [name]
-        return [name] if part.is_known(name, self.tool_names, "tool") else []
+        if name in self.unavailable:
+            if is_called:
+                part.fault(self.unavailable[name])
+        elif is_called or nearest(name, self.tool_names, cutoff=MISTYPED):
+            part.is_known(name, self.tool_names, "tool")
+        else:
+            part.warn(f"no effect: there is no tool {name!r} under 'tools', so the agent goes without it")
+        return []
 
     def variant(self, agent: str, location: str, changes: Mapping[str, object]) -> str:
         """Return the name of a variant of an agent with changes, for one location in the workflows."""

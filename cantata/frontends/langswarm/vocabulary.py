@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 SECTIONS = ("agents", "tools", "workflows")
 
-TOP = frozenset({*SECTIONS, "version", "project_name", "name", "description", "include", "memory"})
+TOP = frozenset({*SECTIONS, "version", "project_name", "name", "description", "include", "includes", "memory"})
 
-IGNORED_BLOCKS = frozenset({"advanced", "security", "observability", "server", "langswarm", "brokers"})
+IGNORED_BLOCKS = frozenset({"advanced", "security", "observability", "server", "langswarm", "brokers", "experimental_features"})
 """Blocks about LangSwarm's own process. They are ignored: the fleet has settings for their purposes."""
 
 SPLIT_FILES = tuple(f"{section}.{ending}" for section in SECTIONS for ending in ("yaml", "yml"))
@@ -17,9 +17,10 @@ FILES = ("langswarm.yaml", "langswarm.yml", *SPLIT_FILES)
 
 WORKFLOW = frozenset(
     {"id", "name", "description", "inputs", "variables", "steps", "execution_mode", "async", "timeout", "continue_on_error", "input_schema"}
-    | {"output_schema", "settings", "error_strategy", "retry"}
+    | {"output_schema", "settings", "error_strategy", "retry", "retry_policy", "timeout_seconds", "workflow", "simple"}
+    | {"agent", "agent_id", "tool_ids"}
 )
-MODES = ("sync", "async", "streaming", "parallel")
+MODES = ("sync", "async", "streaming", "parallel", "sequential", "conditional")
 
 ALIASES: Mapping[str, tuple[str, ...]] = {
     "id": ("id", "step"),
@@ -28,13 +29,15 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
     "function": ("function",),
     "invoke_workflow": ("invoke_workflow", "workflow", "workflow_id"),
     "input": ("input", "inputs", "input_template", "tool_input"),
-    "args": ("args", "parameters"),
+    "args": ("args", "parameters", "tool_config"),
     "depends_on": ("depends_on", "dependencies"),
     "true_step": ("true_step", "if_true", "true_branch"),
     "false_step": ("false_step", "if_false", "false_branch"),
     "on_error": ("on_error", "fallback_step"),
     "retry": ("retry", "retry_count"),
     "approval": ("approval", "wait"),
+    "output_key": ("output_key", "save_as"),
+    "timeout": ("timeout", "timeout_seconds"),
 }
 """Key of a step → its names, the usual one first."""
 
@@ -59,7 +62,7 @@ _PLACE = frozenset(
 _CALL = _PLACE | {"condition", "input", "retry", "timeout", "on_error", "continue_on_error", "rollback_to", "rollback_limit"}
 
 STEP: Mapping[str, frozenset[str]] = {
-    "agent": _CALL | {"agent", "no_mcp", "navigation", "args"},
+    "agent": _CALL | {"agent", "no_mcp", "tools", "navigation", "args"},
     "function": _CALL | {"function", "args", "script"},
     "tool": _CALL | {"tool", "method", "args"},
     "transform": _CALL | {"transform", "function"},
@@ -96,9 +99,11 @@ BEHAVIORS: Mapping[str, str] = {
 
 AGENT = frozenset(
     {"id", "name", "description", "agent_type", "provider", "model", "system_prompt", "behavior", "tools", "memory", "streaming"}
-    | {"response_mode", "max_tokens", "temperature", "top_p", "timeout", "max_tool_iterations", "retry"}
+    | {"response_mode", "max_tokens", "temperature", "top_p", "timeout", "max_tool_iterations", "retry", "instruction", "instructions"}
+    | {"system_prompt_additions", "system_prompt_file", "brief", "memory_enabled", "streaming_enabled", "response_format"}
 )
 TOOL = frozenset(
     {"id", "name", "type", "description", "settings", "local_mode", "pattern", "methods", "permissions", "function", "metadata", "module"}
-    | {"command", "args", "url", "mcp_url", "env", "headers", "parameters", "timeout", "retry"}
+    | {"command", "args", "url", "mcp_url", "env", "headers", "parameters", "timeout", "retry", "server_config", "brief"}
+    | {"instruction", "identifier"}
 )

@@ -124,6 +124,8 @@ def _unknown(node: ChainNode, definitions: Definitions) -> str:
         return f"is missing: {_a(node.kind)} needs a name under {place}"
     if any(node.name in tools_in(section, definitions) for section in sections):
         return f"{node.name!r} is an MCP server; name one of its tools, as '{node.name}.<tool>'"
+    if "chains" in sections and node.name in definitions.refused:
+        return f"{node.name!r} has faults, so nothing calls it: {definitions.refused[node.name][0]}"
     known = [known for section in sections for known in _known(section, node.name, definitions)]
     return f"{node.name!r} is not under {place}{_elsewhere(node, definitions) or _guess(node.name, known)}"
 

@@ -31,7 +31,9 @@ def check_turn(turn: TurnRequest, definitions: Definitions) -> list[Fault]:
     known: dict[str, Mapping[str, object]] = {"team": definitions.teams, "agent": definitions.agents, "workflow": definitions.chains}
     for kind, names in known.items():
         name = getattr(turn, kind)
-        if name and name not in names:
+        if kind == "workflow" and name in definitions.refused:
+            faults += [Fault(message, f"workflow {name!r}") for message in definitions.refused[name]]
+        elif name and name not in names:
             faults.append(Fault(_unknown(kind, name, names), kind))
     if turn.workflow in definitions.chains:
         faults += [Fault(message, "workflow") for message in turn_faults(turn.workflow, definitions.chains[turn.workflow])]

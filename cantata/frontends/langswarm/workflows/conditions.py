@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import cast
 
-from cantata.frontends.langswarm.workflows.reference_expressions import Scope, UnreadableError, literal, parts_of, render
+from cantata.frontends.langswarm.workflows.reference_expressions import Scope, UnreadableError, literal, parts_of, render, with_dollars
 from cantata.models.values import JsonValue
 
 _TOKEN = re.compile(
@@ -64,7 +64,7 @@ class _Value:
 
 def condition(text: str, scope: Scope) -> str:
     """Return the expression of a condition. Raises Unreadable."""
-    return _Parser(text, scope).read()
+    return _Parser(with_dollars(text, scope), scope).read()
 
 
 def is_empty(expression: str) -> str:

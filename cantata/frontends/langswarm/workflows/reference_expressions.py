@@ -1,7 +1,8 @@
 """Translation of LangSwarm's references into expressions of chains: `${context.step_outputs.read.title}`, `${user_input}`.
 
 A value that is exactly one reference keeps its type. Within a text, the value of a reference becomes text: null as '', anything but a text
-as JSON. Every path starts at the root and is quoted (`$."read"."title"`), so an expression means the same in every context.
+as JSON. `{{name}}` is a reference too, if the name means something here and the text has no `${...}`. Every path starts at the root and is
+quoted (`$."read"."title"`), so an expression means the same in every context.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ USER_INPUT = ("user_input", "user_query", "input")
 
 _REFERENCE = re.compile(r"\$\{([^{}]*)\}")
 _TEMPLATE = re.compile(r"\{\{\s*([\w.-]+)\s*\}\}")
+_QUOTED = re.compile(r"""(["'])(.*)\1""")
 _PART = re.compile(r"""\.?(?:([\w-]+)|\[(-?\d{1,9})\]|\[(?:'([^']*)'|"([^"]*)")\])""")
 _READ = re.compile(r'\$\.("(?:[^"\\]|\\.)*")')
 _VARIABLES = ("workflow_variables", "variables")
@@ -42,11 +44,24 @@ class Scope:
     """Declared input → its default."""
     before: str = "null"
     """The expression of `previous_output`."""
+    earlier: Sequence[str] = ()
+    """The steps above, whose outputs `context.step_outputs` has."""
+    formats: Mapping[str, str] = field(default_factory=dict)
+    """Step → another name of its output (`output.format`)."""
 
     def expression(self, reference: str) -> str:
         """Return the expression of the text between `${` and `}`; `a || b` is the first that is not null. Raises UnreadableError."""
-        found = [self._path(each) for each in reference.split("||")]
+        first, *others = reference.split("||")
+        found = [self._path(first), *map(self._alternative, others)]
         return found[0] if len(found) == 1 else f"not_null({', '.join(found)})"
+
+    def _alternative(self, text: str) -> str:
+        """Return the expression of what follows `||`: a constant as JSON, or a path."""
+        quoted = _QUOTED.fullmatch(text.strip())
+        try:
+            return literal(quoted[2] if quoted else json.loads(text))
+        except ValueError:
+            return self._path(text)
 
     def knows(self, name: str) -> bool:
         """Return whether a name without braces can only be a reference."""
@@ -71,7 +86,9 @@ class Scope:
             case ["step_outputs", str(step), *rest]:
                 if step not in self.steps:
                     raise UnreadableError(f"{braced(reference)}: there is no step {step!r}{did_you_mean(step, self.steps)}")
-                return self.steps[step] + _path(rest)
+                return self._output(step, rest)
+            case ["step_outputs"]:
+                return "{" + ", ".join(f"{_quoted(step)}: {self.steps[step]}" for step in self.earlier) + "}" if self.earlier else "`{}`"
             case ["step_outputs", *_]:
                 raise UnreadableError(f"{braced(reference)} names no step")
             case [str(section), str(name), *rest] if section in _VARIABLES:
@@ -81,7 +98,7 @@ class Scope:
     def _known(self, parts: Path) -> str | None:
         name, rest = str(parts[0]), _path(parts[1:])
         if name in self.steps:
-            return self.steps[name] + rest
+            return self._output(name, parts[1:])
         if name in USER_INPUT:
             return _root_path("input", [name]) + rest
         if name == "previous_output":
@@ -89,6 +106,13 @@ class Scope:
         if name in self.agents:
             return self.agents[name] + rest
         return self._variable(name) + rest if name in self.variables else None
+
+    def _output(self, step: str, rest: Path) -> str:
+        """Return the expression of a step's output, or a part of it; `output.format` is a name of the whole if that has no such field."""
+        value = self.steps[step]
+        if rest and rest[0] == self.formats.get(step):
+            value, rest = f"not_null({value}{_path(rest[:1])}, {value})", rest[1:]
+        return value + _path(rest)
 
     def _variable(self, name: str) -> str:
         given, default = _root_path("input", [name]), self.variables.get(name)
@@ -191,7 +215,21 @@ def braced(reference: str) -> str:
     return "${" + reference + "}"
 
 
+def with_dollars(text: str, scope: Scope) -> str:
+    """Return a text with `${name}` for each `{{name}}` that means something, unless it has `${...}` anyway."""
+    if "${" in text:
+        return text
+    return _TEMPLATE.sub(lambda found: braced(found[1]) if _is_reference(found[1], scope) else found[0], text)
+
+
+def unresolved(value: JsonValue, scope: Scope) -> list[str]:
+    """Return the `{{name}}` in a text that mean nothing, and stay as they are."""
+    found = _TEMPLATE.finditer(value) if isinstance(value, str) else ()
+    return [each[0] for each in found if not _is_reference(each[1], scope)]
+
+
 def _text(text: str, scope: Scope) -> Rendered:
+    text = with_dollars(text, scope)
     alone = _REFERENCE.fullmatch(text.strip())
     if alone:
         return Rendered(expression=scope.expression(alone[1]))
@@ -213,7 +251,7 @@ def _check_braces(text: str, scope: Scope) -> None:
         )
     for found in _TEMPLATE.finditer(text):
         if _is_reference(found[1], scope):
-            raise UnreadableError(f"{found[0]!r} would not be resolved; write ${{{found[1]}}}")
+            raise UnreadableError(f"{found[0]!r} stands beside ${{...}} and would not be resolved; write ${{{found[1]}}}")
 
 
 def _is_reference(text: str, scope: Scope) -> bool:

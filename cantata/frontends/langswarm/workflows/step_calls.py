@@ -23,6 +23,7 @@ from cantata.frontends.langswarm.workflows.reference_expressions import (
     is_reference,
     literal,
     render,
+    unresolved,
 )
 from cantata.frontends.langswarm.workflows.steps import WorkflowStep
 from cantata.models.definitions import OutputSchema
@@ -70,6 +71,9 @@ class CallBuilder:
             changes |= {"tools": tools, **({"max_tool_rounds": limit} if limit else {})}
             if not inner.has("tools"):
                 inner.fault("'no_mcp' needs 'tools': the tools that the agent may call in this step")
+        if step.has("tools"):
+            own = changes.get("tools", self.symbols.agents[name].tools)
+            changes["tools"] = list(dict.fromkeys([*cast("list[str]", own), *read_tool_list(step.at("tools"), self.symbols)[0]]))
         if navigation is not None and navigation.asks:
             changes |= navigation.changes()
         elif isinstance(schema, dict):
@@ -97,7 +101,7 @@ class CallBuilder:
         name = part.text()
         if step.has("method"):
             name = f"{name}.{step.at('method').text()}"
-        names = self.symbols.resolve_tool(part, name) if name else []
+        names = self.symbols.resolve_tool(part, name, is_called=True) if name else []
         if len(names) > 1:
             part.fault(f"{name!r} has several methods; choose one in 'method': {', '.join(each.partition('.')[2] for each in names)}")
         return {"kind": "tool", "name": (names or [name])[0], **self._arguments(step, scope, (names or [""])[0])}
@@ -244,7 +248,10 @@ def _given(parts: Mapping[str, ConfigPart], scope: Scope) -> Fields:
 
 def _rendered(part: ConfigPart, scope: Scope) -> Rendered:
     try:
-        return render(part.value, scope)
+        rendered = render(part.value, scope)
+        for name in unresolved(part.value, scope):
+            part.warn(f"{name!r} names nothing here, so it stays as it is")
+        return rendered
     except UnreadableError as error:
         _innermost_fault(part, scope).fault(str(error))
         return Rendered()

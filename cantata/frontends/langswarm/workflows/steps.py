@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,6 +15,8 @@ from cantata.suggestions import hint, nearest
 _FORBIDDEN = "/#@|=,*"  # delimiters in the ids of a run's steps
 _TAKEN = {"input", "output", "item", "index", "_item"}  # names with another meaning in expressions of chains
 
+
+_PLAIN_NAME = re.compile(r"[\w-]+")
 
 FAULTY = "faulty"
 """The kind of a step without a valid kind."""
@@ -132,6 +135,9 @@ def _id(part: ConfigPart, kind: str | None, taken: dict[str, ConfigPart], given:
     own = part.first(*ALIASES["id"])
     if own is not None:
         return own.text()
+    title = part.at("name").value
+    if isinstance(title, str) and _PLAIN_NAME.fullmatch(title):
+        return title if title not in {*taken, *given} else free_name(title, {*taken, *given})
     named = part.first(*ALIASES.get(kind or "", ())) if kind else None
     name = named.value if named is not None and isinstance(named.value, str) else kind or "step"
     base = "".join("-" if character in _FORBIDDEN or character.isspace() else character for character in name) or "step"

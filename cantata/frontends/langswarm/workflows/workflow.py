@@ -26,6 +26,8 @@ _ON_ERROR: Mapping[str, str] = {
     **dict.fromkeys(("skip", "continue", "ignore"), "skip"),
 }
 _ITEM = '$."_item"'
+_BELOW = "next_step"
+"""The target that means the step below, as no target does."""
 _NOT_IN_BODIES = (
     "output", "condition", "depends_on", "fan_key", "is_fan_in", "fan_in_id", "async", "rollback_to", "rollback_limit", "navigation",
 )  # fmt: skip
@@ -36,14 +38,13 @@ _BEFORE = 'not_null($."output", $."input"."input")'
 def compile_workflow(name: str, part: ConfigPart, symbols: SymbolTable) -> tuple[Chain | None, Mapping[str, ConfigPart]]:
     """Return the chain of a workflow, and the parts of the file that its nodes come from. Faults go to the part."""
     compiler = _Compiler(name, part, symbols)
-    before = len(without_warnings(part.faults))
-    chain = compiler.compile()
-    return (chain if len(without_warnings(part.faults)) == before else None), compiler.locations
+    return compiler.compile(), compiler.locations
 
 
 class _Compiler:
     def __init__(self, name: str, part: ConfigPart, symbols: SymbolTable) -> None:
         self._part = part
+        self._before = len(part.faults)
         self._symbols = symbols
         part.check_keys(WORKFLOW)
         self._inputs = symbols.workflows[name]
@@ -60,14 +61,16 @@ class _Compiler:
         }
         changes: dict[str, object] = {"stream": True} if self._mode == "streaming" else {}
         at_once = self._mode in ("async", "parallel") or bool(part.at("async").boolean())
-        self._call_builder = CallBuilder(symbols, name, part.at("retry").count() or 0, changes, at_once)
+        part.at("retry_policy").check_keys(("max_retries",))
+        retry = part.at("retry").count() or part.at("retry_policy").at("max_retries").count() or 0
+        self._call_builder = CallBuilder(symbols, name, retry, changes, at_once)
         self._output_schema = read_schema(part.at("output_schema"))
         if part.has("settings"):
             part.at("settings").warn("no effect: it is about LangSwarm's own process")
         self.locations = {step.node: step.part for step in self._steps.values()}
 
     def compile(self) -> Chain | None:
-        """Return the chain; None, or not valid, if there are faults."""
+        """Return the chain; None if there are faults."""
         if not self._steps:
             self._part.fault("the workflow has no steps")
             return None
@@ -83,9 +86,10 @@ class _Compiler:
         self._check_schema(listed, routes)
         self._check_reached(listed, found, routes, jumps, reading)
         step_nodes |= {step_id: self._gathering(step_nodes[step_id], members) for step_id, members in found.gathered.items()}
-        described, timeout_s = self._part.first("description", "name"), self._part.at("timeout").number(least=0.001)
+        described, timeout = self._part.first("description", "name"), self._part.first("timeout", "timeout_seconds")
+        timeout_s = timeout.number(least=0.001) if timeout else None
         description = described.text() if described else ""
-        if self._part.faults:
+        if without_warnings(self._part.faults[self._before :]):
             return None
         check = self._call_builder.check(self._inputs.schema) if self._inputs.schema else None
         return NodeEmitter(step_nodes, found, bodies, check).chain(description=description, timeout_s=timeout_s)
@@ -147,7 +151,17 @@ class _Compiler:
             if other.id == step.id:
                 break
         before = self._values[step.id] if behind else _ITEM if items and not step.has("input") else _BEFORE
-        return Scope({**known, **items}, agents, self._variables, before)
+        formats = {each.id: each.at("output").at("format") for each in self._steps.values() if isinstance(each.at("output").value, dict)}
+        named = {step_id: part.text() for step_id, part in formats.items() if part.value is not None}
+        return Scope({**known, **items}, agents, self._variables, before, self._earlier(step, behind=behind), named)
+
+    def _earlier(self, step: WorkflowStep, *, behind: bool) -> list[str]:
+        """Return the steps above a step, without those that loops run; for one of those, the steps above its loop."""
+        own = step.id
+        while own in self._bodies:
+            own = self._bodies[own]
+        steps = [each for each in self._steps if each not in self._bodies]
+        return steps[: steps.index(own) + behind]
 
     def _read_aliases(self) -> Mapping[str, Sequence[str]]:
         """Return for each alias of outputs the steps whose output it is, in order."""
@@ -207,12 +221,15 @@ class _Compiler:
             return navigation.routes(self._values[step.id]) if navigation else ()
         if not isinstance(output.value, dict):
             return targets.read(output, scope)
-        output.check_keys(("to", "collect"))
+        output.check_keys(("to", "to_step", "collect", "format", "save_as"))
         if output.has("collect") and step.kind != "loop":
             output.at("collect").fault("'collect' names the results of a loop; of other steps, write 'output_key'")
-        if step.is_navigator and output.has("to"):
-            output.at("to").fault("'navigation' already determines the next step")
-        return targets.read(output.at("to"), scope)
+        to = output.first("to", "to_step") or output.at("to")
+        if to.value == _BELOW and _BELOW not in self._steps:
+            return ()
+        if step.is_navigator and to.value is not None:
+            to.fault("'navigation' already determines the next step")
+        return targets.read(to, scope)
 
     def _on_error(self, step: WorkflowStep) -> str | None:
         """Return abort or skip; None if a failure leads to a step, or the file has no setting."""
@@ -299,7 +316,8 @@ def _aliases(step: WorkflowStep) -> Iterator[tuple[ConfigPart, str]]:
     yield from step.at("output_key").texts()
     output = step.at("output")
     if isinstance(output.value, dict):
-        yield from output.at("collect").texts()
+        for key in ("collect", "save_as"):
+            yield from output.at(key).texts()
 
 
 def _expressions(fields: Mapping[str, JsonValue]) -> Iterator[str]:

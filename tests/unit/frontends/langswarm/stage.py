@@ -12,7 +12,6 @@ from cantata.frontends.langswarm import format
 from cantata.frontends.langswarm.workflows import inputs
 from cantata.models.values import JsonValue
 from cantata.models.wire import ChainNode, ChainRequest
-from cantata.planning.chain_checks import checks
 from tests.unit.planning.interpreter import Run, Tool, ToolFailure
 
 AGENTS = "agents: [" + ", ".join(f"{{id: {name}, model: m}}" for name in ("ann", "bob", "cleo", "dan", "eve")) + "]\n"
@@ -31,17 +30,16 @@ def load(folder: Path, /, *texts: str, environment: Mapping[str, str] | None = N
 
 
 def faults(folder: Path, *texts: str, **files: str) -> list[str]:
-    """All that is wrong with files, in the loader's words and then the planner's."""
+    """Return all that is wrong with files, warnings too."""
     try:
-        loaded = load(folder, *texts, environment={}, **files)
+        return [str(fault) for fault in load(folder, *texts, environment={}, **files).faults]
     except ConfigError as error:
         return [str(fault) for fault in error.faults]
-    return [str(fault) for fault in loaded.locate(checks.check_chains(loaded.definitions))]
 
 
 def play(loaded: Configuration, workflow: str, text: str = "hello", **replies: Tool | JsonValue) -> Run:
     """Run a workflow to its end. An agent says what it is told to, a text in which `{}` is its input, else its name and its input."""
-    assert loaded.locate(checks.check_chains(loaded.definitions)) == []
+    assert workflow in loaded.definitions.chains, loaded.faults
     definitions = loaded.definitions
     tools: dict[str, Tool] = {name: _agent(name, replies.get(name.partition("@")[0], f"{name}<{{}}>")) for name in definitions.agents}
     tools |= {name: say for name, say in replies.items() if callable(say) and name not in tools}

@@ -149,7 +149,7 @@ def test_langswarms_files_are_known_by_what_they_hold(data: object, is_one: bool
 
 
 def test_what_means_nothing_here_is_a_warning_on_its_line(tmp_path: Path) -> None:
-    warnings = load(tmp_path, "observability: {}\nworkflows: {}\nserver: {}\nmemory: {enabled: true, backend: sqlite}").warnings
+    warnings = load(tmp_path, "observability: {}\nworkflows: {}\nserver: {}\nmemory: {enabled: true, backend: sqlite}").faults
 
     assert [(warning.line, warning.where, warning.is_warning) for warning in warnings] == [
         (1, "observability", True),
@@ -163,3 +163,66 @@ def test_warnings_are_told_beside_faults(tmp_path: Path) -> None:
         "line 1: server: warning: no effect: it is about LangSwarm's own process, for whose purposes the fleet has settings",
         "line 2: agnets: unknown key 'agnets'; did you mean 'agents'?",
     ]
+
+
+@pytest.mark.parametrize(
+    ("agent", "system"),
+    [
+        ("{instructions: Be brief.}", "Be brief."),
+        ("{system_prompt: Be kind., system_prompt_additions: Be brief.}", "Be kind.\n\nBe brief."),
+        ("{system_prompt_file: ann.md}", "You are Ann."),
+        ("{system_prompt: '${PROMPT}'}", "Be exact."),
+        ("{system_prompt: '${PROMPT_2:Be quick.}'}", "Be quick."),
+        ("{system_prompt: 'Never ${PROMPT}'}", "Never ${PROMPT}"),
+    ],
+)
+def test_a_prompt_has_many_names(tmp_path: Path, agent: str, system: str) -> None:
+    (tmp_path / "ann.md").write_text("You are Ann.")
+
+    loaded = load(tmp_path, f"agents: {{ann: {agent}}}\nworkflows: {{}}", environment={"PROMPT": "Be exact."})
+
+    assert loaded.definitions.agents["ann"].system == system
+
+
+@pytest.mark.parametrize(
+    ("memory", "is_on"),
+    [("true", True), ("false", False), ("production", True), ("none", False), ("{backend: sqlite}", True), ("{enabled: false}", False)],
+)
+def test_memory_is_on_or_off(tmp_path: Path, memory: str, is_on: bool) -> None:
+    text = f"agents: {{ann: {{memory: {memory}}}, bob: {{memory_enabled: true}}, cleo: {{}}}}\nmemory: {memory}\nworkflows: {{}}"
+
+    agents = load(tmp_path, text).definitions.agents
+
+    assert [agents[name].history.enabled for name in ("ann", "bob", "cleo")] == [is_on, True, is_on]
+
+
+def test_a_format_that_models_know_is_asked_for(tmp_path: Path) -> None:
+    agents = load(tmp_path, "agents: {ann: {response_format: json, streaming_enabled: true}}\nworkflows: {}").definitions.agents
+
+    assert agents["ann"].params == {"response_format": {"type": "json_object"}}
+    assert agents["ann"].stream
+
+
+def test_a_tool_may_stand_in_the_list_of_an_agent(tmp_path: Path) -> None:
+    definitions = load(tmp_path, "agents: [{id: ann, tools: [{id: t, function: json.dumps}]}]\nworkflows: {}").definitions
+
+    assert definitions.agents["ann"].tools == ["t"]
+    assert definitions.tools["t"].function == "json:dumps"
+
+
+def test_settings_of_a_tool_may_stand_beside_its_function(tmp_path: Path) -> None:
+    (tmp_path / "disk.py").write_text("def read(path, root_path, limit): return path\n")
+
+    tools = load(tmp_path, "tools: [{id: t, function: disk.read, root_path: /srv, settings: {limit: 3}}]\nworkflows: {}").definitions.tools
+
+    assert tools["t"].values == {"limit": 3, "root_path": "/srv"}
+
+
+def test_an_agent_goes_without_a_program_of_langswarms_own_and_a_step_that_calls_it_is_refused(tmp_path: Path) -> None:
+    text = "agents: [{id: ann, tools: [t]}]\ntools: [{id: t, type: mcpforms}]\nworkflows: {w: ann -> user, v: [{tool: t}]}"
+
+    loaded = load(tmp_path, text)
+
+    assert loaded.definitions.agents["ann"].tools == []
+    assert answer(loaded, "w") == "ann<hello>"
+    assert "let the tool 'clarify' or a step with 'approval' ask a person" in loaded.definitions.refused["v"][0]

@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.frontends.langswarm.stage import AGENTS, faults
+from cantata.errors import ConfigError
+from cantata.models.wire import TurnRequest
+from cantata.planning.turns import turn_plan
+from tests.unit.frontends.langswarm.stage import AGENTS, answer, faults, load
 
 
 @pytest.mark.parametrize(
@@ -46,7 +49,6 @@ from tests.unit.frontends.langswarm.stage import AGENTS, faults
         ("{id: a, agent: ann, on_error: skip, continue_on_error: false}", "'continue_on_error' and 'on_error' contradict each other"),
         ("{id: a, agent: ann, output: {collect: x}}", "'collect' names the results of a loop"),
         ("{id: a, invoke_workflow: v}", "there is no workflow 'v'; known are 'w'"),
-        ("{id: a, invoke_workflow: w, retry: 2}", "'retry' has no effect on a step that is another workflow"),
         ("{id: a, loop: {for_each: '${user_input}'}}", "a loop needs a 'body'"),
         ("{id: a, loop: {for_each: '${user_input}', body: x}}", "steps[0] 'a'.loop.body: there is no step 'x'"),
         ("{id: a, loop: {body: b}}, {id: b, agent: bob}", "a loop needs 'for_each'"),
@@ -73,8 +75,8 @@ from tests.unit.frontends.langswarm.stage import AGENTS, faults
         ("{id: a, agent: ann, output: {to: user}}, {id: b, agent: bob, input: x}", "no step leads to 'b'"),
         ("{id: a, agent: ann, output: {to: b}}, {id: b, agent: bob, output: {to: a}}", "steps 'a' → 'b' → 'a' form a cycle"),
         ("{id: a, agent: ann, input: '${b}'}, {id: b, agent: bob}", "steps 'a' → 'b' → 'a' form a cycle"),
-        ("text", "expected a step"),
-        ("{id: a, agent: ann, input: 'x {{ context.user_input }}'}", "'{{ context.user_input }}' would not be resolved; write ${"),
+        ("text, {id: a, agent: ann}", "expected a step"),
+        ("{id: a, agent: ann, input: '${input} {{ context.user_input }}'}", "'{{ context.user_input }}' stands beside ${...}"),
         ("{id: a, agent: ann, input: 'x ${user_input'}", "'${user_input' is not closed"),
         ("{id: a, agent: ann, input: {'${user_input}': 1}}", "has a reference; only values may have references"),
         ("{id: a, agent: ann, input: one, inputs: two}", "'inputs' means the same as 'input'; write one of them"),
@@ -121,7 +123,7 @@ def test_a_fault_of_a_step_is_told(tmp_path: Path, steps: str, said: str) -> Non
         ("wrokflows: {}\nagents: []", "unknown key 'wrokflows'; did you mean 'workflows'?"),
         ("workflows: {w: []}", "the workflow has no steps"),
         ("workflows: {w: 3}", "expected a workflow"),
-        ("workflows: [{steps: []}]", "a workflow of a list needs an 'id'"),
+        ("workflows: [{steps: []}]", "workflows[0]: the workflow has no steps"),
         ("workflows: {w: {execution_mode: paralell, steps: []}}", "there is no execution mode 'paralell'; did you mean 'parallel'?"),
         ("workflows: {w: {stesp: []}}", "expected a workflow"),
         ("workflows: {w: {steps: [], timout: 3}}", "unknown key 'timout'; did you mean 'timeout'?"),
@@ -133,13 +135,12 @@ def test_a_fault_of_a_step_is_told(tmp_path: Path, steps: str, said: str) -> Non
         ("agents: [{model: m}]\nworkflows: {}", "'id' is missing"),
         ("agents: [{id: x, model: m}, {id: x}]\nworkflows: {}", "'x' is defined twice"),
         ("agents: [{id: x, agent_type: opneai}]\nworkflows: {}", "there is no provider 'opneai'; did you mean 'openai'?"),
-        ("agents: [{id: x, tools: [t]}]\ntools: [{id: t}]\nworkflows: {}", "write one of 'function'"),
-        ("agents: [{id: x, tools: [t]}]\ntools: [{id: t2, url: 'http://a'}]\nworkflows: {}", "there is no tool 't'; did you mean 't2'?"),
-        ("agents: [{id: x, response_mode: streamed}]\nworkflows: {}", "response_mode"),
+        ("agents: [{id: x, tools: [t]}]\ntools: [{id: t, type: function}]\nworkflows: {}", "write one of 'function'"),
+        ("agents: [{id: x, tools: [serach]}]\ntools: [{id: search, url: 'http://a'}]\nworkflows: {}", "did you mean 'search'?"),
         ("agents: [{id: x, model: 'env:NOT_SET'}]\nworkflows: {}", "the environment has no variable 'NOT_SET'"),
         ("tools: [{id: t, url: 'http://a', headers: {Authorization: secret}}]\nworkflows: {}", "write 'env:AUTHORIZATION'"),
         ("tools: [{id: t, url: 'http://a', local_mode: true}]\nworkflows: {}", "contradicts the rest"),
-        ("tools: [{id: t, type: mcpfilesystem}]\nworkflows: {}", "tools of type 'mcpfilesystem' are part of LangSwarm"),
+        ("tools: [{id: t, type: mcpfilesystem, permissions: {/: all}}]\nworkflows: {}", "permissions./: there is no permission 'all'"),
         ("tools: [{id: t, function: nowhere.f, settings: {token: 'env:TOKEN'}}]\nworkflows: {}", "the value of 'TOKEN' would be stored"),
         ("include: [more.yaml]\nworkflows: {}", "there is no file 'more.yaml' beside this one"),
         ("include: [/etc/passwd]\nworkflows: {}", "include[0]: '/etc/passwd' leaves the configuration's folder"),
@@ -163,9 +164,6 @@ def test_a_fault_of_a_step_is_told(tmp_path: Path, steps: str, said: str) -> Non
         ("workflows: {w: {input_schema: text, steps: [{agent: ann}]}}", "expected a JSON schema, found 'text'"),
         ("agents: [{id: x, temperature: hot}]\nworkflows: {}", "temperature: expected a number of at least 0, found 'hot'"),
         ("agents: [{id: x, agent_type: openai, provider: gemini}]\nworkflows: {}", "'provider' means the same as 'agent_type'"),
-        ("tools: [{id: t, function: json.dumps, env: [A]}]\nworkflows: {}", "'env' has no effect on a tool that is a function"),
-        ("tools: [{id: t, url: 'http://a', permissions: [a]}]\nworkflows: {}", "'permissions' has no effect on an MCP server"),
-        ("tools: [{id: t, function: json.dumps, metadata: {x: 1}}]\nworkflows: {}", "metadata.x: unknown key 'x'"),
         ("tools: [{id: t, function: json.dumps, settings: {a: ['env:B']}}]\nworkflows: {}", "settings.a[0]: the value of 'B' would"),
     ],
 )  # fmt: skip
@@ -173,6 +171,60 @@ def test_a_fault_of_a_file_is_told(tmp_path: Path, text: str, said: str) -> None
     text = text if "agents:" in text else f"{AGENTS}{text}"
 
     assert said in "\n".join(faults(tmp_path, text))
+
+
+@pytest.mark.parametrize(
+    ("text", "warned"),
+    [
+        ("experimental_features: {x: true}", "experimental_features: no effect: it is about LangSwarm's own process"),
+        ("session: {unified: true}", "session: no effect: 'session' has no meaning here"),
+        ("memory: production", "memory: memory is on; this word has no effect beyond that"),
+        ("memory: {enabled: true, backend: sqlite}", "memory.backend: no effect: memory is kept in Redis"),
+        ("agents: [{id: x, model: m, allow_middleware: true}]", "'x'.allow_middleware: no effect: 'allow_middleware' has no meaning here"),
+        ("agents: [{id: x, model: m, response_mode: conversational}]", "'x'.response_mode: no effect: there are the modes"),
+        ("agents: [{id: x, model: m, response_format: markdown}]", "'x'.response_format: no effect: only 'json' is a format"),
+        ("agents: [{id: x, model: m, system_prompt: 'You: ${ROLE}.'}]", "'x'.system_prompt: '${ROLE}' stays as it is"),
+        ("agents: [{id: x, model: m, tools: [web_search]}]", "'x'.tools[0]: no effect: there is no tool 'web_search' under 'tools'"),
+        ("tools: [{id: t, function: json.dumps, env: [A]}]", "'t'.env: no effect: 'env' has no effect on a tool that is a function"),
+        ("tools: [{id: t, url: 'http://a', permissions: [a]}]", "'permissions' has no effect on an MCP server"),
+        ("tools: [{id: t, function: json.dumps, metadata: {x: 1}}]", "metadata.x: no effect: 'x' has no meaning here"),
+        ("tools: [{id: t, type: mcpforms}]", "'t': 'mcpforms' is a program of LangSwarm's own; agents go without it"),
+        ("tools: [{id: t, type: mcpworkflow_executor}]", "let a step with 'invoke_workflow' call the workflow"),
+        (
+            "tools: {t: {type: mcp, server_config: {command: python, args: [-m, langswarm.x]}}}",
+            "'langswarm.x' is a program of LangSwarm's own",
+        ),
+        ("tools: [{id: t, type: mcpfilesystem, gcs_project_id: x}]", "'t'.gcs_project_id: no effect"),
+        ("tools: [{id: t, type: mcpfilesystem, permissions: {'gs://x': read_only}}]", "only files of the workers' machines"),
+        ("workflows: {w: {max_iterations: 3, steps: [{agent: ann}]}}", "w.max_iterations: no effect: 'max_iterations' has no meaning here"),
+        ("workflows: {w: {steps: [{id: a, agent: ann, parallel: false}]}}", "'a'.parallel: no effect: 'parallel' has no meaning here"),
+        ("workflows: {w: {steps: [{id: a, agent: ann, input: 'x {{y}}'}]}}", "'a'.input: '{{y}}' names nothing here, so it stays as it is"),
+        ("workflows: {v: ann, w: {steps: [{id: a, invoke_workflow: v, retry: 2}]}}", "'retry' has no effect on a step that is another"),
+    ],
+)
+def test_what_has_no_effect_here_is_a_warning_with_its_reason(tmp_path: Path, text: str, warned: str) -> None:
+    found = faults(tmp_path, "\n".join([text, *(each for each in (AGENTS, "workflows: {}\n") if each.partition(":")[0] not in text)]))
+
+    [warning] = found
+    assert "warning: " in warning
+    assert warned in warning.replace("warning: ", "")
+
+
+def test_the_known_keys_are_listed_once(tmp_path: Path) -> None:
+    found = faults(tmp_path, "agents: [{id: x, model: m, colour: red, shape: round}, {id: y, model: m, colour: blue}]\nworkflows: {}")
+
+    assert [("known keys are" in fault) for fault in found] == [True, False, False]
+
+
+def test_a_workflow_with_a_fault_is_refused_and_the_others_run(tmp_path: Path) -> None:
+    loaded = load(tmp_path, f"{AGENTS}workflows: {{good: ann -> bob, bad: ann -> bbo, caller: [{{invoke_workflow: bad}}]}}")
+
+    assert answer(loaded, "good") == "bob<ann<hello>>"
+    assert list(loaded.definitions.chains) == ["good"]
+    assert loaded.definitions.refused["bad"] == ["line 2: workflows.bad: there is no agent, tool or workflow 'bbo'; did you mean 'bob'?"]
+    assert "'bad' has faults, so nothing calls it: line 2: workflows.bad" in loaded.definitions.refused["caller"][0]
+    with pytest.raises(ConfigError, match="there is no agent, tool or workflow 'bbo'"):
+        turn_plan.plan_turn(TurnRequest(text="hello", workflow="bad"), loaded.definitions)
 
 
 @pytest.mark.parametrize(
@@ -237,3 +289,31 @@ def test_faults_of_several_files_name_the_file(tmp_path: Path) -> None:
     found = faults(tmp_path, agents="agents: [{id: ann, modle: m}]", workflows="workflows:\n  w: ann -> bbo", tools="tools: [\n")
 
     assert [fault.split()[2].rstrip(":") for fault in found] == ["agents.yaml", "tools.yaml", "workflows.yaml"]
+
+
+@pytest.mark.parametrize(
+    ("workflows", "name"),
+    [
+        ("{w: [ann, bob]}", "w"),
+        ("{w: {name: W, steps: [ann, bob]}}", "w"),
+        ("{w: {steps: [ann, bob, user]}}", "w"),
+        ("[{id: w, workflow: ann -> bob -> user}]", "w"),
+        ("[{id: w, simple: ann -> bob}]", "w"),
+        ("[{name: w, steps: [{agent: ann}, {agent: bob}]}]", "w"),
+        ("[{steps: [{agent: ann}, {agent: bob}]}]", "workflow_1"),
+        ("{w: [{steps: [{agent: ann}, {agent: bob}]}]}", "w"),
+        ("{w: [{id: v, steps: [{agent: ann}, {agent: bob}]}]}", "v"),
+        ("[w: {steps: [ann, bob]}]", "w"),
+    ],
+)
+def test_a_workflow_has_many_forms(tmp_path: Path, workflows: str, name: str) -> None:
+    assert answer(load(tmp_path, f"{AGENTS}workflows: {workflows}"), name) == "bob<ann<hello>>"
+
+
+def test_a_workflow_of_one_agent_needs_no_steps(tmp_path: Path) -> None:
+    text = "tools: [{id: t, function: json.dumps}]\nworkflows: [{id: w, agent_id: ann, tool_ids: [t]}]"
+
+    loaded = load(tmp_path, f"{AGENTS}{text}")
+
+    assert loaded.definitions.chains["w"].nodes[0].name == "ann@w.ann"
+    assert loaded.definitions.agents["ann@w.ann"].tools == ["t"]

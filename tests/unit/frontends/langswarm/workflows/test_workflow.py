@@ -693,3 +693,37 @@ workflows:
 
     assert run.output("it") == {"step1_plan": "ann<Plan tasks for this project>", "step7_fanin": merged}
     assert sum(step.startswith("it/step1_plan") for step in run.story) == 2
+
+
+@pytest.mark.parametrize(
+    ("steps", "said"),
+    [
+        ("{id: a, agent: ann, output: {to_step: b}}, {id: b, agent: bob}", "bob<ann<hello>>"),
+        ("{id: a, agent: ann, output: {to: next_step}}, {id: b, agent: bob, output: {to: user}}", "bob<ann<hello>>"),
+        ("{id: a, agent: ann, output: {format: text}}, {id: b, agent: bob, input: '${a.text}!'}", "bob<ann<hello>!>"),
+        ("{id: a, agent: ann, output: {save_as: it}}, {id: b, agent: bob, input: 'of {{it}}'}", "bob<of ann<hello>>"),
+        ("{name: first, agent: ann}, {agent: bob, input: '${first}'}", "bob<ann<hello>>"),
+        ("{agent: ann, input: '{{ context.user_input }}'}", "ann<hello>"),
+        ("{agent: ann, input: 'x {{ other }}'}", "ann<x {{ other }}>"),
+        ("{agent: ann, input: '${context.tone || \"dry\"} ${context.x || [1]} ${user_input || 3}'}", "ann<dry [1] hello>"),
+        ("{id: a, agent: ann}, {id: b, agent: bob, input: '${context.step_outputs}'}", "bob<{'a': 'ann<hello>'}>"),
+        ("{id: a, agent: ann, input: '${context.step_outputs}'}", "ann<{}>"),
+        ("{id: a, agent: ann, condition: \"{{ user_input }} == 'hello'\"}", "ann<hello>"),
+    ],
+)  # fmt: skip
+def test_what_other_versions_of_langswarm_write_means_the_same(tmp_path: Path, steps: str, said: str) -> None:
+    assert answer(load(tmp_path, f"{AGENTS}workflows: {{w: [{steps}]}}"), "w") == said
+
+
+def test_the_tools_of_a_step_are_added_to_those_of_its_agent(tmp_path: Path) -> None:
+    tools = "tools: [{id: t, function: json.dumps}, {id: u, function: json.loads}]"
+
+    loaded = load(tmp_path, f"agents: [{{id: ann, tools: [t]}}]\n{tools}\nworkflows: {{w: [{{agent: ann, tools: [u]}}]}}")
+
+    assert loaded.definitions.agents["ann@w.ann"].tools == ["t", "u"]
+
+
+def test_a_workflow_retries_by_its_policy(tmp_path: Path) -> None:
+    loaded = load(tmp_path, f"{AGENTS}workflows: {{w: {{retry_policy: {{max_retries: 3}}, timeout_seconds: 9, steps: [{{agent: ann}}]}}}}")
+
+    assert (loaded.definitions.chains["w"].nodes[0].retry, loaded.definitions.chains["w"].timeout_s) == (3, 9)
