@@ -26,7 +26,7 @@ from cantata.state.runs.summaries import RunSummary, shown_state, state_of
 
 MAX_ROWS = 1000  # of a tree that is printed once
 WIDTH = 160  # columns without a terminal
-SIGNAL_STATUSES = {"taken": 0, "kept": 0, "unclear": INVALID, "unknown": INVALID}
+SIGNAL_STATUSES = {"taken": 0, "kept": 0, "unclear": INVALID}
 """Outcome of a signal → exit status; any other fails."""
 
 
@@ -170,4 +170,5 @@ def _step_json(step: StepRecord) -> dict[str, JsonValue]:
         "failures": step.failures,
         "crashes": step.crashes,
         "output": step.output,
+        **({"asks": step.spec.params["asks"]} if "asks" in step.spec.params else {}),
     }

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from cantata.client.runs import MAX_COMPARED, ChainRun, Run, TurnRun
+from cantata.client.runs import MAX_COMPARED, ChainRun, TurnRun
 from cantata.errors import ConfigError, UnknownRunError
 from cantata.models.values import JsonValue
 from cantata.models.wire import RUN_OVER, ChainRequest, ChainResponse, HistoryEntry, RunResult, RunStatus, TurnRequest
@@ -28,7 +28,6 @@ SIGNAL_MESSAGES: Mapping[str, str] = {
     "closed": "run {run_id!r} is over",
     "unclear": "{step!r} matches several steps of run {run_id!r}; use a full id{nearest}",
     "full": "run {run_id!r} keeps no more early signals; send this one when {step!r} waits",
-    "unknown": "no step {step!r} of run {run_id!r} waits for a signal{nearest}; `submit runs show {run_id}` shows its steps",
 }
 """Outcome of a signal → its message."""
 
@@ -39,7 +38,7 @@ class SignalAnswer(NamedTuple):
     """The answer to a signal."""
 
     outcome: str
-    """taken, kept, over, closed, unclear, full or unknown."""
+    """taken, kept, over, closed, unclear or full."""
     message: str
 
 
@@ -106,10 +105,12 @@ class RunService:
         run = self.find(run_id)
         outcome = run.signal(step, value)
         near = ""
-        if outcome == "unknown":
-            near = _hint(run, step)
-        elif outcome == "kept" and not run.steps(self.client.ledger.reader.answering(run_id, [step])):
-            near = f"; so far the run has no such step{_hint(run, step)}"
+        if (
+            outcome == "kept"
+            and (like := run.nearest_step(step)) != step
+            and not run.steps(self.client.ledger.reader.answering(run_id, [step]))
+        ):
+            near = f"; so far the run has no such step{hint(like)}"
         elif outcome == "unclear":
             matching = (each for each in self.client.ledger.reader.step_ids(run_id, MAX_COMPARED) if each.endswith(f"/{step}"))
             near = f": {', '.join(map(repr, matching))}"
@@ -136,14 +137,10 @@ class RunService:
 
     def unknown_step(self, run_id: str, step: str) -> UnknownRunError:
         """Return the error for a step that a run does not have."""
-        return UnknownRunError(f"run {run_id!r} has no step {step!r}{_hint(self.find(run_id), step)}")
+        near = self.find(run_id).nearest_step(step)
+        return UnknownRunError(f"run {run_id!r} has no step {step!r}{hint(near if near != step else None)}")
 
 
 def result_of(run: TurnRun | ChainRun) -> RunResult | ChainResponse:
     """Return the result of a run, or its result so far."""
     return run.result(1.0) if isinstance(run, TurnRun) and run.status() in RUN_OVER else run.so_far()
-
-
-def _hint(run: Run, step: str) -> str:
-    near = run.nearest_step(step)
-    return hint(near if near != step else None)

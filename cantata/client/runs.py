@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from cantata import __version__
 from cantata.coordinator.start import send_ready
+from cantata.errors import UnknownRunError
 from cantata.models.events import RunEvent, RunWarning
 from cantata.models.graph import START
 from cantata.models.values import JsonValue
@@ -20,12 +21,13 @@ from cantata.runs.view import RunView
 from cantata.state.ledger.records import RunRecord, StepRecord
 from cantata.state.ledger.step_store import EARLY_SIGNALS
 from cantata.state.runs import event_log, log_store, run_snapshot, trace_roots
-from cantata.suggestions import nearest
+from cantata.suggestions import hint, nearest
 
 if TYPE_CHECKING:
     from cantata.client.client import Client
 
 MAX_COMPARED = 1000  # ids of steps that a misspelt one is compared with
+MAX_LISTED = 10  # of the waiting steps that a message names
 POLL_INTERVAL_S = 5.0  # how often a waiting client checks that the run is still known
 
 
@@ -93,19 +95,32 @@ class Run:
             value: The step's output.
 
         Returns:
-            'taken'; 'kept' until the step waits; 'over' if it has a value; 'closed' if the run is over; 'unknown'; 'unclear' if several
-            steps match; 'full' if the run keeps as many early signals as it may.
+            'taken'; 'kept' until the step waits; 'over' if it has a value; 'closed' if the run is over; 'unclear' if several steps
+            match; 'full' if the run keeps as many early signals as it may.
 
         Raises:
+            UnknownRunError: The step waits for no signal, or the run has no such step while others wait, which the message names.
             ConfigError: The run's tenant keeps as many early signals as it may (`quota_exceeded`).
         """
         refusal = self._client.quotas.early_signal_refusal(self.run_id, self._client.definitions.limits)
         answer, ready = self._client.ledger.steps.signal(self.run_id, step_id, value, max_kept=0 if refusal else EARLY_SIGNALS)
         if refusal and answer == "full":
             raise refusal
+        if answer == "unknown":
+            raise UnknownRunError(f"no step {step_id!r} of run {self.run_id!r} waits for a signal; {self._waiting_steps(step_id)}")
         send_ready(self._client.app, ((self.run_id, step) for step in ready))
         self._end_trace()
         return answer
+
+    def _waiting_steps(self, name: str) -> str:
+        """Return a sentence about the steps that wait for a signal, and the one that is most like `name`."""
+        known = self.steps(self._client.ledger.reader.step_ids(self.run_id, MAX_COMPARED))
+        ids = sorted(step_id for step_id, step in known.items() if step.state == "waiting_signal")
+        if not ids:
+            return f"none waits now: `submit runs show {self.run_id}` shows its steps"
+        more = f" and {len(ids) - MAX_LISTED} more" if len(ids) > MAX_LISTED else ""
+        near = nearest(name, [*ids, *(step_id.rpartition("/")[2] for step_id in ids)])
+        return f"waiting: {', '.join(map(repr, ids[:MAX_LISTED]))}{more}{hint(near)}"
 
     def nearest_step(self, name: str) -> str | None:
         """Return the step id, or the end of one, that is most like `name`; None if none is."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Literal
 
@@ -210,6 +211,12 @@ class SignalAwaited(RunEvent):
     step_state = "waiting_signal"
     line = "waiting {step} for a signal{asks}: {signal}"
     asks: JsonValue = Field(None, description="the question that the signal answers")
+
+    @property
+    def explanation(self) -> str:
+        """Return the question as text: its `prompt`, or all of it as JSON."""
+        prompt = self.asks.get("prompt") if isinstance(self.asks, dict) else self.asks
+        return prompt if isinstance(prompt, str) else "" if self.asks is None else json.dumps(self.asks, ensure_ascii=False)
 
 
 class SignalReceived(RunEvent):

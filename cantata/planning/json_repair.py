@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import NamedTuple, cast
 
 from pydantic import ConfigDict, TypeAdapter
@@ -12,6 +12,7 @@ from pydantic import ConfigDict, TypeAdapter
 from cantata.models.values import JsonValue
 
 _START = re.compile(r"""\{\s*(?:["'“\u2018}]|[A-Za-z_]\w*\s*:)""")  # a key, or the end: `{name}` and `{1, 2}` in prose are not objects
+_FIRST_KEY = re.compile(r"""\{\s*["'](\w+)["']\s*:""")
 _FENCE = re.compile(r"(?:```[\w-]*)?")
 _AFTER = " \n\r\t`}],;"  # models often close once more than they opened
 
@@ -40,17 +41,37 @@ def objects_in(text: str) -> Iterator[FoundObject]:
     Repaired are fences, surrounding words, trailing or missing commas, raw newlines, other quotes, unescaped quotes and a missing last
     brace. A truncated object is skipped with all that is in it: half of a request must not be executed. The search ends after
     MAX_OBJECT_STARTS possible starts of objects."""
-    if _is_other_json(text):
-        return
+    for first, value, end in _readings(text):
+        if value is not None and is_object(value):
+            yield FoundObject(value, is_whole_text=_is_at_start(text, first) and not text[end:].strip(_AFTER))
+
+
+def is_truncated(text: str, keys: Collection[str]) -> bool:
+    """Return whether the text ends in the middle of an object that it begins with, a fence aside, or whose first key is one of these."""
+    cut = next((first for first, value, end in _readings(text) if value is None and end == len(text)), None)
+    if cut is None:
+        return False
+    key = _FIRST_KEY.match(text, cut)
+    return _is_at_start(text, cut) or (key is not None and key[1] in keys)
+
+
+def _readings(text: str) -> Iterator[tuple[int, dict[str, JsonValue] | None, int]]:
+    """Yield for each start of an outermost object its position, the object, if it can be read, and the position behind it.
+
+    For a truncated object that is the end of the text.
+    """
     position = 0
-    for _ in range(MAX_OBJECT_STARTS):
+    for _ in range(0 if _is_other_json(text) else MAX_OBJECT_STARTS):
         start = _START.search(text, position)
         if start is None:
             return
-        first = start.start()
-        value, position = _decoded(text, first) or _repaired(text, first)
-        if value is not None and is_object(value):
-            yield FoundObject(value, is_whole_text=bool(_FENCE.fullmatch(text[:first].strip())) and not text[position:].strip(_AFTER))
+        value, position = _decoded(text, start.start()) or _repaired(text, start.start())
+        yield start.start(), value, position
+
+
+def _is_at_start(text: str, first: int) -> bool:
+    """Return whether nothing but a fence comes before a position."""
+    return bool(_FENCE.fullmatch(text[:first].strip()))
 
 
 def is_object(value: object) -> bool:
@@ -98,12 +119,14 @@ _IN_QUOTES = r"""(?:"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|[“\u2018][^“\u2018�
 _KEY = rf"(?:{_IN_QUOTES}|[A-Za-z_][\w-]*)"
 _END = re.compile(r"\s*(?:```)?\s*\Z")
 
-_AFTER_MEMBER = re.compile(rf"\s*(?:\}}|\Z|```\s*\Z|,?\s*{_KEY}\s*:|,\s*\}})", re.DOTALL)
+_TRUNCATED_KEY = r"""["'“\u2018]\w*["'”\u2019]?\s*\Z"""
+_AFTER_MEMBER = re.compile(rf"\s*(?:\}}|\Z|```\s*\Z|,?\s*{_KEY}\s*:|,\s*(?:\}}|{_TRUNCATED_KEY}))", re.DOTALL)
 _AFTER_ITEM = re.compile(r"""\s*(?:\]|,\s*["'“\u2018{\[\]\-\dtfnTFN])""")
 
 _MEMBER = re.compile(rf"{_KEY}(?=\s*:)", re.DOTALL)
 _COLON = re.compile(r"\s*:\s*")
 _SCALAR = re.compile(r"(?:-?[\d.]+(?:[eE][+-]?\d+)?|true|false|null|True|False|None)(?=\s*[,}\]]|\s+[\"'“\u2018])")
+_FRAGMENT = re.compile(r"""(?:["'“\u2018][^"'”\u2019]*["'”\u2019]?\s*|[\w.+-]*)\Z""")  # of a key or a value, at the end of the text
 _PYTHON = {"True": "true", "False": "false", "None": "null"}
 _SPACE = re.compile(r"\s*")
 _SPACE_OR_COMMAS = re.compile(r"[\s,]*")
@@ -193,7 +216,8 @@ class LenientReader:
     def _match(self, pattern: re.Pattern[str]) -> str:
         found = pattern.match(self._text, self.position)
         if found is None:
-            self._next()
+            if _FRAGMENT.match(self._text, self.position):
+                raise TruncatedError("the object has no end")
             raise ValueError("neither a key nor a value")
         self.position = found.end()
         return found[0]

@@ -91,8 +91,10 @@ def _time(step: StepProgress, now_ms: float) -> str:
 
 def _note(step: StepProgress) -> Text:
     parts = [f"attempt {step.attempt}" if step.attempt > 1 else "", step.model, text_format.tokens(step.tokens_in, step.tokens_out)]
-    fixed = {"waiting_signal": "waiting for a signal", "stopped": "stopped", "timed_out": "timed out"}
+    fixed = {"stopped": "stopped", "timed_out": "timed out"}
     note = fixed.get(step.state, text_format.line(step.note, 200))
+    if step.state == "waiting_signal":
+        note = f"waiting for a signal{note and f': {note}'}"
     if step.state == "running" and step.reply:
         note = _tail(step.reply)
     style = "red" if step.state == "failed" else "yellow" if step.is_retried else "dim"

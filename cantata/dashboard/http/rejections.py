@@ -77,8 +77,6 @@ def check_signal(answer: SignalAnswer) -> None:
     match answer.outcome:
         case "taken" | "kept":
             return
-        case "unknown":
-            raise RequestRejected(404, answer.message)
         case "full":
             raise RequestRejected(429, answer.message, code="quota_exceeded", retry_after_s=5)
     raise RequestRejected(409, answer.message, code=answer.outcome)

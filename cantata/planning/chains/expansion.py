@@ -30,7 +30,7 @@ def expand_chain(nodes: Iterable[ChainNode], entry: str, definitions: Definition
     steps, edges = first.steps(), first.edges()
     answers = definitions.chains[chain].answers
     reads = first.at.reads_of(roots(answers.values(), whole.nodes.all)) if answers else {end: first.at.name(end) for end in whole.terminals}
-    params: dict[str, JsonValue] = {"answers": dict(answers)} if answers else {}
+    params: dict[str, JsonValue] = {"chain": chain, "answers": dict(answers)} if answers else {}
     end = Step(id=f"{parent}/{END}", kind="chain.end", reads=reads, params=params, decides=True)
     sources = {edge.source for edge in edges}
     last = [Edge(source=step.id, target=end.id, wakes=False) for step in steps if step.id not in sources]

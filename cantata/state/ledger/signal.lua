@@ -1,4 +1,4 @@
--- Signals a waiting step; the signal is kept if the step does not wait yet.
+-- Signals a waiting step; the signal is kept if the step does not wait yet. One for a step that the run does not have is kept too, unless other steps wait.
 -- ARGV: run, the signal (JSON) and its value (JSON). The signal: {step, resend_ms, max_kept, max_bytes: early signals that the run may keep, after a search
 -- count: the number of steps that the run had before it, and found: the ids and names that end in '/' and the name}
 -- The step is named by its id, or by the end of it behind a '/' if only one step matches.
@@ -33,6 +33,7 @@ if not s then
   if #found > 1 then return {'unclear', {}} end
   id = found[1] or id
   s = get(id)
+  if not s and asking > 0 then return {'unknown', {}} end
 end
 if s and OVER[s.word] then return {'over', {}} end
 if s and s.word == 'waiting_signal' then

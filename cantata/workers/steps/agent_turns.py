@@ -21,6 +21,7 @@ from cantata.workers.runtime.step_context import StepContext
 from cantata.workers.steps.model_turns import ModelTurn
 
 TRUNCATED = ("length", "content_filter")  # finish reasons of incomplete replies
+TRUNCATED_JSON = "it ends in the middle of its JSON object"
 NO_WORKFLOW = "This tool has no workflow of its own; name one of its methods, with params."
 
 
@@ -63,11 +64,14 @@ def _outcome(turn: ModelTurn, reply: llm.Reply, known: Sequence[ToolSchema], ms:
     warnings = () if turn.rounds else tuple(_instruction_warnings(turn))
     if reply.finish_reason in TRUNCATED:
         warnings = (*warnings, f"a reply to agent {turn.name!r} is incomplete: its finish reason is {reply.finish_reason!r}")
+    if parsed.calls and turn.is_closing:
+        names = ", ".join(repr(call.name) for call in parsed.calls)
+        warnings = (*warnings, f"agent {turn.name!r} calls {names} in its closing reply, after which no call is made: it was dropped")
     return outcome.model_copy(update={"usage": reply.usage, "detail": {**detail, **outcome.detail}, "warnings": warnings})
 
 
 def _another_round(turn: ModelTurn, reply: llm.Reply, parsed: ParsedReply, known: Sequence[ToolSchema]) -> ModelRound | None:
-    """Return the next round after a reply with calls, without text, or with an invalid answer; None if the model answered."""
+    """Return the next round after a reply with calls, without text, or that is no valid answer; None if the model answered."""
     if parsed.calls and not turn.is_closing:
         names = [tool.name for tool in known]
         calls = tuple(_without_workflow(resolve(call, names)) for call in parsed.calls)
@@ -79,9 +83,10 @@ def _another_round(turn: ModelTurn, reply: llm.Reply, parsed: ParsedReply, known
         is_last = turn.count("nudge") + 1 >= turn.max_steps
         note = conversation.STEPS_EXHAUSTED.format(turn.max_steps) if is_last else conversation.EMPTY_REPLY
         return ModelRound(kind="nudge", note=note)
-    if turn.validator is None or (fault := turn.validator.fault_of(parsed, reply.text)) is None:
+    fault = TRUNCATED_JSON if parsed.is_truncated else turn.validator.fault_of(parsed, reply.text) if turn.validator else None
+    if fault is None:
         return None
-    trials = turn.validator.output.trials
+    trials = turn.validator.output.trials if turn.validator else 1
     if turn.count("correction") >= trials:
         raise StepError(f"the model's reply is invalid after {trials} corrections: {fault}", code="bad_reply")
     return ModelRound(kind="correction", note=conversation.CORRECTION.format(fault))

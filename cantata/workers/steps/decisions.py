@@ -13,7 +13,7 @@ from cantata.models.values import JsonValue
 from cantata.models.wire import ChainNode, ChainRequest
 from cantata.planning.chain_checks.declared_inputs import given_to
 from cantata.planning.chains import expansion
-from cantata.planning.chains.step_ids import split
+from cantata.planning.chains.step_ids import END, name_of, split
 from cantata.planning.turns import agent_steps, turn_plan
 from cantata.workers.runtime.step_context import StepContext, placeholder_values, text_input
 
@@ -76,11 +76,35 @@ def chain_run(context: StepContext) -> Outcome:
 
 
 def chain_end(context: StepContext) -> Outcome:
-    """Return the output of a nested chain: its one answer, or the output of the one terminal that ran, or an object of several."""
+    """Return the output of a named chain: its one answer, or the output of the one terminal that ran, or an object of several."""
     answers = cast("dict[str, str]", context.params.get("answers") or {})
     given = {name: context.evaluate(text) for name, text in answers.items()} or context.begun.inputs
     ran = {name: value for name, value in given.items() if value is not None}
+    if answers and not ran:
+        return _last_output(context)
     return Outcome(output=next(iter(ran.values())) if len(ran) == 1 else cast(JsonValue, ran or None))
+
+
+def _last_output(context: StepContext) -> Outcome:
+    """Return the output of the last node that ran, with a warning, since none of those ran that give the answer.
+
+    If one of them gave null, the answer is null. A turn without any output fails.
+    """
+    chain, parent, run_id = context.text_param("chain"), context.begun.step_id.removesuffix(f"/{END}"), context.begun.run_id
+    nodes = [node.node_id for node in context.definitions.chains[chain].nodes if node.kind != "branch"]
+    reader = context.process.ledger.reader
+    ids = reader.answering(run_id, [name_of(node_id, parent) for node_id in nodes])
+    done = {step_id: step.output for step_id, step in reader.records(run_id, ids).items() if step.state == "done"}
+    outputs = {node_id: done[step_id] for node_id, step_id in zip(nodes, ids, strict=True) if step_id in done}
+    if any(node_id in outputs and outputs[node_id] is None for node_id in context.names):
+        return Outcome()
+    last = next((node_id for node_id in reversed(nodes) if outputs.get(node_id) is not None), None)
+    if last is not None:
+        warning = f"{chain!r}: no step that gives its answer ran, so the answer is the output of {last!r}, the last step that ran"
+        return Outcome(output=outputs[last], warnings=(warning,))
+    if context.begun.run_kind == "turn" and "/" not in parent:
+        raise StepError(f"{chain!r} has no answer: none of its steps ran with an output", code="no_answer")
+    return Outcome()
 
 
 def agent_run(context: StepContext) -> Outcome:

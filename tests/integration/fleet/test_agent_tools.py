@@ -313,6 +313,32 @@ def test_calls_in_json_have_the_same_bound(stage: AgentStage, last: Any, status:
     assert "To call a tool" not in json.dumps(stage.messages()), "tools are not offered any more"
 
 
+def test_a_call_in_the_closing_reply_is_dropped_with_a_warning(stage: AgentStage) -> None:
+    stage.script({"match": "used all 1 rounds", "reply": asked("add", response="That is it.", a=2)}, {"reply": asked("add", a=1)})
+
+    result = stage.ask(spoken(max_tool_rounds=1))
+
+    assert (result.output, result.usage.tool_calls) == ("That is it.", 1)
+    assert any("calls 'add' in its closing reply, after which no call is made: it was dropped" in each for each in result.warnings)
+
+
+def test_a_reply_that_ends_in_the_middle_of_its_json_is_corrected(stage: AgentStage) -> None:
+    stage.script(*said('{"response": "I look", "mcp": {"tool": "add", "par', {"response": "Done."}))
+
+    assert stage.ask(spoken()).output == "Done."
+    assert "Your reply cannot be used: it ends in the middle of its JSON object" in stage.prompts()[1]
+
+
+def test_a_reply_that_is_truncated_again_fails_the_run(stage: AgentStage) -> None:
+    stage.script({"reply": '{"response": "I look", "mcp": {"tool": "add", "par'})
+
+    result = stage.ask(spoken())
+
+    assert (result.status, result.output, len(stage.requests())) == ("failed", None, 2)
+    assert result.error is not None
+    assert result.error.code == "bad_reply"
+
+
 # Structured output
 
 PERSON = {"type": "object", "properties": {"name": {"type": "string"}, "age": {"type": "integer", "minimum": 0}}, "required": ["name"]}

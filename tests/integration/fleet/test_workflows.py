@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from cantata import health
 from cantata.cli.main import submit
 from cantata.client.client import Client, EmbeddedClient
 from cantata.client.runs import TurnRun
-from cantata.errors import ConfigError
+from cantata.errors import ConfigError, UnknownRunError
 from cantata.models.events import SignalAwaited, StepRefused
 from cantata.models.wire import RunResult
 from cantata.testing import ScriptedModels
@@ -262,6 +262,61 @@ def test_a_step_is_signalled_by_the_id_that_its_file_gives_it_before_it_waits_to
 
     assert run.signal("approve", {"approved": True}) == "kept"
 
+    assert run.result(PATIENCE_S).output == "echo: Publish: echo: Write about tea"
+
+
+SKIPPING = (
+    agents("ann", "bob")
+    + """
+tools: [{id: nothing, type: function, function: workflow_tools.nothing}]
+workflows:
+  last: [{id: a, agent: ann}, {id: b, agent: bob, condition: "${a} == 'x'", output: {to: user}}]
+  none: [{id: b, agent: bob, condition: "${user_input} == 'x'"}]
+  outer: [{id: inner, invoke_workflow: none}, {id: c, agent: bob, input: 'inner: ${inner}'}]
+  empty: [{id: a, agent: ann}, {id: b, tool: nothing, output: {to: user}}]
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("workflow", "output", "warnings"),
+    [
+        ("last", "echo: hello", ["'last': no step that gives its answer ran, so the answer is the output of 'a', the last step that ran"]),
+        ("outer", "echo: inner: ", []),
+        ("empty", None, []),
+    ],
+)
+def test_if_the_steps_of_the_answer_are_skipped_it_is_the_last_output(
+    stage: Stage, workflow: str, output: object, warnings: list[str]
+) -> None:
+    result = stage.run(SKIPPING, workflow)
+
+    assert (result.output, result.warnings) == (output, warnings)
+
+
+def test_a_workflow_of_which_no_step_ran_fails(stage: Stage) -> None:
+    result = stage.start(SKIPPING, "none").result(PATIENCE_S)
+
+    assert (result.status, result.output) == ("failed", None)
+    assert result.error is not None
+    assert (result.error.code, result.error.message) == ("no_answer", "'none' has no answer: none of its steps ran with an output")
+
+
+def test_a_mistyped_signal_is_refused_with_the_steps_that_wait(stage: Stage, client: EmbeddedClient) -> None:
+    run = stage.start(APPROVAL, "publishing", "tea")
+    until(lambda: [event for event in run.log(timeout_s=0.1) if isinstance(event, SignalAwaited)], "the pause")
+
+    def cli(*words: str) -> Result:
+        return CliRunner().invoke(submit, ["runs", *words], env={"REDIS_URL": client.redis_url})
+
+    with pytest.raises(UnknownRunError, match=r"no step 'aprove' of run .* waiting: 'publishing/approve'; did you mean 'approve'"):
+        run.signal("aprove", {"approved": True})
+    refused = cli("signal", run.run_id, "aprove", "true")
+    shown = cli("show", run.run_id)
+
+    assert (refused.exit_code, "waiting: 'publishing/approve'" in refused.stderr) == (2, True)
+    assert "waiting for a signal: May this be published?" in shown.output
+    assert run.signal("approve", {"approved": True}) == "taken"
     assert run.result(PATIENCE_S).output == "echo: Publish: echo: Write about tea"
 
 

@@ -30,3 +30,7 @@ def slow(journal: str, mark: str, seconds: float = 0.1) -> str:
         if word == "start":
             time.sleep(float(seconds))
     return mark
+
+
+def nothing() -> None:
+    """Return nothing."""

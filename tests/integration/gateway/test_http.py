@@ -92,6 +92,17 @@ def test_a_step_that_waits_is_given_its_value(http: httpx.Client) -> None:
     assert http.post(f"/runs/{run_id}/signals/ok", json={}).status_code == 422
 
 
+def test_a_mistyped_signal_is_refused_with_the_steps_that_wait(http: httpx.Client) -> None:
+    waiting = {"entry_node": "approval", "nodes": [{"node_id": "approval", "kind": "wait"}]}
+    run_id = http.post("/chains", json=waiting).json()["run_id"]
+    until(lambda: http.get(f"/runs/{run_id}/steps/approval").json().get("step", {}).get("state") == "waiting_signal", "the step to wait")
+
+    mistyped = http.post(f"/runs/{run_id}/signals/aproval", json={"value": True})
+
+    assert mistyped.status_code == 404
+    assert mistyped.json()["error"]["message"].endswith("waits for a signal; waiting: 'approval'; did you mean 'approval'?")
+
+
 @pytest.mark.parametrize("step", ["ask", "asking/ask", "asking%2Fask"])
 def test_a_step_of_a_named_chain_is_signalled_by_its_own_id_or_the_whole(http: httpx.Client, step: str) -> None:
     run_id = http.post("/turns", json={"text": "hello", "workflow": "asking"}).json()["run_id"]

@@ -164,6 +164,8 @@ class Reference:
             return "closed", set()
         step_id = self.answering(name)
         cell = self.cells.get(step_id)
+        if cell is None and any(each.word == "waiting_signal" for each in self.cells.values()):
+            return "unknown", set()
         if cell is not None and cell.is_over:
             return "over", set()
         if cell is not None and cell.word == "waiting_signal":

@@ -392,6 +392,17 @@ def test_a_signal_for_the_end_of_an_id_that_waits_for_none_is_refused(ledger: Le
     assert ledger.steps.signal("run", "a", 1) == ("unknown", ())
 
 
+def test_a_signal_for_a_step_that_the_run_does_not_have_is_refused_while_others_wait(ledger: Ledger) -> None:
+    play = Play(ledger)
+    play.plan(work("a"), wait("flow/approval"), wait("flow/later"), edges=row("a", "flow/approval", "flow/later"))
+    assert ledger.steps.signal("run", "early", 1)[0] == "kept"
+    play.do("a")
+
+    assert ledger.steps.signal("run", "approva", 1) == ("unknown", ())
+    assert ledger.steps.signal("run", "later", 1)[0] == "kept"
+    assert ledger.steps.signal("run", "approval", 1)[0] == "taken"
+
+
 def test_a_step_that_waits_for_no_signal_refuses_one(ledger: Ledger) -> None:
     play = Play(ledger)
     play.plan(work("a"), wait("w"))

@@ -167,11 +167,12 @@ def test_a_redis_that_is_nearly_full_refuses_new_runs_and_ends_those_under_way(q
 
 def test_a_run_keeps_a_bounded_number_of_signals_for_steps_that_do_not_wait_yet(quotas: Quotas, valkey: Redis) -> None:
     play = Play(Ledger(valkey))
-    play.plan(work("first"), wait("w"))
+    play.plan(work("first"), wait("w"), edges=row("first", "w"))
     valkey.hset(f"{play.shard}:run:run:signals", mapping={f"s{n}": "1" for n in range(EARLY_SIGNALS)})
 
     assert play.ledger.steps.signal("run", "another", 1) == ("full", ())
     assert play.ledger.steps.signal("run", "s1", 1) == ("over", ())
+    play.do("first")
     assert play.ledger.steps.signal("run", "w", 1)[0] == "taken"
 
 

@@ -12,7 +12,7 @@ from cantata.models.graph import RAW, STEP_OVER, Edge, Graph, Spec, Step
 from cantata.models.values import JsonValue
 from cantata.models.wire import ChainNode, ChainRequest
 from cantata.planning.chains import expansion
-from cantata.planning.chains.step_ids import node_of, split
+from cantata.planning.chains.step_ids import name_of, node_of, split
 from cantata.planning.expressions import parse
 from cantata.planning.fragments import adopt
 
@@ -243,7 +243,14 @@ def _end(run: Run, step_id: str, spec: Step, root: dict[str, JsonValue], names: 
     answers = cast("dict[str, str]", spec.params.get("answers") or {})
     given = {name: parse(text, names).evaluate(root) for name, text in answers.items()} or {name: root[name] for name in spec.reads}
     ran = {name: value for name, value in given.items() if value is not None}
-    run._done(step_id, next(iter(ran.values())) if len(ran) == 1 else cast(JsonValue, ran or None))
+    if answers and not ran:
+        return run._done(step_id, _last_output(run, step_id.removesuffix("/@end"), run.definitions.chains[str(spec.params["chain"])].nodes))
+    return run._done(step_id, next(iter(ran.values())) if len(ran) == 1 else cast(JsonValue, ran or None))
+
+
+def _last_output(run: Run, parent: str, nodes: Sequence[ChainNode]) -> JsonValue:
+    outputs = [run.output(name_of(node.node_id, parent)) for node in nodes if node.kind != "branch"]
+    return next((output for output in reversed(outputs) if output is not None), None)
 
 
 def _wait(run: Run, step_id: str, spec: Step, root: dict[str, JsonValue], names: frozenset[str]) -> None:

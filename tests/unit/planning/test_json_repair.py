@@ -80,6 +80,28 @@ def test_what_is_no_object_or_breaks_off_is_none(text: str) -> None:
     assert json_repair.only_object(text) is None
 
 
+REPLY = '{"response": "Let me look", "mcp": {"tool": "fs", "params": {"path": "a \\"x\\" {b}", "n": [1, true]}}}'
+
+
+@pytest.mark.parametrize("before", ["", "```json\n", "I will look. "])
+def test_wherever_a_reply_breaks_off_it_is_truncated_or_only_its_last_brace_is_missing(before: str) -> None:
+    for end in range(len('{"response":'), len(REPLY)):
+        text = before + REPLY[:end]
+
+        found = [each.value for each in json_repair.objects_in(text)]
+
+        assert json_repair.is_truncated(text, ("response",)) is not bool(found)
+        assert found in ([], [{"response": "Let me look"}], [json.loads(REPLY)])
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{name} is put there", '{"a"} is a set', 'In C {"a": x}', 'Such as {"a": "b', '{"a": 1, ...}', '["{\\"a', REPLY, f"{REPLY}{{"],
+)
+def test_a_text_with_a_brace_is_no_truncated_object(text: str) -> None:
+    assert not json_repair.is_truncated(text, ("response",))
+
+
 def test_objects_are_found_among_words_in_their_order() -> None:
     text = 'First {"a": {"b": 1}}, see {x}; then\n```json\n{"c": [1,],}\n```\nand {d: 2}.'
 

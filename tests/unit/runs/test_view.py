@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import pytest
 from rich.console import Console
 
 from cantata.cli.views.live_view import render
@@ -299,6 +300,14 @@ def test_a_step_whose_wait_ran_out_of_time_is_not_shown_as_done() -> None:
     assert history.lines("ask")[-1].startswith("timed out ask")
     assert "timed out" in rendered(history.view("ask"))
     assert "waiting for a signal" in rendered(begun().add("waiting", "ask").view("ask"))
+
+
+@pytest.mark.parametrize(
+    ("asks", "shown"),
+    [({"prompt": "Send it?"}, "Send it?"), ("Send it?", "Send it?"), ({"amount": 3}, '{"amount": 3}'), (None, "waiting for a signal\n")],
+)
+def test_a_waiting_step_shows_its_question(asks: JsonValue, shown: str) -> None:
+    assert shown in rendered(begun().add("waiting", "ask", asks=asks).view("ask"))
 
 
 def test_a_run_that_went_to_its_end_with_failures_is_marked_so() -> None:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 from cantata.frontends.langswarm.workflows.order import Order
 from cantata.frontends.langswarm.workflows.output_routes import ChoiceRoute, Invoke, Route, ToStep, ToUser
-from cantata.frontends.langswarm.workflows.reference_expressions import USER_INPUT, literal, step_value
+from cantata.frontends.langswarm.workflows.reference_expressions import USER_INPUT, literal, reads, step_value
 from cantata.frontends.langswarm.workflows.steps import free_name
 from cantata.models.definitions import Chain
 from cantata.models.values import JsonValue
@@ -81,12 +81,18 @@ class NodeEmitter:
         return node
 
     def _last(self) -> Iterator[tuple[StepNode, tuple[str, ...]]]:
-        """Yield the steps without a next step, with the conditions for that; for a condition, the steps before it."""
-        leading = {needed for needs in self.order.waits_for.values() for needed in needs}
-        for step in self.steps.values():
-            if not (self.order.after[step.id] or self.order.passed.get(step.id) or step.id in leading):
-                sources = [each for each in self.steps.values() if step.id in self.order.after[each.id]] if step.is_branch else [step]
-                yield from ((each, conditions) for conditions in _ends(step.routes, ()) for each in sources)
+        """Yield the steps that no step follows or reads, with the conditions for that; for a condition, the steps before it."""
+        order, read = self.order, self._read_by_others()
+        leading = {needed for needs in order.waits_for.values() for needed in needs}
+        ends = [step for step in self.steps.values() if not (order.after[step.id] or order.passed.get(step.id) or step.id in leading)]
+        for step in [step for step in ends if step.routes or step.node not in read] or ends:  # what leads back is read in the next round
+            sources = [each for each in self.steps.values() if step.id in order.after[each.id]] if step.is_branch else [step]
+            yield from ((each, conditions) for conditions in _ends(step.routes, ()) for each in sources)
+
+    def _read_by_others(self) -> set[str]:
+        """Return the nodes whose output another node reads."""
+        nodes = {str(fields["node_id"]): fields for fields in (*self._nodes.values(), *self.bodies)}
+        return {source for node, fields in nodes.items() for source in nodes_read(fields) if node not in (source, f"{source}.when")}
 
     # --- a step -------------------------------------------------------------------------------------------------------
 
@@ -205,6 +211,13 @@ class NodeEmitter:
 
     def _free(self, name: str) -> str:
         return free_name(name, {*self._nodes, *(step.node for step in self.steps.values())})
+
+
+def nodes_read(fields: Fields) -> set[str]:
+    """Return the nodes whose outputs the expressions of a node read."""
+    mapped = fields.get("input_map")
+    texts = [*(mapped.values() if isinstance(mapped, dict) else ()), *(fields[key] for key in ("condition", "items_path") if key in fields)]
+    return set().union(*(reads(str(text)) for text in texts))
 
 
 def _ends(routes: Sequence[Route], conditions: tuple[str, ...]) -> Iterator[tuple[str, ...]]:

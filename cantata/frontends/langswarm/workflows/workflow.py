@@ -11,7 +11,7 @@ from cantata.frontends.langswarm.symbol_table import SymbolTable
 from cantata.frontends.langswarm.vocabulary import MODES, WORKFLOW
 from cantata.frontends.langswarm.workflows.inputs import read_schema
 from cantata.frontends.langswarm.workflows.navigation import read_navigation
-from cantata.frontends.langswarm.workflows.node_emitter import Fields, NodeEmitter, StepNode
+from cantata.frontends.langswarm.workflows.node_emitter import Fields, NodeEmitter, StepNode, nodes_read
 from cantata.frontends.langswarm.workflows.order import Order, order, targets_of
 from cantata.frontends.langswarm.workflows.output_routes import ChoiceRoute, Route, Targets, ToUser
 from cantata.frontends.langswarm.workflows.reference_expressions import Scope, reads, step_value
@@ -182,9 +182,8 @@ class _Compiler:
 
     def _reads_others(self, step_nodes: StepNode) -> bool:
         """Return whether a step reads the output of another, and so starts after it."""
-        texts = [step_nodes.when or "", *_expressions(step_nodes.fields)]
         nodes = {step.node for step in self._steps.values()} - {step_nodes.node}
-        return bool(set().union(*map(reads, texts)) & nodes)
+        return bool((reads(step_nodes.when or "") | nodes_read(step_nodes.fields)) & nodes)
 
     # --- a step ---------------------------------------------------------------------------------------------------------
 
@@ -318,13 +317,6 @@ def _aliases(step: WorkflowStep) -> Iterator[tuple[ConfigPart, str]]:
     if isinstance(output.value, dict):
         for key in ("collect", "save_as"):
             yield from output.at(key).texts()
-
-
-def _expressions(fields: Mapping[str, JsonValue]) -> Iterator[str]:
-    """Yield the expressions of a node."""
-    mapped = fields.get("input_map")
-    yield from (str(text) for text in (mapped.values() if isinstance(mapped, dict) else ()))
-    yield from (str(fields[key]) for key in ("condition", "items_path") if key in fields)
 
 
 def _all(routes: Sequence[Route]) -> Iterator[Route]:

@@ -42,6 +42,8 @@ class ParsedReply:
     response: JsonValue
     """The answer if there are no calls, else the text beside them."""
     calls: tuple[ParsedCall, ...] = ()
+    is_truncated: bool = False
+    """Whether the text ends in the middle of a JSON reply."""
 
 
 def calls_of(text: str, tool_calls: Sequence[ToolCallRequest] = ()) -> ParsedReply:
@@ -56,10 +58,11 @@ def calls_of(text: str, tool_calls: Sequence[ToolCallRequest] = ()) -> ParsedRep
     requested += json_calls
     ids = _unique(call.id for call in requested)
     calls = tuple(call.model_copy(update={"id": call_id}) for call, call_id in zip(requested, ids, strict=True))
+    is_truncated = not json_calls and json_repair.is_truncated(text, ("response", "mcp", "tool"))
     if value is None:
-        return ParsedReply(text, calls)
+        return ParsedReply(text, calls, is_truncated)
     response = value.get("response", None if json_calls else value)
-    return ParsedReply("" if json_calls and response is None else response, calls)
+    return ParsedReply("" if json_calls and response is None else response, calls, is_truncated)
 
 
 def _json_reply(text: str) -> dict[str, JsonValue] | None:

@@ -338,6 +338,45 @@ def test_a_fan_may_be_drawn_with_targets(tmp_path: Path) -> None:
     assert asked(play(loaded, "w")).count("gather") == 1
 
 
+@pytest.mark.parametrize(
+    "workflow",
+    [
+        "{execution_mode: parallel, steps: [{id: a, agent: ann}, {id: b, agent: bob}, {id: c, agent: cleo, input: '${a} ${b}'}]}",
+        "[{id: a, agent: ann, depends_on: []}, {id: b, agent: bob, depends_on: []}, {id: c, agent: cleo, input: '${a} ${b}'}]",
+        "{execution_mode: parallel, steps: [{id: a, agent: ann}, {id: c, loop: {for_each: [1, 2], body: {agent: bob, input: '${a}'}}}]}",
+        "{execution_mode: parallel, steps: [{id: a, agent: ann}, {id: c, agent: cleo, condition: '${a} exists', input: x}]}",
+    ],
+)
+def test_the_answer_is_that_of_the_steps_that_nobody_reads(tmp_path: Path, workflow: str) -> None:
+    run = play(load(tmp_path, f"{AGENTS}workflows: {{w: {workflow}}}"), "w")
+
+    assert run.output("it") == run.output("it/c")
+
+
+def test_a_last_step_that_is_read_in_the_next_round_gives_the_answer(tmp_path: Path) -> None:
+    steps = """[
+      {id: write, agent: ann, input: '${review.notes || user_input}'},
+      {id: review, agent: bob, input: '${write}', output: {to: {condition: {if: '${review.notes}', then: write}}}}]"""
+    loaded = load(tmp_path, f"{AGENTS}workflows: {{w: {steps}}}")
+    rounds: Iterator[JsonValue] = iter([{"notes": "longer"}, {"text": "done"}])
+
+    assert answer(loaded, "w", bob=lambda given: next(rounds)) == {"text": "done"}
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        "{id: a, agent: ann}, {id: b, agent: bob, condition: '${a} == x'}",
+        "{id: a, agent: ann}, {id: b, agent: bob, condition: '${a} == x', output: {to: user}}",
+        "{id: a, agent: ann, output: {to: {condition: {if: '${a} == x', then: user, else: b}}}}, {id: b, agent: bob, condition: '${a.x}'}",
+    ],
+)
+def test_if_the_steps_of_the_answer_are_skipped_it_is_the_last_output(tmp_path: Path, steps: str) -> None:
+    loaded = load(tmp_path, f"{AGENTS}workflows: {{w: [{steps}]}}")
+
+    assert answer(loaded, "w") == "ann<hello>"
+
+
 def test_in_parallel_only_what_a_step_reads_or_names_comes_before_it(tmp_path: Path) -> None:
     steps = (
         "[{id: a, agent: ann}, {id: b, agent: bob}, {id: c, agent: cleo, input: '${a} ${b}'}, {id: d, agent: dan, depends_on: c, input: d}]"

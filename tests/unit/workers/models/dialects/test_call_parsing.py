@@ -112,7 +112,7 @@ def test_params_may_be_json_in_a_text() -> None:
     assert spoken({"mcp": {"tool": "t", "params": '{"a": 1}'}})[0].arguments == {"a": 1}
 
 
-@pytest.mark.parametrize("text", ["", "Hello {name}!", "[1, 2]", '"mcp"', "12", "The set {1}: nice", 'It gives {"a": 1} back.', '{"a": '])
+@pytest.mark.parametrize("text", ["", "Hello {name}!", "[1, 2]", '"mcp"', "12", "The set {1}: nice", 'It gives {"a": 1} back.'])
 def test_what_is_no_json_object_is_the_answer_unchanged(text: str) -> None:
     assert calls_of(text) == ParsedReply(text)
 
@@ -134,6 +134,20 @@ def test_a_json_reply_without_a_call_is_its_response_or_itself(text: str, respon
     assert calls_of(text) == ParsedReply(response)
 
 
+@pytest.mark.parametrize(
+    ("text", "is_truncated"),
+    [
+        ('{"response": "I look", "mcp": {"tool": "fi', True),
+        ('{"response": "I look"} {"mcp": {"tool": "fi', True),
+        ('{"mcp": {"tool": "find"}} {"mcp": {"tool": "fi', False),
+        ('Write {"name": "Ann', False),
+        ('{"a": ', True),
+    ],
+)
+def test_a_reply_that_ends_in_the_middle_of_its_json_is_truncated(text: str, is_truncated: bool) -> None:
+    assert calls_of(text).is_truncated is is_truncated
+
+
 def test_of_several_objects_among_words_the_first_that_calls_counts() -> None:
     said = calls_of('Given {"a": 1} and {"response": "x"} I do {"mcp": {"tool": "t"}} and then {"mcp": {"tool": "u"}}.')
 
@@ -144,7 +158,7 @@ def test_of_several_objects_among_words_the_first_that_calls_counts() -> None:
 def test_a_call_that_breaks_off_is_not_made() -> None:
     text = '{"response": "x", "mcp": {"tool": "files", "method": "write", "params": {"text": "if (x) { y }'
 
-    assert calls_of(text) == ParsedReply(text)
+    assert calls_of(text) == ParsedReply(text, is_truncated=True)
 
 
 def test_both_dialects_mix() -> None:
