@@ -38,7 +38,7 @@ PURE_CORE = ("models", "planning", "runs")
 BANNED = frozenset(
     (
         "book", "crew", "desk", "door", "drawing", "forum", "grower", "growth", "grown", "heart", "hop", "kin", "lastwords", "matter",
-        "mend", "mended", "paper", "senses", "shelf", "story", "strike", "talk", "tell", "telling", "told", "twin",
+        "mend", "mended", "pace", "paper", "senses", "shelf", "story", "strike", "talk", "tell", "telling", "told", "twin",
     )
 )  # fmt: skip
 """Metaphors and household words that stood for standard terms."""
@@ -133,6 +133,20 @@ def banned_texts(trees: dict[Path, ast.Module]) -> Iterator[str]:
                 yield f"{path.relative_to(TOP)}: the docstring of {getattr(node, 'name', 'the module')} begins with a question word"
 
 
+def scripts() -> dict[Path, str]:
+    """Return the texts of Lua scripts, of `run`, and of the files for deployments."""
+    files = [*PACKAGE.rglob("*.lua"), TOP / "run", *(each for each in (TOP / "deploy").rglob("*") if each.is_file())]
+    return {path: path.read_text("utf-8") for path in sorted(files)}
+
+
+def banned_lines(texts: dict[Path, str]) -> Iterator[str]:
+    """Yield the lines of these texts with banned words."""
+    for path, text in texts.items():
+        for number, line in enumerate(text.splitlines(), 1):
+            if words := set(re.findall(r"[a-z]+", line.lower())) & (BANNED - PLAIN):
+                yield f"{path.relative_to(TOP)}:{number} says {', '.join(sorted(words))!r}"
+
+
 def modules_without_tests(trees: dict[Path, ast.Module], tests: Path = UNIT_TESTS) -> Iterator[str]:
     """Yield the modules of the pure core without a unit test file of their own, and test files there that are named after no module."""
     modules = [path.relative_to(PACKAGE) for path in trees if path.name != "__init__.py"]
@@ -200,7 +214,8 @@ def main() -> int:
     click.echo("\n".join(figures(trees)))
     breaches = [
         *class_names_used_twice(trees), *rooms_that_are_too_large(trees), *classes_that_are_too_large(trees),
-        *banned_words(trees), *banned_texts(trees), *names_of_frontends({path: path.read_text("utf-8") for path in trees}),
+        *banned_words(trees), *banned_texts(trees), *banned_lines(scripts()),
+        *names_of_frontends({path: path.read_text("utf-8") for path in trees}),
         *modules_without_tests(trees), *imports_of_frontends(graph), *cycles(graph),
     ]  # fmt: skip
     for breach in breaches:

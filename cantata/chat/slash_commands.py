@@ -10,7 +10,7 @@ from typing import NamedTuple
 from cantata.chat.conversation import ChatBackend
 from cantata.chat.output import ChatOutput
 from cantata.errors import ConfigError
-from cantata.models.values import JsonValue
+from cantata.models.values import JsonValue, as_text
 
 PREFERENCES = "preferences"
 """The namespace of the memory bank with the preferences of the user."""
@@ -86,7 +86,7 @@ def _memory(argument: str, backend: ChatBackend, output: ChatOutput) -> None:
 def _list_memory(argument: str, backend: ChatBackend, output: ChatOutput) -> None:
     keys = backend.memory.list_memories(PREFERENCES)
     for key in keys:
-        output.print_text(f"{key} = {_text(backend.memory.retrieve_memory(key, PREFERENCES))}")
+        output.print_text(f"{key} = {as_text(backend.memory.retrieve_memory(key, PREFERENCES))}")
     if not keys:
         output.print_text("no preferences yet; /memory set KEY VALUE adds one")
 
@@ -96,13 +96,13 @@ def _set_memory(argument: str, backend: ChatBackend, output: ChatOutput) -> None
     if not value.strip():
         raise ConfigError("/memory set expects a key and a value, such as: /memory set language French")
     backend.memory.store_memory(key, _value(value.strip()), PREFERENCES)
-    output.print_text(f"{key} = {_text(_value(value.strip()))}")
+    output.print_text(f"{key} = {as_text(_value(value.strip()))}")
 
 
 def _get_memory(argument: str, backend: ChatBackend, output: ChatOutput) -> None:
     if not backend.memory.memory_exists(argument, PREFERENCES):
         raise ConfigError(f"there is no preference {argument!r}; /memory lists them")
-    output.print_text(_text(backend.memory.retrieve_memory(argument, PREFERENCES)))
+    output.print_text(as_text(backend.memory.retrieve_memory(argument, PREFERENCES)))
 
 
 def _clear_memory(argument: str, backend: ChatBackend, output: ChatOutput) -> None:
@@ -135,7 +135,3 @@ def _value(text: str) -> JsonValue:
 
 def _count(number: int, one: str, many: str) -> str:
     return f"{number} {one if number == 1 else many}"
-
-
-def _text(value: JsonValue) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

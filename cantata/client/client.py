@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from cantata import __version__, embedded, fault_points
+from cantata.client.memory_bank import MAX_OUTAGE_S
 from cantata.client.run_service import RunService
 from cantata.client.runs import ChainRun, TurnRun
 from cantata.config import chain_requests
@@ -43,7 +44,6 @@ from cantata.state.redis.keys import definitions_digest, shard_of
 from cantata.state.sessions import conversations
 from cantata.state.sessions.conversations import Sessions
 
-MAX_OUTAGE_S = 5.0  # how long a call to Redis is repeated while Redis is away
 COSTS_TTL_S = 2.0
 
 
@@ -290,11 +290,11 @@ class Client:
                 session=scoped_session,
             )  # fmt: skip
             submission.run_id = run_id if accepted.new else ""
-        if accepted.word == "full":
+        if accepted.result == "full":
             max_waiting = definitions.sessions.max_waiting
             message = f"session {session!r} has {max_waiting} waiting turns, the limit (sessions.max_waiting); wait until some end"
             raise ConfigError(message, source=kind, code="session_full")
-        if accepted.word == "new":
+        if accepted.result == "new":
             fault_points.at("accepted")
             announce_run(self.app, run_id, queue, accepted.priority)
         return run_id

@@ -5,19 +5,21 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from pathlib import Path
 
 from pydantic import ValidationError
 
 from cantata.config.documents import Document
 from cantata.config.faults import faults_of, in_order
+from cantata.config.formats import formats
 from cantata.config.source_map import KeyPath, find, path_text, value_at
 from cantata.errors import ConfigError, Fault
 from cantata.models.definitions import Definitions
 from cantata.models.values import JsonValue
 from cantata.models.wire import ChainRequest, fault_of_kind
 
-CONFIGURES = frozenset({*Definitions.model_fields, "workflows", "firstContact", "first_contact"}) - {"folder"}
-"""Top-level keys of configuration files, of any format."""
+CONFIGURES = Definitions.model_fields.keys() - {"folder"}
+"""Top-level keys of configuration files in our own format."""
 
 
 def is_request(document: Document) -> bool:
@@ -27,7 +29,7 @@ def is_request(document: Document) -> bool:
 
 def load_request(document: Document) -> ChainRequest:
     """Return the request. Raises ConfigError with all faults of its form; the names in its nodes are checked when it is planned."""
-    if not is_request(document) and isinstance(document.data, dict) and not CONFIGURES.isdisjoint(document.data):
+    if not is_request(document) and _is_configuration(document):
         fault = Fault(_configuration_message(document), line=document.line(("chains",)))
         raise ConfigError([fault], source=document.source, asked=document.data)
     kind = str(value_at(document.data, "type"))
@@ -42,6 +44,12 @@ def load_request(document: Document) -> ChainRequest:
     except ValidationError as error:
         faults = in_order([*faults_of(error, document, ChainRequest), *kind_faults(document, "nodes.*.kind")])
         raise ConfigError(faults, source=document.source, asked=document.data) from error
+
+
+def _is_configuration(document: Document) -> bool:
+    if isinstance(document.data, dict) and not CONFIGURES.isdisjoint(document.data):
+        return True
+    return any(each.detects(Path(document.source), document) for each in formats())
 
 
 def _configuration_message(document: Document) -> str:

@@ -20,7 +20,8 @@ from cantata.embedded import StackStatus
 from cantata.errors import ConfigError, UnavailableError
 from cantata.health.facts import Facts, Fleet, LimitFacts, RedisFacts, RedisNode, ServiceProbe, Unavailable
 from cantata.models.definitions import Budget, Limits
-from cantata.state.fleet import load, refused_steps
+from cantata.state.fleet import load
+from cantata.state.ledger import refused_steps
 from cantata.state.limits import limiter
 from cantata.state.redis.cluster import Cluster
 from cantata.state.redis.connection import Redis, RedisFailure, check, connect, reason, without_password

@@ -53,19 +53,19 @@ class BatchPolicy:
 
 
 def build(
-    dispatch: Dispatch, ready: Sequence[tuple[str, Spec]], followers: Followers | None = None, pace: BatchPolicy | None = None
+    dispatch: Dispatch, ready: Sequence[tuple[str, Spec]], followers: Followers | None = None, policy: BatchPolicy | None = None
 ) -> tuple[Canvas, ...]:
     """Return the canvases that send these ready steps, each exactly once.
 
     With `followers`, of the graph just planned or added, they also carry the steps that are certain to follow. Cheap steps are batched
     instead, several in one message: the worker runs their followers without a message.
     """
-    pace = pace or BatchPolicy()
+    policy = policy or BatchPolicy()
     members: dict[str | None, list[Canvas]] = defaultdict(list)  # by the step that joins them
     for alike in _alike(ready):
         first = alike[0][1]
-        if pace.is_cheap(first):
-            size = max(1, pace.batch(first, len(alike)))
+        if policy.is_cheap(first):
+            size = max(1, policy.batch(first, len(alike)))
             members[None] += [_signature(dispatch, alike[i : i + size]) for i in range(0, len(alike), size)]
         elif followers is None:
             members[None] += [_signature(dispatch, [step]) for step in alike]

@@ -20,7 +20,7 @@ from cantata.observability import logs, traces
 from cantata.observability.logs.lines import bind
 from cantata.observability.traces import conventions
 from cantata.planning import fragments
-from cantata.state.fleet import refused_steps
+from cantata.state.ledger import refused_steps
 from cantata.state.ledger.encoding import unknown_fields
 from cantata.state.ledger.records import Begun
 from cantata.state.redis.connection import RedisFailure

@@ -136,7 +136,7 @@ class MessageExecution:
             return None
         committed_at = clock.now()
         committed, record = self._commit(begun, record)
-        if committed.word in ("ok", "again"):
+        if committed.result in ("ok", "again"):
             self.done[-1] = self.done[-1].ended(record.outcome)
         self._count_attempt()
         fault_points.at("committed")
@@ -144,7 +144,7 @@ class MessageExecution:
             fault_points.at("graph-expanded")
         if is_over(committed.run_status):
             fault_points.at("run-closed")
-        if committed.word == "stale":
+        if committed.result == "stale":
             log.warning("outcome_refused", run=self._run_id, step=begun.step_id, attempt=begun.attempt, reason="the lease was lost")
         self._dispatch_ready(committed.sends, record.outcome.fragment, committed_at)
         with self._leaving_to_sweep(len(committed.following)):  # the first step of the session's next turn
@@ -210,7 +210,7 @@ class MessageExecution:
     def _send(self, steps: Sequence[tuple[str, Spec]], sent_at: float | None = None) -> None:
         if not steps:
             return
-        canvases = canvas.build(self._dispatch, steps, self._followers, self._process.pace(self._definitions))
+        canvases = canvas.build(self._dispatch, steps, self._followers, self._process.batch_policy(self._definitions))
         with self._leaving_to_sweep(len(steps)):
             send(self._app, canvases, sent_at=sent_at)
 

@@ -124,7 +124,7 @@ def test_a_finished_step_is_not_handed_back(process: Process, ledger: Ledger, va
         until(lambda: deadline_of(begun, valkey) > deadline, "a renewal, which comes after what is handed back")
         answer = process.ledger.steps.commit(begun, Outcome(), output="1", info={})
 
-    assert answer.word == "ok"
+    assert answer.result == "ok"
 
 
 def test_an_outcome_that_cannot_be_recorded_fails_its_step_and_says_so(

@@ -44,6 +44,13 @@ def test_sound_modules_have_no_breach() -> None:
         assert list(rule(sound)) == []
 
 
+def test_a_banned_word_in_a_script_is_found() -> None:
+    texts = {PACKAGE / "a.lua": "local one\nlocal twin = 2", PACKAGE / "b.lua": "local two"}
+
+    assert list(architecture.banned_lines(texts)) == ["cantata/a.lua:2 says 'twin'"]
+    assert {path.suffix for path in architecture.scripts()} > {".lua", ".yaml", ".yml", ""}
+
+
 @pytest.mark.parametrize("line", ["# as in PromptChain", "def langswarm(): ...", '"""Diskurs folders."""', "kind = 'diskurs.ask'"])
 def test_a_name_of_a_frontend_is_found_in_the_core_only(line: str) -> None:
     core, *others = (PACKAGE / name for name in ("models/graph.py", "frontends/x.py", "workers/frontends/y/z.py", "__init__.py"))

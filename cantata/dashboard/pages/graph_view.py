@@ -51,7 +51,7 @@ class RunGraph:
         """Return a displayed step."""
         cell, spec, info = self.snapshot.cells[step_id], self.parts.specs[step_id], self.parts.infos.get(step_id, {})
         at, work = self._at(step_id), str(spec.get("work", ""))
-        is_over = cell.word in STEP_OVER
+        is_over = cell.state in STEP_OVER
         ended = at.ended_ms if is_over else None
         closed = self.snapshot.run.closed_at
         error, usage = cast("dict[str, Any] | None", info.get("error")), cast("dict[str, Any] | None", info.get("usage"))
@@ -61,7 +61,7 @@ class RunGraph:
             kind=str(spec["kind"]),
             work=work,
             queue=str(spec.get("queue", "coordinator")),
-            state=shown_state(cell.word, info),
+            state=shown_state(cell.state, info),
             attempt=cell.attempt,
             failures=cell.failures,
             crashes=cell.crashes,
@@ -87,7 +87,7 @@ class RunGraph:
         ready = {}
         for step_id in self.shown:
             first, before = self._at(step_id).first_ms, last.get(step_id)
-            if first is not None or self.snapshot.cells[step_id].word not in NOT_READY:
+            if first is not None or self.snapshot.cells[step_id].state not in NOT_READY:
                 known = [at for at in (first, before) if at]
                 ready.update({step_id: min(known)} if known else {})
         return ready
@@ -129,7 +129,7 @@ class RunGraph:
     def _is_gathered(self, gather: str, items: ItemCounts) -> bool | None:
         """Return whether the items led to their gather: not if it never started, because an item failed or the run was closed."""
         cell = self.snapshot.cells[gather]
-        if cell.word in ("failed", "skipped"):
+        if cell.state in ("failed", "skipped"):
             return cell.attempt > 0
         return None if items.counts["waiting"] or items.counts["running"] else True
 
@@ -142,10 +142,10 @@ class RunGraph:
 
     def _is_taken(self, source: str, label: str) -> bool | None:
         cell = self.snapshot.cells[source]
-        if cell.word not in STEP_OVER:
+        if cell.state not in STEP_OVER:
             return None
         info: Mapping[str, JsonValue] = self.parts.infos.get(source, {})
-        return label in takes_of(cell.word, str(self.parts.specs[source].get("on_error", "abort")), info)
+        return label in takes_of(cell.state, str(self.parts.specs[source].get("on_error", "abort")), info)
 
     # --- maps ---------------------------------------------------------------------------------------------------------
 

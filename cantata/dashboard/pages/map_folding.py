@@ -78,6 +78,6 @@ def _state(snapshot: Snapshot, item: str) -> str:
     cell = snapshot.cells[item]
     exit_id = snapshot.answering(item)
     last = snapshot.cells.get(exit_id, cell)
-    if last.word in STEP_OVER:
-        return last.word
-    return "running" if cell.word in ("running", "waiting_signal", *STEP_OVER) or cell.attempt else "waiting"
+    if last.state in STEP_OVER:
+        return last.state
+    return "running" if cell.state in ("running", "waiting_signal", *STEP_OVER) or cell.attempt else "waiting"

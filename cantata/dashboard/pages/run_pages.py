@@ -107,7 +107,7 @@ class RunPages:
             return None
         is_turn = snapshot.run.kind == "turn"
         ends = {name: snapshot.answering(name) for name in (snapshot.terminals[-1:] if is_turn else snapshot.terminals)}
-        done = {name: end for name, end in ends.items() if end in snapshot.cells and snapshot.cells[end].word == "done"}
+        done = {name: end for name, end in ends.items() if end in snapshot.cells and snapshot.cells[end].state == "done"}
         outputs = self._outputs(snapshot, done, truncation)
         if is_turn and not outputs:
             infos = self._ledger.reader.infos(snapshot.run.run_id, list(ends.values())) if ends else []

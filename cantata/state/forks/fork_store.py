@@ -74,14 +74,14 @@ def make(ledger: Ledger, run_id: str, fork: Fork, *, request: JsonValue, given: 
         **stage.lay_out(to_json(given)), "source": fork.source, "place": stage.place, "accepted_by": token_hex(4),
         "request": to_json(request), "labels": to_json(dict(labels)), "resend_ms": RESEND_MS,
     }  # fmt: skip
-    word, priority, sends = ledger.caller.call("forks/fork", run_id, to_json(call))
-    if word != "new":
+    result, priority, sends = ledger.caller.call("forks/fork", run_id, to_json(call))
+    if result != "new":
         stage.clear()
-    if word == "known":
+    if result == "known":
         return ()
-    if word != "new":
-        kind = UnknownRunError if word == "gone" else CantataError
-        raise kind(REFUSED[word].format(source=fork.source))
+    if result != "new":
+        kind = UnknownRunError if result == "gone" else CantataError
+        raise kind(REFUSED[result].format(source=fork.source))
     ready = (*ready_of(sends), *_specs(ledger, key, stage.sent))
     return tuple(Ready(each.step_id, each.spec, int(priority)) for each in ready)
 
@@ -103,12 +103,12 @@ def _ended_step(packed: str, spec: ForkSpec, info: Mapping[str, JsonValue]) -> E
     return EndedStep(state=state, pending=int(pending), taken=int(taken), takes=takes_of(state, spec.on_error, info))
 
 
-def takes_of(word: str, on_error: str, info: Mapping[str, JsonValue]) -> tuple[str, ...]:
+def takes_of(state: str, on_error: str, info: Mapping[str, JsonValue]) -> tuple[str, ...]:
     """Return the labels that a step took, by its outcome."""
-    if word == "done":
+    if state == "done":
         return tuple(cast("list[str]", info.get("takes", ["done"])))
     code = cast("dict[str, str]", info.get("error") or {}).get("code")
-    if word != "failed" or code == "budget":  # which ends the run, whatever its graph would bear
+    if state != "failed" or code == "budget":  # which ends the run, whatever its graph would bear
         return ()
     return ("done",) if on_error == "skip" or code == "missed_deadline" else ("failed",) if on_error == "jump" else ()
 

@@ -80,8 +80,8 @@ def states_in(status: str | None, states: Mapping[str, str]) -> dict[str, str]:
 
 
 def _skip_if_open(packed: str) -> str:
-    word, *counts, _owner = packed.split(" ", 7)
-    return packed if word in STEP_OVER else " ".join(["skipped", *counts, "-"])
+    state, *counts, _owner = packed.split(" ", 7)
+    return packed if state in STEP_OVER else " ".join(["skipped", *counts, "-"])
 
 
 def usage_of(usage: Usage) -> dict[str, JsonValue]:
@@ -128,12 +128,12 @@ def step_record(
     step_id: str, packed: str, specs: Mapping[str, str], outs: Mapping[str, str], infos: Mapping[str, str], blobs: Mapping[str, str]
 ) -> StepRecord:
     """Return the record of a step, from its fields in the run's hashes; `lib.lua` describes the packing."""
-    word, attempt, _pending, _taken, failures, crashes, _quorum, owner = packed.split(" ", 7)
+    state, attempt, _pending, _taken, failures, crashes, _quorum, owner = packed.split(" ", 7)
     out = outs.get(step_id, "null")
     output = json.loads(blobs[out[1:]] if out.startswith("@") else out)
     info = json.loads(infos.get(step_id, "{}"))
-    owner = "-" if word in STEP_OVER else owner
-    return StepRecord(step_id, word, int(attempt), int(failures), int(crashes), owner, spec_of(_text_of(specs, step_id)), output, info)
+    owner = "-" if state in STEP_OVER else owner
+    return StepRecord(step_id, state, int(attempt), int(failures), int(crashes), owner, spec_of(_text_of(specs, step_id)), output, info)
 
 
 def run_record(run_id: str, meta: Mapping[str, str], steps: Mapping[str, StepRecord], names: Mapping[str, str], now_ms: int) -> RunRecord:

@@ -29,13 +29,13 @@ class Accepted:
     `queued`: it is new, and waits behind others of its session. `full`: too many wait there already, so it was not accepted.
     """
 
-    word: Literal["new", "queued", "known", "full"]
+    result: Literal["new", "queued", "known", "full"]
     priority: int
 
     @property
     def new(self) -> bool:
         """True if this call accepted the run."""
-        return self.word in ("new", "queued")
+        return self.result in ("new", "queued")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ class Ahead:
 class Committed:
     """The result of a commit: whether it counted, the steps to send, and the step already begun for this worker."""
 
-    word: Literal["ok", "again", "stale", "closed", "gone"]
+    result: Literal["ok", "again", "stale", "closed", "gone"]
     sends: tuple[Ready, ...]
     begun: Begun | None
     run_status: RunStatus | Literal[""]

@@ -49,10 +49,10 @@ class RunStore:
         if session is not None:
             offer["max_waiting"] = session.max_waiting
             fields |= {"session": session.name, "session_keep_ms": int(session.keep_s * 1000), "session_entries": session.max_entries}
-        word, priority = self._caller.call("ledger/accept", run_id, to_json(offer))
-        if word == "undefined":
-            word, priority = self._caller.call("ledger/accept", run_id, to_json({**offer, "definitions_text": definitions}))
-        return Accepted(word, int(priority))
+        result, priority = self._caller.call("ledger/accept", run_id, to_json(offer))
+        if result == "undefined":
+            result, priority = self._caller.call("ledger/accept", run_id, to_json({**offer, "definitions_text": definitions}))
+        return Accepted(result, int(priority))
 
     def definitions(self, run_id: str, digest: str) -> str:
         """Return the definitions that a run started with, as JSON text."""
@@ -79,10 +79,6 @@ class RunStore:
     def is_known(self, run_id: str) -> bool:
         """Return whether a run was accepted and is kept."""
         return bool(self._caller.with_retries(lambda: self._redis.exists(run_key(self._redis, run_id))))
-
-    def is_over(self, run_id: str) -> bool:
-        """Return whether a run has ended, or is no longer known."""
-        return self._status(run_id) not in ("accepted", "running")
 
     def cancel(self, run_id: str, *, status: RunStatus = "cancelled", error: ErrorInfo | None = None) -> RunStatus:
         """End a run; workers stop its steps within a renewal. Return its status after that. Raises UnknownRunError."""

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from cantata import fault_points
 from cantata.models.graph import Outcome
 from cantata.models.values import JsonValue, Usage
-from cantata.state.fleet import refused_steps
+from cantata.state.ledger import refused_steps
 from cantata.state.ledger.encoding import (
     fragment_of,
     own_spec_of,

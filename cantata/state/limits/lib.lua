@@ -26,7 +26,7 @@
 -- Rates hold in every window, wherever it begins: calls are counted in buckets, 60 to a window, and all of a bucket leaves when its last moment is a window
 -- and a bucket ago. So a limit's worth of calls takes 62/60 of a window (96.8 % is used); a log of single calls would give 100 % but has 100,000 entries
 -- where this has 60. The bucket more is a margin: a request reaches the provider later than it is counted, by up to a bucket, and one that takes longer to
--- leave is counted anew when it does (limits_redate).
+-- leave is counted anew when it does (redate.lua).
 --
 -- A call that finds nobody waiting for its limits may go as soon as there is room, so a fan-out is not slowed down by a limit that is far away. The others
 -- wait in queues, one for each set of limits, in the order in which they first asked. Nobody polls for them: the sweep and each call that ends give permits
@@ -41,7 +41,7 @@ local DAY = 86400000
 local LASTING = 2 * DAY
 local BUCKETS = 60          -- in a window
 local COUNTED = BUCKETS + 1 -- how many before this one are counted
-local PACE = 2              -- those that wait may go so many times faster than the limit lets them on average
+local SPEEDUP = 2              -- those that wait may go so many times faster than the limit lets them on average
 local SPREAD = 10           -- or take one part in so many of what was free: a limit that is far away does not slow them down
 local GRACE = 5000          -- how long a ticket that was called keeps its permit
 local ABSENT = 600000       -- how late it may return and still have its position in the queue
@@ -104,7 +104,7 @@ local function is_full(key, limit, n, is_queued)
   if not limit then return false end
   local rate = rate_of(key)
   if rate.sum > 0 and rate.sum + n > limit then return true end
-  return is_queued and rate.here >= math.max(math.ceil(PACE * limit / BUCKETS), math.floor((limit - rate.sum + rate.here) / SPREAD))
+  return is_queued and rate.here >= math.max(math.ceil(SPEEDUP * limit / BUCKETS), math.floor((limit - rate.sum + rate.here) / SPREAD))
 end
 
 -- What a limit has no room for: pause, rpm, tpm or concurrency; nil if a call of so many tokens may go.

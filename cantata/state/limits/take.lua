@@ -1,5 +1,5 @@
 -- Grants a permit for a model call, or replies how long it will wait, or that its budget is exhausted. Repeated for the same holder it takes nothing more.
--- ARGV: window, lease_ms, holder, ticket (run|step), the call (JSON, as `grant` in limits_lib.lua says)
+-- ARGV: window, lease_ms, holder, ticket (run|step), the call (JSON, as `grant` in lib.lua says)
 -- Replies {'granted'}, or {'wait', about how many ms, for what, of whom, calls ahead}, or {'exhausted', scope, unit, limit, spent, what it may cost}.
 local lease_ms, holder, ticket = tonumber(ARGV[2]), ARGV[3], ARGV[4]
 

@@ -20,7 +20,7 @@ local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 
 local REPLY_MS = 120000 -- ms; longer than anybody has patience with a Redis that is away, and the last call of his may take
-local MOST = 100    -- memories removed in one call, so that it stays short
+local MAX_REMOVED = 100    -- memories removed in one call, so that it stays short
 
 local function place_of(scope, namespace)
   local S = T .. scope
@@ -48,7 +48,7 @@ end
 
 -- Removes what has ended, and has Redis remove the rest when the last of it ends.
 local function tidy(place)
-  local past = redis.call('ZRANGEBYSCORE', place.ends, '-inf', now, 'LIMIT', 0, MOST)
+  local past = redis.call('ZRANGEBYSCORE', place.ends, '-inf', now, 'LIMIT', 0, MAX_REMOVED)
   if #past > 0 then
     redis.call('HDEL', place.values, unpack(past))
     redis.call('ZREM', place.ends, unpack(past))

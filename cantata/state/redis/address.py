@@ -15,7 +15,6 @@ from cantata.settings import PLACEHOLDERS
 
 SENTINEL_PORT = 26379
 REDIS_PORT = 6379
-FORMS = "redis://, rediss:// (with TLS), unix://, redis+sentinel://, rediss+sentinel://, redis+cluster:// or rediss+cluster://"
 POOL_OPTIONS = ("max_connections", "timeout", "connection_class", "path")
 
 HostPort = tuple[str, int]

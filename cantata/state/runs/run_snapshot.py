@@ -38,7 +38,7 @@ KINDS = types_where(lambda event: event.ends_step or event in (StepStarted, Step
 class Cell:
     """The state of a step."""
 
-    word: str
+    state: str
     attempt: int
     failures: int
     crashes: int
@@ -144,8 +144,8 @@ def _request(ledger: Ledger, run_id: str) -> tuple[str, int]:
 
 
 def _cell(packed: str) -> Cell:
-    word, attempt, _pending, _taken, failures, crashes, _quorum, owner = packed.split(" ", 7)
-    return Cell(word, int(attempt), int(failures), int(crashes), owner)
+    state, attempt, _pending, _taken, failures, crashes, _quorum, owner = packed.split(" ", 7)
+    return Cell(state, int(attempt), int(failures), int(crashes), owner)
 
 
 def parts(ledger: Ledger, run_id: str, step_ids: Sequence[str]) -> Parts:

@@ -85,9 +85,9 @@ def state_of(status: RunStatus, failures: int) -> RunState:
     return "succeeded_with_failures" if status == "succeeded" and failures else status
 
 
-def shown_state(word: str, info: Mapping[str, JsonValue]) -> ShownState:
+def shown_state(state: str, info: Mapping[str, JsonValue]) -> ShownState:
     """Return the state of a step for display: a wait that ended by its own timeout is `timed_out`."""
-    return "timed_out" if word == "done" and info.get("timed_out") else cast(StepState, word)
+    return "timed_out" if state == "done" and info.get("timed_out") else cast(StepState, state)
 
 
 def title_of(kind: str, request: str) -> str:

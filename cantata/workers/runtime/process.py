@@ -198,7 +198,7 @@ class Process:
 
     # --- batches and definitions ------------------------------------------------------------------------------------
 
-    def pace(self, definitions: str) -> BatchPolicy:
+    def batch_policy(self, definitions: str) -> BatchPolicy:
         """Return how this process batches steps of the configuration with this digest."""
         return BatchPolicy(partial(self.costs.is_cheap, definitions), partial(self._batch_size, definitions))
 
@@ -274,7 +274,7 @@ class Process:
             record = outcomes.failure_record(begun, error)
             try:
                 committed = self._renewal_ledger.steps.commit(begun, record.outcome, output=record.output, info=record.info)
-                step.outcome = record.outcome if committed.word in ("ok", "again") else None
+                step.outcome = record.outcome if committed.result in ("ok", "again") else None
                 metrics.record_step_ended(begun.spec.kind, record.outcome.status, time.monotonic() - begun.asked_at)
                 self.send((begun.run_id, step) for step in committed.sends)
                 trace_roots.end(traces.active() if is_over(committed.run_status) else None, self._renewal_ledger, begun.run_id)

@@ -95,7 +95,7 @@ class Play:
     ) -> Committed:
         """Begin a step and finish it."""
         committed = self.commit(self.begin(step_id), outcome=Outcome(output=output, takes=takes, fragment=fragment), ahead=ahead)
-        assert committed.word == "ok"
+        assert committed.result == "ok"
         return committed
 
     def fail(self, step_id: str, code: str = "broke") -> Committed:

@@ -79,7 +79,7 @@ class Forks(Runs):
             return
         begun = self.ledger.steps.begin(FORK, sent[0], "worker0")
         assert isinstance(begun, Begun)
-        assert self.ledger.steps.commit(begun, Outcome(), output="null", info={}).word == "ok"
+        assert self.ledger.steps.commit(begun, Outcome(), output="null", info={}).result == "ok"
 
 
 @pytest.mark.slow("many runs of many steps, and forks of each")

@@ -15,7 +15,7 @@ from cantata.errors import CantataError, UnknownRunError
 from cantata.models.events import ReplyDelta, StepRefused
 from cantata.models.graph import START, Graph, Outcome
 from cantata.models.values import ErrorInfo, Usage
-from cantata.state.fleet import refused_steps
+from cantata.state.ledger import refused_steps
 from cantata.state.ledger.intervals import RESEND_S
 from cantata.state.ledger.ledger import Ledger
 from cantata.state.ledger.records import Ahead, Begun, Overdue, Ready, Swept
@@ -104,7 +104,7 @@ def test_a_step_is_refused_while_another_holds_it(ledger: Ledger) -> None:
 
     assert play.refusal("a") == "leased"
     assert ledger.steps.begin("run", "a", "worker") == "leased"
-    assert play.commit(begun).word == "ok"
+    assert play.commit(begun).result == "ok"
 
 
 def test_a_step_is_refused_after_its_end(ledger: Ledger) -> None:
@@ -163,7 +163,7 @@ def test_a_begin_whose_reply_was_lost_is_told_again(ledger: Ledger, monkeypatch:
 
     assert begun.attempt == 1
     assert play.events("a") == ["started"]
-    assert play.commit(begun).word == "ok"
+    assert play.commit(begun).result == "ok"
 
 
 def test_a_second_message_for_a_step_is_refused_even_to_the_process_that_does_it(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,7 +183,7 @@ def test_a_step_begun_ahead_is_known_when_the_reply_that_told_of_it_was_lost(led
 
     committed = play.commit(begun, ahead=Ahead("tools"))
 
-    assert (committed.word, committed.sends) == ("again", ())
+    assert (committed.result, committed.sends) == ("again", ())
     assert committed.begun is not None
     assert (committed.begun.step_id, committed.begun.attempt) == ("b", 1)
     assert play.commit(committed.begun).run_status == "succeeded"
@@ -219,8 +219,8 @@ def test_an_outcome_told_twice_counts_once(ledger: Ledger) -> None:
     first = play.commit(begun, outcome=Outcome(output="one", usage=Usage(input_tokens=7)))
     again = play.commit(begun, outcome=Outcome(output="two", usage=Usage(input_tokens=7)))
 
-    assert (first.word, sent(first)) == ("ok", ["b", "c"])
-    assert (again.word, sent(again)) == ("again", []), "a sweep sends what was not begun"
+    assert (first.result, sent(first)) == ("ok", ["b", "c"])
+    assert (again.result, sent(again)) == ("again", []), "a sweep sends what was not begun"
     assert play.output("a") == "one"
     assert ledger.reader.read("run").usage.input_tokens == 7
     assert play.events("a") == ["started", "done"]
@@ -234,7 +234,7 @@ def test_what_an_outcome_made_ready_whose_reply_was_lost_is_sent_by_a_sweep(ledg
 
     committed = play.commit(begun)
 
-    assert (committed.word, sent(committed), play.sweep().overdue) == ("again", [], ())
+    assert (committed.result, sent(committed), play.sweep().overdue) == ("again", [], ())
     due = ledger.redis.zscore(f"{play.shard}:ready", "run|b")
     assert 0 < float(str(due)) - ledger.redis.time()[0] * 1000 <= RESEND_S * 1000 + 1000
     assert [step.step_id for step in play.lose_message("b").overdue] == ["b"]
@@ -249,7 +249,7 @@ def test_an_outcome_told_again_after_the_end_of_the_run_changes_nothing(ledger: 
 
     again = play.commit(begun, "two")
 
-    assert (again.word, again.sends, again.run_status) == ("closed", (), "succeeded")
+    assert (again.result, again.sends, again.run_status) == ("closed", (), "succeeded")
     assert invariants.take(ledger.redis, "run") == before
 
 
@@ -272,7 +272,7 @@ def test_a_stale_attempt_changes_nothing(ledger: Ledger, outcome: Outcome, owner
 
         answer = play.commit(lost, outcome=outcome)
 
-        assert (answer.word, answer.sends) == ("stale", ())
+        assert (answer.result, answer.sends) == ("stale", ())
         assert invariants.take(ledger.redis, "run") == before
     assert play.output("a") == "right"
 
@@ -283,7 +283,7 @@ def test_an_attempt_of_another_owner_is_refused(ledger: Ledger) -> None:
     begun = play.begin("a")
     thief = Begun(begun.run_id, begun.step_id, begun.attempt, "thief", begun.spec, None, 0, {}, begun.definitions)
 
-    assert play.commit(thief).word == "stale"
+    assert play.commit(thief).result == "stale"
     assert ledger.steps.release(thief) == ()
     assert play.words("a") == "running"
 
@@ -306,8 +306,8 @@ def test_what_nobody_knows_cannot_be_committed(ledger: Ledger) -> None:
     def as_if(run_id: str, step_id: str) -> Begun:
         return Begun(run_id, step_id, begun.attempt, begun.owner, begun.spec, None, 0, {}, "")
 
-    assert play.commit(as_if("run", "nothing")).word == "gone"
-    assert play.commit(as_if("nowhere", "a")).word == "gone"
+    assert play.commit(as_if("run", "nothing")).result == "gone"
+    assert play.commit(as_if("nowhere", "a")).result == "gone"
 
 
 def test_what_a_stopped_step_used_counts_once_for_its_run(ledger: Ledger) -> None:
@@ -318,7 +318,7 @@ def test_what_a_stopped_step_used_counts_once_for_its_run(ledger: Ledger) -> Non
     ledger.runs.cancel("run")
 
     for _ in range(2):
-        assert play.commit(replied, outcome=Outcome(usage=Usage(input_tokens=7, cost_usd=0.5, model_calls=1))).word == "closed"
+        assert play.commit(replied, outcome=Outcome(usage=Usage(input_tokens=7, cost_usd=0.5, model_calls=1))).result == "closed"
         ledger.steps.record_usage(cut_off, Usage(input_tokens=3, model_calls=1))
 
     assert ledger.reader.read("run").usage == Usage(input_tokens=10, cost_usd=0.5, model_calls=2)
@@ -333,14 +333,14 @@ def test_what_a_lost_or_late_attempt_used_counts_once_for_its_run(ledger: Ledger
     usage = Usage(input_tokens=3, model_calls=1)
 
     for _ in range(2):
-        assert play.commit(lost, outcome=Outcome(usage=usage)).word == "stale"
+        assert play.commit(lost, outcome=Outcome(usage=usage)).result == "stale"
     again = play.begin("a")
     for _ in range(2):
         play.commit(again, outcome=Outcome(usage=usage))
     assert play.step("late").state == "failed"
     for _ in range(2):
-        assert play.commit(late, outcome=Outcome(usage=usage)).word == "stale"
-        assert play.commit(lost, outcome=Outcome(usage=usage)).word == "stale"
+        assert play.commit(late, outcome=Outcome(usage=usage)).result == "stale"
+        assert play.commit(lost, outcome=Outcome(usage=usage)).result == "stale"
 
     assert ledger.reader.read("run").usage == Usage(input_tokens=9, model_calls=3)
 
@@ -640,7 +640,7 @@ def test_a_step_handed_back_is_not_counted_against_it(ledger: Ledger) -> None:
     assert [ready.step_id for ready in ledger.steps.release(begun)] == ["a"]
     assert ledger.steps.release(begun) == ()
 
-    assert play.commit(begun).word == "stale"
+    assert play.commit(begun).result == "stale"
     assert (play.begin("a").attempt, play.step("a").crashes) == (2, 0)
 
 
@@ -667,7 +667,7 @@ def test_a_retry_waits_for_its_timer(ledger: Ledger) -> None:
 
     committed = play.commit(play.begin("a"), outcome=Outcome(status="retry", retry_in_s=9.0, error=ErrorInfo(code="busy", message="later")))
 
-    assert (committed.word, committed.sends) == ("ok", ())
+    assert (committed.result, committed.sends) == ("ok", ())
     assert (play.words("a"), play.refusal("a"), sent(play.sweep())) == ("waiting", "early", [])
     assert play.step("a").error == ErrorInfo(code="busy", message="later")
     assert sent(play.come_due("retry", "a")) == ["a"]
@@ -684,7 +684,7 @@ def test_a_retry_told_twice_is_one(ledger: Ledger) -> None:
     begun = play.begin("a")
     play.commit(begun, outcome=Outcome(status="retry"))
 
-    assert play.commit(begun, outcome=Outcome(status="retry")).word == "stale"
+    assert play.commit(begun, outcome=Outcome(status="retry")).result == "stale"
     assert play.step("a").failures == 1
 
 
@@ -702,7 +702,7 @@ def test_a_failure_that_aborts_ends_the_run_and_keeps_what_is_done(ledger: Ledge
     error = ledger.reader.read("run").error
     assert error is not None
     assert (error.code, error.step) == ("broke", "b")
-    assert play.commit(held).word == "closed"
+    assert play.commit(held).result == "closed"
     assert ledger.leases.renew([held.lease]) == {held.lease}
 
 
@@ -771,7 +771,7 @@ def test_cancelling_stops_everything_and_is_told_to_workers(ledger: Ledger) -> N
     assert ledger.runs.cancel("run") == "cancelled"
 
     assert ledger.leases.renew([held.lease]) == {held.lease}
-    assert play.commit(held).word == "closed"
+    assert play.commit(held).result == "closed"
     assert play.sweep() == Swept()
     assert ledger.reader.read("run").error == ErrorInfo(code="cancelled", message="the run was cancelled")
 
@@ -858,7 +858,7 @@ def test_a_message_for_an_expired_run_is_forgotten(ledger: Ledger, valkey: Redis
     valkey.zadd(f"{play.shard}:leases", {begun.lease: 1.0})
 
     assert play.sweep() == Swept()
-    assert play.commit(begun).word == "gone"
+    assert play.commit(begun).result == "gone"
     assert ledger.redis.zcard(f"{play.shard}:ready") == 0
     valkey.flushdb()
 
@@ -974,7 +974,7 @@ def test_the_next_of_a_batch_is_begun_only_if_it_may(ledger: Ledger, next_step: 
 
     committed = play.do("a", ahead=Ahead("tools", next_step=next_step))
 
-    assert (committed.word, committed.begun) == ("ok", None)
+    assert (committed.result, committed.begun) == ("ok", None)
 
 
 @pytest.mark.parametrize("how", ["again", "stale", "retry"])
@@ -990,7 +990,7 @@ def test_a_batch_goes_on_after_a_commit_that_opens_nothing(ledger: Ledger, how: 
     outcome = Outcome(status="retry" if how == "retry" else "done")
     committed = play.commit(begun, outcome=outcome, ahead=Ahead("tools", next_step="b"))
 
-    assert committed.word == ("ok" if how == "retry" else how)
+    assert committed.result == ("ok" if how == "retry" else how)
     assert committed.begun is not None
     assert committed.begun.step_id == "b"
 

@@ -97,7 +97,7 @@ def test_growth_told_twice_grows_once(ledger: Ledger) -> None:
     again = play.commit(begun, outcome=outcome)
 
     assert sent(first) == ["a/0", "a/1"]
-    assert (again.word, sent(again)) == ("again", [])
+    assert (again.result, sent(again)) == ("again", [])
     assert ledger.reader.read("run").count == 7
 
 
@@ -225,7 +225,7 @@ def test_a_failure_inside_a_scope_fails_its_exit_as_the_grower_would(ledger: Led
     assert error is not None
     assert (error.code, error.step) == ("broke", "x")
     assert ledger.leases.renew([held.lease]) == {held.lease}
-    assert play.commit(held, "too late").word == "stale"
+    assert play.commit(held, "too late").result == "stale"
     assert play.begin("b").inputs == {"a": None}
 
 
@@ -257,7 +257,7 @@ def test_a_failure_beside_an_exit_that_is_over_is_felt_around_the_scope(ledger: 
 
     committed = play.fail("straggler")
 
-    assert (committed.word, committed.run_status) == ("ok", "failed")
+    assert (committed.result, committed.run_status) == ("ok", "failed")
     assert play.words("exit", "straggler", "b") == "done failed skipped"
 
 

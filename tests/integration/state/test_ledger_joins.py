@@ -125,7 +125,7 @@ def test_a_quorum_goes_on_without_those_who_are_late(ledger: Ledger) -> None:
     assert error.code == "missed_deadline"
     assert play.events("d") == ["started", "missed_deadline"]
     assert ledger.leases.renew([late.lease]) == {late.lease}
-    assert play.commit(late, "too late").word == "stale"
+    assert play.commit(late, "too late").result == "stale"
     assert play.output("d") is None
 
 
@@ -249,7 +249,7 @@ def test_late_items_of_a_map_are_stopped_and_those_not_sent_never_are(ledger: Le
 
     assert sent(answer) == ["map/gather"]
     assert play.words(*(f"map/{n}" for n in range(3, 8))) == " ".join(["failed"] * 5)
-    assert play.commit(late).word == "stale"
+    assert play.commit(late).result == "stale"
     assert play.do("map/gather").run_status == "succeeded"
 
 

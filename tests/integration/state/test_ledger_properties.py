@@ -195,7 +195,7 @@ class Runs(RuleBasedStateMachine):
         answer = self.ledger.steps.commit(begun, outcome, output=str(self.outputs), info=info_of(outcome), ahead=ahead)
 
         word, ready = self.model.commit(begun.step_id, begun.attempt, begun.owner, outcome)
-        assert answer.word == word
+        assert answer.result == word
         if word == "ok":
             self.told[begun.lease] = outcome
         if ahead is not None:

@@ -97,7 +97,7 @@ def test_the_end_of_a_large_run_keeps_nobody_waiting(ledger: Ledger, window: int
 
     for play in plays:
         assert {step.state for step in ledger.reader.read(play.run_id).steps.values()} == {"done", "skipped"}
-        assert {cell.word for cell in run_snapshot.snapshot(ledger, play.run_id).cells.values()} == {"done", "skipped"}
+        assert {cell.state for cell in run_snapshot.snapshot(ledger, play.run_id).cells.values()} == {"done", "skipped"}
         assert ledger.reader.records(play.run_id, ["map/0"])["map/0"].state == "skipped"
         assert play.refusal("map/0") == "closed"
         assert play.refusal(f"map/{width - 1}") == "closed"
@@ -180,7 +180,7 @@ def test_a_commit_told_again_does_not_look_through_others_leases(ledger: Ledger)
     play.lose_lease(begun)
 
     assert slowest_ms(ledger.redis, lambda: play.commit(begun)) <= BOUND_MS
-    assert play.commit(begun).word == "stale"
+    assert play.commit(begun).result == "stale"
     ledger.redis.delete(leases)
 
 
@@ -226,7 +226,7 @@ def test_a_page_of_a_run_that_ends_while_it_is_read_shows_how_it_ended(ledger: L
 
     shown = run_snapshot.snapshot(ledger, "run")
 
-    assert (shown.run.status, shown.cells["a"].word) == ("succeeded", "done")
+    assert (shown.run.status, shown.cells["a"].state) == ("succeeded", "done")
 
 
 def test_an_output_is_told_only_with_the_end_of_its_step(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,7 +43,7 @@ def said(ledger: Ledger, session: str = "chat", tenant: str = "") -> list[tuple[
 
 def test_turns_of_a_session_have_their_turns_one_after_the_other(ledger: Ledger) -> None:
     first, second, third = turns(ledger, ["one", "two", "three"])
-    assert [play.accepted.word for play in (first, second, third)] == ["new", "queued", "queued"]
+    assert [play.accepted.result for play in (first, second, third)] == ["new", "queued", "queued"]
     assert second.refusal("@start") == "early"
     assert answer(first, "1") == [second.run_id]
     assert third.refusal("@start") == "early"
@@ -58,13 +58,13 @@ def test_turns_of_a_session_have_their_turns_one_after_the_other(ledger: Ledger)
 def test_sessions_do_not_wait_for_each_other(ledger: Ledger) -> None:
     (first,) = turns(ledger, ["one"])
     (second,) = turns(ledger, ["two"], place("other"))
-    assert (first.accepted.word, second.accepted.word) == ("new", "new")
+    assert (first.accepted.result, second.accepted.result) == ("new", "new")
 
 
 def test_a_turn_that_is_told_to_start_twice_starts_once(ledger: Ledger) -> None:
     first, second = turns(ledger, ["one", "two"])
     again = Play(ledger, second.run_id, text="two", session=place())
-    assert again.accepted.word == "known"
+    assert again.accepted.result == "known"
     assert Sessions(ledger).waiting("chat") == [first.run_id, second.run_id]
 
 
@@ -130,14 +130,14 @@ def test_a_run_that_was_ended_by_an_older_worker_does_not_hold_up_its_session(le
     ledger.redis.hset(f"{first.shard}:run:{second.run_id}:state", "@start", "waiting 0 0 1 0 0 0 -")
     ledger.redis.zrem(f"{first.shard}:ready", f"{second.run_id}|@start")
     (third,) = turns(ledger, ["three"])
-    assert third.accepted.word == "queued"
+    assert third.accepted.result == "queued"
     assert Sessions(ledger).waiting("chat") == [second.run_id, third.run_id]
     assert answer(second, "2") == [third.run_id]
 
 
 def test_so_many_may_wait(ledger: Ledger) -> None:
     plays = turns(ledger, ["one", "two", "three", "four", "five"])
-    assert [play.accepted.word for play in plays] == ["new", "queued", "queued", "queued", "full"]
+    assert [play.accepted.result for play in plays] == ["new", "queued", "queued", "queued", "full"]
     assert len(Sessions(ledger).waiting("chat")) == 4
 
 

@@ -86,7 +86,7 @@ def test_leases_messages_and_announcements_of_those_who_live_stay_as_they_are(le
     assert (swept.lost, swept.overdue, swept.sends) == (0, (), ())
     assert ledger.leases.renew([begun.lease]) == set()
     assert [worker.name for worker in registry.workers(ledger.redis)] == ["w"]
-    assert play.commit(begun).word == "ok"
+    assert play.commit(begun).result == "ok"
 
 
 def test_what_is_skipped_is_over_and_the_clock_stays(ledger: Ledger) -> None:
