@@ -1,7 +1,7 @@
 -- Creates a run from another that is over and from the parts that stage.lua staged. All or nothing, once for a run id.
 -- ARGV: run, the fork (JSON): {source, place: the stage (as a run's id), accepted_by: a name for this call, request (JSON), labels (JSON), resend_ms,
 -- parts, failures, left, count, terminals, sent: steps that are staged as sent, ready: others that need not wait, deadlines: {step, s}}
--- Replies {word, priority, sends {step, spec, ...}} of the ready; word: new, known, gone (the source), open (the source), undefined (its definitions),
+-- Replies {result, priority, sends {step, spec, ...}} of the ready; result: new, known, gone (the source), open (the source), undefined (its definitions),
 -- lost (the stage).
 local fork = cjson.decode(ARGV[2])
 local staged, source = S .. ':run:' .. fork.place, S .. ':run:' .. fork.source
@@ -56,7 +56,7 @@ changes.working = #fork.sent
 for _, each in ipairs(fork.deadlines) do redis.call('ZADD', S .. ':due', now + each[2] * 1000, 'join|' .. run .. '|' .. each[1]) end
 for _, id in ipairs(fork.ready) do
   local s = get(id)
-  if s.word == 'waiting' and not settled[s.id] and not ended[s.id] then
+  if s.state == 'waiting' and not settled[s.id] and not ended[s.id] then
     if s.pending == 0 then settle(s) else force_join(s) end
   end
 end

@@ -63,7 +63,7 @@ function TAKES.copy()
   if part == ':state' then
     for i = 1, #flat, 2 do
       local s = parse(flat[i], flat[i + 1])
-      flat[i + 1] = (OVER[s.word] and s.word or 'skipped') .. ' 0 0 ' .. s.taken .. ' 0 0 0 -'
+      flat[i + 1] = (OVER[s.state] and s.state or 'skipped') .. ' 0 0 ' .. s.taken .. ' 0 0 0 -'
     end
   end
   for i = 1, #flat, 1000 do redis.call('HSET', R .. part, unpack(flat, i, math.min(i + 999, #flat))) end

@@ -1,7 +1,7 @@
 -- Accepts a run, once: the same id again changes nothing.
 -- ARGV: run, the rest (JSON): {step, spec, resend_ms, definitions_text?, max_waiting?: runs in its session, fields: of the run; accepted_by, by which a
 -- repetition is recognized, definitions, tenant, timeout_ms, session? and session_keep_ms? among them}
--- Replies {word, priority}; word: new, queued (behind others of its session), known, undefined (the text of the definitions is missing), full.
+-- Replies {result, priority}; result: new, queued (behind others of its session), known, undefined (the text of the definitions is missing), full.
 local offer = cjson.decode(ARGV[2])
 local step, fields = offer.step, offer.fields
 use(ARGV[1])

@@ -2,8 +2,8 @@
 -- ARGV: run, the outcome (JSON), its output (JSON text or ""). The outcome: {step, attempt, owner, status (done | failed | retry | wait), info (JSON
 -- text), takes: [label, ...], usage?, retry_ms, resend_ms, lease_ms, next_owner: of a step begun by this call; blob?: digest under which a large output is
 -- stored, fragment?, warnings?: [text, ...], code?: [module@digest, ...] that it ran with, ahead?: {queue, cheap ("\nname\n...")}, next_step? of its batch}
--- Replies {word, sends {step, spec, ...}, begun or false, run status, {run, priority, step, spec, ...} of the next runs of sessions};
--- word: ok, again (a repetition; steps that the first call made ready are sent by a sweep), stale, closed, gone.
+-- Replies {result, sends {step, spec, ...}, begun or false, run status, {run, priority, step, spec, ...} of the next runs of sessions};
+-- result: ok, again (a repetition; steps that the first call made ready are sent by a sweep), stale, closed, gone.
 local outcome, output = cjson.decode(ARGV[2]), ARGV[3]
 local attempt, info = outcome.attempt, outcome.info
 use(ARGV[1])
@@ -13,7 +13,7 @@ if not s then return {'gone', {}, false, status, {}} end
 
 local function begin_next()
   local n = outcome.next_step and not is_over() and get(outcome.next_step)
-  if not n or n.word ~= 'sent' then return false end
+  if not n or n.state ~= 'sent' then return false end
   return lease(n, outcome.next_owner, outcome.lease_ms)
 end
 
@@ -21,14 +21,14 @@ end
 local function begun_before()
   for _, id in ipairs({string.match(s.owner, '^>(.*)$') or outcome.next_step, outcome.next_step}) do
     local n = get(id)
-    if n and n.word == 'running' and n.owner == outcome.next_owner then return handler_inputs(n) end
+    if n and n.state == 'running' and n.owner == outcome.next_owner then return handler_inputs(n) end
   end
   return begin_next()
 end
 
 local counts = has_lease(s, attempt, outcome.owner)
-local counted = s.word == outcome.status and s.attempt == attempt
-local was_stopped = s.word == 'skipped' and s.attempt == attempt
+local counted = s.state == outcome.status and s.attempt == attempt
+local was_stopped = s.state == 'skipped' and s.attempt == attempt
 if (outcome.status == 'done' and not counts and not counted) or (outcome.status == 'failed' and was_stopped) then
   add_usage_once(s.id, attempt, outcome.usage)
 end

@@ -8,9 +8,9 @@ end
 
 -- The labels that a step which is over took.
 local function takes_of(s)
-  if s.word == 'skipped' then return {} end
+  if s.state == 'skipped' then return {} end
   local info = cjson.decode(redis.call('HGET', R .. ':info', s.id) or '{}')
-  if s.word == 'failed' then
+  if s.state == 'failed' then
     local spec = spec_of(s.id)
     if spec.on_error == 'skip' or info.error.code == 'missed_deadline' then return {done = true} end
     return spec.on_error == 'jump' and {failed = true} or {}
@@ -30,7 +30,7 @@ local function new_steps(fragment)
     if not (fragment.items and id == fragment.items.like) then
       local spec = specs[text] or cjson.decode(text)
       specs[text] = spec
-      local step = {id = id, new = true, word = 'waiting', attempt = 0, pending = 0, taken = 0, failures = 0, crashes = 0, quorum = spec.quorum or 0, owner = '-'}
+      local step = {id = id, new = true, state = 'waiting', attempt = 0, pending = 0, taken = 0, failures = 0, crashes = 0, quorum = spec.quorum or 0, owner = '-'}
       if spec.quorum or spec.deadline_s then step.sources = {} end
       if spec.deadline_s then redis.call('ZADD', S .. ':due', now + spec.deadline_s * 1000, 'join|' .. run .. '|' .. id) end
       added[id] = step
@@ -43,7 +43,7 @@ local function new_steps(fragment)
 end
 
 -- Whether new in-edges of a step still count: it has never been ready.
-local function is_open(s) return s.word == 'waiting' and s.attempt == 0 end
+local function is_open(s) return s.state == 'waiting' and s.attempt == 0 end
 
 -- An older step that is the target of a new edge.
 local function older_target(id)
@@ -56,7 +56,7 @@ end
 -- An in-edge whose source is over.
 local function count_over(source, target, edge)
   if takes_of(source)[edge[3]] and edge[4] then target.taken = target.taken + 1 end
-  if target.quorum > 0 and source.word == 'done' then
+  if target.quorum > 0 and source.state == 'done' then
     target.quorum = target.quorum - 1
     target.enough = target.quorum == 0
   end
@@ -88,7 +88,7 @@ local function add_edges(parent, fragment, added, order)
       if target.sources then
         table.insert(target.sources, from_items and {map = parent, prefix = items.prefix, count = weight} or source)
       end
-      if older and OVER[older.word] then
+      if older and OVER[older.state] then
         count_over(older, target, edge)
         counted[#counted + 1] = {source, edge[2], edge[3], edge[4]}
       else

@@ -35,7 +35,7 @@
 --                       deadline_at, or time_left (ms) while its clock is paused; working, asking: steps under way, steps that wait for a person;
 --                       failures: steps of its plan, and items, that failed
 --   R:steps      hash   step -> its spec (JSON), or =<step> for the spec it shares
---   R:state      hash   step -> word attempt pending taken failures crashes quorum owner (of a sent step: when it was sent; of an ended step:
+--   R:state      hash   step -> state attempt pending taken failures crashes quorum owner (of a sent step: when it was sent; of an ended step:
 --                       > and the step that its commit began). An open step of an ended run counts as skipped
 --   R:edges      hash   step -> its out-edges, [[target, label, wakes], ...]
 --   R:out        hash   step -> its output (JSON text), or @<sha256> of a blob
@@ -144,14 +144,14 @@ end
 
 -- The count of the run's clock that a step belongs to; nil if it only waits for others, or is over.
 local function role(s)
-  if s.word == 'waiting_signal' then return 'asking' end
-  if s.word == 'sent' or s.word == 'running' or (s.word == 'waiting' and s.attempt > 0) then return 'working' end
+  if s.state == 'waiting_signal' then return 'asking' end
+  if s.state == 'sent' or s.state == 'running' or (s.state == 'waiting' and s.attempt > 0) then return 'working' end
 end
 
 local function parse(id, packed)
-  local word, attempt, pending, taken, failures, crashes, quorum, owner =
+  local state, attempt, pending, taken, failures, crashes, quorum, owner =
     string.match(packed, '^(%S+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (.*)$')
-  local s = {id = id, word = word, attempt = tonumber(attempt), pending = tonumber(pending), taken = tonumber(taken),
+  local s = {id = id, state = state, attempt = tonumber(attempt), pending = tonumber(pending), taken = tonumber(taken),
              failures = tonumber(failures), crashes = tonumber(crashes), quorum = tonumber(quorum), owner = owner}
   s.role = role(s)
   return s
@@ -160,7 +160,7 @@ end
 local function get(id)
   local packed = redis.call('HGET', R .. ':state', id)
   local s = packed and parse(id, packed) or nil
-  if s and not OPEN[status] and not OVER[s.word] then s.word, s.owner = 'skipped', '-' end
+  if s and not OPEN[status] and not OVER[s.state] then s.state, s.owner = 'skipped', '-' end
   return s
 end
 
@@ -171,15 +171,15 @@ local function put(s)
     if new_role then changes[new_role] = changes[new_role] + 1 end
     s.role = new_role
   end
-  redis.call('HSET', R .. ':state', s.id, s.word .. ' ' .. s.attempt .. ' ' .. s.pending .. ' ' .. s.taken .. ' ' ..
+  redis.call('HSET', R .. ':state', s.id, s.state .. ' ' .. s.attempt .. ' ' .. s.pending .. ' ' .. s.taken .. ' ' ..
     s.failures .. ' ' .. s.crashes .. ' ' .. s.quorum .. ' ' .. s.owner)
 end
 
-local function move(s, word)
-  if not MOVES[s.word] or not MOVES[s.word][word] then
-    error('step ' .. s.id .. ' of run ' .. run .. ' cannot go from ' .. s.word .. ' to ' .. word)
+local function move(s, state)
+  if not MOVES[s.state] or not MOVES[s.state][state] then
+    error('step ' .. s.id .. ' of run ' .. run .. ' cannot go from ' .. s.state .. ' to ' .. state)
   end
-  s.word = word
+  s.state = state
 end
 
 -- The spec of a step: decoded, as text, and the id it is shared under.
@@ -225,10 +225,10 @@ end
 local function lease_of(s) return run .. '|' .. s.attempt .. '|' .. s.owner .. '|' .. s.id end
 
 local function remove_entries(s)
-  if s.word == 'running' then redis.call('ZREM', S .. ':leases', lease_of(s))
-  elseif s.word == 'sent' then redis.call('ZREM', S .. ':ready', run .. '|' .. s.id)
-  elseif s.word == 'waiting_signal' then redis.call('ZREM', S .. ':due', 'wait|' .. run .. '|' .. s.id)
-  elseif s.word == 'waiting' then
+  if s.state == 'running' then redis.call('ZREM', S .. ':leases', lease_of(s))
+  elseif s.state == 'sent' then redis.call('ZREM', S .. ':ready', run .. '|' .. s.id)
+  elseif s.state == 'waiting_signal' then redis.call('ZREM', S .. ':due', 'wait|' .. run .. '|' .. s.id)
+  elseif s.state == 'waiting' then
     if s.attempt > 0 then
       redis.call('ZREM', S .. ':due', 'retry|' .. run .. '|' .. s.id)
       if redis.call('ZREM', S .. ':due', 'permit|' .. run .. '|' .. s.id) == 1 then redis.call('RPUSH', S .. ':left', run .. '|' .. s.id) end
@@ -247,7 +247,7 @@ local function truncate(text, most)
 end
 
 -- Appends the messages of a run to its session's history: the user's, and the answer or the error.
-local function record_history(word, error_json)
+local function record_history(outcome, error_json)
   local kept = redis.call('HMGET', R, 'session_entries', 'request', 'terminals')
   local history = session_key(session) .. ':history'
   local function add(role, content, agent)
@@ -256,7 +256,7 @@ local function record_history(word, error_json)
     redis.call('RPUSH', history, cjson.encode({role = role, content = content, agent = agent, ts = now / 1000, run_id = run}))
   end
   add('user', cjson.decode(kept[2]).text)
-  if word == 'succeeded' then
+  if outcome == 'succeeded' then
     local terminals = cjson.decode(kept[3])
     local step, agent = nil, nil  -- the last agent's on the way to the answer; steps within it, its instructions, are not others' answers
     local last = answering(terminals[#terminals], function(name)
@@ -342,12 +342,12 @@ local function enqueue_run(name, keep_ms)
 end
 
 -- Removes an ended run from the queue of its session, records its messages, and starts the next run.
-local function dequeue_run(word, error_json)
+local function dequeue_run(outcome, error_json)
   local queue = session_key(session) .. ':queue'
   local had_its_turn = redis.call('LINDEX', queue, 0) == run
   redis.call('LREM', queue, 1, run)
   if not had_its_turn then return end
-  record_history(word, error_json)
+  record_history(outcome, error_json)
   start_next(queue)
   if redis.call('EXISTS', queue) == 0 then redis.call('PEXPIRE', session_key(session) .. ':history', meta('session_keep_ms')) end
 end
@@ -391,7 +391,7 @@ local function clear(place)
       redis.call('UNLINK', R .. ':backlog:' .. cells[i])
     else
       local s = parse(cells[i], cells[i + 1])
-      if not OVER[s.word] then remove_entries(s) end
+      if not OVER[s.state] then remove_entries(s) end
     end
   end
   if cursor ~= '0' then
@@ -405,24 +405,24 @@ local function clear(place)
 end
 
 -- Ends the run. Its open steps count as skipped; it is kept for its retention.
-local function close(word, error_json)
-  redis.call('HSET', R, 'status', word, 'closed_at', now, 'error', error_json or '')
-  status = word
+local function close(outcome, error_json)
+  redis.call('HSET', R, 'status', outcome, 'closed_at', now, 'error', error_json or '')
+  status = outcome
   ended_runs[#ended_runs + 1] = run
   redis.call('ZREM', S .. ':due', 'deadline|' .. run .. '|')
   count('tenants', tenant, -1)
   count('signals', tenant, -redis.call('HLEN', R .. ':signals'))
-  count_total('closed:' .. word)
-  event('closed', nil, nil, nil, '{"status":"' .. word .. '","failures":' .. (meta('failures') or 0) .. '}')
-  redis.call('XADD', R .. ':closed', '0-1', 'status', word)
+  count_total('closed:' .. outcome)
+  event('closed', nil, nil, nil, '{"status":"' .. outcome .. '","failures":' .. (meta('failures') or 0) .. '}')
+  redis.call('XADD', R .. ':closed', '0-1', 'status', outcome)
   record_size()
   local keep_ms = tonumber(meta('retention_ms'))
   redis.call('HSET', R, 'parts', count_parts(R))
-  if word == 'succeeded' then expire_run() else clear(':window 0') end
+  if outcome == 'succeeded' then expire_run() else clear(':window 0') end
   release_definitions(keep_ms)
   redis.call('ZADD', S .. ':finished', now + keep_ms, run)
   fresh, to_skip, signalled = {}, {}, {}
-  if session then dequeue_run(word, error_json) end
+  if session then dequeue_run(outcome, error_json) end
 end
 
 local function is_over() return status ~= 'running' end
@@ -481,7 +481,7 @@ end
 
 local function fail_late(name)
   local late = get(answering(name))
-  if OVER[late.word] then return end
+  if OVER[late.state] then return end
   stop_name(name)
   fail(late, 'missed_deadline', '{"error":{"code":"missed_deadline","message":"did not answer in time"}}')
 end
@@ -504,23 +504,23 @@ local function force_join(s)
 end
 
 -- Ends a step: removes its entries and records its outcome.
-local function finish(s, word, output)
-  s.on_the_way = s.word ~= 'ready'
+local function finish(s, state, output)
+  s.on_the_way = s.state ~= 'ready'
   remove_entries(s)
-  move(s, word); s.owner = '-'; put(s)
+  move(s, state); s.owner = '-'; put(s)
   ended[s.id] = true
   if output then redis.call('HSET', R .. ':out', s.id, output) end
 end
 
 -- Resolves the out-edges of an ended step, except those to `except`.
-local function open_edges(id, word, takes, except)
+local function open_edges(id, state, takes, except)
   for _, edge in ipairs(edges_of(id)) do
     local target = edge[1] ~= except and get(edge[1])
-    if target and target.word == 'waiting' and target.pending > 0 then
+    if target and target.state == 'waiting' and target.pending > 0 then
       target.pending = target.pending - 1
       if takes[edge[2]] and edge[3] then target.taken = target.taken + 1 end
       local enough = false
-      if target.quorum > 0 and word == 'done' then
+      if target.quorum > 0 and state == 'done' then
         target.quorum = target.quorum - 1
         enough = target.quorum == 0
       end
@@ -533,14 +533,14 @@ end
 
 -- Propagates the end of a step: resolves its out-edges and refills its window.
 local function propagate(s, takes)
-  open_edges(s.id, s.word, takes)
+  open_edges(s.id, s.state, takes)
   local window = spec_of(s.id).window
   if window and s.on_the_way then refill(window) end
   decrement_left(1)
 end
 
-resolve = function(s, word, takes, output)
-  finish(s, word, output)
+resolve = function(s, state, takes, output)
+  finish(s, state, output)
   propagate(s, takes)
 end
 
@@ -576,7 +576,7 @@ refill = function(map)
       local id = redis.call('LPOP', R .. ':backlog:' .. map)
       if not id then break end
       local item = get(id)
-      if not OVER[item.word] then
+      if not OVER[item.state] then
         make_ready(item)
         inflight = inflight + 1
       end
@@ -613,8 +613,8 @@ local function stop_scope(parent, exit)
   local stopped = {}
   for _, id in ipairs(all_expanded(parent)) do
     local s = id ~= exit and get(id)
-    if s and not OVER[s.word] then
-      remove_entries(s); s.word, s.owner = 'skipped', '-'; put(s)
+    if s and not OVER[s.state] then
+      remove_entries(s); s.state, s.owner = 'skipped', '-'; put(s)
       event('skipped', id)
       ended[id] = true
       stopped[#stopped + 1] = id
@@ -642,7 +642,7 @@ local function failure_target(scope, resolve)
     seen[scope] = true
     local exit = get(resolve(scope))
     local spec = spec_of(exit.id)
-    if not OVER[exit.word] then return exit, spec end
+    if not OVER[exit.state] then return exit, spec end
     scope = spec.scope
   end
 end
@@ -705,15 +705,15 @@ local function handler_inputs(s)
 end
 
 -- Whether an attempt of a step has this lease.
-local function has_lease(s, attempt, owner) return s and s.word == 'running' and s.attempt == tonumber(attempt) and s.owner == owner end
+local function has_lease(s, attempt, owner) return s and s.state == 'running' and s.attempt == tonumber(attempt) and s.owner == owner end
 
 -- Whether a step has been tried and waits for its next attempt.
-local function awaits_retry(s) return s and s.word == 'waiting' and s.attempt > 0 end
+local function awaits_retry(s) return s and s.state == 'waiting' and s.attempt > 0 end
 
 -- Leases a step to an owner. Replies what its handler gets, and how long (ms) it had been sent, if it was.
 local function lease(s, owner, lease_ms)
   local waited = ''
-  if s.word == 'sent' then
+  if s.state == 'sent' then
     redis.call('ZREM', S .. ':ready', run .. '|' .. s.id)
     waited = now - (tonumber(s.owner) or now)
   end

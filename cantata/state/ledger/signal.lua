@@ -2,7 +2,7 @@
 -- ARGV: run, the signal (JSON) and its value (JSON). The signal: {step, resend_ms, max_kept, max_bytes: early signals that the run may keep, after a search
 -- count: the number of steps that the run had before it, and found: the ids and names that end in '/' and the name}
 -- The step is named by its id, or by the end of it behind a '/' if only one step matches.
--- Replies {word, sends}: taken, kept, over, closed, unknown, unclear, full; or {search, number of steps}: no step has this id, or steps were added since.
+-- Replies {result, sends}: taken, kept, over, closed, unknown, unclear, full; or {search, number of steps}: no step has this id, or steps were added since.
 
 -- The found steps that wait for a signal; else those that waited or will wait; else any one.
 local function waiting_of(names)
@@ -13,7 +13,7 @@ local function waiting_of(names)
     local s = not seen[id] and get(id)
     if s then
       seen[id] = true
-      local into = s.word == 'waiting_signal' and waiting or spec_of(id).kind == 'wait' and others or not_waits
+      local into = s.state == 'waiting_signal' and waiting or spec_of(id).kind == 'wait' and others or not_waits
       into[#into + 1] = id
     end
   end
@@ -35,8 +35,8 @@ if not s then
   s = get(id)
   if not s and asking > 0 then return {'unknown', {}} end
 end
-if s and OVER[s.word] then return {'over', {}} end
-if s and s.word == 'waiting_signal' then
+if s and OVER[s.state] then return {'over', {}} end
+if s and s.state == 'waiting_signal' then
   event('signal', id)
   event('done', id)
   resolve(s, 'done', {done = true}, value)

@@ -28,7 +28,7 @@ for _, member in ipairs(due(':leases')) do
   local id, attempt, owner, step = string.match(member, '^([^|]*)|(%d+)|([^|]*)|(.*)$')
   use(id)
   local s = status == 'running' and get(step)
-  if s and s.word == 'running' and s.attempt == tonumber(attempt) then
+  if s and s.state == 'running' and s.attempt == tonumber(attempt) then
     lost = lost + 1
     count_total('lost')
     s.crashes = s.crashes + 1
@@ -69,8 +69,8 @@ local TIMERS = {
     waiting[#waiting + 1] = run .. '|' .. s.id
     redis.call('ZADD', S .. ':due', now + RECHECK_MS, 'permit|' .. run .. '|' .. s.id)
   end},
-  join = {function(s) return s and s.word == 'waiting' and s.pending > 0 end, force_join},
-  wait = {function(s) return s and s.word == 'waiting_signal' end, function(s)
+  join = {function(s) return s and s.state == 'waiting' and s.pending > 0 end, force_join},
+  wait = {function(s) return s and s.state == 'waiting_signal' end, function(s)
     local info = '{"timed_out":true}'
     redis.call('HSET', R .. ':info', s.id, info)
     event('done', s.id, nil, nil, info)
@@ -103,7 +103,7 @@ for i = 1, #unbegun, 2 do
   local id, step = string.match(member, '^([^|]*)|(.*)$')
   use(id)
   local s = get(step)
-  if s and s.word == 'sent' then
+  if s and s.state == 'sent' then
     local sent_at = tonumber(s.owner)
     redis.call('ZADD', S .. ':ready', now + math.min(math.max(resend_ms, now - sent_at), MAX_RESEND_MS), member)
     local spec, text = spec_of(step)

@@ -1,8 +1,8 @@
 -- Starts the next attempt of a waiting step now. ARGV: run, step, resend_ms.
--- Replies {word, sends}: woken; over, if the step has ended; else other.
+-- Replies {result, sends}: woken; over, if the step has ended; else other.
 use(ARGV[1])
 local s = status == 'running' and get(ARGV[2])
-if not s or OVER[s.word] then return {'over', {}} end
+if not s or OVER[s.state] then return {'over', {}} end
 if not awaits_retry(s) then return {'other', {}} end
 redis.call('ZREM', S .. ':due', 'retry|' .. run .. '|' .. s.id, 'permit|' .. run .. '|' .. s.id)
 make_ready(s)
