@@ -55,7 +55,8 @@ _MODELS = (
     "defaults.model",
 )
 _FUNCTIONS = (
-    "tools.*.function", "skills.*.function", "agents.*.instructions.*.function", "agents.*.chainbreakers.*", "agents.*.output.class",
+    "tools.*.function", "skills.*.function", "agents.*.instructions.*.function", "agents.*.chainbreakers.*",
+    "agents.*.chainbreakers.*.function", "agents.*.output.class",
     "teams.*.rules.*.function", "teams.*.router.function",
 )  # fmt: skip
 _AGENTS_TOOLS = ("agents.*.tools.*", "agents.*.instructions.*.*.*")  # of an instruction: `tools: [...]`, or `[text, [...]]`

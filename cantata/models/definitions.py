@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 import regex
 from pydantic import AfterValidator, Field, JsonValue, field_validator, model_validator
 
-from cantata.models.instructions import FUNCTION, Instruction, PromptStep
+from cantata.models.instructions import FUNCTION, Chainbreaker, Instruction, PromptStep
 from cantata.models.values import Params, Value, checked_name
 from cantata.models.wire import ChainNode
 
@@ -223,8 +223,9 @@ class Agent(Value):
     stream: bool | None = Field(
         None, description="whether events carry its model's reply while it streams; by default in turns, but not in chains"
     )
-    chainbreakers: list[str] = Field(
-        default_factory=list, description="module:name; called after each instruction with (step, output[, info]) → (stop, reason, output)"
+    chainbreakers: list[Chainbreaker] = Field(
+        default_factory=list,
+        description="each as module:name too; called after each instruction with (step, output[, info]) → (stop, reason, output)",
     )
     store_steps: bool = Field(False, description="keep the output of each instruction, as `steps` of the result")
     full_history: bool = Field(False, description="show the model its earlier turns, and return the list of all steps")

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
-from cantata.models.values import Params, Value
+from cantata.models.values import JsonValue, Params, Value
 
 FUNCTION = r"^[\w.]+:\w+$"
 
@@ -19,11 +19,13 @@ class PromptStep(Value):
 
 
 class FunctionStep(Value):
-    """A Python function between the prompts: it gets the answer before it and returns the next input."""
+    """A Python function: between the prompts it gets the answer before it and returns the next input; or a chainbreaker."""
 
     function: str = Field(
         description="module:name, importable from the configuration's folder; takes the text, or nothing", pattern=FUNCTION
     )
+    args: list[JsonValue] = Field(default_factory=list, description="arguments before those that it is called with")
+    kwargs: Params = Field(default_factory=dict, description="further arguments, by name")
 
 
 class MemoryStep(Value):
@@ -78,6 +80,9 @@ def _pair(value: Any) -> Any:
         return {"prompt": value[0], "tools": list(value[1])}
     return value
 
+
+Chainbreaker = Annotated[FunctionStep, BeforeValidator(lambda given: {"function": given} if isinstance(given, str) else given)]
+"""A function that may end an agent's instructions; as a text, its name."""
 
 Instruction = Annotated[
     Annotated[str, Tag("text")]

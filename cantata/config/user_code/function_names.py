@@ -20,6 +20,7 @@ IN_WORKER = "CANTATA_WORKER"
 """Set in the environment of workers, which import the modules of functions: the import of such a module must not start runs."""
 
 _REMEDY = "workers import functions by name: define it with `def` at the top level of a module"
+_VALUES = f"{_REMEDY}; values for a step or a chainbreaker go into functools.partial(function, value)"
 _PLACES = (*(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")), *site.getsitepackages(), site.getusersitepackages())
 LIBRARIES = tuple(Path(place).resolve() for place in _PLACES)
 _FIND = (
@@ -37,9 +38,9 @@ def name_of(function: Callable[..., Any]) -> tuple[str, Path | None]:
     if name is None:
         raise _refused(f"{function!r} is not a function", f"{_REMEDY} that calls it")
     if name.endswith("<lambda>"):
-        raise _refused("a lambda has no name", _REMEDY)
+        raise _refused("a lambda has no name", _VALUES)
     if "<locals>" in name:
-        raise _refused(f"{name.rpartition('.')[2]!r} is defined inside {name.partition('.')[0]!r}", _REMEDY)
+        raise _refused(f"{name.rpartition('.')[2]!r} is defined inside {name.partition('.')[0]!r}", _VALUES)
     if "." in name:
         raise _refused(f"{name!r} is a method", f"{_REMEDY} that calls it")
     module, file = _script_of(function, name) if function.__module__ == "__main__" else _module_of(function, name)

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from cantata.client.runs import TurnRun
+from cantata.config.user_code.function_names import IN_WORKER
 from cantata.frontends.agentchain.decision_log import LogEntry
 from cantata.frontends.agentchain.log_mapping import LogMapping
 from cantata.models.definitions import Team
@@ -31,8 +32,9 @@ class RunLog:
     """Writes the entries of one AgentChain. A file that cannot be written is reported once, and raises nothing."""
 
     def __init__(self, folder: str | os.PathLike[str] | None, *, verbose: bool, file: Path | None = None) -> None:
-        self._folder = None if folder is None else str(folder)
-        self._verbose = verbose
+        in_worker = bool(os.environ.get(IN_WORKER))  # which imports the module for one of its functions
+        self._folder = None if folder is None or in_worker else str(folder)
+        self._verbose = verbose and not in_worker
         self._file = file
         self._failed = False
 

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Self
 
@@ -84,13 +84,15 @@ class ChainBuilder(MemoryMethods):
         execution_mode: Mode = "serial",
         group: str = "default",
         dependencies: Sequence[str] | None = None,
+        *,
+        chainbreakers: Sequence[Callable[..., Any]] | None = None,
     ) -> None:
         """Create a chain of instructions as a PromptChain takes them. It starts when the chains it depends on are completed.
 
         A chain of the same id is replaced, with a warning. In each text, `{input}` is the input that all chains of an execution share,
         and `{x}` the output of dependency x.
         """
-        parts = read_parts(instructions, self.base.technique)
+        parts = read_parts(instructions, self.base.technique, chainbreakers)
 
         def change(old: BuilderPlan) -> BuilderPlan:
             made = plan.replace(old, chain_id, parts, mode=execution_mode, group=group, dependencies=dependencies or ())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 from typing import Any, get_args
 
@@ -37,8 +37,8 @@ def read_base(model: str | Mapping[str, Any], instruction: str, technique: str, 
     )
 
 
-def read_parts(instructions: object, technique: Technique) -> ChainParts:
-    """Return a chain's instructions: a PromptChain's list, or with the technique head-tail also one text. Raises ValueError."""
+def read_parts(instructions: object, technique: Technique, chainbreakers: Sequence[Callable[..., Any]] | None = None) -> ChainParts:
+    """Return a chain's parts. Its instructions are a PromptChain's, or with the technique head-tail also one text. Raises ValueError."""
     if isinstance(instructions, str):
         if technique != "head-tail":
             raise ValueError("First chain must provide instruction list: a single text is for the technique 'head-tail'")
@@ -47,7 +47,7 @@ def read_parts(instructions: object, technique: Technique) -> ChainParts:
         raise ValueError(f"instructions is a list of texts, functions, agentic steps and chains, not {instructions!r}")
     if not instructions:
         raise ValueError("Instruction list cannot be empty")
-    return _parts(PromptChain(["unused"], instructions).definitions)
+    return _parts(PromptChain(["unused"], instructions, chainbreakers=chainbreakers).definitions)
 
 
 def _parts(definitions: Definitions) -> ChainParts:
@@ -59,6 +59,7 @@ def _parts(definitions: Definitions) -> ChainParts:
     has_functions = definitions.tools or any(_functions(agent) for agent in (chain, *agents.values()))
     return ChainParts(
         instructions=chain.instructions,
+        chainbreakers=chain.chainbreakers,
         agents={within[name]: agent for name, agent in agents.items()},
         tools=definitions.tools,
         folder=definitions.folder if has_functions else None,

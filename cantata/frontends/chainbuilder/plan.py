@@ -9,7 +9,7 @@ from typing import Literal, get_args
 from pydantic import Field
 
 from cantata.models.definitions import Agent, Model, Tool
-from cantata.models.instructions import Instruction
+from cantata.models.instructions import Chainbreaker, Instruction
 from cantata.models.values import Value
 from cantata.planning import templates
 from cantata.planning.graphs import postorder, reach
@@ -43,6 +43,7 @@ class ChainParts(Value):
     """Instructions, and the definitions that they refer to."""
 
     instructions: list[Instruction]
+    chainbreakers: list[Chainbreaker] = Field(default_factory=list, description="functions that may end the chain")
     agents: dict[str, Agent] = Field(default_factory=dict, description="chains within the chain")
     tools: dict[str, Tool] = Field(default_factory=dict, description="what its models may call")
     folder: str | None = Field(default=None, description="where its functions are imported from; none if it has none")
@@ -52,6 +53,7 @@ class BuilderChain(Value):
     """A chain of a builder."""
 
     instructions: list[Instruction] = Field(min_length=1)
+    chainbreakers: list[Chainbreaker] = Field(default_factory=list, description="functions that may end the chain")
     execution_mode: Mode = "serial"
     group: str = "default"
     dependencies: list[str] = Field(default_factory=list, description="chains that must be completed before it starts")
@@ -114,7 +116,9 @@ def create(plan: BuilderPlan, chain_id: str, parts: ChainParts, *, mode: Mode, g
     for dependency in dependencies:
         plan.member(dependency)
     needed = list(dict.fromkeys(dependencies))
-    member = BuilderChain(instructions=parts.instructions, execution_mode=mode, group=group, dependencies=needed)
+    member = BuilderChain(
+        instructions=parts.instructions, chainbreakers=parts.chainbreakers, execution_mode=mode, group=group, dependencies=needed
+    )
     return _with_chain(_with_parts(plan, parts), chain_id, member)
 
 

@@ -36,6 +36,7 @@ def definitions_of(plan: BuilderPlan, chain_ids: Iterable[str], folder: str) -> 
         chain_id: Agent(
             models=[plan.base.model],
             instructions=[_in_base_template(plan.base, instruction) for instruction in plan.chains[chain_id].instructions],
+            chainbreakers=plan.chains[chain_id].chainbreakers,
             timeout_s=plan.base.step_timeout_s,
             stream=False,
         )

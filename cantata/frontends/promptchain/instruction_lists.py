@@ -38,8 +38,12 @@ def AgenticStepProcessor(  # the documented name
 
 
 def models_for(models: Iterable[str | Mapping[str, object] | Model], instructions: Sequence[object]) -> list[str | Model]:
-    """Return the models of the texts among the instructions: one for all, or one for each. Raises ValueError if their number differs."""
+    """Return the models of the texts among the instructions: one for all, or one for each. Raises ValueError if their number differs.
+
+    Several equal models are one.
+    """
     given = [models] if isinstance(models, str | Mapping) else list(models)
+    given = given[:1] if all(each == given[0] for each in given) else given
     texts = sum(isinstance(each, str | PromptStep) for each in instructions)
     if len(given) != texts and (len(given) != 1):
         raise ValueError(

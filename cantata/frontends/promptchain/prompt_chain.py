@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -201,15 +202,18 @@ class PromptChain(MemoryMethods):
                     return scoped.model_copy(update={"tools": names})
                 return PromptStep(prompt=text_of(scoped, self._prompt_folders), tools=names)
         if callable(given):
-            return FunctionStep(function=self._register_function(given))
+            return self._register_function(given)
         raise ValueError(
             f"an instruction is a text, a function, an agentic step, a chain, (text, [tools]) or (agentic step, [tools]); not {given!r}"
         )
 
-    def _register_function(self, function: Callable[..., Any]) -> str:
-        name, folder = name_of(function)
+    def _register_function(self, function: Callable[..., Any]) -> FunctionStep:
+        """Return a function by its name; the arguments of a `functools.partial` must be JSON. Raises ConfigError, ValueError."""
+        given = partial(function)
+        name, folder = name_of(given.func)
         self._functions[name] = folder
-        return name
+        what = f"the arguments of functools.partial({name}, ...), which are stored with runs as JSON"
+        return validated(FunctionStep, what, {"function": name, "args": list(given.args), "kwargs": given.keywords})
 
 
 def definitions_of(chains: Mapping[str, PromptChain], functions: Mapping[str, Path | None] | None = None) -> Definitions:

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from cantata.client.client import Client
 from cantata.client.runs import TurnRun
 from cantata.config.user_code.function_names import IN_WORKER
-from cantata.embedded import attach
+from cantata.embedded import Home, attach
 from cantata.errors import ConfigError, RunError
 from cantata.models.definitions import Definitions
 from cantata.models.events import AttemptFailed, RunEvent
@@ -23,6 +23,16 @@ from cantata.settings import settings
 
 MAX_CONCURRENT_RUNS = 200
 """Runs that one process waits for concurrently; each occupies a thread and a connection, and 1,024 open files are a usual limit."""
+
+GUARD = """a worker that imports this module for one of its functions must not run chains. \
+Put the code that runs chains into a function, which only the script itself calls:
+
+def main():
+    ...  # the code that runs chains
+if __name__ == "__main__":
+    main()
+
+A chain within a chain is one of its instructions."""
 
 log = logging.getLogger("cantata.frontends.promptchain")
 
@@ -107,11 +117,7 @@ def enable_log_output() -> None:
 def shared_client() -> Client:
     """Return the client of REDIS_URL, else of the stack that `submit up` keeps in this folder, else of one that ends with this process."""
     if os.environ.get(IN_WORKER):
-        raise ConfigError(
-            "a worker that imports this module for one of its functions must not run chains; "
-            "put the code that runs a chain under `if __name__ == '__main__':`, and make a chain within a chain one of its instructions",
-            source="PromptChain",
-        )
+        raise ConfigError(GUARD, source="PromptChain")
     configured = settings()
     with _clients_lock:
         stack = None if configured.redis_url else attach()
@@ -122,6 +128,11 @@ def shared_client() -> Client:
 
 
 def _create_client(url: str | None) -> Client:
+    if not url:
+        log.warning(
+            "neither REDIS_URL nor a stack of `submit up` here: the first answer waits until one has started in %s for this process",
+            Home().path,
+        )
     client = Client(url, config=Definitions()) if url else Client.embedded(config=Definitions())
     atexit.register(_close, client, os.getpid())
     for warning in [*client.warnings, *(client.fleet_warnings() if url else [])]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, cast
 
@@ -17,16 +17,14 @@ from cantata.state.ledger.encoding import to_json
 from cantata.workers.models.dialects.conversation import truncated
 from cantata.workers.runtime.step_context import StepContext, text_input
 from cantata.workers.tools import functions
-from cantata.workers.tools.schemas import signature_of
 
 
 def agent_function(context: StepContext) -> Outcome:
-    """Call a function with the text before it, or without arguments if it has no parameters; its output is text."""
+    """Call a function with the text before it, or without arguments if it has no more parameters; its output is text."""
     instruction = _agent(context).instructions[context.int_param("turn")]
     assert isinstance(instruction, FunctionStep)
-    function = functions.load(instruction.function, context.folder)
-    signature = signature_of(function)
-    given = [text_input(context)] if signature is None or signature.parameters else []
+    function, count = _bound(context, instruction)
+    given = [] if count == 0 else [text_input(context)]
     output = functions.call(context, instruction.function, partial(function, *given), {})
     return Outcome(output=output if isinstance(output, str) else str(output), usage=Usage(tool_calls=1))
 
@@ -37,10 +35,10 @@ def agent_break(context: StepContext) -> Outcome:
     output = text_input(context)
     info = _entry(number, agent.instructions[number], context.begun.inputs.get("@input"), output)
     warnings: list[str] = []
-    for name in agent.chainbreakers:
-        stop, reason, replaced = _call_breaker(context, name, (number + 1, output, info), warnings) or (False, "", None)
+    for breaker in agent.chainbreakers:
+        stop, reason, replaced = _call_breaker(context, breaker, (number + 1, output, info), warnings) or (False, "", None)
         if stop:
-            detail: dict[str, JsonValue] = {"breaker": name, "reason": str(reason), "original": truncated(output)}
+            detail: dict[str, JsonValue] = {"breaker": breaker.function, "reason": str(reason), "original": truncated(output)}
             context.process.ledger.runs.append_event(context.begun.run_id, "break", step_id=context.begun.step_id, detail=detail)
             return Outcome(output=output if replaced is None else str(replaced), takes=(STOP,), warnings=tuple(warnings))
     return Outcome(output=output, warnings=tuple(warnings))
@@ -77,14 +75,27 @@ def _history(agent: Agent, text: str, texts: Sequence[str]) -> list[dict[str, Js
     return entries
 
 
-def _call_breaker(context: StepContext, name: str, arguments: tuple[Any, ...], warnings: list[str]) -> tuple[Any, Any, Any] | None:
-    """Return the triple of a chainbreaker; None, with a warning, if it cannot be called or returns something else."""
+def _bound(context: StepContext, step: FunctionStep) -> tuple[Callable[..., Any], int | None]:
+    """Return a function with its own arguments, and the number of its other parameters; None if that is unknown."""
+    function = partial(functions.load_for(step.function, context), *step.args, **step.kwargs)
     try:
-        breaker = functions.load(name, context.folder)
-        count = len(inspect.signature(breaker).parameters)
-        if count not in (2, 3):
-            warnings.append(f"chainbreaker {name} takes {count} arguments, not (step, output) or (step, output, info); it is ignored")
-            return None
+        parameters = inspect.signature(function).parameters
+    except ValueError:  # some C functions have none
+        return function, None
+    return function, len(parameters.keys() - function.keywords.keys())
+
+
+def _call_breaker(context: StepContext, step: FunctionStep, arguments: tuple[Any, ...], warnings: list[str]) -> tuple[Any, Any, Any] | None:
+    """Return the triple of a chainbreaker; None, with a warning, if it cannot be called or returns something else.
+
+    Raises StepError if it cannot be imported.
+    """
+    name = step.function
+    breaker, count = _bound(context, step)
+    if count not in (None, 2, 3):
+        warnings.append(f"chainbreaker {name} takes {count} arguments, not (step, output) or (step, output, info); it is ignored")
+        return None
+    try:
         stop, reason, output = functions.result_of(context, breaker(*arguments[:count]))
     except Exception as error:  # noqa: BLE001  # whatever a user's function raises, or returns in place of a triple
         warnings.append(f"chainbreaker {name} is ignored: {type(error).__name__}: {error}")

@@ -181,7 +181,7 @@ def agent_by_rule(context: StepContext, team: Team, number: int, text: str, warn
         if rule.match is not None and regex.search(rule.match, text, timeout=PATTERN_TIMEOUT_S, concurrent=True):
             agent = rule.agent
         elif rule.function:
-            answer = functions.result_of(context, functions.load(rule.function, context.folder)(text))
+            answer = functions.result_of(context, functions.load_for(rule.function, context)(text))
             agent = rule.agent if answer is True else answer
     except TimeoutError:
         fault = f"its pattern {rule.match!r} searched this text for more than {PATTERN_TIMEOUT_S:g} s"

@@ -54,7 +54,7 @@ def team_call(context: StepContext) -> Outcome:
     """Call the routing function with (user_input, history, agent_descriptions); its result is the output."""
     team = team_of(context)
     name = str((team.router or Router()).function)
-    function = functions.load(name, context.folder)
+    function = functions.load_for(name, context)
     entries, _ = session_history.visible_entries(context, History(), max_tokens=team.max_history_tokens)
     messages = [{"role": entry.role, "content": entry.content} for entry in entries]
     output = functions.call(context, name, partial(function, text_input(context), messages, _descriptions(context)), {})

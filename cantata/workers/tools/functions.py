@@ -11,6 +11,7 @@ import threading
 import traceback
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -69,6 +70,13 @@ def load(name: str, folder: str | None) -> Function:
     if known is None:
         known = _functions[name, folder] = _load(name, folder)
     return known
+
+
+def load_for(name: str, context: StepContext) -> Function:
+    """Return a function that is no tool; if its parameter `context` has the type ToolContext, it is given that of the step."""
+    function = load(name, context.folder)
+    wants_context = schemas.wants_context(function, by_type=True)
+    return partial(function, **{CONTEXT: WorkerToolContext.of(context)}) if wants_context else function
 
 
 def _load(name: str, folder: str | None) -> Function:

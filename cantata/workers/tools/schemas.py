@@ -44,11 +44,13 @@ def signature_of(function: Function) -> inspect.Signature | None:
         return None
 
 
-def wants_context(function: Function) -> bool:
-    """Return whether the function has a parameter `context` for a ToolContext: of that type, or without a type."""
+def wants_context(function: Function, *, by_type: bool = False) -> bool:
+    """Return whether the function has a parameter `context` for a ToolContext: of that type, or without a type unless `by_type`."""
     signature = signature_of(function)
     parameter = signature.parameters.get(CONTEXT) if signature else None
-    return parameter is not None and (parameter.annotation is parameter.empty or "ToolContext" in str(parameter.annotation))
+    if parameter is None:
+        return False
+    return "ToolContext" in str(parameter.annotation) or (parameter.annotation is parameter.empty and not by_type)
 
 
 def schema_of(function: Function, tool: Tool, name: str) -> ToolSchema:

@@ -8,6 +8,8 @@ from pathlib import Path
 
 from pydantic import BaseModel, Field
 
+from cantata import ToolContext
+
 PATIENCE_S = 40.0
 
 
@@ -56,6 +58,15 @@ def only_by_place(text: str, /) -> str:
     return f"<{text}>"
 
 
+def quote(mark: str, text: str, *, end: str = "") -> str:
+    return f"{mark}{text}{mark}{end}"
+
+
+def remember(text: str, context: ToolContext) -> str:
+    context.memory.store_memory("seen", text, context.run_id)
+    return text
+
+
 def broken(text: str) -> str:
     raise ValueError(f"no {text}")
 
@@ -69,6 +80,16 @@ def second(step: int, output: str) -> tuple[bool, str, str | None]:
 
 def second_with_words(step: int, output: str, info: dict[str, object]) -> tuple[bool, str, str | None]:
     return step == 2, "enough", f"{info['step']} {info['type']} {info['input']} {output}"
+
+
+def after(steps: int, step: int, output: str) -> tuple[bool, str, None]:
+    return step >= steps, f"{steps} are enough", None
+
+
+def third_time(step: int, output: str, context: ToolContext) -> tuple[bool, str, str]:
+    """Counts its calls in the memory of the run's tenant."""
+    calls = context.memory.append("calls", step, context.run_id)
+    return calls == 3, "it was called three times", f"{context.memory.retrieve_memory('calls', context.run_id)}"
 
 
 async def never(step: int, output: str) -> tuple[bool, str, str]:

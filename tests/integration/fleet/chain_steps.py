@@ -43,5 +43,9 @@ def stop_early(step: int, output: str) -> tuple[bool, str, str | None]:
     return "enough" in output, "it is enough", None
 
 
+def stop_after(steps: int, step: int, output: str) -> tuple[bool, str, None]:
+    return step >= steps, "enough", None
+
+
 def replace(step: int, output: str, info: dict[str, object]) -> tuple[bool, str, str | None]:
     return info["type"] == "function", "a function ran", f"{step}: {output}!"

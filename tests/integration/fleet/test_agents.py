@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from cantata.client.client import EmbeddedClient
 from cantata.models.definitions import Agent, Model, Synthesizer, Team
 from cantata.models.events import ChainBroken
 from tests.integration.fleet.agent_stage import MAIN, OTHER, PATIENCE_S, AgentStage, agent, call
@@ -145,11 +146,39 @@ def test_the_output_of_a_chainbreaker_stands_for_the_steps_and_the_original_is_i
 def test_chainbreakers_that_cannot_be_asked_or_understood_are_left_out_with_a_warning(stage: AgentStage) -> None:
     stage.script({"reply": "said"})
 
-    result = stage.ask(broken_by("of_one", "raising", "malformed", "missing"))
+    result = stage.ask(broken_by("of_one", "raising", "malformed"))
 
     assert (result.status, len(result.steps)) == ("succeeded", 4)
-    for said in ("of_one takes 1 arguments", "raising is ignored: KeyError: 'gone'", "malformed is ignored", "no function 'missing'"):
+    for said in ("of_one takes 1 arguments", "raising is ignored: KeyError: 'gone'", "malformed is ignored"):
         assert sum(said in warning for warning in result.warnings) == 3, said
+
+
+def test_a_chainbreaker_that_cannot_be_imported_fails_the_run(stage: AgentStage) -> None:
+    result = stage.ask(broken_by("never", "missing"))
+
+    assert result.error is not None
+    assert (result.status, result.error.code) == ("failed", "tool_import")
+    assert result.error.message == "module 'agent_tools' has no function 'missing'"
+
+
+def test_functions_get_their_own_arguments_first(stage: AgentStage) -> None:
+    quote = {"function": "agent_tools:quote", "args": ["'"], "kwargs": {"end": "!"}}
+    breaker = {"function": "agent_tools:after", "args": [2]}
+
+    run = stage.start(agent(instructions=[quote, quote, quote], chainbreakers=[breaker]))
+
+    assert run.result(PATIENCE_S).output == "''go'!'!"
+    (broken,) = [event for event in run.log() if isinstance(event, ChainBroken)]
+    assert (broken.breaker, broken.reason) == ("agent_tools:after", "2 are enough")
+
+
+def test_functions_get_the_context_of_their_step_if_they_take_one(stage: AgentStage, client: EmbeddedClient) -> None:
+    remember = {"function": "agent_tools:remember"}
+
+    run = stage.start(agent(instructions=[remember] * 4, chainbreakers=["agent_tools:third_time"]))
+
+    assert run.result(PATIENCE_S).output == "[1, 2, 3]"
+    assert client.memory.retrieve_memory("seen", run.run_id) == "go"
 
 
 # What is kept

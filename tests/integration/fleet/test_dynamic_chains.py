@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import pytest
@@ -264,6 +265,16 @@ def test_what_is_not_known_is_told(models: ScriptedModels) -> None:
         builder(name="known", base_instruction="Briefly: {instruction}", exist_ok=True)
     with pytest.raises(ValueError, match="there is no builder 'unknown'"):
         ChainBuilder.open("unknown")
+
+
+def test_a_chain_of_a_builder_has_chainbreakers(models: ScriptedModels) -> None:
+    answer(models, Count="one", Multiply="two")
+    made = builder()
+    breakers = [partial(chain_steps.stop_after, 1)]
+    made.create_chain("short", ["Count {input}", "Multiply {input}"], chainbreakers=breakers)
+    made.create_chain("long", ["Count {input}", "Multiply {input}"])
+
+    assert (made.execute_chain("short", "it"), made.execute_chain("long", "it")) == ("one", "two")
 
 
 def test_a_chain_is_made_again_by_a_script_that_runs_again(models: ScriptedModels, caplog: pytest.LogCaptureFixture) -> None:

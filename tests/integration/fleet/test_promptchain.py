@@ -362,7 +362,9 @@ def test_a_script_alone_has_one_stack_that_ends_with_it(tmp_path: Path) -> None:
 
     done = run_script(tmp_path, ALONE, alone(tmp_path))
 
-    assert (done.stdout, done.stderr) == ("['ECHO: <N0>', 'ECHO: <N1>', 'ECHO: <N2>']\nAGAIN\n", "")
+    assert done.stdout == "['ECHO: <N0>', 'ECHO: <N1>', 'ECHO: <N2>']\nAGAIN\n"
+    (note,) = done.stderr.splitlines()
+    assert note.endswith(f"the first answer waits until one has started in {tmp_path / '.cantata'} for this process")
     assert (tmp_path / ".cantata" / "logs" / "stack.log").read_text().count('"stack_ready"') == 1
     assert processes_in(tmp_path) == ""
 
@@ -371,7 +373,7 @@ def test_a_script_without_a_guard_is_told_so_and_does_not_start_itself_again(tmp
     done = run_script(tmp_path, UNGUARDED, alone(tmp_path))
 
     assert (done.stdout, done.returncode) == ("started\n", 1)
-    assert "put the code that runs a chain under `if __name__ == '__main__':`" in done.stderr
+    assert 'def main():\n    ...  # the code that runs chains\nif __name__ == "__main__":\n    main()\n' in done.stderr
 
 
 @pytest.mark.slow("a stack of its own starts and ends")

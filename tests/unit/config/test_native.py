@@ -165,6 +165,10 @@ def test_a_file_that_cannot_be_read_is_one_fault(folder: Path, text: str, fault:
             "tools: {t: {function: 'text_tools:word_cuont'}}",
             "tools.t.function: function 'word_cuont' is not in text_tools.py; did you mean 'word_count'?",
         ),
+        (
+            "agents: {a: {chainbreakers: [{function: 'text_tools:word_cuont', args: [2]}]}}",
+            "agents.a.chainbreakers[0].function: function 'word_cuont' is not in text_tools.py; did you mean 'word_count'?",
+        ),
         ("skills: {t: {function: 'zzz:f'}}", "skills.t.function: module 'zzz' is not in {folder} nor installed"),
         (
             "tools: {t: {function: word_count}}",

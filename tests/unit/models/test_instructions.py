@@ -17,6 +17,7 @@ READER: TypeAdapter[Instruction] = TypeAdapter(Instruction)
         ({"prompt": "ask", "tools": []}, PromptStep(prompt="ask", tools=[])),
         (["ask", ["t"]], PromptStep(prompt="ask", tools=["t"])),
         ({"function": "m:f"}, FunctionStep(function="m:f")),
+        ({"function": "m:f", "args": [2], "kwargs": {"a": None}}, FunctionStep(function="m:f", args=[2], kwargs={"a": None})),
         ({"memory": "facts"}, MemoryStep(memory="facts")),
         ({"objective": "find it", "tools": ["t"]}, AgenticStep(objective="find it", tools=["t"])),
         ({"agent": "ann"}, NestedStep(agent="ann")),
@@ -36,6 +37,7 @@ def test_the_form_tells_the_kind(form: object, read: Instruction) -> None:
         (5, "expected a text, or a mapping with `prompt`"),
         ({"agent": "ann", "chain": "c"}, "name an agent or a chain, one of them"),
         ({"function": "no module"}, "String should match pattern"),
+        ({"function": "m:f", "kwargs": {"token": "sk"}}, "'token' does not belong in a configuration"),
         ({"objective": "x", "model_params": {"api_key": "sk"}}, "'api_key' does not belong in a configuration"),
     ],
 )

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from cantata.config.user_code.function_names import IN_WORKER
 from cantata.frontends.agentchain.run_log import RunLog
 
 
@@ -32,6 +33,16 @@ def test_chains_of_one_process_share_the_file_of_a_folder(tmp_path: Path) -> Non
     assert one.file == two.file
     assert one.file != other.file
     assert re.fullmatch(r"run_\d{8}_\d{6}_\d{6}\.jsonl", str(one.file and one.file.name))
+
+
+def test_a_worker_that_imports_a_script_writes_no_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(IN_WORKER, "1")
+
+    RunLog(tmp_path, verbose=True).write("AgentChain initialized", {})
+
+    assert (list(tmp_path.iterdir()), capsys.readouterr().out) == ([], "")
 
 
 def test_a_fork_has_a_file_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cantata import AgenticStepProcessor, ConfigError, PromptChain
+from cantata import AgenticStepProcessor, ChainBuilder, ConfigError, PromptChain
 from cantata.config.user_code.function_names import IN_WORKER
 from cantata.models.definitions import Agent, Model
 from cantata.models.instructions import AgenticStep, FunctionStep, NestedStep, PromptStep
@@ -24,6 +25,10 @@ def clean(text: str) -> str:
 
 def look_up(word: str) -> str:
     return word
+
+
+def shorten(length: Any, text: str = "", **more: Any) -> str:
+    return text[:length]
 
 
 def stop(step: int, output: str) -> tuple[bool, str, str | None]:
@@ -47,13 +52,17 @@ def test_a_chain_is_an_agent_with_its_functions_named() -> None:
     assert agent_of(chain) == Agent(
         models=[GPT, Model(model="openai/gpt-4o", params={"max_tokens": 1000})],
         instructions=["Extract: {input}", FunctionStep(function=f"{NAME}clean"), "Summarize: {input}", AgenticStep(objective="Check it")],
-        chainbreakers=[f"{NAME}stop"],
+        chainbreakers=[FunctionStep(function=f"{NAME}stop")],
         full_history=True,
         store_steps=True,
         timeout_s=90,
         stream=False,
     )
     assert chain.definitions.folder == str(Path(__file__).parents[4])
+
+
+def test_equal_models_are_one() -> None:
+    assert agent_of(PromptChain([GPT] * 3, ["a", clean, "b"])).models == [GPT]
 
 
 def test_the_same_chain_has_the_same_definitions() -> None:
@@ -91,8 +100,8 @@ def test_a_tool_that_is_another_within_is_refused() -> None:
     ("given", "said"),
     [
         ({"models": [], "instructions": ["{input}"]}, "there are no models for 1 text among the instructions; give one for all"),
-        ({"models": [GPT] * 2, "instructions": ["a", "b", "c"]}, "there are 2 models for 3 texts"),
-        ({"models": [GPT] * 2, "instructions": [clean]}, "there are 2 models for no texts"),
+        ({"models": [GPT, "openai/gpt-4o"], "instructions": ["a", "b", "c"]}, "there are 2 models for 3 texts"),
+        ({"models": [GPT, "openai/gpt-4o"], "instructions": [clean]}, "there are 2 models for no texts"),
         ({"models": [GPT], "instructions": []}, "there are no instructions"),
         ({"models": [""], "instructions": ["a"]}, "a model's name is empty"),
         ({"models": [3], "instructions": ["a"]}, "a model is a name or {'name': ..., 'params': {...}}, not 3"),
@@ -110,6 +119,27 @@ def test_a_tool_that_is_another_within_is_refused() -> None:
 def test_what_does_not_fit_is_told_when_it_is_built(given: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         PromptChain(**given)
+
+
+def test_a_partial_is_a_function_with_its_arguments() -> None:
+    chain = PromptChain(GPT, ["{input}", partial(partial(shorten), 5)], chainbreakers=[partial(stop, output="x")])
+
+    assert agent_of(chain).instructions[1] == FunctionStep(function=f"{NAME}shorten", args=[5])
+    assert agent_of(chain).chainbreakers == [FunctionStep(function=f"{NAME}stop", kwargs={"output": "x"})]
+    assert chain.definitions.folder == str(Path(__file__).parents[4])
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (partial(shorten, object()), r"arguments of functools.partial\(.*:shorten, ...\), which are stored with runs as JSON: args\[0\]: "),
+        (partial(shorten, token="sk"), "'token' does not belong in a configuration, which is stored with every run"),
+        (partial(lambda text: text), "a lambda has no name"),
+    ],
+)
+def test_a_partial_that_no_worker_could_call_is_refused(given: Any, said: str) -> None:
+    with pytest.raises((ValueError, ConfigError), match=said):
+        PromptChain([], [given])
 
 
 def test_a_lambda_is_refused_as_step_and_as_breaker() -> None:
@@ -201,8 +231,11 @@ def test_a_worker_runs_no_chain(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(IN_WORKER, "1")
     chain = PromptChain([], [clean])
 
-    with pytest.raises(ConfigError, match="put the code that runs a chain under `if __name__ == '__main__':`"):
+    with pytest.raises(ConfigError, match=r'def main.*\n    \.\.\.  # .*\nif __name__ == "__main__":\n    main'):
         chain.process_prompt("go")
+    for client_is_needed in (lambda: chain.store_memory("a", 1), lambda: ChainBuilder(GPT)):
+        with pytest.raises(ConfigError, match="must not run chains"):
+            client_is_needed()
     with pytest.raises(ConfigError, match="must not run chains"):
         asyncio.run(chain.process_prompt_async("go"))
 
