@@ -70,6 +70,17 @@ def faults_of(error: ValidationError, document: Document, model: type[BaseModel]
     return in_order(faults)
 
 
+def unknown_keys(data: JsonValue, model: type[BaseModel]) -> dict[KeyPath, str | None]:
+    """Return the paths of the keys that a model does not know, each with the known key that it resembles; of a huge document none."""
+    try:
+        model.model_validate(data)
+    except ValidationError as error:
+        details = error.errors(include_url=False) if error.error_count() <= _MAX_ERRORS else []
+        paths = [_path(detail, data) for detail in details if detail["type"] == "extra_forbidden"]
+        return {path: nearest(str(path[-1]), _keys_at(model, path[:-1], ())) for path in paths}
+    return {}
+
+
 def _of_sample(count: int, document: Document, model: type[BaseModel], hidden: Collection[str]) -> list[Fault]:
     """Return the faults of a document's beginning, if there are too many to report all."""
     sample = Document(_beginning(document.data), document.source)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from types import TracebackType
 
 import jinja2
+import jinja2.exceptions
 import jinja2.meta
+import jinja2.nodes
 from jinja2.sandbox import SandboxedEnvironment
 
 from cantata.models.values import JsonValue
@@ -64,25 +66,46 @@ def check(template: str) -> list[str]:
     return [name for name in dict.fromkeys(found) if name is not None]
 
 
+def undeclared(template: str, parts: Iterable[str] = ()) -> set[str]:
+    """Return the names that a Jinja template and its parts take from the context.
+
+    Left out are names that they set, give a default, or ask whether they are defined. The template must be one that `check` accepts.
+    """
+    found: set[str] = set()
+    known: set[str] = set()
+    for tree in map(_ENVIRONMENT.parse, (template, *parts)):
+        found |= jinja2.meta.find_undeclared_variables(tree)
+        known |= {node.name for node in tree.find_all(jinja2.nodes.Name) if node.ctx == "store"}
+        guards = (node for node in tree.find_all((jinja2.nodes.Filter, jinja2.nodes.Test)) if node.name in _GUARDS)
+        known |= {node.node.name for node in guards if isinstance(node.node, jinja2.nodes.Name)}
+    return found - known
+
+
+_GUARDS = ("default", "d", "defined", "undefined")
+
+
 def render(template: str, context: Mapping[str, JsonValue], parts: Mapping[str, str] | None = None) -> str:
     """Render a Jinja template with a copy of the context; `parts` are the templates that it includes, by name.
 
-    A missing variable is an error, except before `default` or `is defined`.
-
-    Raises TemplateError with the line and the missing variable, if there is one.
+    A missing variable renders as nothing, as Jinja does by default; what is in one is an error. Raises TemplateError with the line.
     """
     compiled = _compiled(template, tuple(sorted((parts or {}).items())))
     try:
         return compiled.render(copy.deepcopy(dict(context)))
-    except jinja2.UndefinedError as error:
-        raise TemplateError(f"{error.message}; give it a value, or write `| default('')` behind it", _line(error.__traceback__)) from error
     except (jinja2.TemplateError, ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
         raise TemplateError(f"the template cannot be rendered: {error}", _line(error.__traceback__)) from error
 
 
+class _Sandbox(SandboxedEnvironment):
+    def unsafe_undefined(self, obj: object, attribute: str) -> jinja2.Undefined:
+        """Return what raises wherever it is used: a missing variable would render as nothing."""
+        message = f"access to attribute {attribute!r} of {type(obj).__name__!r} object is unsafe."
+        return jinja2.StrictUndefined(message, name=attribute, obj=obj, exc=jinja2.exceptions.SecurityError)
+
+
 def _environment() -> SandboxedEnvironment:
     # Prompts are not HTML. Unoptimized: the optimizer evaluates constants, so that checking `{{ 'a' * 10**10 }}` would compute it.
-    environment = SandboxedEnvironment(undefined=jinja2.StrictUndefined, autoescape=False, optimized=False)
+    environment = _Sandbox(autoescape=False, optimized=False)
     del environment.filters["random"], environment.globals["lipsum"]  # a step that runs again must get the same prompt
     return environment
 

@@ -115,7 +115,7 @@ class _ScriptedHandler(BaseHTTPRequestHandler):
             if self.path == "/script":
                 self.server.models.script(body)
                 self._send(200, {"rules": len(body)})
-            elif self.path.endswith("/chat/completions"):
+            elif self.path.partition("?")[0].endswith("/chat/completions"):  # Azure's paths have a query
                 self._complete(body)
             else:
                 self._send(404, {"error": {"message": f"there is no {self.path!r} here; there are /v1/chat/completions and /script"}})

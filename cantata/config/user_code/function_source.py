@@ -93,6 +93,14 @@ def _modules_in(folder: Path) -> Iterator[str]:
     yield from (file.parent.name for file in folder.glob("*/__init__.py"))
 
 
+def names_in(file: Path) -> frozenset[str]:
+    """Return the names that a file defines; none if it cannot be read, which `fault_of` reports."""
+    try:
+        return _names_in(file, file.stat().st_mtime_ns)
+    except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
+        return frozenset()
+
+
 @lru_cache(maxsize=64)
 def _names_in(file: Path, mtime_ns: int) -> frozenset[str]:
     """Return the names that a module's text defines."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pydantic.alias_generators import to_camel
 
-from cantata.config.source_map import KeyPath
+from cantata.config.source_map import KeyPath, value_at
 from cantata.frontends.diskurs import schema
 from cantata.frontends.diskurs.conversation_config import FINALIZERS, BranchCode, CodeReference, ConversationAgent, HandoverRule
 from cantata.frontends.diskurs.files import DiskursConfigReader
@@ -115,13 +115,13 @@ def _cycle_from(name: str, following: Mapping[str, str | None]) -> list[str]:
 
 def _check_names(reader: DiskursConfigReader, path: KeyPath, entry: schema.AgentEntry) -> None:
     if entry.llm is not None:
-        reader.check_known((*path, "llm"), entry.llm, reader.names("llms"), "llm")
+        reader.check_known((*path, "llm"), entry.llm, reader.named("llms"), "llm")
     elif entry.type not in _WITHOUT_MODEL:
         reader.fault(path, "'llm' is missing: the model of the agent")
     for i, name in enumerate(entry.topics):
-        reader.check_known((*path, "topics", i), name, reader.names("agents"), "agent")
+        reader.check_known((*path, "topics", i), name, reader.named("agents"), "agent")
     for i, name in enumerate(entry.tools):
-        reader.check_known((*path, "tools", i), name, reader.names("tools"), "tool")
+        reader.check_known((*path, "tools", i), name, reader.named("tools"), "tool")
     for name in entry.agent_descriptions:
         reader.check_known((*path, "agentDescriptions", name), name, entry.topics, "topic of this conductor")
     _check_kind(reader, (*path, "finalizerName"), entry.finalizer_name, FINALIZERS)
@@ -132,7 +132,7 @@ def _check_names(reader: DiskursConfigReader, path: KeyPath, entry: schema.Agent
 def _check_kind(reader: DiskursConfigReader, path: KeyPath, name: str | None, wanted: Collection[str]) -> None:
     if name is None:
         return
-    kinds = dict(zip(reader.names("agents"), reader.names("agents", "type"), strict=True))
+    kinds = {each: value_at(entry, "type") for each, entry in reader.named("agents").items()}
     reader.check_known(path, name, kinds, "agent")
     if kinds.get(name, name) not in wanted and name in kinds:
         reader.fault(path, f"{name!r} is of type {kinds[name]!r}, but {' or '.join(map(repr, sorted(wanted)))} is needed here")
@@ -141,7 +141,7 @@ def _check_kind(reader: DiskursConfigReader, path: KeyPath, name: str | None, wa
 def _check_topics(reader: DiskursConfigReader, path: KeyPath, entry: schema.AgentEntry) -> None:
     if entry.type in FINALIZERS:
         if entry.topics:
-            reader.fault((*path, "topics"), "a finalizer hands over to no agent: its answer is the result")
+            reader.warn((*path, "topics"), "'topics' has no effect on a finalizer, whose answer is the result")
         if not entry.final_properties:
             reader.fault(path, "'finalProperties' is missing: the arguments that are the result")
     elif len(entry.topics) > 1:

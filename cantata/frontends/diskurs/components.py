@@ -20,6 +20,8 @@ from cantata.frontends.diskurs.spelling import variable_of
 _MEMORY_FILES = ("longterm_memory.py", "prompt.py")
 _NO_SECRETS = "a key must not stand in a file; write ${OPENAI_API_KEY} or the like, and set the variable in the environment of the workers"
 
+_NO_ENTRA_ID = "no token of Entra ID is requested: the key comes from the workers' environment, AZURE_API_KEY or the variable of 'apiKey'"
+
 
 def llms_of(reader: DiskursConfigReader) -> dict[str, ConversationModel]:
     """Return the models, by name."""
@@ -28,7 +30,7 @@ def llms_of(reader: DiskursConfigReader) -> dict[str, ConversationModel]:
 
 def _llm(reader: DiskursConfigReader, path: KeyPath, entry: schema.LlmEntry) -> ConversationModel:
     if entry.use_entra_id:
-        reader.fault((*path, "useEntraId"), "'useEntraId' is not available in this version; give 'apiKey: ${VARIABLE}'")
+        reader.warn((*path, "useEntraId"), _NO_ENTRA_ID)
     if entry.type == "azure" and entry.endpoint is None:
         reader.fault(path, "'endpoint' is missing: the address of the deployment")
     variable = variable_of(entry.api_key)
@@ -62,7 +64,7 @@ def tools_of(reader: DiskursConfigReader, modules: Mapping[str, str]) -> dict[st
 
 def _tool(reader: DiskursConfigReader, path: KeyPath, entry: schema.ToolEntry, modules: Mapping[str, str]) -> ConversationTool:
     for i, name in enumerate(entry.dependencies):
-        reader.check_known((*path, "dependencies", i), name, reader.names("toolDependencies"), "tool dependency")
+        reader.check_known((*path, "dependencies", i), name, reader.named("toolDependencies"), "tool dependency")
     function = CodeReference(file="", name=entry.function_name)
     if (entry.module_name is None) == (entry.module_path is None):
         reader.fault(path, "write either 'moduleName' or the older 'modulePath'")
@@ -86,10 +88,17 @@ def _function(reader: DiskursConfigReader, file: Path, name: str) -> CodeReferen
             raise fault from None
 
 
-def dependencies_of(reader: DiskursConfigReader, modules: Mapping[str, str]) -> dict[str, ConversationDependency]:
+def dependencies_of(
+    reader: DiskursConfigReader, modules: Mapping[str, str], tools: Mapping[str, ConversationTool]
+) -> dict[str, ConversationDependency]:
     """Return the objects that factories of tools receive, by name."""
     found = {}
+    used = {name for tool in tools.values() for name in tool.dependencies}
     for i, entry in reader.entries("toolDependencies", schema.DependencyEntry).items():
+        if entry.module_name is None or entry.class_name is None:
+            record = reader.fault if entry.name in used else reader.warn
+            record(("toolDependencies", i), f"'moduleName' and 'className' of {entry.name!r} are missing, so no tool can use it")
+            continue
         with reader.file_faults(("toolDependencies", i, "className")):
             made_by = reader.files.code(_module(reader, entry.module_name, modules), entry.class_name)
             found[entry.name] = ConversationDependency(made_by=made_by, parameters=entry.parameters)

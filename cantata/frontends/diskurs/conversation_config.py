@@ -61,7 +61,7 @@ class PromptSource(Value):
     argument: str | None = Field(None, description="class of the prompt's arguments, and of the replies")
     system_argument: str | None = Field(None, description="class of the system prompt's own arguments, if it has its own")
     memory: str | None = Field(None, description="class of a conductor's own long-term memory")
-    names: dict[str, str] = Field(default_factory=dict, description="function → its name in the file, where that differs")
+    names: dict[str, str] = Field(default_factory=dict, description="function → its name in the file; empty: Diskurs's default")
     system: str | None = Field(None, description="Jinja; the default template of the agent's kind if absent")
     user: str | None = Field(None, description="Jinja; the default template of the agent's kind if absent")
     form: str | None = Field(None, description="Jinja with `schema`: the required form of a reply; a default template if absent")

@@ -17,6 +17,7 @@ from cantata.config.user_code.function_source import fault_of
 from cantata.errors import Fault
 from cantata.frontends.diskurs.conversation_config import CodeReference
 from cantata.frontends.diskurs.schema import Section
+from cantata.models.values import JsonValue
 from cantata.suggestions import did_you_mean
 
 SPELLINGS = {"system": ("system_template.jinja2", "system_prompt.jinja2"), "user": ("user_template.jinja2", "user_prompt.jinja2")}
@@ -32,6 +33,8 @@ class FolderFiles:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self.code_files: set[Path] = set()
+        """The Python files that the configuration names."""
 
     def resolve(self, location: str) -> Path:
         """Return the path of a folder or file that the configuration names."""
@@ -88,6 +91,7 @@ class FolderFiles:
         """Return the reference of a function or class in a Python file."""
         if not path.is_file():
             raise FileFault(f"there is no file {self.name(path)}, which should define {name!r}")
+        self.code_files.add(path)
         if fault := fault_of(f"{path.stem}:{name}", folder=path.parent):
             raise FileFault(fault.replace("function", "function or class", 1) if fault.startswith("function") else fault)
         return CodeReference(file=self.name(path), name=name)
@@ -146,15 +150,15 @@ class DiskursConfigReader:
             self.fault(path, f"there is no {what} {name!r}{did_you_mean(name, known)}")
 
     def check_keys(self, path: KeyPath, entry: Section, known: Collection[str], what: str) -> None:
-        """Record keys that would have no effect."""
+        """Warn of keys that have no effect."""
         for key in sorted(entry.model_fields_set.difference(known)):
-            own = ", ".join(map(to_camel, sorted(known)))
-            self.fault((*path, to_camel(key)), f"{to_camel(key)!r} has no effect on {what}, whose keys are {own}")
+            self.warn((*path, to_camel(key)), f"{to_camel(key)!r} has no effect on {what}")
 
-    def names(self, section: str, key: str = "name") -> list[str]:
-        """Return the values under a key of all entries of a section, valid or not."""
+    def named(self, section: str) -> dict[str, JsonValue]:
+        """Return the entries of a section that have a name, by name, valid or not."""
         entries = value_at(self.document.data, section)
-        return [str(value_at(entry, key)) for entry in entries] if isinstance(entries, list) else []
+        names = [(value_at(entry, "name"), entry) for entry in entries] if isinstance(entries, list) else []
+        return {name: entry for name, entry in names if isinstance(name, str)}
 
     def entries(self, section: str, model: type[EntryModel]) -> dict[int, EntryModel]:
         """Return the valid entries of a section by index. The validation of the whole file reports the faults of the others."""
@@ -162,8 +166,8 @@ class DiskursConfigReader:
         found: dict[int, EntryModel] = {}
         first: dict[str, int] = {}
         for i, entry in enumerate(entries if isinstance(entries, list) else []):
-            name = str(value_at(entry, "name"))
-            if first.setdefault(name, i) != i:
+            name = value_at(entry, "name")
+            if isinstance(name, str) and first.setdefault(name, i) != i:
                 self.fault((section, i, "name"), f"the name {name!r} occurs twice: entry {first[name] + 1} has it too")
             try:
                 found[i] = model.model_validate(entry)

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic.alias_generators import to_camel
 
 from cantata.config.source_map import KeyPath
+from cantata.config.user_code.function_source import names_in
 from cantata.frontends.diskurs import schema
+from cantata.frontends.diskurs.code_text import fields_of
 from cantata.frontends.diskurs.conversation_config import PromptSource
 from cantata.frontends.diskurs.files import DiskursConfigReader
+from cantata.suggestions import hint, nearest
 
 _FUNCTIONS = {
     "is_valid": "is_valid_name", "is_final": "is_final_name", "can_finalize": "can_finalize_name", "finalize": "finalize_name",
     "fail": "fail_name", "heuristic_sequence": "heuristic_sequence_name",
 }  # fmt: skip
+_REPLACED = {
+    "is_valid_name": "every reply that can be read is valid", "is_final_name": "each valid reply ends the agent's turn",
+    "fail_name": "the output is the long-term memory and an error",
+}  # fmt: skip
+"""Key of a function that Diskurs replaces if it is missing → what it then does."""
 _WITH_DEFAULTS = ("conductor_prompt", "llm_compiler_prompt")
 
 Template = tuple[str, dict[str, str]]
@@ -48,7 +56,9 @@ class PromptReader:
         if folder is None:
             return _with_templates(PromptSource(), templates), ""
         templates |= {which: self._template(folder, which) for which in ("system", "user")}
-        return _with_templates(self._with_code(folder), templates), self._description(folder)
+        source = self._with_code(folder)
+        self._check_names(folder / "prompt.py", source, templates)
+        return _with_templates(source, templates), self._description(folder)
 
     def _location(self) -> Path | None:
         if self.prompt.location is None:
@@ -91,11 +101,14 @@ class PromptReader:
 
     def _with_code(self, folder: Path) -> PromptSource:
         given = {key: value for key in self.prompt.model_fields_set if (value := getattr(self.prompt, key)) is not None}
-        functions = {role: given[key] for role, key in _FUNCTIONS.items() if key in given}
         file = folder / "prompt.py"
         for key in [key for key in given if key.endswith("_class") or key in _FUNCTIONS.values()]:
             with self.reader.file_faults((*self.path, to_camel(key))):
-                self.reader.files.code(file, given[key])
+                if not self._is_replaced(file, key, given[key]):
+                    self.reader.files.code(file, given[key])
+                else:
+                    given[key] = ""
+        functions = {role: given[key] for role, key in _FUNCTIONS.items() if key in given}
         if {"prompt_argument_class", "user_prompt_argument_class"} <= given.keys():
             self.reader.fault((*self.path, "userPromptArgumentClass"), "it is the older name of 'promptArgumentClass'; keep that")
         argument = given.get("prompt_argument_class") or given.get("user_prompt_argument_class")
@@ -105,6 +118,44 @@ class PromptReader:
             file=self.reader.files.name(file) if file.is_file() else None, argument=argument, memory=given.get("longterm_memory_class"),
             system_argument=given.get("system_prompt_argument_class"), names=functions,
         )  # fmt: skip
+
+    def _is_replaced(self, file: Path, key: str, name: str) -> bool:
+        """Return whether Diskurs's default takes the place of a function, with a warning: none of the file is called so, or nearly so."""
+        if key not in _REPLACED or not file.is_file() or nearest(name, names_in(file)):
+            return False
+        self.reader.warn((*self.path, to_camel(key)), f"{self.reader.files.name(file)} has no function {name!r}: {_REPLACED[key]}")
+        return True
+
+    # --- names of fields --------------------------------------------------------------------------------------------
+
+    def _check_names(self, file: Path, source: PromptSource, templates: Mapping[str, Template | None]) -> None:
+        """Record names in the configuration that are no fields of the prompt's class, and warn of those in templates."""
+        fields = self._fields(file, source)
+        if fields is None:
+            return
+        own = (fields_of(file, source.system_argument) or set()) if source.system_argument else set()
+        at = self.path[:-1]
+        for i, name in enumerate(self.entry.final_properties):
+            self.reader.check_known((*at, "finalProperties", i), name, fields, "field")
+        for name in self.entry.locked_fields:
+            self.reader.check_known((*at, "lockedFields", name), name, fields | own, "field")
+        shared = {"agent_descriptions"} if self.entry.type == "conductor" else set()
+        for which, known in (("system", fields | own | shared), ("user", fields | shared), ("form", {"schema"})):
+            if template := templates.get(which):
+                self._warn_of_unknown_names(which, template, known)
+
+    def _fields(self, file: Path, source: PromptSource) -> set[str] | None:
+        """Return the fields of the class of the prompt's arguments; None if they are not known before the code runs."""
+        if source.argument:
+            return fields_of(file, source.argument)
+        return {"agent_descriptions", "next_agent"} if self.entry.type == "conductor" else None
+
+    def _warn_of_unknown_names(self, which: str, template: Template, known: Collection[str]) -> None:
+        from cantata.planning import templates  # noqa: PLC0415  # only folders with templates need jinja2, which takes long to import
+
+        for name in sorted(templates.undeclared(template[0], template[1].values()) - set(known)):
+            message = f"the {which} template uses {name!r}, which is not defined and renders as nothing{hint(nearest(name, known))}"
+            self.reader.warn((*self.path, "location"), message)
 
 
 def _with_templates(prompt: PromptSource, found: Mapping[str, Template | None]) -> PromptSource:

@@ -46,8 +46,8 @@ class DependencyEntry(Section):
     """An entry of `toolDependencies`: an object that factories of tools receive."""
 
     name: str
-    module_name: str
-    class_name: str
+    module_name: str | None = None
+    class_name: str | None = None
     parameters: dict[str, JsonValue] = Field(default_factory=dict)
 
 

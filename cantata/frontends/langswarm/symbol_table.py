@@ -69,9 +69,9 @@ class SymbolTable:
         server, dot, _ = name.partition(".")
         if name in self.tools or (dot and server in self.tools and self.tools[server].mcp):
             return [name]
-        if server in self.unavailable:
+        if name in self.unavailable:
             if is_called:
-                part.fault(self.unavailable[server])
+                part.fault(self.unavailable[name])
         elif is_called or nearest(name, self.tool_names, cutoff=MISTYPED):
             part.is_known(name, self.tool_names, "tool")
         else:

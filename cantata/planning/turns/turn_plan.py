@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from cantata.errors import ConfigError, Fault
-from cantata.models.definitions import Definitions, Team
+from cantata.models.definitions import Definitions, Extension, Team
 from cantata.models.graph import RAW, START, Edge, Graph, Step
 from cantata.models.values import JsonValue
 from cantata.models.wire import TurnRequest
@@ -34,7 +34,7 @@ def check_turn(turn: TurnRequest, definitions: Definitions) -> list[Fault]:
         if kind == "workflow" and name in definitions.refused:
             faults += [Fault(message, f"workflow {name!r}") for message in definitions.refused[name]]
         elif name and name not in names:
-            faults.append(Fault(_unknown(kind, name, names), kind))
+            faults.append(Fault(_unknown(kind, name, names, definitions.extension), kind))
     if turn.workflow in definitions.chains:
         faults += [Fault(message, "workflow") for message in turn_faults(turn.workflow, definitions.chains[turn.workflow])]
     if not faults and target_of(turn, definitions) is None:
@@ -143,6 +143,8 @@ def target_of(turn: TurnRequest, definitions: Definitions) -> tuple[str, str] | 
     return ("agent", next(iter(definitions.agents))) if len(definitions.agents) == 1 else None
 
 
-def _unknown(kind: str, name: str, known: Mapping[str, object]) -> str:
+def _unknown(kind: str, name: str, known: Mapping[str, object], extension: Extension | None) -> str:
+    if extension:
+        return f"no {kind} can be named here: with this configuration, a turn starts at {extension.first_agent!r}"
     remedy = hint(nearest(name, known)) or f"; known: {', '.join(map(repr, known)) or 'none'}"
     return f"no {kind} is called {name!r}{remedy}"

@@ -9,7 +9,7 @@ import inspect
 import sys
 import threading
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -147,8 +147,18 @@ def _check_arguments(name: str, function: Function, arguments: Mapping[str, Any]
         raise StepError(f"{error}; the function is {declared}, its input was {given}", code="bad_arguments") from error
 
 
-def call(context: StepContext, name: str, function: Function, arguments: Mapping[str, Any]) -> JsonValue:
-    """Return the output of the function called `name`. Raises StepError with the code tool_error for whatever it raises."""
+def call(
+    context: StepContext,
+    name: str,
+    function: Function,
+    arguments: Mapping[str, Any],
+    *,
+    is_failure: Callable[[Exception], bool] = lambda error: True,
+) -> JsonValue:
+    """Return the output of the function called `name`. Raises StepError with the code tool_error for whatever it raises.
+
+    An exception that is no failure, but an answer of the function, is not logged.
+    """
     try:
         return cast(JsonValue, result_of(context, function(**arguments)))
     except MemoryError as error:
@@ -157,7 +167,8 @@ def call(context: StepContext, name: str, function: Function, arguments: Mapping
     except SystemExit as error:
         raise StepError(f"{name} called exit({error.code})", code="tool_error", retryable=True) from error
     except Exception as error:  # whatever a user's function raises is its outcome
-        log.info("tool_failed", tool=name, error=f"{type(error).__name__}: {error}", exc_info=error)
+        if is_failure(error):
+            log.info("tool_failed", tool=name, error=f"{type(error).__name__}: {error}", exc_info=error)
         raise StepError(f"{name} raised {type(error).__name__}: {error}", code="tool_error", retryable=True) from error
 
 

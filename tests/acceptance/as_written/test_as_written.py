@@ -28,7 +28,9 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ScriptedModels]
         for name in [name for name in os.environ if name.startswith("CANTATA_")]:
             patch.delenv(name)
         patch.setenv("OPENAI_API_BASE", models.url)
-        patch.setenv("OPENAI_API_KEY", "sk-scripted")
+        patch.setenv("AZURE_AI_ENDPOINT", models.url.removesuffix("/v1"))
+        for name in ("OPENAI_API_KEY", "AZURE_API_KEY", "AZURE_OPENAI_API_KEY"):
+            patch.setenv(name, "sk-scripted")
         patch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")  # so that `python` is ours
         with Stack.start(tmp_path_factory.mktemp("as-written"), tools=2) as stack:
             patch.setenv("REDIS_URL", stack.url)
@@ -58,15 +60,13 @@ def printed(arguments: Sequence[str]) -> str:
 
 
 def in_project(example: Example) -> list[str]:
-    return [] if example.system == "a2e" else ["--config", "."]
+    return [] if example.system == "a2e" else ["--config", example.checked or "."]
 
 
 @pytest.mark.parametrize("example", [example for example in EXAMPLES if not example.refused], ids=str)
-def test_an_example_gives_its_answer(example: Example, desk: Path, models: ScriptedModels, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_example_gives_its_answer(example: Example, desk: Path, models: ScriptedModels) -> None:
     lay_out(example, desk)
     models.script(example.model)
-    for name, value in example.environment.items():
-        monkeypatch.setenv(name, value)
 
     if example.command[0] == "python":
         assert printed(example.command[1:]) == example.answer

@@ -162,6 +162,11 @@ class Stage:
         with Client(self.url) as client:
             return client.ledger.reader.read(run_id)
 
+    def log_events(self, run_id: str) -> list[str]:
+        """The names of what its workers logged."""
+        with Client(self.url) as client:
+            return [line.event for line in client.run(run_id).logs()]
+
     def steps(self, run_id: str, kind: str) -> list[StepRecord]:
         """The steps of a kind, in the order in which they were done."""
         return [step for step in self.record(run_id).steps.values() if step.spec.kind == kind]

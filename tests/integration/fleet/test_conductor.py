@@ -61,6 +61,9 @@ def test_a_bad_topic_costs_one_call_more_with_the_corrective_message(stage: Stag
     assert stage.asked()[2] == "Please assign a valid topic. Valid topics are: ['firewall', 'proxy', 'connectivity']"
     verdicts = [step.info["verdict"] for step in stage.steps(result.run_id, "diskurs.read")]
     assert verdicts == ["final", "correction", "step", "final"]
+    told = "agent 'helper' is asked again, because its reply is not valid: Please assign a valid topic."
+    assert [warning.startswith(told) for warning in result.warnings] == [True]
+    assert "tool_failed" not in stage.log_events(result.run_id)
 
 
 def test_each_hand_off_and_reply_is_a_step(stage: Stage) -> None:
@@ -291,12 +294,13 @@ def test_a_tool_that_fails_is_told_to_the_model_and_costs_no_trial(stage: Stage)
     result = stage.ask("ink")
 
     assert result.status == "succeeded"
-    told = [json.loads(each["content"])["error"] for each in stage.requests()[3]["body"]["messages"] if each["role"] == "tool"]
+    told = [each["content"] for each in stage.requests()[3]["body"]["messages"] if each["role"] == "tool"]
     assert told == [
         "ERROR: Tool 'price' execution failed: 'ink'. Please correct your input and try again.",
         "ERROR: Tool 'price' execution failed: missing argument 'pieces'. Please correct your input and try again.",
         "Tool function 'nothing' is not available. There are 'price', 'whoami'.",
     ]
+    assert "tool_failed" in stage.log_events(result.run_id)
 
 
 # --- the other kinds of agents --------------------------------------------------------------------------------------
@@ -328,6 +332,7 @@ def test_a_parallel_agent_splits_and_joins_and_a_sequence_makes_the_result(stage
 
     assert (result.status, result.output) == ("succeeded", {"notes": ["ABOUT A", "ABOUT B", "ABOUT C"]})
     assert sorted(stage.asked()) == ["Read a", "Read b", "Read c", "Which pages?"]
+    assert result.agents == ["reader", "finisher"]
 
 
 def test_after_the_join_the_model_may_be_asked_once_more(stage: Stage) -> None:
@@ -358,6 +363,30 @@ def test_a_sequence_asks_its_model_and_hands_over_to_its_conductor(stage: Stage)
     (sequence,) = stage.steps(result.run_id, "diskurs.heuristic")
     said = ConversationState.model_validate(sequence.output).utterances
     assert [each.text for each in said] == ["Sum up: a long story", "All is well.", "Noted: All is well."]
+    assert result.agents == ["desk"]
+
+
+def test_a_sequence_sets_prompts_of_its_own_and_metadata_of_a_call(stage: Stage) -> None:
+    begin = "async def heuristic_sequence"
+    code, _ = SEQUENCE["agents/desk/prompt.py"].split(begin)
+    own = f"""
+from diskurs import ChatMessage, Role
+
+{begin}(conversation, call_tool, llm_client):
+    prompts = dict(system_prompt=ChatMessage(Role.SYSTEM, "Be brief."), user_prompt=ChatMessage(Role.USER, "Sum up."))
+    asked = await llm_client.generate(conversation.update(**prompts))
+    argument = conversation.prompt_argument
+    argument.answer = await call_tool("whoami", {{}}, metadata={{"hidden": asked.last_message.content}})
+    return conversation.update(prompt_argument=argument)
+"""
+    whoami = TOOLS["tools/desk_tools.py"].replace('return {"name": hidden}', "return hidden")
+    config_yml = SEQUENCE["config.yml"] + "tools: [{name: whoami, functionName: whoami, modulePath: tools/desk_tools.py}]\n"
+    stage.write({**SEQUENCE, "tools/desk_tools.py": whoami, "agents/desk/prompt.py": code + own}, config=config_yml)
+    stage.script({"next_agent": "desk"}, "Ann")
+
+    assert stage.ask("a long story", labels={"hidden": "nobody"}).output == {"answer": "Ann", "topic": ""}
+    messages = [(each["role"], each["content"]) for each in stage.requests()[1]["body"]["messages"]]
+    assert messages == [("system", "Be brief."), ("user", "a long story"), ("user", "Sum up.")]
 
 
 def test_a_sync_sequence_waits_for_tools_and_its_model(stage: Stage) -> None:
@@ -410,7 +439,11 @@ def test_a_template_that_does_not_end_is_stopped_and_its_worker_goes_on(stage: S
 
 
 def test_a_field_that_is_not_there_is_told_before_a_model_is_asked(stage: Stage) -> None:
-    stage.write(CONCEPTS, config=changed("    type: multistep\n", "    type: multistep\n    lockedFields: {nam: Ann}\n"))
+    computed = CONCEPTS["agents/helper/prompt.py"].replace(
+        "FirstUserPromptArgument(PromptArgument)", "FirstUserPromptArgument(*[PromptArgument])"
+    )
+    config_yml = changed("    type: multistep\n", "    type: multistep\n    lockedFields: {nam: Ann}\n")
+    stage.write({**CONCEPTS, "agents/helper/prompt.py": computed}, config=config_yml)
 
     result = stage.ask()
 
@@ -420,6 +453,17 @@ def test_a_field_that_is_not_there_is_told_before_a_model_is_asked(stage: Stage)
         "lockedFields of agent 'helper' names 'nam', which is no field of FirstUserPromptArgument; did you mean 'name'?"
         in result.error.message
     )
+
+
+def test_a_name_that_is_not_defined_renders_as_nothing_with_a_warning(stage: Stage) -> None:
+    stage.write({**CONCEPTS, "agents/helper/system_prompt.jinja2": "You know {{ topik }}."})
+    stage.script(TO_HELPER, EXTRACTED, ANSWERED)
+
+    result = stage.ask()
+
+    assert result.status == "succeeded"
+    assert stage.requests()[1]["body"]["messages"][0]["content"].startswith("You know .")
+    assert result.warnings == ["the system prompt of agent 'helper' uses 'topik', which is not defined and renders as nothing"]
 
 
 def test_a_part_that_is_exhausted_exhausts_the_agent(stage: Stage) -> None:

@@ -36,8 +36,7 @@ NO_ANSWER = "No valid answer found after {max_trials} trials."
 def diskurs_open(context: StepContext) -> Outcome:
     """Begin a run: initialise the long-term memories with the user's text and what earlier turns of the session stored."""
     config, text = code_loading.config_of(context), text_input(context)
-    for name in config.agents:
-        Prompter(context, name).check_names()
+    warnings = [warning for name in config.agents for warning in Prompter(context, name).check_names()]
     conductors = [name for name, agent in config.agents.items() if agent.kind == "conductor"]
     known = [config.memory_of(name) for name in conductors] or [config.memory]
     stored, reset = conversation_state.load_memories(context), _per_turn(context)
@@ -49,9 +48,8 @@ def diskurs_open(context: StepContext) -> Outcome:
         memories[memory_key(found)] = {**begun, **before, **query}
     utterances = [*conversation_state.earlier_utterances(context), Utterance(role="user", text=text)]
     state = ConversationState(memories=memories).with_(context.begun.step_id, *utterances)
-    return Outcome(
-        output=state.to_json(), fragment=handovers.hand_over(config.first_contact, config, number=1, before=context.begun.step_id)
-    )
+    following = handovers.hand_over(config.first_contact, config, number=1, before=context.begun.step_id)
+    return Outcome(output=state.to_json(), fragment=following, warnings=tuple(warnings))
 
 
 def _per_turn(context: StepContext) -> set[str]:
@@ -220,7 +218,9 @@ def _request_correction(
     state = state.with_(this, reply, Utterance(role="user", text=message, by=turn.agent, is_inner=reply.is_inner))
     if fragment is None:
         return give_up(context, turn, state, f"agent {turn.agent!r}: {message} The last fault: {fault}")
-    return Outcome(output=state.to_json(), fragment=fragment, detail={"verdict": "correction", "fault": fault, **counted})
+    warning = f"agent {turn.agent!r} is asked again, because its reply is not valid: {fault}"
+    detail = {"verdict": "correction", "fault": fault, **counted}
+    return Outcome(output=state.to_json(), fragment=fragment, detail=detail, warnings=(warning,))
 
 
 def diskurs_gather(context: StepContext) -> Outcome:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from enum import Enum
@@ -12,13 +13,17 @@ from typing import Any, Literal, cast, get_args, get_origin
 from cantata.errors import StepError
 from cantata.models.values import JsonValue
 from cantata.planning import json_repair
-from cantata.workers.frontends.diskurs.user_code import fields
-from cantata.workers.frontends.diskurs.user_code.code_loading import refusal_of
+from cantata.workers.frontends.diskurs.user_code import code_loading, fields
 
 MAX_REPLY_CHARS = 1_000_000
 MAX_JSON_DEPTH = 5
 """Levels of JSON texts within JSON."""
 TRUE_WORDS = ("true", "1", "yes")
+_FENCE = "```"
+_LANGUAGE = re.compile(r"[\w-]*")
+_TEXT = r'("(?:[^"\\]|\\.)*+"?)'
+_CURLY_QUOTES = re.compile(rf"{_TEXT}|[“”]", re.DOTALL)
+_TRAILING_COMMAS = re.compile(rf"{_TEXT}|,(?=\s*[}}\]])", re.DOTALL)
 _NOT_STORABLE = "it is nested too deep, or a number in it is not finite, or a text has half a character"
 
 
@@ -32,7 +37,10 @@ def read_reply(text: str, cls: type, locked: Collection[str] = ()) -> dict[str, 
 
 
 def read_object(text: str) -> dict[str, JsonValue]:
-    """Return the JSON object of a reply; accept fences, text around it, curly quotes, trailing commas, raw newlines and nested JSON."""
+    """Return the JSON object of a reply; accept fences, text around it, curly quotes, trailing commas, raw newlines and nested JSON.
+
+    Nothing else is repaired, and of two objects none is chosen. Raises ReplyError.
+    """
     if len(text) > MAX_REPLY_CHARS:
         raise ReplyError(f"JSON response exceeds maximum size of {MAX_REPLY_CHARS} characters.")
     value = _read(text, 1)
@@ -44,16 +52,30 @@ def read_object(text: str) -> dict[str, JsonValue]:
 def _read(text: str, depth: int) -> JsonValue:
     if depth > MAX_JSON_DEPTH:
         raise ReplyError("Maximum JSON nesting depth exceeded.")
+    text = _without_fence(text)
     try:
-        value = cast(JsonValue, json.loads(text, strict=False))
+        try:
+            value = cast(JsonValue, json.loads(text, strict=False))
+        except json.JSONDecodeError:
+            value = cast(JsonValue, json.loads(_tidied(text), strict=False))
     except (ValueError, RecursionError) as error:
-        found = list(json_repair.objects_in(text))
-        if found:
-            return next((each.value for each in found if each.is_whole_text), found[0].value)
         raise _unreadable(error) from None
     if isinstance(value, dict) and not json_repair.is_object(value):
         raise ReplyError(f"Invalid JSON: {_NOT_STORABLE}. Please ensure the response is valid JSON.")
     return _read(value, depth + 1) if isinstance(value, str) else value
+
+
+def _without_fence(text: str) -> str:
+    inner = text.strip().removeprefix(_FENCE)
+    return _LANGUAGE.sub("", inner.removesuffix(_FENCE), count=1).strip() if text.strip() != inner else text
+
+
+def _tidied(text: str) -> str:
+    """Return the text from the first brace to the last, with straight quotes and without trailing commas; texts stay as they are."""
+    first, last = text.find("{"), text.rfind("}")
+    text = text[first : last + 1] if 0 <= first < last else text
+    text = _CURLY_QUOTES.sub(lambda found: found[1] or '"', text)
+    return _TRAILING_COMMAS.sub(lambda found: found[1] or "", text)
 
 
 def _unreadable(error: ValueError | RecursionError) -> ReplyError:
@@ -82,7 +104,7 @@ def _refusals() -> Iterator[None]:
     try:
         yield
     except StepError as error:
-        refusal = refusal_of(error) or (str(error.__cause__) if isinstance(error.__cause__, ValueError) else None)
+        refusal = code_loading.refusal_of(error) or (str(error.__cause__) if isinstance(error.__cause__, ValueError) else None)
         if refusal is None:
             raise
         raise ReplyError(refusal or str(error)) from None
@@ -144,4 +166,5 @@ def _converted(value: JsonValue, kind: Any) -> Any:
 
 
 def _refused(value: JsonValue, kind: Any) -> ReplyError:
-    return ReplyError(f"Type conversion failed for field: expected {kind}, got {type(value)} ({value})")
+    expected = code_loading.without_modules(str(kind))
+    return ReplyError(f"Type conversion failed for field: expected {expected}, got {type(value)} ({value})")

@@ -58,10 +58,10 @@ def _tools(prompter: Prompter) -> Callable[..., Coroutine[object, object, Any]]:
     """Return the function by which a sequence calls tools: those of the agent, or all if it names none."""
     known = tool_calling.callables(prompter.context, prompter.agent.tools or prompter.config.tools)
 
-    async def call_tool(function_name: str, arguments: Mapping[str, Any]) -> Any:
+    async def call_tool(function_name: str, arguments: Mapping[str, Any], metadata: Mapping[str, Any] | None = None) -> Any:
         if function_name not in known:
             raise ValueError(f"Tool '{function_name}' not found.")
-        return await known[function_name](arguments)
+        return await known[function_name](arguments, metadata)
 
     return call_tool
 

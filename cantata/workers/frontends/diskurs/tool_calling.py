@@ -50,18 +50,18 @@ def call(context: StepContext, name: str, arguments: Mapping[str, JsonValue]) ->
         return schemas.jsonable(functions.call(context, name, function, {**arguments, **hidden}))
 
 
-def callables(context: StepContext, names: Iterable[str]) -> dict[str, Callable[[Mapping[str, Any]], Awaitable[Any]]]:
-    """Return tools as coroutine functions for code, which pass the arguments only. They run in this process, within the step."""
+def callables(context: StepContext, names: Iterable[str]) -> dict[str, Callable[..., Awaitable[Any]]]:
+    """Return tools as coroutine functions of arguments and further metadata. They run in this process, within the step."""
     return {name: _callable(context, name) for name in names}
 
 
-def _callable(context: StepContext, name: str) -> Callable[[Mapping[str, Any]], Awaitable[Any]]:
+def _callable(context: StepContext, name: str) -> Callable[..., Awaitable[Any]]:
     function, described = _tool(context, name)
-    metadata = metadata_of(context)
-    hidden = {key: metadata[key] for key in described.invisible if key in metadata}
+    known = metadata_of(context)
 
-    async def called(arguments: Mapping[str, Any]) -> Any:
-        answer = function(**{**arguments, **hidden})
+    async def called(arguments: Mapping[str, Any], metadata: Mapping[str, Any] | None = None) -> Any:
+        given = {**known, **(metadata or {})}
+        answer = function(**{**arguments, **{key: given[key] for key in described.invisible if key in given}})
         return await answer if inspect.isawaitable(answer) else answer
 
     return called
@@ -79,15 +79,20 @@ def metadata_of(context: StepContext) -> Mapping[str, str]:
 
 
 def rounds_of(context: StepContext) -> tuple[tuple[ModelRound, ...], tuple[tuple[ToolResult, ...], ...]]:
-    """Return the rounds of tool calls before this call of a model, and the results of the tool calls."""
+    """Return the rounds of tool calls before this call of a model, and the results of the tool calls. An error is its bare text."""
     base, number = str(context.params.get("base") or context.begun.step_id), int(cast(int, context.params.get("round", 0)))
     ids = [base if i == 0 else f"{base}/r{i}" for i in range(number)]
     texts = context.process.ledger.reader.outputs(context.begun.run_id, ids) if ids else []
     rounds = tuple(ModelRound.model_validate(json.loads(text)) for text in texts if text)
-    answers = [
-        tuple(answers_of(context, [f"{step_id}/t{i}" for i in range(len(each.calls))])) for step_id, each in zip(ids, rounds, strict=True)
-    ]
-    return rounds, tuple(answers)
+    answers = []
+    for step_id, done in zip(ids, rounds, strict=True):
+        results = done.results(answers_of(context, [f"{step_id}/t{i}" for i in range(len(done.calls))]))
+        answers.append(tuple(ToolResult(value=result.error or result.value) for _, result in results))
+    return tuple(map(_without_faults, rounds)), tuple(answers)
+
+
+def _without_faults(done: ModelRound) -> ModelRound:
+    return done.model_copy(update={"calls": tuple(call.model_copy(update={"fault": ""}) for call in done.calls)})
 
 
 def answers_of(context: StepContext, step_ids: Sequence[str]) -> list[ToolResult]:

@@ -10,6 +10,7 @@ from click.testing import CliRunner
 from cantata.cli.main import submit
 from cantata.config import loading
 from cantata.config.documents import parse
+from cantata.config.formats import Configuration
 from cantata.config.native import load_definitions
 from cantata.errors import ConfigError
 from cantata.frontends.diskurs import format
@@ -31,10 +32,14 @@ def write(folder: Path, files: dict[str, str]) -> Path:
     return folder
 
 
-def load(folder: Path, files: dict[str, str], **environ: str) -> ConversationConfig:
+def read(folder: Path, files: dict[str, str], **environ: str) -> Configuration:
     write(folder, files)
     document = parse((folder / "config.yml").read_text(), source="config.yml")
-    definitions = format.load(folder, document, read=loading.read, environment={**ENVIRONMENT, **environ}).definitions
+    return format.load(folder, document, read=loading.read, environment={**ENVIRONMENT, **environ})
+
+
+def load(folder: Path, files: dict[str, str], **environ: str) -> ConversationConfig:
+    definitions = read(folder, files, **environ).definitions
     assert definitions.folder == str(folder)
     assert definitions.extension is not None
     return ConversationConfig.model_validate(definitions.extension.settings)
@@ -44,6 +49,10 @@ def faults(folder: Path, files: dict[str, str]) -> list[str]:
     with pytest.raises(ConfigError) as caught:
         load(folder, files)
     return [str(fault) for fault in caught.value.faults]
+
+
+def warnings(folder: Path, files: dict[str, str]) -> list[str]:
+    return [str(fault) for fault in read(folder, files).faults]
 
 
 def changed(files: dict[str, str], *pairs: tuple[str, str]) -> dict[str, str]:
@@ -102,7 +111,7 @@ def test_what_the_original_drops_silently_is_kept(tmp_path: Path) -> None:
 
 
 FAULTS: list[tuple[dict[str, str], list[tuple[str, str]], str]] = [
-    (CONCEPTS, [("toolExecutorType", "toolExecuterType")], "line 3: toolExecuterType: unknown key 'toolExecuterType'; did you mean 'toolE"),
+    (CONCEPTS, [("longtermMemoryClass", "longtermMemryClass")], "unknown key 'longtermMemryClass'; did you mean 'longtermMemoryClass'?"),
     (CONCEPTS, [("isValidName: is_valid", "isValidNam: is_valid")], "unknown key 'isValidNam'; did you mean 'isValidName'?"),
     (CONCEPTS, [("isValidName: is_valid", "isValidName: is_vald")], "'is_vald' is not in prompt.py; did you mean 'is_valid'?"),
     (CONCEPTS, [("firstContact: conductor", "firstContact: conducter")], "there is no agent 'conducter'; did you mean 'conductor'?"),
@@ -111,7 +120,7 @@ FAULTS: list[tuple[dict[str, str], list[tuple[str, str]], str]] = [
     (CONCEPTS, [("type: multistep\n", "type: multistop\n")], "did you mean 'multistep'?"),
     (CONCEPTS, [("location: agents/helper", "location: agents/helpr")], "there is no 'agents/helpr' in the folder; did you mean 'helper'?"),
     (CONCEPTS, [("location: agents/helper", "location: ../..")], "leads out of the configuration's folder"),
-    (CONCEPTS, [(HELPERS, f"    maxDispatches: 3\n{HELPERS}")], "'maxDispatches' has no effect on an agent of type 'multistep'"),
+    (CONCEPTS, [(HELPERS, f"    lockedFields: {{nam: Jo}}\n{HELPERS}")], "lockedFields.nam: there is no field 'nam'; did you mean 'name'?"),
     (CONCEPTS, [("    topics: [conductor]", "    topics: [conductor, helper]")], "hands over to one agent only"),
     (CONCEPTS, [("    topics: [helper]", "    finalizerName: helper\n    topics: [helper]")], "'helper' is of type 'multistep', but"),
     (CONCEPTS, [("${OPENAI_API_KEY}", "sk-123")], "a key must not stand in a file; write ${OPENAI_API_KEY}"),
@@ -124,6 +133,7 @@ FAULTS: list[tuple[dict[str, str], list[tuple[str, str]], str]] = [
     (JUDGED, [("    supervisor: upper", "    supervisor: helper")], "'helper' is of type 'multistep', but 'conductor' is needed here"),
     (JUDGED, [("    canFinalizeName: judge", "    canFinalizeName: helper")], "but 'multistep_predicate' is needed here"),
     (JUDGED, [("    finalProperties: [letter, topic]\n", "")], "'finalProperties' is missing"),
+    (JUDGED, [("[letter, topic]", "[leter, topic]")], "finalProperties[0]: there is no field 'leter'; did you mean 'letter'?"),
     (JUDGED, [("type: Known", "type: Knwn")], "longtermMemory: function or class 'Knwn' is not in memory.py; did you mean 'Known'?"),
     (PARALLEL, [("join_conversations", "join_conversation")], "'join_conversation' is not in parallelize.py; did you mean 'join_"),
     (TOOLS, [("dependencies: [shelf]", "dependencies: [shelv]")], "there is no tool dependency 'shelv'; did you mean 'shelf'?"),
@@ -147,6 +157,87 @@ def test_all_faults_are_told_at_once(tmp_path: Path) -> None:
         ("isFinalName: is_final", "isFinalName: is_over"),
     )  # fmt: skip
     assert [fault.partition(":")[0] for fault in faults(tmp_path, files)] == ["line 3", "line 12", "line 22"]
+
+
+WARNINGS: list[tuple[dict[str, str], list[tuple[str, str]], str]] = [
+    (CONCEPTS, [("toolExecutorType", "toolExecutor")], "unknown key 'toolExecutor' has no effect; did you mean 'toolExecutorType'?"),
+    (CONCEPTS, [(HELPERS, f"    colour: red\n{HELPERS}")], "agents[1].colour: warning: unknown key 'colour' has no effect"),
+    (CONCEPTS, [(HELPERS, f"    maxDispatches: 3\n{HELPERS}")], "'maxDispatches' has no effect on an agent of type 'multistep'"),
+    (CONCEPTS, [("modelMaxTokens: 8192", "useEntraId: true")], "useEntraId: warning: no token of Entra ID is requested"),
+    (CONCEPTS, [("isFinalName: is_final", "isFinalName: over")], "has no function 'over': each valid reply ends the agent's turn"),
+    (CONCEPTS, [("isValidName: is_valid", "isValidName: good")], "has no function 'good': every reply that can be read is valid"),
+    (CONCEPTS, [("canFinalizeName: can_finalize", "failName: fail")], "'fail': the output is the long-term memory and an error"),
+    (CONCEPTS, [("llms:", "toolDependencies: [{name: shelf, type: x, url: y}]\nllms:")], "of 'shelf' are missing, so no tool can use it"),
+    (JUDGED, [("    finalProperties", "    topics: [upper]\n    finalProperties")], "'topics' has no effect on a finalizer"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("files", "pairs", "told"), WARNINGS)
+def test_what_has_no_effect_here_is_a_warning(tmp_path: Path, files: dict[str, str], pairs: list[tuple[str, str]], told: str) -> None:
+    found = warnings(tmp_path, changed(files, *pairs))
+    assert any(told in warning for warning in found), found
+    assert all(warning.startswith("line ") for warning in found), found
+
+
+def test_a_dependency_that_a_tool_uses_needs_its_class(tmp_path: Path) -> None:
+    found = faults(tmp_path, changed(TOOLS, (", class_name: Shelf", "")))
+    assert any("'moduleName' and 'className' of 'shelf' are missing" in fault for fault in found)
+
+
+def test_a_function_that_diskurs_replaces_is_none(tmp_path: Path) -> None:
+    helper = load(tmp_path, changed(CONCEPTS, ("isFinalName: is_final", "isFinalName: over"))).agents["helper"]
+    assert helper.prompt.names == {"is_valid": "is_valid", "is_final": ""}
+
+
+def test_warnings_are_told_beside_faults(tmp_path: Path) -> None:
+    files = changed(CONCEPTS, ("topics: [helper]", "topics: [cook]"), (HELPERS, f"    colour: red\n{HELPERS}"))
+    assert [" warning: " in fault for fault in faults(tmp_path, files)] == [False, True]
+
+
+def test_entries_without_a_name_are_told_once_each(tmp_path: Path) -> None:
+    nameless = "tools: [{function: a, modulePath: a.py}, {function: b, modulePath: a.py}]\nllms:"
+    found = [fault for fault in faults(tmp_path, changed(CONCEPTS, ("llms:", nameless))) if "warning" not in fault]
+    assert [fault.partition(": ")[2] for fault in found] == [
+        "tools[0]: 'name' is missing", "tools[0].function: unknown key 'function'; did you mean 'functionName'?",
+        "tools[1]: 'name' is missing", "tools[1].function: unknown key 'function'; did you mean 'functionName'?",
+    ]  # fmt: skip
+
+
+def test_a_name_that_a_template_does_not_get_is_a_warning(tmp_path: Path) -> None:
+    template = "{{ naem }} {% if merging %}x{% endif %} {{ mode | default('') }} {% set a = 1 %}{{ a }} {{ topic }}"
+    found = warnings(tmp_path, {**CONCEPTS, "agents/helper/user_prompt.jinja2": template})
+    assert [warning.partition("warning: ")[2] for warning in found] == [
+        "the user template uses 'merging', which is not defined and renders as nothing",
+        "the user template uses 'naem', which is not defined and renders as nothing; did you mean 'name'?",
+    ]
+
+
+def test_fields_of_base_classes_are_known_and_those_of_computed_classes_are_not_guessed(tmp_path: Path) -> None:
+    code = CONCEPTS["agents/helper/prompt.py"]
+    mixed = code.replace("class FirstUserPromptArgument(PromptArgument)", "class FirstUserPromptArgument(MySystemPromptArgument)")
+    files = {**CONCEPTS, "agents/helper/user_prompt.jinja2": "{{ mode }}{{ unknown }}", "agents/helper/prompt.py": mixed}
+    assert len(warnings(tmp_path / "base", files)) == 1
+    computed = code.replace("(PromptArgument)", "(make_base())")
+    assert warnings(tmp_path / "computed", {**files, "agents/helper/prompt.py": computed}) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("from diskurs import NoSuch", "there is no 'NoSuch' in 'diskurs' here"),
+        ("from diskurs.entities import PromptArgumnt", "there is no 'PromptArgumnt' in 'diskurs' here; did you mean 'PromptArgument'?"),
+        ("from diskurs.azure_llm_client import AzureOpenAIClient", "there is no module 'diskurs.azure_llm_client' here"),
+        ("import diskurs.dispatcher", "there is no module 'diskurs.dispatcher' here"),
+    ],
+)
+def test_an_import_from_diskurs_that_is_not_there_is_told_with_its_line(tmp_path: Path, line: str, told: str) -> None:
+    code = f"{line}\n{CONCEPTS['agents/helper/prompt.py'].lstrip()}"
+    assert faults(tmp_path, {**CONCEPTS, "agents/helper/prompt.py": code}) == [f"agents/helper/prompt.py, line 1: {told}"]
+
+
+def test_imports_that_are_there_or_may_fail_are_not_told(tmp_path: Path) -> None:
+    lines = "import diskurs\nfrom diskurs import entities, tool\ntry:\n    from diskurs import NoSuch\nexcept ImportError:\n    pass\n"
+    assert warnings(tmp_path, {**CONCEPTS, "agents/helper/prompt.py": lines + CONCEPTS["agents/helper/prompt.py"]}) == []
 
 
 def test_a_template_with_a_fault_is_told_with_file_and_line(tmp_path: Path) -> None:
@@ -186,7 +277,7 @@ def test_agents_that_would_hand_over_for_ever_are_told(tmp_path: Path) -> None:
     prompt = "{type: multistep_prompt, location: agents/helper, promptArgumentClass: MySystemPromptArgument}"
     both = f"type: multistep, llm: main, prompt: {prompt}"
     config_yml = f"firstContact: a\n{LLMS}agents:\n  - {{name: a, topics: [b], {both}}}\n  - {{name: b, topics: [a], {both}}}\n"
-    (found,) = faults(tmp_path / "agents", {**CONCEPTS, "config.yml": config_yml})
+    found, *_ = faults(tmp_path / "agents", {**CONCEPTS, "config.yml": config_yml})
     assert found == "line 4: agents[0].topics: the agents 'a' → 'b' → 'a' form a cycle; one of them must hand over to a conductor"
 
     found, *_ = faults(tmp_path / "conductors", changed(JUDGED, ("    finalizerName: writer", "    supervisor: lower")))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cantata.errors import ConfigError
-from cantata.models.definitions import Agent, Defaults, Definitions, Synthesizer, Team
+from cantata.models.definitions import Agent, Defaults, Definitions, Extension, Synthesizer, Team
 from cantata.models.graph import Edge, Graph, Step
 from cantata.models.wire import TurnRequest
 from cantata.planning.fragments import adopt
@@ -97,3 +97,12 @@ def test_an_agent_whose_name_looks_numbered_is_not_taken_for_another_one() -> No
     rounds = [RoutingRound("desk", "=@start", "=@start", number=number) for number in (1, 2)]
     ids = {run_agent(now, name, definitions, asked="=@start").steps[0].id for now in rounds for name in ("a", "a.2")}
     assert ids == {"a", "a.2", "a.2.1", "a.2.2"}
+
+
+@pytest.mark.parametrize("kind", ["agent", "team", "workflow"])
+def test_agents_of_a_further_format_cannot_be_named(kind: str) -> None:
+    definitions = Definitions(extension=Extension(kind="x.open", agents=["conductor", "helper"], first_agent="conductor"))
+
+    (fault,) = turn_plan.check_turn(TurnRequest.model_validate({"text": "hi", kind: "helper"}), definitions)
+
+    assert fault.message == f"no {kind} can be named here: with this configuration, a turn starts at 'conductor'"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import re
 import sys
 import threading
 from collections import defaultdict
@@ -22,6 +23,9 @@ from cantata.workers.frontends.diskurs.user_code import entities
 from cantata.workers.runtime.step_context import StepContext
 from cantata.workers.tools import functions
 
+_FOLDER = "diskurs_folder_"
+"""The beginning of the names of a folder's modules."""
+_IN_MODULE = re.compile(rf"{_FOLDER}\w+/[^']*?\.py\.")
 _import_lock = threading.RLock()
 _folders: dict[str, CodeFolder] = {}
 
@@ -78,7 +82,7 @@ class CodeFolder:
         return found if found and getattr(found, "__file__", None) == str(path) else None
 
     def _load(self, file: str) -> ModuleType:
-        name = f"diskurs_folder_{abs(hash(self._folder)):x}/{file}"
+        name = f"{_FOLDER}{abs(hash(self._folder)):x}/{file}"
         path = self._folder / file
         spec = importlib.util.spec_from_file_location(name, path, loader=user_code.Loader(name, str(path)))
         if spec is None or spec.loader is None:
@@ -143,7 +147,8 @@ def call(context: StepContext, code: CodeReference, *arguments: Any, **named: An
     folder = code_folder_of(context)
     function = folder.load(code, config_of(context).modules)
     with folder.importing(code.file):
-        return functions.call(context, f"{code.file}:{code.name}", partial(function, *arguments, **named), {})
+        called, is_failure = partial(function, *arguments, **named), lambda error: refusal_of(error) is None
+        return functions.call(context, f"{code.file}:{code.name}", called, {}, is_failure=is_failure)
 
 
 def optional(context: StepContext, file: str | None, name: str, *, is_named: bool) -> CodeReference | None:
@@ -164,3 +169,8 @@ def refusal_of(error: BaseException | None) -> str | None:
             return str(error)
         error = error.__cause__
     return None
+
+
+def without_modules(text: str) -> str:
+    """Return a text with the folder's classes by their own names, for models: the names of modules are of this program's making."""
+    return _IN_MODULE.sub("", text)

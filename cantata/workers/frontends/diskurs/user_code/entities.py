@@ -6,7 +6,6 @@ A small compatibility layer: names and behaviour are Diskurs's, the implementati
 from __future__ import annotations
 
 import copy
-import importlib.util
 import inspect
 import re
 import sys
@@ -18,6 +17,7 @@ from functools import lru_cache
 from types import ModuleType
 from typing import Annotated, Any, Generic, Protocol, Self, TypeVar
 
+from cantata.frontends.diskurs import code_text
 from cantata.workers.frontends.diskurs.user_code import fields
 
 T = TypeVar("T")
@@ -157,6 +157,7 @@ class Conversation(Generic[T]):
     def __init__(
         self, *, prompt_argument: Any = None, longterm_memory: Any = None, chat: Sequence[ChatMessage] = (),
         metadata: Mapping[str, Any] | None = None, active_agent: str = "", conversation_id: str = "",
+        system_prompt: ChatMessage | None = None, user_prompt: ChatMessage | Sequence[ChatMessage] | None = None,
     ) -> None:  # fmt: skip
         self._prompt_argument = copy.deepcopy(prompt_argument)
         self._longterm_memory = copy.deepcopy(longterm_memory)
@@ -164,6 +165,9 @@ class Conversation(Generic[T]):
         self._metadata = dict(metadata or {})
         self._active_agent = active_agent
         self._conversation_id = conversation_id
+        self.system_prompt = copy.deepcopy(system_prompt)
+        """The prompts that code has set for its own calls of a model."""
+        self.user_prompt = copy.deepcopy(user_prompt)
 
     @property
     def prompt_argument(self) -> Any:
@@ -216,12 +220,15 @@ class Conversation(Generic[T]):
         return not self._chat
 
     def render_chat(self, message_type: MessageType = MessageType.CONVERSATION) -> list[ChatMessage]:
-        """Return the messages that are visible to readers of this type."""
-        return [each for each in self.chat if message_type is MessageType.CONDUCTOR or each.type is message_type]
+        """Return the messages that are visible to readers of this type, between the prompts that code has set."""
+        visible = [each for each in self.chat if message_type is MessageType.CONDUCTOR or each.type is message_type]
+        asked = [self.user_prompt] if isinstance(self.user_prompt, ChatMessage) else list(self.user_prompt or ())
+        return [*([self.system_prompt] if self.system_prompt else []), *visible, *asked]
 
     def update(
-        self, *, prompt_argument: Any = None, user_prompt_argument: Any = None, longterm_memory: Any = None,
-        chat: Sequence[ChatMessage] | None = None, metadata: Mapping[str, Any] | None = None, active_agent: str | None = None,
+        self, chat: Sequence[ChatMessage] | None = None, prompt_argument: Any = None, *, user_prompt_argument: Any = None,
+        system_prompt: ChatMessage | None = None, user_prompt: ChatMessage | Sequence[ChatMessage] | None = None,
+        longterm_memory: Any = None, metadata: Mapping[str, Any] | None = None, active_agent: str | None = None,
     ) -> Conversation[T]:  # fmt: skip
         """Return another conversation with these values replaced."""
         given = prompt_argument if prompt_argument is not None else user_prompt_argument
@@ -232,6 +239,8 @@ class Conversation(Generic[T]):
             metadata=self._metadata if metadata is None else metadata,
             active_agent=self._active_agent if active_agent is None else active_agent,
             conversation_id=self._conversation_id,
+            system_prompt=system_prompt or self.system_prompt,
+            user_prompt=user_prompt or self.user_prompt,
         )
 
     def append(self, message: ChatMessage | str | Sequence[ChatMessage], role: Role | str = Role.USER, name: str = "") -> Conversation[T]:
@@ -350,7 +359,7 @@ class ToolDependency:
 # --- sequences ------------------------------------------------------------------------------------------------------
 
 CallTool = Callable[..., Any]
-"""Passed to a heuristic sequence: `await call_tool(function_name, arguments)`."""
+"""Passed to a heuristic sequence: `await call_tool(function_name, arguments, metadata=None)`."""
 
 
 class LLMClient(Protocol):
@@ -360,23 +369,15 @@ class LLMClient(Protocol):
         """Return the conversation with the model's reply appended."""
 
 
-__all__ = [
-    "AccessMode", "CallTool", "ChatMessage", "Conversation", "DiskursInput", "InputField", "JsonSerializable", "LLMClient", "LockedField",
-    "LongtermMemory", "MessageType", "OutputField", "PerTurnField", "PromptArgument", "PromptField", "PromptValidationError", "Role",
-    "RoutingRule", "ToolDependency", "ToolDescription", "prompt_field", "tool",
-]  # fmt: skip
-
-
 # --- the module `diskurs` that such code imports, if no real one is installed ----------------------------------------
 
-NAME = "diskurs"
-PARTS = ("entities", "errors", "prompt", "protocols", "tools", "immutable_conversation")
+ImmutableConversation = Conversation
 
 
 @contextmanager
 def importable() -> Iterator[None]:
     """Make `import diskurs`, and those of its modules that prompts and tools import, return our names inside the block."""
-    added = {} if _is_installed() else {name: module for name, module in _modules().items() if name not in sys.modules}
+    added = {} if code_text.is_installed() else {name: module for name, module in _modules().items() if name not in sys.modules}
     sys.modules.update(added)
     try:
         yield
@@ -387,19 +388,13 @@ def importable() -> Iterator[None]:
 
 @lru_cache(maxsize=1)
 def _modules() -> dict[str, ModuleType]:
-    names = {name: globals()[name] for name in __all__} | {"ImmutableConversation": Conversation}
-    package = ModuleType(NAME, __doc__)
+    names = {name: globals()[name] for name in code_text.NAMES}
+    package = ModuleType(code_text.PACKAGE, __doc__)
     package.__path__ = []
-    found = {NAME: package}
-    for part in PARTS:
-        module = found[f"{NAME}.{part}"] = ModuleType(f"{NAME}.{part}", __doc__)
+    found = {package.__name__: package}
+    for part in code_text.PARTS:
+        module = found[f"{package.__name__}.{part}"] = ModuleType(f"{package.__name__}.{part}", __doc__)
         setattr(package, part, module)
     for module in found.values():
         vars(module).update(names)
     return found
-
-
-@lru_cache(maxsize=1)
-def _is_installed() -> bool:
-    found = importlib.util.find_spec(NAME)
-    return found is not None and found.has_location  # a folder of this name is no package

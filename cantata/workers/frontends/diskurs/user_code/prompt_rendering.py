@@ -87,12 +87,24 @@ class Prompter:
             locked.setdefault("agent_descriptions", self._descriptions())
         return {**arguments, **{name: value for name, value in locked.items() if name in arguments}}
 
-    def check_names(self) -> None:
-        """Raise StepError if the configuration names a field that the agent's classes do not have."""
+    def check_names(self) -> list[str]:
+        """Return warnings about names in the templates that are not defined.
+
+        Raises StepError if the configuration names a field that the agent's classes do not have.
+        """
         own = fields.hints(self.argument_class)
         self._check_fields("lockedFields", self.agent.locked_fields, {**own, **self._system_arguments})
         if self.agent.kind == "multistep_finalizer":
             self._check_fields("finalProperties", self.agent.final_properties, own)
+        shared = {*own, *self._shown_to_conductors()}
+        tools = {"tools"} if self.agent.kind == "llm_compiler" else set()
+        known = {"system": {*shared, *self._system_arguments, *tools}, "user": shared, "form": {"schema"}}
+        prompt = self.agent.prompt
+        return [
+            f"the {which} prompt of agent {self.name!r} uses {name!r}, which is not defined and renders as nothing"
+            for which, text in (("system", prompt.system), ("user", prompt.user), ("form", prompt.form))
+            for name in sorted(templates.undeclared(text or "", prompt.parts.values()) - known[which])
+        ]
 
     def _check_fields(self, key: str, names: Iterable[str], known: Collection[str]) -> None:
         for name in names:
@@ -221,7 +233,8 @@ class Prompter:
     def function(self, role: str) -> CodeReference | None:
         """Return a function of its prompt.py; None if there is none and none was named. Raises StepError."""
         prompt = self.agent.prompt
-        return code_loading.optional(self.context, prompt.file, prompt.names.get(role, role), is_named=role in prompt.names)
+        name = prompt.names.get(role, role)
+        return code_loading.optional(self.context, prompt.file, name, is_named=role in prompt.names) if name else None
 
     def _class(self, file: str, name: str) -> type:
         found: type = code_loading.code_folder_of(self.context).load(CodeReference(file=file, name=name), self.config.modules)

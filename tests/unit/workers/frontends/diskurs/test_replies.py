@@ -80,7 +80,7 @@ def refused(text: str, cls: type = Arguments) -> str:
         "{“name”: “Jo”}",
         '"{\\"name\\": \\"Jo\\"}"',
         json.dumps(json.dumps('{"name": "Jo"}')),
-        "{'name': 'Jo'}",
+        '{“name”: "Jo",}',
     ],
 )
 def test_json_is_found_however_it_is_dressed(text: str) -> None:
@@ -93,6 +93,33 @@ def test_raw_newlines_in_texts_stay() -> None:
 
 def test_what_is_no_json_is_told_with_line_and_column() -> None:
     assert refused("hello") == "Invalid JSON: Expecting value at line 1, column 1. Please ensure the response is valid JSON."
+
+
+def test_of_two_objects_none_is_chosen() -> None:
+    fault = "Invalid JSON: Extra data at line 1, column 13. Please ensure the response is valid JSON."
+    assert refused('{"name": ""}. My answer: {"name": "Ada"}') == fault
+
+
+@pytest.mark.parametrize(
+    "text", ['{"name": "Ada" "answer": "x"}', '{"name": "Ada" "x"}', "{'name': 'Ada'}", '{name: "Ada"}', '{"name": "Ada"']
+)
+def test_what_would_have_to_be_guessed_is_a_fault(text: str) -> None:
+    assert refused(text).startswith("Invalid JSON: ")
+
+
+def test_positions_count_from_the_first_line_within_the_fence() -> None:
+    assert refused('```json\n{"name": }\n```') == (
+        "Invalid JSON: Expecting value at line 1, column 10. Please ensure the response is valid JSON."
+    )
+
+
+def test_repair_changes_nothing_within_texts() -> None:
+    assert read_reply('Well: {"name": "a “b”,]", "answer": "x,}",}', Arguments) == {"name": "a “b”,]", "answer": "x,}"}
+
+
+@pytest.mark.parametrize("text", ["```" + " " * 200_000, '{"' + '\\"' * 200_000, "{" * 200_000 + "“" * 200_000, "{,}" * 200_000])
+def test_a_reply_written_to_take_long_does_not(text: str) -> None:
+    assert refused(text)
 
 
 @pytest.mark.parametrize(("text", "kind"), [("3", "int"), ("[1]", "list"), ("true", "bool"), ("null", "NoneType"), ("1.5", "float")])

@@ -5,13 +5,15 @@ from __future__ import annotations
 import calendar
 import sys
 from pathlib import Path
+from types import GenericAlias
 
 import pytest
 
 from cantata.errors import StepError
+from cantata.frontends.diskurs import code_text
 from cantata.frontends.diskurs.conversation_config import CodeReference
 from cantata.workers.frontends.diskurs.user_code import entities, fields
-from cantata.workers.frontends.diskurs.user_code.code_loading import CodeFolder, refusal_of
+from cantata.workers.frontends.diskurs.user_code.code_loading import CodeFolder, refusal_of, without_modules
 from cantata.workers.tools import functions
 
 
@@ -39,7 +41,7 @@ def test_names_that_code_only_annotates_with_are_importable(tmp_path: Path) -> N
 
 
 def test_a_real_diskurs_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(entities, "_is_installed", lambda: True)
+    monkeypatch.setattr(code_text, "is_installed", lambda: True)
     with entities.importable():
         assert "diskurs" not in sys.modules
 
@@ -117,7 +119,7 @@ def test_what_is_installed_in_the_folder_stays_loaded(tmp_path: Path) -> None:
 def test_a_folder_called_diskurs_is_not_taken_for_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "diskurs").mkdir()
     monkeypatch.syspath_prepend(tmp_path)
-    entities._is_installed.cache_clear()
+    code_text.is_installed.cache_clear()
 
     assert code_folder(tmp_path / "desk", a__prompt="from diskurs import tool\n").module("a/prompt.py").tool
 
@@ -167,3 +169,10 @@ def test_a_refusal_is_known_whoever_wraps_it() -> None:
     except StepError as error:
         assert refusal_of(error) == "Say a topic."  # noqa: PT017  # it is what was raised that is looked at
     assert refusal_of(StepError("else")) is None
+
+
+def test_models_are_told_classes_by_their_own_names(tmp_path: Path) -> None:
+    loaded = code_folder(tmp_path, a__prompt="class Link: ...\n").load(CodeReference(file="a/prompt.py", name="Link"))
+    assert without_modules(f"expected {loaded}, or {GenericAlias(list, (loaded,))}, got {str}") == (
+        "expected <class 'Link'>, or list[Link], got <class 'str'>"
+    )

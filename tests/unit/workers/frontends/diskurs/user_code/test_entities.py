@@ -53,6 +53,14 @@ def test_what_conductors_say_is_seen_by_conductors_only() -> None:
     assert len(conversation().render_chat(MessageType.CONDUCTOR)) == 2
 
 
+def test_prompts_that_code_sets_are_around_the_messages() -> None:
+    system, first, second = ChatMessage(Role.SYSTEM, "s"), ChatMessage(Role.USER, "1"), ChatMessage(Role.USER, "2")
+    it = conversation().update(system_prompt=system, user_prompt=first)
+    assert [each.content for each in it.render_chat()] == ["s", "hello", "1"]
+    assert [each.content for each in it.update([], user_prompt=[first, second]).render_chat()] == ["s", "1", "2"]
+    assert conversation().system_prompt is None
+
+
 def test_memory_takes_what_has_the_same_name() -> None:
     assert conversation().update_longterm_memory(Argument("new", "n")).longterm_memory == Memory("new")
     assert conversation().update_longterm_memory(Argument("")).longterm_memory == Memory("t")
