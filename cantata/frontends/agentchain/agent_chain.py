@@ -18,7 +18,6 @@ from cantata.frontends.agentchain.chain_arguments import (
     check_agents,
     check_description,
     check_known,
-    check_parameters,
     read_histories,
     read_mode,
     read_router,
@@ -30,7 +29,7 @@ from cantata.frontends.agentchain.chain_arguments import (
 from cantata.frontends.agentchain.chat_adapter import ChainChatBackend
 from cantata.frontends.agentchain.run_log import LogWriter, RunLog
 from cantata.frontends.promptchain import PromptChain
-from cantata.frontends.promptchain.argument_values import check_keys, validated
+from cantata.frontends.promptchain.argument_values import check_keys, check_parameters, validated
 from cantata.frontends.promptchain.instruction_lists import text_of
 from cantata.frontends.promptchain.prompt_chain import definitions_of, prompt_folders
 from cantata.frontends.promptchain.run_calls import TurnCall, answer_of, shared_client
@@ -78,7 +77,10 @@ class AgentChain:
         timeout_s: float | None = None,
         **unknown: object,
     ) -> None:
-        check_parameters(unknown, _DEFAULTS)
+        if unknown.pop("use_supervisor", False):
+            raise TypeError("AgentChain has no supervisor: give a router, a dict or a function")
+        others = [name for name in unknown if not name.startswith("supervisor_")]
+        without_effect = [*check_parameters(others, _DEFAULTS, "AgentChain"), *_without_effect(cache_config)]
         check_agents(agents, agent_descriptions)
         self._mode = read_mode(execution_mode)
         self._agents = dict(agents)
@@ -103,7 +105,7 @@ class AgentChain:
         }  # fmt: skip
         self._team = self._build_team(self._agents)
         self._log.write("AgentChain initialized", {"mode": self._mode, "agents": list(self._agents), "session": self._session})
-        for warning in (*_unused(self._mode, given), *warnings, *history_warnings, *_without_effect(unknown, cache_config)):
+        for warning in (*_unused(self._mode, given), *warnings, *history_warnings, *without_effect):
             self._log.write("warning", {"message": warning, "session": self._session}, warns=True)
 
     def _fields_of_mode(self, given: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
@@ -277,13 +279,10 @@ _OF_A_FILE = ("path", "include_all_agents")
 """Keys of `cache_config` that tell of the file in which AgentChain keeps a conversation."""
 
 
-def _without_effect(unknown: Iterable[str], cache_config: Mapping[str, Any] | None) -> list[str]:
-    """Return a warning for each argument that has no effect."""
-    of_file = [key for key in _OF_A_FILE if key in (cache_config or {})]
-    return [
-        *(f"the parameter {name!r} is not known, and has no effect" for name in unknown),
-        *(f"cache_config: {key!r} has no effect: conversations are stored in Redis, by 'name'" for key in of_file),
-    ]
+def _without_effect(cache_config: Mapping[str, Any] | None) -> list[str]:
+    """Return a warning for each part of `cache_config` that has no effect."""
+    found = [key for key in _OF_A_FILE if key in (cache_config or {})]
+    return [f"cache_config: {key!r} has no effect: conversations are stored in Redis, by 'name'" for key in found]
 
 
 def _session_of(session: str | None, cache_config: Mapping[str, Any] | None) -> str:

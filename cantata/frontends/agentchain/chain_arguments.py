@@ -108,7 +108,8 @@ def _templates(given: Mapping[str, Any], folders: Sequence[Path]) -> dict[str, A
 def _text(given: object, key: str, folders: Sequence[Path]) -> str:
     if not isinstance(given, str) or not given.strip():
         raise ValueError(f"router: {key!r} is a text, not {given!r}")
-    return text_of(given, folders)
+    text = text_of(given, folders)
+    return text if "{user_input}" in text else text.replace("{input}", "{user_input}")  # some of its guides write the latter so
 
 
 def _named_router(function: Function, functions: Functions) -> str:
@@ -200,15 +201,6 @@ def check_known(named: Collection[str], agents: Collection[str], what: str) -> N
     for name in named:
         if name not in agents:
             raise ValueError(f"{what}: there is no agent {name!r}{did_you_mean(name, agents)}")
-
-
-def check_parameters(unknown: Mapping[str, object], known: Collection[str]) -> None:
-    """Raise TypeError for a parameter that may be a misspelt one, and for a supervisor; others only have no effect."""
-    for name, value in unknown.items():
-        if nearest(name, known):
-            raise TypeError(f"AgentChain has no parameter {name!r}{did_you_mean(name, known)}")
-        if name == "use_supervisor" and value:
-            raise TypeError("AgentChain has no supervisor: give a router, a dict or a function")
 
 
 _ROLES = {

@@ -8,7 +8,7 @@ from typing import TypeVar
 from pydantic import BaseModel, ValidationError
 
 from cantata.config.source_map import path_text
-from cantata.suggestions import did_you_mean
+from cantata.suggestions import did_you_mean, nearest
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -28,3 +28,11 @@ def check_keys(given: Mapping[str, object], known: Collection[str], what: str) -
     for key in given:
         if key not in known:
             raise ValueError(f"{what}: unknown key {key!r}{did_you_mean(key, known)}")
+
+
+def check_parameters(given: Collection[str], known: Collection[str], what: str) -> list[str]:
+    """Return a warning for each parameter that is not known. Raises TypeError for one that may be a misspelt one."""
+    for name in given:
+        if nearest(name, known):
+            raise TypeError(f"{what} has no parameter {name!r}{did_you_mean(name, known)}")
+    return [f"{what}: the parameter {name!r} is not known, and has no effect" for name in given]

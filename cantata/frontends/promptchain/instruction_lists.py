@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import inspect
+import logging
+import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from cantata.config.texts import file_of
-from cantata.frontends.promptchain.argument_values import check_keys, validated
+from cantata.frontends.promptchain.argument_values import check_keys, check_parameters, validated
 from cantata.models.definitions import Model
 from cantata.models.instructions import AgenticStep, PromptStep
 from cantata.models.values import JsonValue
+
+log = logging.getLogger("cantata.frontends.promptchain")
+
+_PROMPT_ID = re.compile(r"([\w.-]+)(:\w+)?")
 
 
 def AgenticStepProcessor(  # the documented name
@@ -21,12 +28,15 @@ def AgenticStepProcessor(  # the documented name
     history_mode: str = "minimal",
     max_tool_rounds: int = 40,
     tools: Sequence[str] | None = None,
+    **unknown: object,
 ) -> AgenticStep:
     """Return an instruction: an objective that a model pursues with the chain's tools, or with `tools` only.
 
     Without `model_name` it uses the first of the chain's models. `max_tool_rounds` is at least 1. Raises ValueError for an argument that is
     not valid, such as an empty objective.
     """
+    for warning in check_parameters(unknown, inspect.signature(AgenticStepProcessor).parameters, "AgenticStepProcessor"):
+        log.warning("%s", warning)
     if not isinstance(objective, str) or not objective.strip():
         raise ValueError("an agentic step needs an objective, which is a text")
     fields = {
@@ -59,14 +69,25 @@ def models_for(models: Iterable[str | Mapping[str, object] | Model], instruction
 def text_of(text: str, folders: Iterable[Path]) -> str:
     """Return the text, or the content of the file that it names, from the first of the folders that has it.
 
-    A text names a file only if it has the form `file: path`, or ends in .md, .txt or .jinja2 and the file exists. Raises ValueError.
+    A text names a file only if it has the form `file: path`, or ends in .md, .txt or .jinja2 and the file exists, or is the id of a prompt,
+    one word: all folders but the last one, that of the script, are searched for a .md or .txt file of this name. Raises ValueError.
     """
     searched = list(folders)
-    files = [file for folder in searched if (file := file_of(text, folder))]
+    files = [file for folder in searched if (file := file_of(text, folder))] or [*_prompts_of_id(text, searched[:-1])]
     found = next((file for file in files if file.is_file()), None)
     if files and found is None:
         raise ValueError(f"the prompt {text!r} is not in {' nor in '.join(str(folder) for folder in searched)}")
     return text if found is None else found.read_text("utf-8-sig")
+
+
+def _prompts_of_id(text: str, folders: Iterable[Path]) -> Iterator[Path]:
+    """Yield the files of the prompt that a text is the id of. Raises ValueError for `id:strategy`."""
+    found = _PROMPT_ID.fullmatch(text)
+    for file in [folder / f"{found.group(1)}{ending}" for folder in folders for ending in (".md", ".txt")] if found else ():
+        if file.is_file():
+            if found and found.group(2):
+                raise ValueError(f"the prompt {text!r}: strategies are not available; give the whole text a file of its own")
+            yield file
 
 
 def script_folder() -> Path:

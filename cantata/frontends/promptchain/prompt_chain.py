@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -10,10 +11,10 @@ from typing import Any, cast
 
 from cantata.config.user_code.function_names import name_of, shared_folder
 from cantata.errors import ConfigError, UnavailableError
-from cantata.frontends.promptchain.argument_values import validated
+from cantata.frontends.promptchain.argument_values import check_parameters, validated
 from cantata.frontends.promptchain.instruction_lists import models_for, script_folder, text_of
 from cantata.frontends.promptchain.memory_methods import MemoryMethods, memory_function
-from cantata.frontends.promptchain.run_calls import TurnCall, answer_of, enable_log_output, log_event, shared_client
+from cantata.frontends.promptchain.run_calls import TurnCall, answer_of, enable_log_output, log, log_event, shared_client
 from cantata.frontends.promptchain.toolbox import Toolbox
 from cantata.models.definitions import Agent, Definitions, Model, Tool
 from cantata.models.instructions import AgenticStep, FunctionStep, Instruction, MemoryStep, NestedStep, PromptStep
@@ -51,7 +52,10 @@ class PromptChain(MemoryMethods):
         timeout_s: float | None = None,
         step_timeout_s: float = DEFAULT_STEP_TIMEOUT_S,
         labels: Mapping[str, str] | None = None,
+        **unknown: object,
     ) -> None:
+        for warning in check_parameters(unknown, inspect.signature(PromptChain).parameters, "PromptChain"):
+            log.warning("%s", warning)
         if step_timeout_s <= 0:
             raise ValueError(f"step_timeout_s is more than 0 seconds, not {step_timeout_s}")
         self._toolbox = Toolbox(mcp_servers or ())

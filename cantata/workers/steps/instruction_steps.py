@@ -68,8 +68,8 @@ def _history(agent: Agent, text: str, texts: Sequence[str]) -> list[dict[str, Js
     before = text
     for number, (instruction, output) in enumerate(zip(agent.instructions, texts, strict=False)):
         entry = _entry(number, instruction, before, output)
-        if isinstance(instruction, str | PromptStep) and (model := next(models, None)) is not None and not isinstance(model, str):
-            entry["model_params"] = model.params
+        if isinstance(instruction, str | PromptStep) and (model := next(models, None)) is not None:
+            entry["model_params"] = {} if isinstance(model, str) else model.params
         entries.append(entry)
         before = output
     return entries

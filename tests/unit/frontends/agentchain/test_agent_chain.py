@@ -95,6 +95,20 @@ def test_extra_keys_of_a_router_are_parameters_of_its_model() -> None:
     assert (router.params, router.timeout_s) == ({"temperature": 0}, 5)
 
 
+@pytest.mark.parametrize(
+    ("template", "read"),
+    [
+        ("For '{input}', the name:", "For '{user_input}', the name:"),
+        ("{user_input} {input}", "{user_input} {input}"),
+        ("{input}", "{user_input}"),
+    ],
+)
+def test_the_template_of_a_router_may_call_the_text_input(template: str, read: str) -> None:
+    assert team_of(chain(router={**ROUTER, "decision_prompt_template": template})).router == Router(
+        models=[GPT], decision_prompt_template=read
+    )
+
+
 @pytest.mark.parametrize("function", [choose, choose_at_once])
 def test_a_router_may_be_a_function_with_or_without_async(function: Any) -> None:
     assert team_of(chain(router=function)).router == Router(function=f"{NAME}{function.__name__}")
@@ -158,7 +172,7 @@ def test_what_has_no_effect_here_is_a_warning(caplog: pytest.LogCaptureFixture, 
 
     made = chain(
         router={**router, "verbose": True, "store_steps": True, "mcp_servers": None, "temperature": 0},
-        cache_config={"name": "mine", "path": str(tmp_path)}, use_supervisor=False, activity_logger=None,
+        cache_config={"name": "mine", "path": str(tmp_path)}, use_supervisor=False, supervisor_strategy="adaptive", activity_logger=None,
         agent_history_configs={"ann": {"include_types": ["user_input", "tool_call"]}},
     )  # fmt: skip
 
@@ -169,8 +183,7 @@ def test_what_has_no_effect_here_is_a_warning(caplog: pytest.LogCaptureFixture, 
         "\"router: 'verbose' has no effect, since a router is one model call\"",
         "\"router: 'store_steps' has no effect, since a router is one model call\"",
         "\"agent_history_configs['ann']: a conversation has no messages of the type 'tool_call'\"",
-        "\"the parameter 'use_supervisor' is not known, and has no effect\"",
-        "\"the parameter 'activity_logger' is not known, and has no effect\"",
+        "\"AgentChain: the parameter 'activity_logger' is not known, and has no effect\"",
         "\"cache_config: 'path' has no effect: conversations are stored in Redis, by 'name'\"",
     ]
 

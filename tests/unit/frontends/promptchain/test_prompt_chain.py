@@ -208,6 +208,30 @@ def test_an_agentic_step_may_stand_with_its_tools_as_a_text_may() -> None:
     assert agent_of(chain).instructions[0] == AgenticStep(objective="Find", max_tool_rounds=1, tools=["look_up"])
 
 
+def test_a_word_is_the_id_of_a_prompt_in_the_folders_given(tmp_path: Path) -> None:
+    (tmp_path / "summarize_v1.md").write_text("Sum up: {input}")
+
+    chain = PromptChain(GPT, ["summarize_v1", "extract", "Plain summarize_v1"], additional_prompt_dirs=[str(tmp_path)])
+
+    assert agent_of(chain).instructions == ["Sum up: {input}", "extract", "Plain summarize_v1"]
+    with pytest.raises(ValueError, match="the prompt 'summarize_v1:cot': strategies are not available"):
+        PromptChain(GPT, ["summarize_v1:cot"], additional_prompt_dirs=[str(tmp_path)])
+
+
+def test_a_parameter_that_is_not_known_is_a_warning_unless_it_may_be_misspelt(caplog: pytest.LogCaptureFixture) -> None:
+    step = AgenticStepProcessor("Find", model_name=GPT, enable_cove=True)
+    PromptChain([], [step], enable_mcp_hijacker=True)
+
+    assert [record.getMessage() for record in caplog.records] == [
+        "AgenticStepProcessor: the parameter 'enable_cove' is not known, and has no effect",
+        "PromptChain: the parameter 'enable_mcp_hijacker' is not known, and has no effect",
+    ]
+    with pytest.raises(TypeError, match="AgenticStepProcessor has no parameter 'max_internal_step'; did you mean 'max_internal_steps'"):
+        AgenticStepProcessor("Find", max_internal_step=3)
+    with pytest.raises(TypeError, match="PromptChain has no parameter 'chainbreaker'; did you mean 'chainbreakers'"):
+        PromptChain([], [step], chainbreaker=[])
+
+
 def test_what_it_was_given_can_be_read() -> None:
     schema = {"type": "function", "function": {"name": "look_up", "description": "Finds a word.", "parameters": {"type": "object"}}}
     chain = PromptChain(GPT, ["Say {input}", clean])
