@@ -24,7 +24,7 @@ _ENV = re.compile(r"env:(\w+)|\$\{(?:ENV\.)?([A-Z][A-Z0-9_]*)(?::-?([^{}]*))?\}"
 _STORED_SECRET = "would be stored with each run; let the function read its worker's environment, or use 'env' or 'headers' of an MCP server"
 _Model = TypeVar("_Model", bound=BaseModel)
 _OF_SERVERS = frozenset({"args", "env", "headers"})
-_OF_FUNCTIONS = frozenset({"methods", "parameters", "permissions", "retry", "metadata"})
+_OF_FUNCTIONS = frozenset({"methods", "parameters", "permissions", "metadata"})
 _PROMPTS = ("system_prompt", "system_prompt_file", "instruction", "instructions", "system_prompt_additions")
 _DESCRIPTIONS = ("description", "brief", "instruction")
 _RESPONSE_MODES = ("integrated", "streaming")
@@ -79,7 +79,7 @@ class AgentReader:
 
     def _model(self, part: ConfigPart) -> str | None:
         model = self._text(part, "model")
-        kind = part.first("agent_type", "provider")
+        kind = part.first("agent_type", "provider", "type")
         if part.has("agent_type") and part.has("provider"):
             part.at("provider").fault("'provider' means the same as 'agent_type'; write one of them")
         if kind is None:
@@ -132,7 +132,8 @@ class AgentReader:
             part.at("pattern").warn("no effect: tools have no workflows of their own, and are called by their methods")
         if part.has("local_mode") and part.at("local_mode").boolean() and url is not None:
             part.at("local_mode").fault("contradicts the rest: a tool with a 'url' is not local")
-        given = sum(each is not None for each in (function, command or url, part.first("module")))
+        module = None if part.has("class") else part.first("module")  # a class is a program of LangSwarm's own
+        given = sum(each is not None for each in (function, command or url, module))
         if given > 1 or (not given and part.at("type").value == "function"):
             part.fault("write one of 'function', 'module' with 'methods', 'command', or 'url'")
             self._symbols.tools[name] = _PLACEHOLDER
@@ -208,14 +209,16 @@ class AgentReader:
         server = self._made(McpServer, known, part)
         described = part.first(*_DESCRIPTIONS)
         description = described.text() if described else ""
-        self._symbols.tools[name] = Tool(mcp=server, description=description) if server else _PLACEHOLDER
+        retries = (part.first("retry", "retry_count") or part.at("retry")).count() or 0
+        self._symbols.tools[name] = Tool(mcp=server, description=description, retries=retries) if server else _PLACEHOLDER
 
     def _variable(self, key: str, part: ConfigPart) -> str:
         """Return the variable of the workers' environment that a server receives; its value is not stored."""
         text = part.text()
         found = _ENV.fullmatch(text)
         if found is None and not (part.path and isinstance(part.path[-1], int)):
-            part.fault(f"a value {_STORED_SECRET}: write 'env:{key.upper().replace('-', '_')}', a variable with the whole value")
+            text = key.upper().replace("-", "_")
+            part.fault(f"a value {_STORED_SECRET}: write 'env:{text}', a variable with the whole value")
         return found[1] or found[2] if found else text
 
     def _common(self, part: ConfigPart) -> dict[str, object]:
@@ -227,7 +230,11 @@ class AgentReader:
         values |= {key: part.at(key).value for key in self._extra(part)}
         if part.has("permissions"):
             values["permissions"] = part.at("permissions").value
-        return {"values": values, "timeout_s": part.at("timeout").number(least=0.001), "retries": part.at("retry").count()}
+        return {
+            "values": values,
+            "timeout_s": part.at("timeout").number(least=0.001),
+            "retries": (part.first("retry", "retry_count") or part.at("retry")).count(),
+        }
 
     @staticmethod
     def _extra(part: ConfigPart) -> frozenset[str]:

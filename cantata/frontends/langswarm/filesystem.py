@@ -16,6 +16,19 @@ from cantata.models.values import JsonValue
 
 _LEVELS = ("forbidden", "read_only", "read_write")
 _PATHS = ("allowed_paths", "root_path", "base_directory")
+_KEYS = frozenset(TOOL) - {
+    "function",
+    "metadata",
+    "module",
+    "command",
+    "args",
+    "url",
+    "mcp_url",
+    "env",
+    "headers",
+    "parameters",
+    "timeout",
+} | {*_PATHS, "read_only"}
 _METHODS = (
     "get_allowed_paths", "list_directory", "read_file", "get_file_info", "write_file", "update_file", "delete_file", "create_directory",
 )  # fmt: skip
@@ -26,7 +39,7 @@ Grants = dict[str, str]
 
 def read_filesystem(name: str, part: ConfigPart, symbols: SymbolTable, resolved: Callable[[ConfigPart], str]) -> None:
     """Read a tool for files into the symbol table; `resolved` returns a text of the file with its variable replaced."""
-    part.check_keys(TOOL | {*_PATHS, "read_only"})
+    part.check_keys(_KEYS)
     part.at("settings").check_keys((*_PATHS, "read_only"))
     folder = str(symbols.folder or Path())
     grants: Grants = dict(_grants(part, resolved)) or {folder: "read_only"}

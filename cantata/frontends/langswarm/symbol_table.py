@@ -69,9 +69,9 @@ class SymbolTable:
         server, dot, _ = name.partition(".")
         if name in self.tools or (dot and server in self.tools and self.tools[server].mcp):
             return [name]
-        if name in self.unavailable:
+        if server in self.unavailable:
             if is_called:
-                part.fault(self.unavailable[name])
+                part.fault(self.unavailable[server])
         elif is_called or nearest(name, self.tool_names, cutoff=MISTYPED):
             part.is_known(name, self.tool_names, "tool")
         else:

@@ -29,14 +29,14 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
     "function": ("function",),
     "invoke_workflow": ("invoke_workflow", "workflow", "workflow_id"),
     "input": ("input", "inputs", "input_template", "tool_input"),
-    "args": ("args", "parameters", "tool_config"),
+    "args": ("args", "parameters", "params", "tool_config"),
     "depends_on": ("depends_on", "dependencies"),
     "true_step": ("true_step", "if_true", "true_branch"),
     "false_step": ("false_step", "if_false", "false_branch"),
     "on_error": ("on_error", "fallback_step"),
     "retry": ("retry", "retry_count"),
     "approval": ("approval", "wait"),
-    "output_key": ("output_key", "save_as"),
+    "output_key": ("output_key", "save_as", "output_to"),
     "timeout": ("timeout", "timeout_seconds"),
 }
 """Key of a step → its names, the usual one first."""
@@ -59,7 +59,17 @@ TYPES: Mapping[str, str] = {
 _PLACE = frozenset(
     {"id", "type", "name", "description", "depends_on", "output", "output_key", "fan_key", "is_fan_in", "fan_in_id", "async"}
 )
-_CALL = _PLACE | {"condition", "input", "retry", "timeout", "on_error", "continue_on_error", "rollback_to", "rollback_limit"}
+_CALL = _PLACE | {
+    "condition",
+    "input",
+    "retry",
+    "retry_policy",
+    "timeout",
+    "on_error",
+    "continue_on_error",
+    "rollback_to",
+    "rollback_limit",
+}
 
 STEP: Mapping[str, frozenset[str]] = {
     "agent": _CALL | {"agent", "no_mcp", "tools", "navigation", "args"},
@@ -98,12 +108,12 @@ BEHAVIORS: Mapping[str, str] = {
 """Value of `behavior` → system prompt."""
 
 AGENT = frozenset(
-    {"id", "name", "description", "agent_type", "provider", "model", "system_prompt", "behavior", "tools", "memory", "streaming"}
+    {"id", "name", "description", "agent_type", "provider", "type", "model", "system_prompt", "behavior", "tools", "memory", "streaming"}
     | {"response_mode", "max_tokens", "temperature", "top_p", "timeout", "max_tool_iterations", "retry", "instruction", "instructions"}
     | {"system_prompt_additions", "system_prompt_file", "brief", "memory_enabled", "streaming_enabled", "response_format"}
 )
 TOOL = frozenset(
     {"id", "name", "type", "description", "settings", "local_mode", "pattern", "methods", "permissions", "function", "metadata", "module"}
     | {"command", "args", "url", "mcp_url", "env", "headers", "parameters", "timeout", "retry", "server_config", "brief"}
-    | {"instruction", "identifier"}
+    | {"instruction", "identifier", "retry_count"}
 )

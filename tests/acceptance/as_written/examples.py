@@ -40,6 +40,7 @@ class Example(Value):
     model: tuple[dict[str, Any], ...] = ()
     answer: Any = None
     warnings: tuple[str, ...] = ()
+    environment: dict[str, str] = Field(default_factory=dict, description="variables that the files name")
     refused: str = ""
     because: str = ""
     checked: str = Field(default="", description="the file that `submit check` reads; by default the folder")

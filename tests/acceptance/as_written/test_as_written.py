@@ -64,9 +64,11 @@ def in_project(example: Example) -> list[str]:
 
 
 @pytest.mark.parametrize("example", [example for example in EXAMPLES if not example.refused], ids=str)
-def test_an_example_gives_its_answer(example: Example, desk: Path, models: ScriptedModels) -> None:
+def test_an_example_gives_its_answer(example: Example, desk: Path, models: ScriptedModels, monkeypatch: pytest.MonkeyPatch) -> None:
     lay_out(example, desk)
     models.script(example.model)
+    for name, value in example.environment.items():
+        monkeypatch.setenv(name, value)
 
     if example.command[0] == "python":
         assert printed(example.command[1:]) == example.answer

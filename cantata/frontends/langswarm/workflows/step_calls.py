@@ -51,7 +51,7 @@ class CallBuilder:
         if seconds := step.at("timeout").number(least=0.001):
             fields["timeout"] = seconds
         if step.kind in ("agent", "function", "tool", "transform"):
-            retry = step.at("retry").count() if step.has("retry") else self.retry
+            retry = retries_of(step.part, step.at("retry")) if step.has("retry") or step.has("retry_policy") else self.retry
             fields |= {"retry": retry} if retry else {}
         return fields
 
@@ -220,6 +220,13 @@ _KINDS: Mapping[str, Callable[[CallBuilder, WorkflowStep, Scope], Fields]] = {
     "condition": CallBuilder._condition,
     "approval": CallBuilder._approval,
 }
+
+
+def retries_of(part: ConfigPart, retry: ConfigPart) -> int:
+    """Return the retries of a step or a workflow: `retry: 2`, or `retry_policy: {max_retries: 2}`."""
+    policy = part.at("retry_policy")
+    policy.check_keys(("max_retries",))
+    return retry.count() or policy.at("max_retries").count() or 0
 
 
 def read_condition(part: ConfigPart, scope: Scope) -> str:

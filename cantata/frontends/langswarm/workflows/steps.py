@@ -105,6 +105,9 @@ def _kind(part: ConfigPart) -> str | None:
     if not kinds:
         part.fault(f"the step does nothing; it needs one of {', '.join(map(repr, reversed(KINDS)))}{_near_kind(part)}")
         return None
+    if kinds == ["agent"] and not any(map(part.has, ALIASES["agent"])):
+        part.fault("the step names no agent; it needs an 'agent', which answers or chooses the next step")
+        return None
     if len(kinds) > 1:
         part.fault(f"a step does one thing, not {' and '.join(map(repr, kinds))}")
         return None

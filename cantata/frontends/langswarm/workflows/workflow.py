@@ -15,7 +15,7 @@ from cantata.frontends.langswarm.workflows.node_emitter import Fields, NodeEmitt
 from cantata.frontends.langswarm.workflows.order import Order, order, targets_of
 from cantata.frontends.langswarm.workflows.output_routes import ChoiceRoute, Route, Targets, ToUser
 from cantata.frontends.langswarm.workflows.reference_expressions import Scope, reads, step_value
-from cantata.frontends.langswarm.workflows.step_calls import CallBuilder, read_condition
+from cantata.frontends.langswarm.workflows.step_calls import CallBuilder, read_condition, retries_of
 from cantata.frontends.langswarm.workflows.steps import FAULTY, WorkflowStep, agents_of, read_steps
 from cantata.models.definitions import Chain
 from cantata.models.values import JsonValue
@@ -61,9 +61,7 @@ class _Compiler:
         }
         changes: dict[str, object] = {"stream": True} if self._mode == "streaming" else {}
         at_once = self._mode in ("async", "parallel") or bool(part.at("async").boolean())
-        part.at("retry_policy").check_keys(("max_retries",))
-        retry = part.at("retry").count() or part.at("retry_policy").at("max_retries").count() or 0
-        self._call_builder = CallBuilder(symbols, name, retry, changes, at_once)
+        self._call_builder = CallBuilder(symbols, name, retries_of(part, part.at("retry")), changes, at_once)
         self._output_schema = read_schema(part.at("output_schema"))
         if part.has("settings"):
             part.at("settings").warn("no effect: it is about LangSwarm's own process")

@@ -210,6 +210,22 @@ def test_a_tool_may_stand_in_the_list_of_an_agent(tmp_path: Path) -> None:
     assert definitions.tools["t"].function == "json:dumps"
 
 
+def test_a_server_is_called_again_if_the_file_says_so(tmp_path: Path) -> None:
+    tools = load(
+        tmp_path, "tools: [{id: t, mcp_url: 'https://a', retry_count: 2, headers: {x-key: '${KEY}'}}]\nworkflows: {}"
+    ).definitions.tools
+
+    assert tools["t"].retries == 2
+    assert tools["t"].mcp is not None
+    assert tools["t"].mcp.headers == {"x-key": "KEY"}
+
+
+def test_the_type_of_an_agent_is_its_provider(tmp_path: Path) -> None:
+    agents = load(tmp_path, "agents: [{id: ann, type: google, model: gemini-pro}]\nworkflows: {}").definitions.agents
+
+    assert agents["ann"].model == "gemini/gemini-pro"
+
+
 def test_settings_of_a_tool_may_stand_beside_its_function(tmp_path: Path) -> None:
     (tmp_path / "disk.py").write_text("def read(path, root_path, limit): return path\n")
 
@@ -219,10 +235,13 @@ def test_settings_of_a_tool_may_stand_beside_its_function(tmp_path: Path) -> Non
 
 
 def test_an_agent_goes_without_a_program_of_langswarms_own_and_a_step_that_calls_it_is_refused(tmp_path: Path) -> None:
-    text = "agents: [{id: ann, tools: [t]}]\ntools: [{id: t, type: mcpforms}]\nworkflows: {w: ann -> user, v: [{tool: t}]}"
+    steps = "[{tool: t}, {tool: t, method: ask, params: {x: 1}}, {tool: c}]"
+    tools = "[{id: t, type: mcpforms}, {id: c, module: theirs, class: Theirs}]"
+    text = f"agents: [{{id: ann, tools: [t]}}]\ntools: {tools}\nworkflows: {{w: ann -> user, v: {steps}}}"
 
     loaded = load(tmp_path, text)
 
     assert loaded.definitions.agents["ann"].tools == []
     assert answer(loaded, "w") == "ann<hello>"
-    assert "let the tool 'clarify' or a step with 'approval' ask a person" in loaded.definitions.refused["v"][0]
+    assert len(loaded.definitions.refused["v"]) == 3
+    assert "let the tool 'clarify' or a step with 'approval' ask a person" in loaded.definitions.refused["v"][1]

@@ -20,6 +20,7 @@ from tests.unit.frontends.langswarm.stage import AGENTS, answer, faults, load
         ("{id: a, agnet: ann}", "steps[0] 'a': the step does nothing; it needs one of"),
         ("{id: a, agnet: ann}", "(unknown key 'agnet'; did you mean 'agent'?)"),
         ("{id: a, agent: ann, inptu: x}", "steps[0] 'a'.inptu: unknown key 'inptu'; did you mean 'input'?"),
+        ("{id: a, type: navigation, navigation: {}}", "the step names no agent"),
         ("{id: a, agent: ann, function: f}", "a step does one thing, not 'function' and 'agent'"),
         ("{id: a, type: agnet, agent: ann}", "there is no type 'agnet'; did you mean 'agent'?"),
         ("{id: a, no_mcp: {tools: []}}", "'no_mcp' needs an 'agent'"),

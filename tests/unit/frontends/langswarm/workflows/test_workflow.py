@@ -765,4 +765,6 @@ def test_the_tools_of_a_step_are_added_to_those_of_its_agent(tmp_path: Path) -> 
 def test_a_workflow_retries_by_its_policy(tmp_path: Path) -> None:
     loaded = load(tmp_path, f"{AGENTS}workflows: {{w: {{retry_policy: {{max_retries: 3}}, timeout_seconds: 9, steps: [{{agent: ann}}]}}}}")
 
+    own = load(tmp_path, f"{AGENTS}workflows: {{w: [{{agent: ann, retry_policy: {{max_retries: 2}}}}]}}")
+    assert own.definitions.chains["w"].nodes[0].retry == 2
     assert (loaded.definitions.chains["w"].nodes[0].retry, loaded.definitions.chains["w"].timeout_s) == (3, 9)
