@@ -47,7 +47,7 @@ def AgenticStepProcessor(  # the documented name
     return validated(AgenticStep, f"the agentic step {objective[:40]!r}", fields)
 
 
-def models_for(models: Iterable[str | Mapping[str, object] | Model], instructions: Sequence[object]) -> list[str | Model]:
+def models_for(models: Iterable[str | Mapping[str, object]], instructions: Sequence[object]) -> list[str | Model]:
     """Return the models of the texts among the instructions: one for all, or one for each. Raises ValueError if their number differs.
 
     Several equal models are one.
@@ -96,9 +96,7 @@ def script_folder() -> Path:
     return Path(file).resolve().parent if file and Path(file).is_file() else Path.cwd()
 
 
-def _model(given: str | Mapping[str, object] | Model) -> str | Model:
-    if isinstance(given, Model):
-        return given
+def _model(given: str | Mapping[str, object]) -> str | Model:
     if isinstance(given, str):
         if not given.strip():
             raise ValueError("a model's name is empty; write one, such as 'openai/gpt-4o-mini'")

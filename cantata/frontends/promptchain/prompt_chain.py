@@ -16,7 +16,7 @@ from cantata.frontends.promptchain.instruction_lists import models_for, script_f
 from cantata.frontends.promptchain.memory_methods import MemoryMethods, memory_function
 from cantata.frontends.promptchain.run_calls import TurnCall, answer_of, enable_log_output, log, log_event, shared_client
 from cantata.frontends.promptchain.toolbox import Toolbox
-from cantata.models.definitions import Agent, Definitions, Model, Tool
+from cantata.models.definitions import Agent, Definitions, Tool
 from cantata.models.instructions import AgenticStep, FunctionStep, Instruction, MemoryStep, NestedStep, PromptStep
 from cantata.models.values import JsonValue
 from cantata.models.wire import RunResult, TurnRequest
@@ -40,7 +40,7 @@ class PromptChain(MemoryMethods):
 
     def __init__(
         self,
-        models: Sequence[str | Mapping[str, Any] | Model],
+        models: Sequence[str | Mapping[str, Any]],
         instructions: Sequence[Any],
         full_history: bool = False,
         store_steps: bool = False,
@@ -64,10 +64,10 @@ class PromptChain(MemoryMethods):
         self.models = [models] if isinstance(models, str | Mapping) else list(models)
         """The models, as they were given; changing the list has no effect. So with `instructions`."""
         self.instructions = list(instructions)
-        self._instructions = [self._read(each) for each in instructions]
+        self._instructions = [self._read(each) for each in self.instructions]
         if not self._instructions:
             raise ValueError("there are no instructions")
-        self._models = models_for(models, self._instructions)
+        self._models = models_for(self.models, self._instructions)
         self._breakers = [self._register_function(breaker) for breaker in chainbreakers or ()]
         self._full_history = full_history
         self._store_steps = store_steps
@@ -162,7 +162,7 @@ class PromptChain(MemoryMethods):
         return definitions_of({CHAIN: self})
 
     def _create_memory_chain(self, chain_id: str, namespace: str, instructions: Sequence[Any]) -> PromptChain:
-        return create_memory_chain(chain_id, namespace, instructions, models=self._models[:1], labels=self._labels)
+        return create_memory_chain(chain_id, namespace, instructions, models=self.models[:1], labels=self._labels)
 
     def _with_nested(self, name: str) -> Iterator[tuple[str, PromptChain]]:
         yield name, self
@@ -262,7 +262,7 @@ def create_memory_chain(
     namespace: str = "default",
     instructions: Sequence[Any] | None = None,
     *,
-    models: Sequence[str | Mapping[str, Any] | Model] = (),
+    models: Sequence[str | Mapping[str, Any]] = (),
     labels: Mapping[str, str] | None = None,
     **options: Any,
 ) -> PromptChain:

@@ -32,7 +32,7 @@ def main():
 if __name__ == "__main__":
     main()
 
-A chain within a chain is one of its instructions."""
+A chain within a chain is one of its instructions. A function that needs memory takes a `context: ToolContext`, and uses context.memory."""
 
 log = logging.getLogger("cantata.frontends.promptchain")
 

@@ -227,6 +227,14 @@ def test_a_router_may_be_a_function(stage: Stage, function: str) -> None:
     assert stage.ask("poet please", router=Router(function=function)).output == "echo: poet <poet please>"
 
 
+def test_a_rule_and_a_router_get_the_context_of_their_step_if_they_take_one(stage: Stage) -> None:
+    rules = [TeamRule(function="routing_tools:rule_by_memory", agent="clerk")]
+    result = stage.ask("a song", rules=rules, router=Router(function="routing_tools:route_by_memory"))
+    memory = stage.client().memory
+    assert (result.agents, result.warnings) == (["poet"], [])
+    assert [memory.retrieve_memory(key, result.run_id) for key in ("rule asked", "asked")] == ["a song", "a song"]
+
+
 def test_a_function_is_told_the_history_and_the_descriptions(stage: Stage) -> None:
     session = f"s{next(names)}"
     router = Router(function="routing_tools:tell")
