@@ -387,8 +387,8 @@ class Chain(Value):
     answers: dict[str, str] = Field(
         default_factory=dict,
         description="name → expression: its output if it runs as one node or answers a turn. A single value that is not null "
-        "is the output itself, several are an object; the outputs of its last nodes if absent. If no node that they read ran, it is the "
-        "output of the last node that did",
+        "is the output itself, several are an object; the outputs of its last nodes if absent. If no node that they read has an "
+        "output, it is that of the last node that has one",
     )
     timeout_s: float | None = Field(None, gt=0, le=30 * 86400, description="time limit of a turn that it answers, in seconds")
 

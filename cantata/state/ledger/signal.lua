@@ -35,7 +35,10 @@ if not s then
   s = get(id)
   if not s and asking > 0 then return {'unknown', {}} end
 end
-if s and OVER[s.state] then return {'over', {}} end
+if s and OVER[s.state] then
+  local spec = spec_of(id)
+  return {(spec.kind == 'wait' or spec.at_most_once) and 'over' or 'unknown', {}}
+end
 if s and s.state == 'waiting_signal' then
   event('signal', id)
   event('done', id)

@@ -9,7 +9,7 @@ from typing import cast
 from cantata.coordinator.start import plan_run
 from cantata.errors import StepError
 from cantata.models.graph import Outcome
-from cantata.models.values import JsonValue
+from cantata.models.values import ErrorInfo, JsonValue
 from cantata.models.wire import ChainNode, ChainRequest
 from cantata.planning.chain_checks.declared_inputs import given_to
 from cantata.planning.chains import expansion
@@ -31,12 +31,21 @@ def chain_branch(context: StepContext) -> Outcome:
     if loop is None or loop["side"] != side:
         return Outcome(output=is_true, takes=("done", side))
     max_iterations, done = int(cast(int, loop["max_iterations"])), split(context.begun.step_id)[1][-1]
+    nodes = _nodes(context, str(loop["chain"]))
     if done >= max_iterations:
+        if failure := _failure_before(context, nodes, str(loop["branch"])):
+            raise StepError(f"{failure.message} (in the last of {done} rounds)", code=failure.code)
         raise StepError(f"the loop ran {done} times, which is its max_iterations, and did not end", code="max_iterations")
-    round_again = expansion.expand_loop(
-        _nodes(context, str(loop["chain"])), context.definitions, branch_step_id=context.begun.step_id, spec=context.begun.spec
-    )
+    round_again = expansion.expand_loop(nodes, context.definitions, branch_step_id=context.begun.step_id, spec=context.begun.spec)
     return Outcome(output=is_true, fragment=round_again)
+
+
+def _failure_before(context: StepContext, nodes: Sequence[ChainNode], branch: str) -> ErrorInfo | None:
+    """Return the error of the node whose `on_error` led to a branch; None if none did."""
+    parent, reader, run_id = split(context.begun.step_id)[0], context.process.ledger.reader, context.begun.run_id
+    names = [name_of(node.node_id, parent) for node in nodes if node.on_error == branch]
+    steps = reader.records(run_id, reader.answering(run_id, names)) if names else {}
+    return next((step.error for step in steps.values() if step.error), None)
 
 
 def _nodes(context: StepContext, chain: str) -> Sequence[ChainNode]:
@@ -100,10 +109,10 @@ def _last_output(context: StepContext) -> Outcome:
         return Outcome()
     last = next((node_id for node_id in reversed(nodes) if outputs.get(node_id) is not None), None)
     if last is not None:
-        warning = f"{chain!r}: no step that gives its answer ran, so the answer is the output of {last!r}, the last step that ran"
+        warning = f"{chain!r}: the steps that give its answer have no output, so the answer is that of {last!r}, the last step that has one"
         return Outcome(output=outputs[last], warnings=(warning,))
     if context.begun.run_kind == "turn" and "/" not in parent:
-        raise StepError(f"{chain!r} has no answer: none of its steps ran with an output", code="no_answer")
+        raise StepError(f"{chain!r} has no answer: none of its steps has an output", code="no_answer")
     return Outcome()
 
 

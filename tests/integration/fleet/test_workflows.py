@@ -268,11 +268,13 @@ def test_a_step_is_signalled_by_the_id_that_its_file_gives_it_before_it_waits_to
 SKIPPING = (
     agents("ann", "bob")
     + """
-tools: [{id: nothing, type: function, function: workflow_tools.nothing}]
+tools: [{id: nothing, type: function, function: workflow_tools.nothing}, {id: broken, type: function, function: workflow_tools.broken}]
 workflows:
   last: [{id: a, agent: ann}, {id: b, agent: bob, condition: "${a} == 'x'", output: {to: user}}]
   none: [{id: b, agent: bob, condition: "${user_input} == 'x'"}]
   outer: [{id: inner, invoke_workflow: none}, {id: c, agent: bob, input: 'inner: ${inner}'}]
+  failed: [{id: a, agent: ann}, {id: b, tool: broken, on_error: skip, output: {to: user}}]
+  back: [{id: a, agent: ann}, {id: b, tool: broken, rollback_to: a}]
   empty: [{id: a, agent: ann}, {id: b, tool: nothing, output: {to: user}}]
 """
 )
@@ -281,7 +283,16 @@ workflows:
 @pytest.mark.parametrize(
     ("workflow", "output", "warnings"),
     [
-        ("last", "echo: hello", ["'last': no step that gives its answer ran, so the answer is the output of 'a', the last step that ran"]),
+        (
+            "last",
+            "echo: hello",
+            ["'last': the steps that give its answer have no output, so the answer is that of 'a', the last step that has one"],
+        ),
+        (
+            "failed",
+            "echo: hello",
+            ["'failed': the steps that give its answer have no output, so the answer is that of 'a', the last step that has one"],
+        ),
         ("outer", "echo: inner: ", []),
         ("empty", None, []),
     ],
@@ -294,12 +305,19 @@ def test_if_the_steps_of_the_answer_are_skipped_it_is_the_last_output(
     assert (result.output, result.warnings) == (output, warnings)
 
 
-def test_a_workflow_of_which_no_step_ran_fails(stage: Stage) -> None:
-    result = stage.start(SKIPPING, "none").result(PATIENCE_S)
+@pytest.mark.parametrize(
+    ("workflow", "code", "message"),
+    [
+        ("none", "no_answer", "'none' has no answer: none of its steps has an output"),
+        ("back", "tool_error", "workflow_tools:broken raised RuntimeError: out of paper (in the last of 2 rounds)"),
+    ],
+)
+def test_a_workflow_without_an_answer_fails_with_the_reason(stage: Stage, workflow: str, code: str, message: str) -> None:
+    result = stage.start(SKIPPING, workflow).result(PATIENCE_S)
 
     assert (result.status, result.output) == ("failed", None)
     assert result.error is not None
-    assert (result.error.code, result.error.message) == ("no_answer", "'none' has no answer: none of its steps ran with an output")
+    assert (result.error.code, result.error.message) == (code, message)
 
 
 def test_a_mistyped_signal_is_refused_with_the_steps_that_wait(stage: Stage, client: EmbeddedClient) -> None:

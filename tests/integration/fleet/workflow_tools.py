@@ -34,3 +34,8 @@ def slow(journal: str, mark: str, seconds: float = 0.1) -> str:
 
 def nothing() -> None:
     """Return nothing."""
+
+
+def broken() -> None:
+    """Fail."""
+    raise RuntimeError("out of paper")

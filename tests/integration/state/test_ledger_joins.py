@@ -408,6 +408,8 @@ def test_a_step_that_waits_for_no_signal_refuses_one(ledger: Ledger) -> None:
     play.plan(work("a"), wait("w"))
 
     assert ledger.steps.signal("run", "a", 1) == ("unknown", ())
+    play.do("a")
+    assert ledger.steps.signal("run", "a", 1) == ("unknown", ())
     ledger.runs.cancel("run")
     assert ledger.steps.signal("run", "w", 1) == ("closed", ())
 
