@@ -27,7 +27,9 @@ def load_definitions(config: str | None) -> Definitions:
     path = configuration.find(config)
     found = configuration.load_sound(path)
     if found.faults:
-        click.echo(f"{path}: some of it has no effect, another one than elsewhere, or faults; `submit check {path}` tells what", err=True)
+        click.echo(
+            f"{path}: parts of it have no effect here, or are refused when they are called; `submit check {path}` tells which", err=True
+        )
     return found.definitions
 
 

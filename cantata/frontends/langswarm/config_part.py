@@ -133,7 +133,7 @@ class ConfigPart:
         for key in [key for key in self.value if key not in known]:
             near = nearest(key, sorted(known), cutoff=MISTYPED)
             if key in needless:
-                self.at(key).warn(f"no effect: {key!r} has no effect on {what}")
+                self.at(key).warn(f"{key!r} has no effect on {what}")
             elif near:
                 self.at(key).fault(f"unknown key {key!r}{hint(near)}")
             else:

@@ -118,7 +118,7 @@ def _named(part: ConfigPart) -> Iterable[tuple[str, ConfigPart]]:
         yield from part.entries()
         return
     for item in part.items():
-        name = item.first("id", "name") if isinstance(item.value, dict) else item
+        name = item.first("id", "name", "identifier") if isinstance(item.value, dict) else item
         if name is None:
             item.fault("'id' is missing")
         elif text := name.text():

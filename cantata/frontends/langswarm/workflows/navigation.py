@@ -85,7 +85,7 @@ def read_navigation(step: WorkflowStep, steps: Mapping[str, WorkflowStep], value
     options = dict(_options(part.first("available_steps", "steps") or part.at("available_steps"), steps))
     rules = _rules(part.at("rules"), steps, value) if mode != "manual" else []
     if mode == "manual" and part.has("rules"):
-        part.at("rules").fault("'rules' have no effect in mode 'manual'; in mode 'hybrid' they come before the agent's choice")
+        part.at("rules").warn("'rules' have no effect in mode 'manual'; in mode 'hybrid' they come before the agent's choice")
     asks = mode != "conditional"
     if asks and not options:
         part.fault("name the steps to choose among in 'available_steps'")

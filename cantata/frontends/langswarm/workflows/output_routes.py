@@ -77,7 +77,7 @@ class Targets:
         elif target in self.agents:
             yield ToStep(self.agents[target])
         else:
-            part.is_known(target, [*self.steps, *self.agents, USER], "step")
+            part.is_known(target, [*dict.fromkeys([*self.steps, *self.agents, USER])], "step")
 
     def _mapping(self, part: ConfigPart, scope: Scope) -> Iterator[Route]:
         form = next((form for form in _FORMS if part.has(form)), None)

@@ -44,8 +44,8 @@ class Scope:
     """Declared input → its default."""
     before: str = "null"
     """The expression of `previous_output`."""
-    earlier: Sequence[str] = ()
-    """The steps above, whose outputs `context.step_outputs` has."""
+    earlier: Mapping[str, str] = field(default_factory=dict)
+    """Step above → the expression of its output, which `context.step_outputs` has."""
     formats: Mapping[str, str] = field(default_factory=dict)
     """Step → another name of its output (`output.format`)."""
 
@@ -88,7 +88,9 @@ class Scope:
                     raise UnreadableError(f"{braced(reference)}: there is no step {step!r}{did_you_mean(step, self.steps)}")
                 return self._output(step, rest)
             case ["step_outputs"]:
-                return "{" + ", ".join(f"{_quoted(step)}: {self.steps[step]}" for step in self.earlier) + "}" if self.earlier else "`{}`"
+                return (
+                    "{" + ", ".join(f"{_quoted(step)}: {value}" for step, value in self.earlier.items()) + "}" if self.earlier else "`{}`"
+                )
             case ["step_outputs", *_]:
                 raise UnreadableError(f"{braced(reference)} names no step")
             case [str(section), str(name), *rest] if section in _VARIABLES:

@@ -134,7 +134,7 @@ class CallBuilder:
             if part.value is None:
                 step.part.fault("a transform needs a 'function', or a value with references")
             if step.has("input"):
-                step.at("input").fault("'input' has no effect on a transform that is a value; use a reference in the value")
+                step.at("input").warn("'input' has no effect on a transform that is a value; use a reference in the value")
             return {"kind": "tool", "name": self.symbols.value_tool(), **_given({"value": part}, scope)}
         if part.has("function"):
             part.check_keys(("function",))
@@ -199,15 +199,16 @@ class CallBuilder:
         return {"kind": "branch", "condition": read_condition(part, scope)}
 
     def _approval(self, step: WorkflowStep, scope: Scope) -> Fields:
+        default = step.at("default").value if step.has("timeout") else None
         if step.has("default") and not step.has("timeout"):
-            step.at("default").fault("'default' has no effect without 'timeout', after which it is the output")
+            step.at("default").warn("'default' has no effect without 'timeout', after which it is the output")
         part = step.at("approval")
         text = part.value if isinstance(part.value, str) else ""
         if not isinstance(part.value, str | None) and part.value is not True:
             part.fault(f"expected a text that describes what to approve, found {shown(part.value)}")
         if "${" in text:
             part.fault("the text of an approval has no references; let the step before it tell the details")
-        return {"kind": "wait", "default": step.at("default").value, **({"input": {"prompt": text}} if text else {})}
+        return {"kind": "wait", "default": default, **({"input": {"prompt": text}} if text else {})}
 
 
 _KINDS: Mapping[str, Callable[[CallBuilder, WorkflowStep, Scope], Fields]] = {

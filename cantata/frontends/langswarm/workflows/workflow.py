@@ -115,7 +115,7 @@ class _Compiler:
     def _check_schema(self, listed: Sequence[WorkflowStep], routes: Mapping[str, Sequence[Route]]) -> None:
         answering = [step for step in listed if any(isinstance(route, ToUser) for route in _all(routes[step.id]))]
         if self._part.has("output_schema") and not any(step.kind == "agent" for step in answering):
-            self._part.at("output_schema").fault("'output_schema' has no effect: no step with an agent has 'output.to: user'")
+            self._part.at("output_schema").warn("'output_schema' has no effect: no step with an agent has 'output.to: user'")
 
     def _check_reached(
         self,
@@ -153,13 +153,13 @@ class _Compiler:
         named = {step_id: part.text() for step_id, part in formats.items() if part.value is not None}
         return Scope({**known, **items}, agents, self._variables, before, self._earlier(step, behind=behind), named)
 
-    def _earlier(self, step: WorkflowStep, *, behind: bool) -> list[str]:
-        """Return the steps above a step, without those that loops run; for one of those, the steps above its loop."""
+    def _earlier(self, step: WorkflowStep, *, behind: bool) -> Mapping[str, str]:
+        """Return the outputs of the steps above a step, without those that loops run; for one of those, of the steps above its loop."""
         own = step.id
         while own in self._bodies:
             own = self._bodies[own]
         steps = [each for each in self._steps if each not in self._bodies]
-        return steps[: steps.index(own) + behind]
+        return {each: self._values[each] for each in steps[: steps.index(own) + behind]}
 
     def _read_aliases(self) -> Mapping[str, Sequence[str]]:
         """Return for each alias of outputs the steps whose output it is, in order."""
@@ -219,8 +219,6 @@ class _Compiler:
         if not isinstance(output.value, dict):
             return targets.read(output, scope)
         output.check_keys(("to", "to_step", "collect", "format", "save_as"))
-        if output.has("collect") and step.kind != "loop":
-            output.at("collect").fault("'collect' names the results of a loop; of other steps, write 'output_key'")
         to = output.first("to", "to_step") or output.at("to")
         if to.value == _BELOW and _BELOW not in self._steps:
             return ()
@@ -254,7 +252,7 @@ class _Compiler:
         """Return the step that a failure leads back to, and how often."""
         if not step.has("rollback_to"):
             if step.has("rollback_limit"):
-                step.at("rollback_limit").fault("'rollback_limit' has no effect without 'rollback_to'")
+                step.at("rollback_limit").warn("'rollback_limit' has no effect without 'rollback_to'")
             return None, 1
         part = step.at("rollback_to")
         target = part.text()

@@ -196,6 +196,12 @@ def test_memory_is_on_or_off(tmp_path: Path, memory: str, is_on: bool) -> None:
     assert [agents[name].history.enabled for name in ("ann", "bob", "cleo")] == [is_on, True, is_on]
 
 
+def test_agents_and_tools_of_a_list_may_have_a_name_in_place_of_an_id(tmp_path: Path) -> None:
+    definitions = load(tmp_path, "agents: [{name: ann}, bob]\ntools: [{identifier: t, function: json.dumps}]\nworkflows: {}").definitions
+
+    assert (list(definitions.agents), list(definitions.tools)) == (["ann", "bob"], ["t"])
+
+
 def test_a_format_that_models_know_is_asked_for(tmp_path: Path) -> None:
     agents = load(tmp_path, "agents: {ann: {response_format: json, streaming_enabled: true}}\nworkflows: {}").definitions.agents
 

@@ -741,16 +741,22 @@ workflows:
         ("{id: a, agent: ann, output: {to: next_step}}, {id: b, agent: bob, output: {to: user}}", "bob<ann<hello>>"),
         ("{id: a, agent: ann, output: {format: text}}, {id: b, agent: bob, input: '${a.text}!'}", "bob<ann<hello>!>"),
         ("{id: a, agent: ann, output: {save_as: it}}, {id: b, agent: bob, input: 'of {{it}}'}", "bob<of ann<hello>>"),
+        ("{id: a, agent: ann, output: {collect: it}}, {id: b, agent: bob, input: '${it}'}", "bob<ann<hello>>"),
         ("{name: first, agent: ann}, {agent: bob, input: '${first}'}", "bob<ann<hello>>"),
         ("{agent: ann, input: '{{ context.user_input }}'}", "ann<hello>"),
         ("{agent: ann, input: 'x {{ other }}'}", "ann<x {{ other }}>"),
         ("{agent: ann, input: '${context.tone || \"dry\"} ${context.x || [1]} ${user_input || 3}'}", "ann<dry [1] hello>"),
         ("{id: a, agent: ann}, {id: b, agent: bob, input: '${context.step_outputs}'}", "bob<{'a': 'ann<hello>'}>"),
         ("{id: a, agent: ann, input: '${context.step_outputs}'}", "ann<{}>"),
+        ("{agent: ann}, {agent: bob, input: '${context.step_outputs}'}", "bob<{'ann': 'ann<hello>'}>"),
+        (
+            "{id: a, agent: ann}, {id: l, loop: {for_each: [1], body: {agent: bob, input: '${context.step_outputs}'}}}",
+            ["bob<{'a': 'ann<hello>'}>"],
+        ),
         ("{id: a, agent: ann, condition: \"{{ user_input }} == 'hello'\"}", "ann<hello>"),
     ],
 )  # fmt: skip
-def test_what_other_versions_of_langswarm_write_means_the_same(tmp_path: Path, steps: str, said: str) -> None:
+def test_what_other_versions_of_langswarm_write_means_the_same(tmp_path: Path, steps: str, said: JsonValue) -> None:
     assert answer(load(tmp_path, f"{AGENTS}workflows: {{w: [{steps}]}}"), "w") == said
 
 
