@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
+from string import Formatter
 from typing import Any, get_args
 
 from cantata.config.user_code.function_names import name_of
@@ -22,7 +23,8 @@ ROUTER_KEYS = ("models", "instructions", "decision_prompt_template", "decision_p
 _OWN_KEYS = (*ROUTER_KEYS, "additional_prompt_dirs")
 _WITHOUT_EFFECT = ("full_history", "store_steps", "verbose")
 """Parameters of a PromptChain that do not change what a router decides."""
-_REFUSED = ("chainbreakers", "mcp_servers", "agents", "step_timeout_s")
+_REFUSED = ("chainbreakers", "mcp_servers", "agents", "step_timeout_s", "custom_router_function")
+_PLACEHOLDERS = frozenset({"user_input", "history", "agent_details", "initial_user_request", "last_step_output"})
 _ROUTER_ARITY = 3  # parameters of a router function
 
 Function = Callable[..., Any]
@@ -109,7 +111,16 @@ def _text(given: object, key: str, folders: Sequence[Path]) -> str:
     if not isinstance(given, str) or not given.strip():
         raise ValueError(f"router: {key!r} is a text, not {given!r}")
     text = text_of(given, folders)
-    return text if "{user_input}" in text else text.replace("{input}", "{user_input}")  # some of its guides write the latter so
+    return _with_plain_braces(text if "{user_input}" in text else text.replace("{input}", "{user_input}"))  # as some of its guides write
+
+
+def _with_plain_braces(template: str) -> str:
+    """Return a template with `{` for `{{`, if it was written for `str.format`; braces of JSON that were not doubled stay."""
+    try:
+        fields = {field for _, field, _, _ in Formatter().parse(template) if field is not None}
+    except ValueError:
+        return template
+    return template.replace("{{", "{").replace("}}", "}") if fields <= _PLACEHOLDERS else template
 
 
 def _named_router(function: Function, functions: Functions) -> str:

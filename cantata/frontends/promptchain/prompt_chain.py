@@ -26,6 +26,9 @@ CHAIN = "chain"
 
 DEFAULT_STEP_TIMEOUT_S = 60.0  # the default of every agent
 
+_CIRCULAR = frozenset({"circular", "max_iterations", "on_iteration"})
+"""Parameters that a guide of PromptChain names, and PromptChain does not have."""
+
 
 class PromptChain(MemoryMethods):
     """Instructions executed in order, each with the answer before it: texts for models, functions, agentic steps, other chains.
@@ -54,6 +57,8 @@ class PromptChain(MemoryMethods):
         labels: Mapping[str, str] | None = None,
         **unknown: object,
     ) -> None:
+        if not _CIRCULAR.isdisjoint(unknown):
+            raise TypeError("a PromptChain has no circular runs: call process_prompt in a loop, each time with the answer before")
         for warning in check_parameters(unknown, inspect.signature(PromptChain).parameters, "PromptChain"):
             log.warning("%s", warning)
         if step_timeout_s <= 0:

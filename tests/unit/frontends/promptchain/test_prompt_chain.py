@@ -230,6 +230,8 @@ def test_a_parameter_that_is_not_known_is_a_warning_unless_it_may_be_misspelt(ca
         AgenticStepProcessor("Find", max_internal_step=3)
     with pytest.raises(TypeError, match="PromptChain has no parameter 'chainbreaker'; did you mean 'chainbreakers'"):
         PromptChain([], [step], chainbreaker=[])
+    with pytest.raises(TypeError, match="a PromptChain has no circular runs: call process_prompt in a loop"):
+        PromptChain([], [step], circular=True)
 
 
 def test_what_it_was_given_can_be_read() -> None:
