@@ -55,7 +55,7 @@ class ChatBackend:
 
     def submit(self, text: str, *, agent: str | None = None, send_history: bool = False) -> TurnRun:
         """Submit a text: to `agent` without routing, or to the default. Raises CantataError."""
-        if agent and agent not in self.agents:
+        if agent and self.agents and agent not in self.agents:  # if there are none, `submit_turn` says why
             raise unknown_agent_error(agent, self.agents)
         team, default = (None, agent) if agent else (self._team, self._agent)
         return self._client.submit_turn(

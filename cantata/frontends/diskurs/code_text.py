@@ -65,9 +65,8 @@ def fields_of(file: Path, name: str, inheriting: Collection[str] = ()) -> set[st
     fields = {each.target.id for each in found.node.body if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)}
     for base in found.node.bases:
         base_name = base.id if isinstance(base, ast.Name) else base.attr if isinstance(base, ast.Attribute) else ""
-        inherited = _FIELDS_OF_BASES.get(base_name)
-        if inherited is None and isinstance(base, ast.Name):
-            inherited = fields_of(found.file, base_name, {*inheriting, name})
+        own = fields_of(found.file, base_name, {*inheriting, name}) if isinstance(base, ast.Name) else None
+        inherited = own if own is not None else _FIELDS_OF_BASES.get(base_name)
         if inherited is None:
             return None
         fields.update(inherited)

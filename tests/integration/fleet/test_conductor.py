@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from cantata.chat import ChatBackend
 from cantata.client.client import Client, EmbeddedClient
 from cantata.config import loading
+from cantata.errors import ConfigError
 from cantata.models.definitions import Limits
 from cantata.testing import ScriptedModels
 from cantata.workers.frontends.diskurs.conversation_state import ConversationState
@@ -102,6 +104,15 @@ def test_an_agent_that_is_not_free_to_be_chosen_is_told_to_the_model(stage: Stag
 
     assert result.status == "succeeded"
     assert stage.asked()[1] == "cook cannot be routed to from this agent. Valid agents are: ['helper']"
+
+
+def test_no_agent_of_a_folder_is_addressed_in_a_chat(stage: Stage) -> None:
+    stage.write(CONCEPTS)
+    with (
+        Client(stage.url, config=loading.load(stage.folder / "config.yml")) as client,
+        pytest.raises(ConfigError, match="no agent can be named here: with this configuration, a turn starts at 'conductor'"),
+    ):
+        ChatBackend(client).submit("hello", agent="helper")
 
 
 # --- bounds ---------------------------------------------------------------------------------------------------------
