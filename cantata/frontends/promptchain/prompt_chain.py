@@ -220,9 +220,23 @@ class PromptChain(MemoryMethods):
         """Return a function by its name; the arguments of a `functools.partial` must be JSON. Raises ConfigError, ValueError."""
         given = partial(function)
         name, folder = name_of(given.func)
+        if given.keywords and (by_name := _only_by_name(given)):
+            raise ValueError(
+                f"functools.partial({name}, ...) takes {', '.join(map(repr, by_name))} only by name, but is called by position; "
+                "give it the values of its first parameters by position too"
+            )
         self._functions[name] = folder
         what = f"the arguments of functools.partial({name}, ...), which are stored with runs as JSON"
         return validated(FunctionStep, what, {"function": name, "args": list(given.args), "kwargs": given.keywords})
+
+
+def _only_by_name(function: Callable[..., Any]) -> list[str]:
+    """Return the parameters that a function must be given by name, except its context."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except ValueError:  # some C functions have none
+        return []
+    return [each.name for each in parameters if each.kind is each.KEYWORD_ONLY and each.default is each.empty and each.name != "context"]
 
 
 def definitions_of(chains: Mapping[str, PromptChain], functions: Mapping[str, Path | None] | None = None) -> Definitions:

@@ -135,6 +135,7 @@ def test_a_partial_is_a_function_with_its_arguments() -> None:
         (partial(shorten, object()), r"arguments of functools.partial\(.*:shorten, ...\), which are stored with runs as JSON: args\[0\]: "),
         (partial(shorten, token="sk"), "'token' does not belong in a configuration, which is stored with every run"),
         (partial(lambda text: text), "a lambda has no name"),
+        (partial(stop, step=1), "takes 'output' only by name, but is called by position; give it the values of its first parameters by"),
     ],
 )
 def test_a_partial_that_no_worker_could_call_is_refused(given: Any, said: str) -> None:
