@@ -238,8 +238,11 @@ class _Compiler:
         return "skip" if self._continues_on_error() and step.kind != "approval" else None
 
     def _jump(self, step: WorkflowStep) -> str | None:
-        """Return the step that a failure leads to."""
+        """Return the step that a failure leads to: `on_error`, or the `fallback_step` of a navigation, if that comes later."""
         part = step.at("on_error")
+        if part.value is None and (navigation := self._navigations.get(step.id)):
+            ids = [*self._steps]
+            return navigation.fallback if navigation.fallback in ids[ids.index(step.id) + 1 :] else None
         if part.value is None or part.text() in _ON_ERROR:
             return None
         target = part.text()

@@ -565,6 +565,16 @@ def test_an_agent_navigates(tmp_path: Path) -> None:
     assert asks.output.json_schema["properties"]["step"] == {"enum": ["tech", "bill"]}  # type: ignore[index,call-overload]
 
 
+def test_where_the_agent_fails_to_navigate_the_fallback_step_comes_next(tmp_path: Path) -> None:
+    steps = """[
+      {id: desk, agent: ann, navigation: {available_steps: [tech, bill], fallback_step: boss}},
+      {id: tech, agent: bob, input: t}, {id: bill, agent: cleo, input: b}, {id: boss, agent: dan, input: '!'}]"""
+    loaded = load(tmp_path, f"{AGENTS}workflows: {{w: {steps}}}")
+
+    assert answer(loaded, "w", ann=failing(9)) == "dan<!>"
+    assert answer(loaded, "w", ann={"step": "bill"}) == "cleo<b>"
+
+
 def test_rules_navigate_before_the_agent_does(tmp_path: Path) -> None:
     steps = """[
       {id: desk, agent: ann, navigation: {mode: hybrid, available_steps: [tech, bill], rules: [
