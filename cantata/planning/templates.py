@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from types import TracebackType
 
@@ -66,7 +66,8 @@ def check(template: str) -> list[str]:
     return [name for name in dict.fromkeys(found) if name is not None]
 
 
-def undeclared(template: str, parts: Iterable[str] = ()) -> set[str]:
+@lru_cache(maxsize=512)
+def undeclared(template: str, parts: tuple[str, ...] = ()) -> frozenset[str]:
     """Return the names that a Jinja template and its parts take from the context.
 
     Left out are names that they set, give a default, or ask whether they are defined. The template must be one that `check` accepts.
@@ -78,7 +79,7 @@ def undeclared(template: str, parts: Iterable[str] = ()) -> set[str]:
         known |= {node.name for node in tree.find_all(jinja2.nodes.Name) if node.ctx == "store"}
         guards = (node for node in tree.find_all((jinja2.nodes.Filter, jinja2.nodes.Test)) if node.name in _GUARDS)
         known |= {node.node.name for node in guards if isinstance(node.node, jinja2.nodes.Name)}
-    return found - known
+    return frozenset(found - known)
 
 
 _GUARDS = ("default", "d", "defined", "undefined")

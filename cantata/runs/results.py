@@ -51,8 +51,9 @@ def turn_result(run: RunRecord) -> RunResult:
 def _agents(run: RunRecord) -> list[str]:
     """Return the agents that answered, without those whose answer was an instruction of another agent."""
     asked = {
-        step_id: step for step_id, step in run.steps.items() if step.spec.role in ("turn", "agent") and step.spec.work.startswith("agents:")
-    }
+        step_id: step for step_id, step in run.steps.items()
+        if step.spec.role == "agent" or (step.spec.role == "turn" and step.spec.work.startswith("agents:"))
+    }  # fmt: skip
     answered = [
         step for step_id, step in asked.items()
         if (answer := run.answering(step_id)) and answer.state == "done" and not any(each in asked for each in _parents(step_id))

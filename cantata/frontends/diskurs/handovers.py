@@ -200,8 +200,7 @@ def tool_step(step_id: str, name: str, arguments: Mapping[str, JsonValue]) -> St
 
 def _behind(kind: str, step_id: str, turn: AgentTurn, before: str, *, expands: bool = True, **more: JsonValue) -> Step:
     """Return a step of a turn that reads only the state of the conversation."""
-    work = f"{'agents' if kind == 'diskurs.heuristic' else 'diskurs'}:{turn.agent}"
-    return _code(kind, step_id, {"@conversation": f"{RAW}{before}"}, {**turn.params, **more}, work=work, expands=expands)
+    return _code(kind, step_id, {"@conversation": f"{RAW}{before}"}, {**turn.params, **more}, work=f"diskurs:{turn.agent}", expands=expands)
 
 
 def _code(kind: str, step_id: str, reads: Mapping[str, str], params: Mapping[str, JsonValue], *, work: str, expands: bool = True) -> Step:

@@ -153,7 +153,7 @@ class PromptReader:
     def _warn_of_unknown_names(self, which: str, template: Template, known: Collection[str]) -> None:
         from cantata.planning import templates  # noqa: PLC0415  # only folders with templates need jinja2, which takes long to import
 
-        for name in sorted(templates.undeclared(template[0], template[1].values()) - set(known)):
+        for name in sorted(templates.undeclared(template[0], tuple(template[1].values())) - set(known)):
             message = f"the {which} template uses {name!r}, which is not defined and renders as nothing{hint(nearest(name, known))}"
             self.reader.warn((*self.path, "location"), message)
 

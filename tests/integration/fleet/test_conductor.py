@@ -327,6 +327,7 @@ def test_a_conductor_of_conductors_with_a_predicate_and_a_finalizer(stage: Stage
     result = stage.ask()
 
     assert (result.status, result.output) == ("succeeded", {"letter": "Dear Jo", "topic": "firewall"})
+    assert result.agents == ["judge", "helper", "writer"]
     assert "lower: Directs those who know things." in stage.requests()[0]["body"]["messages"][0]["content"]
     assert stage.asked()[4] == f"Is this an answer: {ANSWERED['answer']}"
     assert stage.asked()[5] == f"Write about firewall: {ANSWERED['answer']}"

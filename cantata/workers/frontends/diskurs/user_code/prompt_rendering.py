@@ -103,7 +103,7 @@ class Prompter:
         return [
             f"the {which} prompt of agent {self.name!r} uses {name!r}, which is not defined and renders as nothing"
             for which, text in (("system", prompt.system), ("user", prompt.user), ("form", prompt.form))
-            for name in sorted(templates.undeclared(text or "", prompt.parts.values()) - known[which])
+            for name in sorted(templates.undeclared(text or "", tuple(prompt.parts.values())) - known[which])
         ]
 
     def _check_fields(self, key: str, names: Iterable[str], known: Collection[str]) -> None:
