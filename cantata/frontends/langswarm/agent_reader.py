@@ -66,8 +66,8 @@ class AgentReader:
             "params": _params(part),
             "stream": (part.first("streaming", "streaming_enabled") or part.at("streaming")).boolean(),
             "response_mode": _response_mode(part.at("response_mode")),
-            "retries": part.at("retry").count(),
-            "timeout_s": part.at("timeout").number(least=0.001),
+            "retries": (part.first("retry", "retry_count") or part.at("retry")).count(),
+            "timeout_s": (part.first("timeout", "timeout_seconds") or part.at("timeout")).number(least=0.001),
         }
         known["tools"], limit = read_tool_list(part.at("tools"), self._symbols)
         own_limit = part.at("max_tool_iterations").count()

@@ -41,6 +41,7 @@ def read_filesystem(name: str, part: ConfigPart, symbols: SymbolTable, resolved:
     """Read a tool for files into the symbol table; `resolved` returns a text of the file with its variable replaced."""
     part.check_keys(_KEYS)
     part.at("settings").check_keys((*_PATHS, "read_only"))
+    part.at("server_config").check_keys(("command", "args", "timeout"))
     folder = str(symbols.folder or Path())
     grants: Grants = dict(_grants(part, resolved)) or {folder: "read_only"}
     for method in _METHODS:

@@ -84,7 +84,13 @@ def _compiled(name: str, part: ConfigPart, symbols: SymbolTable) -> _Compiled:
 
 def _with_steps(part: ConfigPart, names: ArrowNames) -> ConfigPart | None:
     """Return a workflow as a mapping or list of steps, whatever its form; None with a fault."""
-    short = part.first("workflow", "simple") or (part.at("steps") if part.has("steps") else part)
+    arrows = part.first("workflow", "simple")
+    if part.has("steps"):
+        if arrows is not None:
+            arrows.fault("a workflow has either 'steps' or arrows; write one of them")
+        for key in filter(part.has, _OF_ONE_STEP):
+            part.at(key).warn(f"{key!r} has no effect beside 'steps', which name their agents and tools")
+    short = arrows or (part.at("steps") if part.has("steps") else part)
     if isinstance(short.value, list) and short.value and all(isinstance(each, str) for each in short.value):
         short = replace(short, value=" -> ".join(map(str, short.value)))
     others = {key: value for key, value in part.value.items() if key not in ("workflow", "simple")} if isinstance(part.value, dict) else {}

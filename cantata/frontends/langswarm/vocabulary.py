@@ -17,7 +17,7 @@ FILES = ("langswarm.yaml", "langswarm.yml", *SPLIT_FILES)
 
 WORKFLOW = frozenset(
     {"id", "name", "description", "inputs", "variables", "steps", "execution_mode", "async", "timeout", "continue_on_error", "input_schema"}
-    | {"output_schema", "settings", "error_strategy", "retry", "retry_policy", "timeout_seconds", "workflow", "simple"}
+    | {"output_schema", "settings", "error_strategy", "retry", "retry_policy", "timeout_seconds", "workflow", "simple", "retry_count"}
     | {"agent", "agent_id", "tool_ids"}
 )
 MODES = ("sync", "async", "streaming", "parallel", "sequential", "conditional")
@@ -36,8 +36,9 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
     "on_error": ("on_error", "fallback_step"),
     "retry": ("retry", "retry_count"),
     "approval": ("approval", "wait"),
-    "output_key": ("output_key", "save_as", "output_to"),
+    "output_key": ("output_key", "save_as", "output_to", "outputs"),
     "timeout": ("timeout", "timeout_seconds"),
+    "condition": ("condition", "conditions"),
 }
 """Key of a step → its names, the usual one first."""
 
@@ -110,6 +111,7 @@ BEHAVIORS: Mapping[str, str] = {
 AGENT = frozenset(
     {"id", "name", "description", "agent_type", "provider", "type", "model", "system_prompt", "behavior", "tools", "memory", "streaming"}
     | {"response_mode", "max_tokens", "temperature", "top_p", "timeout", "max_tool_iterations", "retry", "instruction", "instructions"}
+    | {"timeout_seconds", "retry_count"}
     | {"system_prompt_additions", "system_prompt_file", "brief", "memory_enabled", "streaming_enabled", "response_format"}
 )
 TOOL = frozenset(

@@ -89,6 +89,8 @@ class CallBuilder:
             return {"kind": "agent", "input_map": {"input": f"not_null({scope.before}, '')"}}
         if isinstance(part.value, dict):
             return {"kind": "agent", **_given(dict(part.entries()), scope)}
+        if isinstance(part.value, list) and all(isinstance(name, str) and scope.knows(name) for name in part.value):
+            return {"kind": "agent", "input_map": {str(name): scope.expression(str(name)) for name in part.value}}
         rendered = _rendered(part, scope)
         if rendered.expression is None:
             return {"kind": "agent", "input": {"input": rendered.value}}
@@ -231,7 +233,9 @@ def retries_of(part: ConfigPart, retry: ConfigPart) -> int:
 
 
 def read_condition(part: ConfigPart, scope: Scope) -> str:
-    """Return the expression of a condition; a false one, with a fault, if it cannot be read."""
+    """Return the expression of a condition, or of all in a list; a false one, with a fault, if it cannot be read."""
+    if isinstance(part.value, list):
+        return " && ".join(f"({read_condition(each, scope)})" for each in part.items()) or literal(True)
     if isinstance(part.value, bool):
         return literal(part.value)
     try:

@@ -61,7 +61,9 @@ class _Compiler:
         }
         changes: dict[str, object] = {"stream": True} if self._mode == "streaming" else {}
         at_once = self._mode in ("async", "parallel") or bool(part.at("async").boolean())
-        self._call_builder = CallBuilder(symbols, name, retries_of(part, part.at("retry")), changes, at_once)
+        self._call_builder = CallBuilder(
+            symbols, name, retries_of(part, part.first("retry", "retry_count") or part.at("retry")), changes, at_once
+        )
         self._output_schema = read_schema(part.at("output_schema"))
         if part.has("settings"):
             part.at("settings").warn("no effect: it is about LangSwarm's own process")

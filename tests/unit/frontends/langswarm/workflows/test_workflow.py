@@ -752,6 +752,14 @@ workflows:
         ("{id: a, agent: ann, output: {format: text}}, {id: b, agent: bob, input: '${a.text}!'}", "bob<ann<hello>!>"),
         ("{id: a, agent: ann, output: {save_as: it}}, {id: b, agent: bob, input: 'of {{it}}'}", "bob<of ann<hello>>"),
         ("{id: a, agent: ann, output: {collect: it}}, {id: b, agent: bob, input: '${it}'}", "bob<ann<hello>>"),
+        (
+            "{id: a, transform: {x: 1}}, {agent: bob, conditions: [a.x > 0, a.x < 2]}, {agent: cleo, input: c, conditions: [a.x > 1]}",
+            "bob<{'x': 1}>",
+        ),
+        (
+            "{agent: ann, outputs: [x]}, {agent: bob, input: b, outputs: [y]}, {agent: cleo, inputs: [x, y]}",
+            "cleo<{'x': 'ann<hello>', 'y': 'bob<b>'}>",
+        ),
         ("{name: first, agent: ann}, {agent: bob, input: '${first}'}", "bob<ann<hello>>"),
         ("{agent: ann, input: '{{ context.user_input }}'}", "ann<hello>"),
         ("{agent: ann, input: 'x {{ other }}'}", "ann<x {{ other }}>"),
