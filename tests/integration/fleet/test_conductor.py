@@ -478,6 +478,13 @@ def test_a_name_that_is_not_defined_renders_as_nothing_with_a_warning(stage: Sta
     assert result.warnings == ["the system prompt of agent 'helper' uses 'topik', which is not defined and renders as nothing"]
 
 
+def test_where_a_named_function_is_missing_diskurs_default_decides(stage: Stage) -> None:
+    stage.write(CONCEPTS, config=changed("isFinalName: is_final", "isFinalName: over"))
+    stage.script(TO_HELPER, {**EXTRACTED, "answer": "short"})
+
+    assert stage.ask().output == {"answer": "short", "topic": "firewall"}
+
+
 def test_a_part_that_is_exhausted_exhausts_the_agent(stage: Stage) -> None:
     stage.write(
         PARALLEL, config=PARALLEL["config.yml"].replace("    location: agents/reader\n", "    location: agents/reader\n    maxTrials: 1\n")

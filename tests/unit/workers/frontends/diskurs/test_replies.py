@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, make_dataclass
 from enum import Enum
 from typing import Annotated, Any, Literal
 
@@ -233,6 +233,13 @@ def test_values_become_what_their_fields_are(text: str, value: dict[str, Any]) -
 )
 def test_values_that_cannot_be_converted_are_told(text: str, fault: str) -> None:
     assert refused(text) == fault
+
+
+def test_a_class_of_the_folder_is_told_by_its_own_name() -> None:
+    url = type("Url", (Link,), {"__module__": "diskurs_folder_1a/agents/x/prompt.py"})
+    assert refused('{"best": "u"}', make_dataclass("Found", [("best", url, None)])) == (
+        "Type conversion failed for field: expected <class 'Url'>, got <class 'str'> (u)"
+    )
 
 
 @pytest.mark.parametrize("number", ["1e999", "NaN", "-Infinity", "1" * 5000])
