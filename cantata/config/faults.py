@@ -58,9 +58,13 @@ def faults_of(error: ValidationError, document: Document, model: type[BaseModel]
     unknown = {path: _keys_at(model, path[:-1], hidden) for path, detail in found if detail["type"] == "extra_forbidden"}
     meant = {(*path[:-1], nearest(str(path[-1]), keys)) for path, keys in unknown.items()}
     faults = []
+    listed: set[str] = set()  # the lists of known keys that a fault has; the others do not repeat them
     for path, detail in found:
         if path in unknown and detail["type"] == "extra_forbidden":
-            faults.append(document.fault(path, f"unknown key {path[-1]!r}{did_you_mean(str(path[-1]), unknown[path])}"))
+            near = hint(nearest(str(path[-1]), unknown[path]))
+            known = near or did_you_mean(str(path[-1]), unknown[path])
+            faults.append(document.fault(path, f"unknown key {path[-1]!r}{'' if known in listed else known}"))
+            listed |= {known} - {near}
         elif detail["type"] == "missing":
             if path not in meant:  # else it is there, misspelt
                 faults.append(document.fault(path[:-1], f"{path[-1]!r} is missing"))

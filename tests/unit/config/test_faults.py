@@ -98,6 +98,16 @@ def test_another_missing_key_is_told_beside_an_unknown_one() -> None:
     ]
 
 
+def test_the_known_keys_are_listed_once() -> None:
+    first, second, third = messages("days: [{name: a, zzz: 1, qqq: 2, prise: 3}]")
+
+    assert first.startswith("line 1: days[0].zzz: unknown key 'zzz'; known are 'name', 'kind', ")
+    assert (second, third) == (
+        "line 1: days[0].qqq: unknown key 'qqq'",
+        "line 1: days[0].prise: unknown key 'prise'; did you mean 'price'?",
+    )
+
+
 def test_faults_come_in_the_order_of_their_lines() -> None:
     faults = messages("zzz: 1\ndays:\n- name: a\n  price: -1\n- {}\ndishes: []\n")
 
