@@ -97,13 +97,17 @@ def chain_end(context: StepContext) -> Outcome:
 def _last_output(context: StepContext) -> Outcome:
     """Return the output of the last node that ran, with a warning, since none of those ran that give the answer.
 
-    If one of them gave null, the answer is null. A turn without any output fails.
+    If one of them gave null, the answer is null. Without any output a turn fails, and a chain in another counts as if it had not run.
     """
     chain, parent, run_id = context.text_param("chain"), context.begun.step_id.removesuffix(f"/{END}"), context.begun.run_id
     nodes = [node.node_id for node in context.definitions.chains[chain].nodes if node.kind != "branch"]
     reader = context.process.ledger.reader
     ids = reader.answering(run_id, [name_of(node_id, parent) for node_id in nodes])
-    done = {step_id: step.output for step_id, step in reader.records(run_id, ids).items() if step.state == "done"}
+    done = {
+        step_id: step.output
+        for step_id, step in reader.records(run_id, ids).items()
+        if step.state == "done" and not step.info.get("no_answer")
+    }
     outputs = {node_id: done[step_id] for node_id, step_id in zip(nodes, ids, strict=True) if step_id in done}
     if any(node_id in outputs and outputs[node_id] is None for node_id in context.names):
         return Outcome()
@@ -113,7 +117,7 @@ def _last_output(context: StepContext) -> Outcome:
         return Outcome(output=outputs[last], warnings=(warning,))
     if context.begun.run_kind == "turn" and "/" not in parent:
         raise StepError(f"{chain!r} has no answer: none of its steps has an output", code="no_answer")
-    return Outcome()
+    return Outcome(detail={"no_answer": True})
 
 
 def agent_run(context: StepContext) -> Outcome:

@@ -273,6 +273,7 @@ workflows:
   last: [{id: a, agent: ann}, {id: b, agent: bob, condition: "${a} == 'x'", output: {to: user}}]
   none: [{id: b, agent: bob, condition: "${user_input} == 'x'"}]
   outer: [{id: inner, invoke_workflow: none}, {id: c, agent: bob, input: 'inner: ${inner}'}]
+  invoked: [{id: a, agent: ann}, {id: inner, invoke_workflow: none, output: {to: user}}]
   failed: [{id: a, agent: ann}, {id: b, tool: broken, on_error: skip, output: {to: user}}]
   back: [{id: a, agent: ann}, {id: b, tool: broken, rollback_to: a}]
   empty: [{id: a, agent: ann}, {id: b, tool: nothing, output: {to: user}}]
@@ -292,6 +293,11 @@ workflows:
             "failed",
             "echo: hello",
             ["'failed': the steps that give its answer have no output, so the answer is that of 'a', the last step that has one"],
+        ),
+        (
+            "invoked",
+            "echo: hello",
+            ["'invoked': the steps that give its answer have no output, so the answer is that of 'a', the last step that has one"],
         ),
         ("outer", "echo: inner: ", []),
         ("empty", None, []),
