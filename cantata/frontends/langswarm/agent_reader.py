@@ -11,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 
 from cantata.config.faults import shown
 from cantata.config.texts import file_of, lies_in
-from cantata.frontends.langswarm.config_part import MISTYPED, ConfigPart
+from cantata.frontends.langswarm.config_part import MISTYPED, ConfigPart, either
 from cantata.frontends.langswarm.filesystem import read_filesystem
 from cantata.frontends.langswarm.symbol_table import SymbolTable
 from cantata.frontends.langswarm.vocabulary import AGENT, BEHAVIORS, PROVIDERS, TOOL
@@ -64,15 +64,15 @@ class AgentReader:
             "system": self._system(part),
             "dialect": "json",
             "params": _params(part),
-            "stream": (part.first("streaming", "streaming_enabled") or part.at("streaming")).boolean(),
+            "stream": either(part, "streaming", "streaming_enabled").boolean(),
             "response_mode": _response_mode(part.at("response_mode")),
-            "retries": (part.first("retry", "retry_count") or part.at("retry")).count(),
-            "timeout_s": (part.first("timeout", "timeout_seconds") or part.at("timeout")).number(least=0.001),
+            "retries": either(part, "retry", "retry_count").count(),
+            "timeout_s": either(part, "timeout", "timeout_seconds").number(least=0.001),
         }
         known["tools"], limit = read_tool_list(part.at("tools"), self._symbols)
         own_limit = part.at("max_tool_iterations").count()
         known["max_tool_rounds"] = limit if own_limit is None else own_limit
-        memory = part.first("memory", "memory_enabled") or part.at("memory")
+        memory = either(part, "memory", "memory_enabled")
         sees_history = self._memory if memory.value is None else read_memory_flag(memory)
         known["history"] = None if sees_history is None else History(enabled=sees_history)
         self._symbols.agents[name] = self._made(Agent, known, part) or Agent()
@@ -209,7 +209,7 @@ class AgentReader:
         server = self._made(McpServer, known, part)
         described = part.first(*_DESCRIPTIONS)
         description = described.text() if described else ""
-        retries = (part.first("retry", "retry_count") or part.at("retry")).count() or 0
+        retries = either(part, "retry", "retry_count").count() or 0
         self._symbols.tools[name] = Tool(mcp=server, description=description, retries=retries) if server else _PLACEHOLDER
 
     def _variable(self, key: str, part: ConfigPart) -> str:
@@ -233,7 +233,7 @@ class AgentReader:
         return {
             "values": values,
             "timeout_s": part.at("timeout").number(least=0.001),
-            "retries": (part.first("retry", "retry_count") or part.at("retry")).count(),
+            "retries": either(part, "retry", "retry_count").count(),
         }
 
     @staticmethod

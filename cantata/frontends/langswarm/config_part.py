@@ -139,3 +139,8 @@ class ConfigPart:
             else:
                 is_listed = any(fault.message.endswith(listed) for fault in self.faults)
                 self.at(key).warn(f"no effect: {key!r} has no meaning here{'' if is_listed else listed}")
+
+
+def either(part: ConfigPart, *keys: str) -> ConfigPart:
+    """Return the part under the first of these keys that has a value, or under the first of all."""
+    return part.first(*keys) or part.at(keys[0])

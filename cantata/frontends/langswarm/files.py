@@ -11,7 +11,7 @@ from cantata.config.faults import in_order
 from cantata.config.texts import lies_in
 from cantata.config.user_code.script_digest import name_of
 from cantata.errors import ConfigError, Fault
-from cantata.frontends.langswarm.config_part import ConfigPart
+from cantata.frontends.langswarm.config_part import ConfigPart, either
 from cantata.frontends.langswarm.vocabulary import FILES, IGNORED_BLOCKS, SECTIONS, TOP
 from cantata.models.values import JsonValue
 
@@ -88,7 +88,7 @@ def _document(path: Path, read: ReadDocument, sources: ConfigSources) -> Documen
 def _included(part: ConfigPart, beside: Path, folder: Path) -> list[Path]:
     """Return the files that a file includes, by paths relative to it; none is outside the configuration's folder."""
     found: list[Path] = []
-    for item, name in (part.first("include", "includes") or part.at("include")).texts():
+    for item, name in either(part, "include", "includes").texts():
         if Path(name).is_absolute() or not lies_in(folder, beside / name):
             item.fault(f"{name!r} leaves the configuration's folder; only files in it are read")
             continue

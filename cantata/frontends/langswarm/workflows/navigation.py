@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 
-from cantata.frontends.langswarm.config_part import ConfigPart
+from cantata.frontends.langswarm.config_part import ConfigPart, either
 from cantata.frontends.langswarm.workflows.conditions import contains, equals, is_empty, negated
 from cantata.frontends.langswarm.workflows.output_routes import ChoiceRoute, Route, ToStep
 from cantata.frontends.langswarm.workflows.reference_expressions import Scope, UnreadableError, literal, parts_of
@@ -82,7 +82,7 @@ def read_navigation(step: WorkflowStep, steps: Mapping[str, WorkflowStep], value
     if mode not in _MODES:
         why = "; random choices are not available" if mode == "weighted" else did_you_mean(mode, _MODES)
         part.at("mode").fault(f"there is no mode {mode!r}{why}")
-    options = dict(_options(part.first("available_steps", "steps") or part.at("available_steps"), steps))
+    options = dict(_options(either(part, "available_steps", "steps"), steps))
     rules = _rules(part.at("rules"), steps, value) if mode != "manual" else []
     if mode == "manual" and part.has("rules"):
         part.at("rules").warn("'rules' have no effect in mode 'manual'; in mode 'hybrid' they come before the agent's choice")

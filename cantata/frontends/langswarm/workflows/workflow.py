@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from cantata.errors import without_warnings
-from cantata.frontends.langswarm.config_part import ConfigPart
+from cantata.frontends.langswarm.config_part import ConfigPart, either
 from cantata.frontends.langswarm.symbol_table import SymbolTable
 from cantata.frontends.langswarm.vocabulary import MODES, WORKFLOW
 from cantata.frontends.langswarm.workflows.inputs import read_schema
@@ -61,9 +61,7 @@ class _Compiler:
         }
         changes: dict[str, object] = {"stream": True} if self._mode == "streaming" else {}
         at_once = self._mode in ("async", "parallel") or bool(part.at("async").boolean())
-        self._call_builder = CallBuilder(
-            symbols, name, retries_of(part, part.first("retry", "retry_count") or part.at("retry")), changes, at_once
-        )
+        self._call_builder = CallBuilder(symbols, name, retries_of(part, either(part, "retry", "retry_count")), changes, at_once)
         self._output_schema = read_schema(part.at("output_schema"))
         if part.has("settings"):
             part.at("settings").warn("no effect: it is about LangSwarm's own process")
@@ -86,8 +84,7 @@ class _Compiler:
         self._check_schema(listed, routes)
         self._check_reached(listed, found, routes, jumps, reading)
         step_nodes |= {step_id: self._gathering(step_nodes[step_id], members) for step_id, members in found.gathered.items()}
-        described, timeout = self._part.first("description", "name"), self._part.first("timeout", "timeout_seconds")
-        timeout_s = timeout.number(least=0.001) if timeout else None
+        described, timeout_s = self._part.first("description", "name"), either(self._part, "timeout", "timeout_seconds").number(least=0.001)
         description = described.text() if described else ""
         if without_warnings(self._part.faults[self._before :]):
             return None
@@ -221,7 +218,7 @@ class _Compiler:
         if not isinstance(output.value, dict):
             return targets.read(output, scope)
         output.check_keys(("to", "to_step", "collect", "format", "save_as"))
-        to = output.first("to", "to_step") or output.at("to")
+        to = either(output, "to", "to_step")
         if to.value == _BELOW and _BELOW not in self._steps:
             return ()
         if step.is_navigator and to.value is not None:
