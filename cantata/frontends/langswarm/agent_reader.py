@@ -70,7 +70,7 @@ class AgentReader:
             "timeout_s": either(part, "timeout", "timeout_seconds").number(least=0.001),
         }
         known["tools"], limit = read_tool_list(part.at("tools"), self._symbols)
-        own_limit = part.at("max_tool_iterations").count()
+        own_limit = either(part, "max_tool_iterations", "max_iterations").count()
         known["max_tool_rounds"] = limit if own_limit is None else own_limit
         memory = either(part, "memory", "memory_enabled")
         sees_history = self._memory if memory.value is None else read_memory_flag(memory)

@@ -15,6 +15,8 @@ from cantata.suggestions import did_you_mean, hint, nearest
 
 MISTYPED = 0.75
 """The similarity from which an unknown key is a known one mistyped, from 0 (any) to 1 (equal)."""
+_NOT_MISTYPED = ("tags", "top_k", "max_input_tokens", "stop_on_error", "final_step")
+"""Unknown keys that are meant, although they are similar to known ones."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +133,7 @@ class ConfigPart:
             return
         listed = f"; known keys are {', '.join(map(repr, sorted(known)))}"
         for key in [key for key in self.value if key not in known]:
-            near = nearest(key, sorted(known), cutoff=MISTYPED)
+            near = None if key in _NOT_MISTYPED else nearest(key, sorted(known), cutoff=MISTYPED)
             if key in needless:
                 self.at(key).warn(f"{key!r} has no effect on {what}")
             elif near:

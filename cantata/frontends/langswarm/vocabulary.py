@@ -111,7 +111,7 @@ BEHAVIORS: Mapping[str, str] = {
 AGENT = frozenset(
     {"id", "name", "description", "agent_type", "provider", "type", "model", "system_prompt", "behavior", "tools", "memory", "streaming"}
     | {"response_mode", "max_tokens", "temperature", "top_p", "timeout", "max_tool_iterations", "retry", "instruction", "instructions"}
-    | {"timeout_seconds", "retry_count"}
+    | {"timeout_seconds", "retry_count", "max_iterations"}
     | {"system_prompt_additions", "system_prompt_file", "brief", "memory_enabled", "streaming_enabled", "response_format"}
 )
 TOOL = frozenset(

@@ -100,6 +100,17 @@ def test_what_does_not_carry_over_is_refused_with_what_the_page_says(example: Ex
     assert example.because in does_not_carry_over(example.system)
 
 
+def test_a_workflow_with_a_fault_does_not_take_the_others_with_it(desk: Path, models: ScriptedModels) -> None:
+    lay_out(next(example for example in EXAMPLES if example.name == "guide_real_world"), desk)
+    models.script(())
+
+    good, bad = (run("turn", "--workflow", name, "tea", "--config", ".", "--json") for name in ("quick_response", "fact_check_pipeline"))
+
+    assert (good.exit_code, json.loads(good.stdout)["output"]) == (0, "echo: tea")
+    assert bad.exit_code == 2
+    assert "line 27: workflows[2] 'fact_check_pipeline'.workflow: there is no agent, tool or workflow 'consensus'" in bad.output
+
+
 def does_not_carry_over(system: str) -> str:
     page = (TOP / "docs" / f"{PAGES[system]}.md").read_text("utf-8")
     return page.partition("## Does not carry over\n")[2].partition("\n## ")[0]

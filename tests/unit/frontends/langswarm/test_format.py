@@ -178,6 +178,8 @@ def test_a_fault_of_a_file_is_told(tmp_path: Path, text: str, said: str) -> None
         ("memory: production", "memory: memory is on; this word has no effect beyond that"),
         ("memory: {enabled: true, backend: sqlite}", "memory.backend: no effect: memory is kept in Redis"),
         ("agents: [{id: x, model: m, allow_middleware: true}]", "'x'.allow_middleware: no effect: 'allow_middleware' has no meaning here"),
+        ("agents: [{id: x, model: m, tags: [a]}]", "'x'.tags: no effect: 'tags' has no meaning here"),
+        ("workflows: {w: [{agent: ann, tags: [a]}]}", "[0].tags: no effect: 'tags' has no meaning here"),
         ("agents: [{id: x, model: m, response_mode: conversational}]", "'x'.response_mode: no effect: there are the modes"),
         ("agents: [{id: x, model: m, response_format: markdown}]", "'x'.response_format: no effect: only 'json' is a format"),
         ("agents: [{id: x, model: m, system_prompt: 'You: ${ROLE}.'}]", "'x'.system_prompt: '${ROLE}' stays as it is"),
