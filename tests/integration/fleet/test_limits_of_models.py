@@ -98,6 +98,7 @@ def workers(runs: Sequence[Run]) -> set[str | None]:
 # Rates
 
 
+@pytest.mark.slow("calls wait for a limit")
 def test_a_limit_of_concurrency_holds_across_workers_and_wastes_little(stage: AgentStage, model: str) -> None:
     stage.script({"delay_s": HOLD_S})
     warm(stage, model)

@@ -239,6 +239,7 @@ def test_a_run_under_way_keeps_the_definitions_it_started_with(client: EmbeddedC
     assert run.result(20).final_output == 2
 
 
+@pytest.mark.slow("it is about many runs")
 @pytest.mark.parametrize("many", [100, pytest.param(400, marks=pytest.mark.thorough("four hundred runs"))])
 def test_a_tenant_with_many_runs_does_not_keep_another_waiting(client: EmbeddedClient, journal: Journal, many: int) -> None:
     slow = {"nodes": [tool("n", "slow", journal=str(journal.path), mark="crowd", seconds=0.02)], "entry_node": "n"}

@@ -173,6 +173,7 @@ def test_no_server_outlives_a_killed_worker(client: EmbeddedClient) -> None:
     assert answer(client, "files.add", a=1) == {"result": 2}
 
 
+@pytest.mark.slow("a stack of its own starts and ends")
 def test_servers_end_with_the_stack(tmp_path: Path, models: ScriptedModels) -> None:
     journal = Journal(tmp_path / "journal.jsonl")
     definitions = Definitions(tools={"files": Tool(mcp=by_command(journal, "--stubborn"))})

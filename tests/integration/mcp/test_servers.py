@@ -448,6 +448,7 @@ def test_a_command_ends_when_its_worker_is_killed(journal: Journal) -> None:
     until(lambda: not is_alive(pid), "the end of the server")
 
 
+@pytest.mark.slow("a program starts from nothing")
 def test_the_sdk_is_imported_when_it_is_needed_and_no_sooner() -> None:
     code = "import sys, cantata.workers.handlers, cantata.cli.main; sys.exit('mcp' in sys.modules or 'anyio' in sys.modules)"
 

@@ -89,6 +89,7 @@ def test_a_schema_binds_what_it_writes(home: Path) -> None:
     assert isinstance(said["n"], int)
 
 
+@pytest.mark.slow("the embedded model computes")
 def test_labels_are_chosen_by_examples(home: Path) -> None:
     examples = [
         ("Will it rain tomorrow?", "weather"), ("Play some jazz.", "music"), ("How long do I boil an egg?", "cooking"),
@@ -121,6 +122,7 @@ def test_labels_that_begin_alike_are_told_apart(home: Path) -> None:
     assert [json.loads(content(reply))["label"] for reply in replies] == ["it_weather", "it_music"]
 
 
+@pytest.mark.slow("the embedded model computes")
 def test_it_calls_a_tool_with_arguments_from_the_message_and_tells_the_result(home: Path) -> None:
     asked: list[dict[str, JsonValue]] = [{"role": "user", "content": "Has order A-1042 been shipped yet?"}]
 
@@ -174,6 +176,7 @@ def test_a_killed_server_is_started_again(home: Path) -> None:
     assert model_server.ensure_server(home).pid != killed
 
 
+@pytest.mark.slow("the embedded model computes")
 def test_it_ends_with_its_stack_and_when_idle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE) as stack:
         monkeypatch.setenv("CANTATA_STACK_PID", str(stack.pid))
