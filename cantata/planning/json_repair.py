@@ -35,27 +35,30 @@ def only_object(text: str) -> dict[str, JsonValue] | None:
     return next((found.value for found in objects_in(text) if found.is_whole_text), None)
 
 
-def objects_in(text: str) -> Iterator[FoundObject]:
+def objects_in(text: str, *, is_incomplete: bool = False) -> Iterator[FoundObject]:
     """Yield the outermost objects in the text, in order. Raises nothing, whatever the text.
 
     Repaired are fences, surrounding words, trailing or missing commas, raw newlines, other quotes, unescaped quotes and a missing last
-    brace. A truncated object is skipped with all that is in it: half of a request must not be executed. The search ends after
-    MAX_OBJECT_STARTS possible starts of objects."""
-    for first, value, end in _readings(text):
+    brace, unless the text is known to be incomplete. A truncated object is skipped with all that is in it: half of a request must not be
+    executed. The search ends after MAX_OBJECT_STARTS possible starts of objects."""
+    for first, value, end in _readings(text, is_incomplete):
         if value is not None and is_object(value):
             yield FoundObject(value, is_whole_text=_is_at_start(text, first) and not text[end:].strip(_AFTER))
 
 
-def is_truncated(text: str, keys: Collection[str]) -> bool:
-    """Return whether the text ends in the middle of an object that it begins with, a fence aside, or whose first key is one of these."""
-    cut = next((first for first, value, end in _readings(text) if value is None and end == len(text)), None)
+def is_truncated(text: str, keys: Collection[str], *, is_incomplete: bool = False) -> bool:
+    """Return whether the text ends in the middle of an object that it begins with, a fence aside, or whose first key is one of these.
+
+    In a text that is known to be incomplete, an object without its last brace is truncated too.
+    """
+    cut = next((first for first, value, end in _readings(text, is_incomplete) if value is None and end == len(text)), None)
     if cut is None:
         return False
     key = _FIRST_KEY.match(text, cut)
     return _is_at_start(text, cut) or (key is not None and key[1] in keys)
 
 
-def _readings(text: str) -> Iterator[tuple[int, dict[str, JsonValue] | None, int]]:
+def _readings(text: str, is_incomplete: bool) -> Iterator[tuple[int, dict[str, JsonValue] | None, int]]:
     """Yield for each start of an outermost object its position, the object, if it can be read, and the position behind it.
 
     For a truncated object that is the end of the text.
@@ -65,7 +68,7 @@ def _readings(text: str) -> Iterator[tuple[int, dict[str, JsonValue] | None, int
         start = _START.search(text, position)
         if start is None:
             return
-        value, position = _decoded(text, start.start()) or _repaired(text, start.start())
+        value, position = _decoded(text, start.start()) or _repaired(text, start.start(), is_incomplete)
         yield start.start(), value, position
 
 
@@ -100,9 +103,9 @@ def _decoded(text: str, first: int) -> tuple[dict[str, JsonValue], int] | None:
         return None
 
 
-def _repaired(text: str, first: int) -> tuple[dict[str, JsonValue] | None, int]:
+def _repaired(text: str, first: int, is_incomplete: bool) -> tuple[dict[str, JsonValue] | None, int]:
     """Return the object that begins there, if it can be repaired, and the position at which the search continues."""
-    reader = LenientReader(text, first)
+    reader = LenientReader(text, first, is_incomplete=is_incomplete)
     try:
         return reader.object(), reader.position
     except TruncatedError:
@@ -117,6 +120,7 @@ MAX_NESTING = 100
 _CLOSING_QUOTES = {'"': '"', "'": "'", "“": "”", "\u2018": "\u2019"}
 _IN_QUOTES = r"""(?:"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|[“\u2018][^“\u2018”\u2019]*[”\u2019])"""
 _KEY = rf"(?:{_IN_QUOTES}|[A-Za-z_][\w-]*)"
+_LAST_BRACE = re.compile(r"\}\s*(?:```)?\s*\Z")
 _END = re.compile(r"\s*(?:```)?\s*\Z")
 
 _TRUNCATED_KEY = r"""["'“\u2018]\w*["'”\u2019]?\s*\Z"""
@@ -125,7 +129,7 @@ _AFTER_ITEM = re.compile(r"""\s*(?:\]|,\s*["'“\u2018{\[\]\-\dtfnTFN])""")
 
 _MEMBER = re.compile(rf"{_KEY}(?=\s*:)", re.DOTALL)
 _COLON = re.compile(r"\s*:\s*")
-_SCALAR = re.compile(r"(?:-?[\d.]+(?:[eE][+-]?\d+)?|true|false|null|True|False|None)(?=\s*[,}\]]|\s+[\"'“\u2018])")
+_SCALAR = re.compile(r"(?:-?[\d.]+(?:[eE][+-]?\d+)?|true|false|null|True|False|None)(?=\s*[,}\]]|\s+[\"'“\u2018]|\s*```\s*\Z)")
 _FRAGMENT = re.compile(r"""(?:["'“\u2018][^"'”\u2019]*["'”\u2019]?\s*|[\w.+-]*)\Z""")  # of a key or a value, at the end of the text
 _PYTHON = {"True": "true", "False": "false", "None": "null"}
 _SPACE = re.compile(r"\s*")
@@ -144,26 +148,33 @@ class LenientReader:
     characters outside the basic plane and lose backslashes. Arguments of tools are code and file contents, so this reader keeps texts
     unchanged."""
 
-    def __init__(self, text: str, position: int = 0) -> None:
+    def __init__(self, text: str, position: int = 0, *, is_incomplete: bool = False) -> None:
         self._text = text
         self.position = position
+        self._is_incomplete = is_incomplete
 
     def object(self, depth: int = 1) -> dict[str, JsonValue]:
-        """Read the object that begins here; the last brace of the outermost one may be missing.
+        """Read the object that begins here; the last brace of the outermost one may be missing, unless the text is incomplete.
 
         Beyond JSON it may have trailing or missing commas, other quotes or none for keys, quotes and newlines in texts without a backslash,
         and Python's True, False and None. Raises TruncatedError if it is truncated, else ValueError if it cannot be read.
         """
         self._open("{", depth)
         members: dict[str, JsonValue] = {}
+        separator = ""
         while not self._take("}"):
-            if depth == 1 and members and _END.match(self._text, self.position):
+            if depth == 1 and members and self._may_end(separator):
                 break
             key = self._key()
             self._match(_COLON)
             members[key] = self._value(depth, _AFTER_MEMBER)
-            self._match(_SPACE_OR_COMMAS)
+            separator = self._match(_SPACE_OR_COMMAS)
         return members
+
+    def _may_end(self, separator: str) -> bool:
+        """Return whether only the last brace is missing: after a comma at the very end of the text there was more to come."""
+        is_cut = self._is_incomplete or ("," in separator and self.position == len(self._text))
+        return not is_cut and _END.match(self._text, self.position) is not None
 
     def _list(self, depth: int) -> list[JsonValue]:
         self._open("[", depth)
@@ -192,10 +203,16 @@ class LenientReader:
         """Read the quoted text that begins here: it ends at the first quote that is followed by a match of `after`."""
         first = self.position + 1
         shut = re.compile(rf"\\.|{_CLOSING_QUOTES[self._next()]}", re.DOTALL)
+        has_quotes = False
         for mark in shut.finditer(self._text, first):
-            if mark[0][0] != "\\" and after.match(self._text, mark.end()):
+            is_quote = mark[0][0] != "\\"
+            if is_quote and after.match(self._text, mark.end()):
                 self.position = mark.end()
                 return _unescaped(self._text[first : mark.start()])
+            has_quotes = has_quotes or is_quote
+        if has_quotes and (last := _LAST_BRACE.search(self._text, first)):
+            self.position = last.start()
+            raise ValueError("something else than a member follows a text")
         raise TruncatedError("a text has no end")
 
     def _next(self) -> str:

@@ -24,6 +24,7 @@ def agents_of(reader: DiskursConfigReader) -> dict[str, ConversationAgent]:
 
 
 def _agent(reader: DiskursConfigReader, path: KeyPath, entry: schema.AgentEntry) -> ConversationAgent:
+    entry = _with_known_keys(reader, path, entry)
     _check_agent(reader, path, entry)
     prompt, description = PromptReader(reader, (*path, "prompt"), entry).read()
     return ConversationAgent(
@@ -34,6 +35,14 @@ def _agent(reader: DiskursConfigReader, path: KeyPath, entry: schema.AgentEntry)
         descriptions=entry.agent_descriptions, finalizer=entry.finalizer_name, supervisor=entry.supervisor,
         judge=entry.can_finalize_name, rules=_rules(reader, path, entry), branches=_branches(reader, path, entry),
     )  # fmt: skip
+
+
+def _with_known_keys(reader: DiskursConfigReader, path: KeyPath, entry: schema.AgentEntry) -> schema.AgentEntry:
+    """Return the entry without the keys that have no effect on its type or on that of its prompt; they are warnings."""
+    given = entry.prompt
+    prompt = reader.check_keys((*path, "prompt"), given, schema.PROMPT_KEYS[given.type], f"a prompt of type {given.type!r}")
+    known = reader.check_keys(path, entry, schema.AGENT_KEYS[entry.type], f"an agent of type {entry.type!r}")
+    return known.model_copy(update={"prompt": prompt})
 
 
 def _rules(reader: DiskursConfigReader, path: KeyPath, entry: schema.AgentEntry) -> list[HandoverRule]:
@@ -72,7 +81,6 @@ def _branches(reader: DiskursConfigReader, path: KeyPath, entry: schema.AgentEnt
 
 def _check_agent(reader: DiskursConfigReader, path: KeyPath, entry: schema.AgentEntry) -> None:
     """Record the faults of an agent's own keys."""
-    reader.check_keys(path, entry, schema.AGENT_KEYS[entry.type], f"an agent of type {entry.type!r}")
     _check_names(reader, path, entry)
     if entry.type == "conductor":
         _check_conductor(reader, path, entry)

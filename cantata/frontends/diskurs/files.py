@@ -118,6 +118,7 @@ class FolderFiles:
 
 
 EntryModel = TypeVar("EntryModel", bound=BaseModel)
+SectionModel = TypeVar("SectionModel", bound=Section)
 
 
 @dataclass
@@ -149,10 +150,12 @@ class DiskursConfigReader:
         if name not in known:
             self.fault(path, f"there is no {what} {name!r}{did_you_mean(name, known)}")
 
-    def check_keys(self, path: KeyPath, entry: Section, known: Collection[str], what: str) -> None:
-        """Warn of keys that have no effect."""
-        for key in sorted(entry.model_fields_set.difference(known)):
+    def check_keys(self, path: KeyPath, entry: SectionModel, known: Collection[str], what: str) -> SectionModel:
+        """Warn of keys that have no effect, and return the entry without them."""
+        needless = sorted(entry.model_fields_set.difference(known))
+        for key in needless:
             self.warn((*path, to_camel(key)), f"{to_camel(key)!r} has no effect on {what}")
+        return type(entry).model_validate(entry.model_dump(exclude={*needless}, exclude_unset=True)) if needless else entry
 
     def named(self, section: str) -> dict[str, JsonValue]:
         """Return the entries of a section that have a name, by name, valid or not."""

@@ -50,7 +50,6 @@ class PromptReader:
         if self.prompt.type != wanted:
             message = f"an agent of type {self.entry.type!r} has a prompt of type {wanted!r}, not {self.prompt.type!r}"
             self.reader.fault((*self.path, "type"), message)
-        self.reader.check_keys(self.path, self.prompt, schema.PROMPT_KEYS[self.prompt.type], f"a prompt of type {self.prompt.type!r}")
         folder = self._location()
         templates = {"form": self._form(folder)}
         if folder is None:

@@ -10,6 +10,7 @@ from cantata.errors import StepError
 from cantata.models.graph import Outcome
 from cantata.models.instructions import AgenticStep
 from cantata.models.values import JsonValue, ToolSchema
+from cantata.planning import json_repair
 from cantata.planning.turns.agent_steps import next_round, tool_step
 from cantata.state.ledger.encoding import to_json
 from cantata.workers.models import llm
@@ -51,9 +52,11 @@ async def _call_model(turn: ModelTurn, known: tuple[ToolSchema, ...]) -> llm.Rep
 def _outcome(turn: ModelTurn, reply: llm.Reply, known: Sequence[ToolSchema], ms: float) -> Outcome:
     """Return the outcome of a reply: another round, or the answer."""
     is_json = turn.agent.dialect == "json"
-    parsed = calls_of(reply.text, reply.tool_calls) if known or is_json else ParsedReply(reply.text)
-    if not (is_json or parsed.calls):
-        parsed = ParsedReply(reply.text)  # to a model that calls natively, a JSON object is an answer like any other
+    is_cut = reply.finish_reason in TRUNCATED
+    parsed = calls_of(reply.text, reply.tool_calls, is_incomplete=is_cut) if known or is_json else ParsedReply(reply.text)
+    if not (is_json or parsed.calls):  # to a model that calls natively, a JSON object is an answer like any other
+        is_truncated = is_cut and turn.validator is not None and json_repair.is_truncated(reply.text, (), is_incomplete=True)
+        parsed = ParsedReply(reply.text, is_truncated=is_truncated)
     another = _another_round(turn, reply, parsed, known)
     memory: dict[str, object] = {} if turn.rounds else {"memory": dict(turn.memory)}
     done = (another or ModelRound()).model_copy(update={"reply": reply.text, "usage": reply.usage, "ms": ms, **memory})
@@ -62,7 +65,7 @@ def _outcome(turn: ModelTurn, reply: llm.Reply, known: Sequence[ToolSchema], ms:
     if not turn.rounds:
         detail["prompt"] = recorded_prompt(turn.messages(known))
     warnings = () if turn.rounds else tuple(_instruction_warnings(turn))
-    if reply.finish_reason in TRUNCATED:
+    if is_cut:
         warnings = (*warnings, f"a reply to agent {turn.name!r} is incomplete: its finish reason is {reply.finish_reason!r}")
     if parsed.calls and turn.is_closing:
         names = ", ".join(repr(call.name) for call in parsed.calls)

@@ -329,6 +329,16 @@ def test_a_reply_that_ends_in_the_middle_of_its_json_is_corrected(stage: AgentSt
     assert "Your reply cannot be used: it ends in the middle of its JSON object" in stage.prompts()[1]
 
 
+def test_a_reply_without_its_last_brace_is_truncated_if_its_finish_reason_says_so(stage: AgentStage) -> None:
+    stage.script({"reply": '{"title": "x", "body": "the first part"', "finish_reason": "length"})
+
+    for asked_agent in (spoken(), agent(output={"schema": {"type": "object"}})):
+        result = stage.ask(asked_agent)
+        assert result.error is not None
+        assert (result.status, result.error.code) == ("failed", "bad_reply")
+        assert "it ends in the middle of its JSON object" in result.error.message
+
+
 def test_a_reply_that_is_truncated_again_fails_the_run(stage: AgentStage) -> None:
     stage.script({"reply": '{"response": "I look", "mcp": {"tool": "add", "par'})
 

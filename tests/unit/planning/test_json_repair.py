@@ -39,6 +39,8 @@ OBJECTS = st.dictionaries(st.text(), JSON, max_size=4)
         ('{"a": {"b": 1}', {"a": {"b": 1}}),
         ('{"a": "b"', {"a": "b"}),
         ('{"a": {"b": 1}}}', {"a": {"b": 1}}),
+        ('```json\n{"a": "b", "c": 1\n```', {"a": "b", "c": 1}),
+        ('```json\n{"a": "b", "c": true\n```', {"a": "b", "c": True}),
         ('{"a": "{\\"b\\": 1}",}', {"a": '{"b": 1}'}),
     ],
 )
@@ -59,6 +61,8 @@ def test_an_object_that_is_almost_json_is_mended(text: str, value: JsonValue) ->
         '{"a": "b", "c',
         '{"a": {"b": 1, "c": "d',
         '{"a": 1, "b": 2',
+        '{"a": 1, "b": 2,',
+        '{"a": "b", // no JSON\n "c": {"d": 1}\n}',
         '{"a": [{"b": {"c": 1}',
         '{"a": {"b": "c"',
         '{"a": "if (x) { y } else',
@@ -100,6 +104,33 @@ def test_wherever_a_reply_breaks_off_it_is_truncated_or_only_its_last_brace_is_m
 )
 def test_a_text_with_a_brace_is_no_truncated_object(text: str) -> None:
     assert not json_repair.is_truncated(text, ("response",))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{\n "title": "x", // the title\n "n": 1\n}',
+        '```json\n{"title": "x" /* the title */, "n": 1}\n```',
+        '{"n": "a", b": 2}',
+    ],
+)
+def test_an_object_with_its_last_brace_is_not_truncated_although_it_cannot_be_read(text: str) -> None:
+    assert not json_repair.is_truncated(text, ())
+    assert list(json_repair.objects_in(text)) == []
+
+
+def test_after_a_comma_at_the_end_of_the_text_more_was_to_come() -> None:
+    assert json_repair.is_truncated('{"title": "x", "n": 12,', ())
+    assert json_repair.only_object('```\n{"title": "x", "n": 12,\n```') == {"title": "x", "n": 12}
+
+
+def test_in_an_incomplete_text_a_missing_last_brace_is_not_added() -> None:
+    text = '{"title": "x", "body": "the first part"'
+
+    assert json_repair.only_object(text) == {"title": "x", "body": "the first part"}
+    assert list(json_repair.objects_in(text, is_incomplete=True)) == []
+    assert json_repair.is_truncated(text, (), is_incomplete=True)
+    assert not json_repair.is_truncated(text + "}", (), is_incomplete=True)
 
 
 def test_objects_are_found_among_words_in_their_order() -> None:

@@ -46,28 +46,29 @@ class ParsedReply:
     """Whether the text ends in the middle of a JSON reply."""
 
 
-def calls_of(text: str, tool_calls: Sequence[ToolCallRequest] = ()) -> ParsedReply:
+def calls_of(text: str, tool_calls: Sequence[ToolCallRequest] = (), *, is_incomplete: bool = False) -> ParsedReply:
     """Return the response and the calls of a reply with this text and these native calls; native calls come first.
 
     A JSON reply is an object with `response`, or `mcp` ({tool, method, params}, {tool, intent, context}, or a list of them), or
-    {tool, intent, context} itself. Another JSON object is the answer as it is; any other text is the answer, unchanged.
+    {tool, intent, context} itself. Another JSON object is the answer as it is; any other text is the answer, unchanged. In a reply that is
+    incomplete, as its finish reason says, an object without its last brace is truncated.
     """
-    value = _json_reply(text)
+    value = _json_reply(text, is_incomplete)
     requested = [_native(call) for call in tool_calls]
     json_calls = [] if value is None else [_json_call(each) for each in _requests_in(value)]
     requested += json_calls
     ids = _unique(call.id for call in requested)
     calls = tuple(call.model_copy(update={"id": call_id}) for call, call_id in zip(requested, ids, strict=True))
-    is_truncated = not json_calls and json_repair.is_truncated(text, ("response", "mcp", "tool"))
+    is_truncated = not json_calls and json_repair.is_truncated(text, ("response", "mcp", "tool"), is_incomplete=is_incomplete)
     if value is None:
         return ParsedReply(text, calls, is_truncated)
     response = value.get("response", None if json_calls else value)
     return ParsedReply("" if json_calls and response is None else response, calls, is_truncated)
 
 
-def _json_reply(text: str) -> dict[str, JsonValue] | None:
+def _json_reply(text: str, is_incomplete: bool) -> dict[str, JsonValue] | None:
     """Return the object that the text is; else, of the objects within it, the first that calls a tool, or the first with a response."""
-    found = list(json_repair.objects_in(text))
+    found = list(json_repair.objects_in(text, is_incomplete=is_incomplete))
     if len(found) == 1 and found[0].is_whole_text:
         return found[0].value
     values = [each.value for each in found]

@@ -179,6 +179,30 @@ def test_what_has_no_effect_here_is_a_warning(tmp_path: Path, files: dict[str, s
     assert all(warning.startswith("line ") for warning in found), found
 
 
+def test_a_key_that_has_no_effect_is_dropped(tmp_path: Path) -> None:
+    conductor = load(tmp_path / "tools", changed(TOOLS, ("    topics: [", "    tools: [price]\n    topics: ["))).agents["conductor"]
+    planned = changed(PLANNED, ("{type: llm_compiler_prompt}", "{type: llm_compiler_prompt, location: plan, promptArgumentClass: Mine}"))
+    template = "{% for tool in tools %}{{ tool.name }}{% endfor %}"
+    code = CONCEPTS["agents/helper/prompt.py"].replace("FirstUserPromptArgument", "Mine")
+    planner = load(tmp_path / "plan", {**planned, "plan/prompt.py": code, "plan/system_prompt.jinja2": template}).agents["planner"]
+    assert (conductor.kind, conductor.tools) == ("conductor", [])
+    assert (planner.prompt.argument, planner.prompt.system) == (None, template)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (HELPERS, f"    finalProperties: [nme]\n{HELPERS}"),
+        (HELPERS, f"    finalizerName: nobody\n    rules: [{{name: r, conditionName: c, targetAgent: cook}}]\n{HELPERS}"),
+        ("isFinalName: is_final", "isFinalName: is_final\n      finalizeName: nope"),
+    ],
+)
+def test_a_key_that_has_no_effect_is_no_fault(tmp_path: Path, old: str, new: str) -> None:
+    found = warnings(tmp_path, changed(CONCEPTS, (old, new)))
+    assert found
+    assert all("has no effect on" in warning for warning in found)
+
+
 def test_a_dependency_that_a_tool_uses_needs_its_class(tmp_path: Path) -> None:
     found = faults(tmp_path, changed(TOOLS, (", class_name: Shelf", "")))
     assert any("'moduleName' and 'className' of 'shelf' are missing" in fault for fault in found)

@@ -161,6 +161,13 @@ def test_a_call_that_breaks_off_is_not_made() -> None:
     assert calls_of(text) == ParsedReply(text, is_truncated=True)
 
 
+def test_a_call_without_its_last_brace_is_not_made_in_an_incomplete_reply() -> None:
+    text = '{"tool": "files", "intent": "write"'
+
+    assert [call.name for call in calls_of(text).calls] == ["files"]
+    assert calls_of(text, is_incomplete=True) == ParsedReply(text, is_truncated=True)
+
+
 def test_both_dialects_mix() -> None:
     said = calls_of('{"response": "both", "mcp": {"tool": "t"}}', [ToolCallRequest(id="call_2", name="n")])
 
