@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from threading import Thread
+from typing import get_args, get_type_hints
 
 import pytest
 
 from cantata.frontends.langswarm import filesystem
-from tests.unit.frontends.langswarm.stage import load
+from tests.unit.frontends.langswarm.stage import faults, load
 
 FORMS = [
     "{id: fs, type: mcpfilesystem, allowed_paths: [notes], local_mode: true}",
@@ -63,6 +65,10 @@ def test_files_are_written_read_listed_and_deleted(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("method", "path"),
     [
+        ("read_file", ".env"),
+        ("write_file", "out/.cantata/run"),
+        ("write_file", "gs://bucket/a"),
+        ("delete_file", "out/.."),
         ("read_file", "../secret.txt"),
         ("read_file", "/etc/passwd"),
         ("read_file", "link/secret.txt"),
@@ -77,8 +83,76 @@ def test_what_is_not_allowed_is_refused(tmp_path: Path, method: str, path: str) 
     folder.mkdir()
     (tmp_path / "secret.txt").write_text("secret")
     (folder / "link").symlink_to(tmp_path)
-    grants = {".": "read_only", "private": "forbidden", "./private": "read_write"}
+    grants = {".": "read_only", "out": "read_write", "private": "forbidden", "./private": "read_write"}
     content = ["text"] if method == "write_file" else []
 
     with pytest.raises(PermissionError, match="may not be"):
         getattr(filesystem, method)(path, *content, folder=str(folder), grants=grants)
+
+
+@pytest.mark.parametrize("paths", ["allowed_paths: []", "allowed_paths:", "permissions: {}", "settings: {root_path: 'gs://x'}"])
+def test_paths_that_name_no_folder_grant_nothing(tmp_path: Path, paths: str) -> None:
+    tools = load(tmp_path, f"tools:\n- id: fs\n  type: mcpfilesystem\n  {paths}\nworkflows: {{}}").definitions.tools
+
+    assert tools["fs.read_file"].values["grants"] == {}
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ("allowed_paths: ['']", "allowed_paths[0]: a path is empty"),
+        ("root_path: '${UNSET:}'", "root_path: a path is empty"),
+        ("permissions: {'': read_only}", "a path is empty"),
+        ("allowed_paths: ['gs://x']", "warning: no effect: only files of the workers' machines"),
+        ("retry: 3", "warning: 'retry' has no effect on the tool for files"),
+        ("methods: [read_flie]", "there is no method 'read_flie'; did you mean 'read_file'?"),
+        (
+            "server_config: {command: python, args: [-m, langswarm.filesystem, --root, /data]}",
+            "server_config.args: warning: '--root /data' has no effect",
+        ),
+    ],
+)
+def test_what_its_keys_do_not_do_is_told(tmp_path: Path, keys: str, said: str) -> None:
+    [fault] = faults(tmp_path, f"tools: [{{id: fs, type: mcpfilesystem, {keys}}}]\nworkflows: {{}}")
+
+    assert said in fault
+
+
+def test_its_methods_can_be_restricted(tmp_path: Path) -> None:
+    text = "tools: [{id: fs, type: mcpfilesystem, methods: [read_file, {name: list_directory}]}]\nworkflows: {}"
+
+    assert sorted(load(tmp_path, text).definitions.tools) == ["fs.list_directory", "fs.read_file"]
+
+
+def test_concurrent_appends_are_all_kept_and_line_ends_stay(tmp_path: Path) -> None:
+    def call(method: str, *arguments: str) -> object:
+        return getattr(filesystem, method)(*arguments, folder=str(tmp_path), grants={".": "read_write"})
+
+    call("write_file", "a.txt", "0\r\n")
+    threads = [Thread(target=lambda: [call("update_file", "a.txt", "1\r\n") for _ in range(50)]) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert call("read_file", "a.txt") == "0\r\n" + 200 * "1\r\n"
+    assert (tmp_path / "a.txt").read_bytes().count(b"\r\n") == 201
+    assert get_args(get_type_hints(filesystem.update_file)["mode"]) == ("append", "overwrite")
+
+
+@pytest.mark.parametrize("target", ["kept.txt", "kept", "nowhere", "/etc/hostname"])
+def test_a_link_is_deleted_and_not_what_it_leads_to(tmp_path: Path, target: str) -> None:
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept.txt").write_text("kept")
+    (tmp_path / "link").symlink_to(target)
+
+    filesystem.delete_file("link", folder=str(tmp_path), grants={".": "read_write"})
+
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["kept", "kept.txt"]
+
+
+def test_a_hidden_file_is_read_if_a_grant_names_it(tmp_path: Path) -> None:
+    (tmp_path / ".notes").mkdir()
+    (tmp_path / ".notes/a").write_text("text")
+
+    assert filesystem.read_file(".notes/a", folder=str(tmp_path), grants={".": "read_only", ".notes": "read_only"}) == "text"
