@@ -390,6 +390,7 @@ class Chain(Value):
         "is the output itself, several are an object; the outputs of its last nodes if absent. If no node that they read has an "
         "output, it is that of the last node that has one",
     )
+    dropped: list[str] = Field(default_factory=list, description="nodes whose outputs are never its output")
     timeout_s: float | None = Field(None, gt=0, le=30 * 86400, description="time limit of a turn that it answers, in seconds")
 
 

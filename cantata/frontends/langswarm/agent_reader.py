@@ -17,7 +17,7 @@ from cantata.frontends.langswarm.symbol_table import SymbolTable
 from cantata.frontends.langswarm.vocabulary import AGENT, BEHAVIORS, PROVIDERS, TOOL
 from cantata.models.definitions import Agent, History, McpServer, Tool
 from cantata.models.values import JsonValue
-from cantata.suggestions import nearest
+from cantata.suggestions import hint, nearest
 
 _ENV = re.compile(r"env:(\w+)|\$\{(?:ENV\.)?([A-Z][A-Z0-9_]*)(?::-?([^{}]*))?\}")
 """A value that is one variable of the environment: `env:NAME`, `${NAME}`, `${ENV.NAME}`, `${NAME:default}`, `${NAME:-default}`."""
@@ -157,6 +157,7 @@ class AgentReader:
         if "filesystem" in kind.lower():
             read_filesystem(name, part, self._symbols, self._resolved)
             return
+        part.check_keys(TOOL | self._extra(part))
         known = (instead for word, instead in _INSTEAD.items() if word in kind.lower())
         instead = next(known, "write 'url' or 'command' of an MCP server for it, or a 'function'")
         part.warn(f"{kind!r} is a program of LangSwarm's own; agents go without it, and a step that calls it is refused: {instead}")
@@ -327,7 +328,10 @@ def read_memory_flag(part: ConfigPart) -> bool:
     """Return whether memory is on: `memory: true`, or `memory: {enabled: true}`; words and settings of its storage have no effect."""
     if isinstance(part.value, dict):
         for key in part.value.keys() - {"enabled"}:
-            part.at(key).warn("no effect: memory is kept in Redis")
+            if near := nearest(key, ("enabled",), cutoff=MISTYPED):
+                part.at(key).fault(f"unknown key {key!r}{hint(near)}")
+            else:
+                part.at(key).warn("no effect: memory is kept in Redis")
         return part.at("enabled").boolean() is not False
     if isinstance(part.value, str):
         if part.value.lower() not in _OFF:

@@ -144,5 +144,8 @@ class ConfigPart:
 
 
 def either(part: ConfigPart, *keys: str) -> ConfigPart:
-    """Return the part under the first of these keys that has a value, or under the first of all."""
-    return part.first(*keys) or part.at(keys[0])
+    """Return the part under the one of these keys that has a value, or under the first of all; a second one is a fault."""
+    first, *others = [key for key in keys if part.has(key)] or keys[:1]
+    for other in others:
+        part.at(other).fault(f"{other!r} means the same as {first!r}; write one of them")
+    return part.at(first)

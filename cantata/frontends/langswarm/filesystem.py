@@ -1,6 +1,7 @@
 """LangSwarm's tool for files: its methods, for paths that the configuration allows.
 
-A path is allowed by the longest of the `grants` that it lies in, unless a name below that begins with '.'. A relative path lies in the configuration's folder.
+A path is allowed by the longest of the `grants` that it lies in, unless a name below that begins with '.'. A relative path lies in the
+configuration's folder.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def read_filesystem(name: str, part: ConfigPart, symbols: SymbolTable, resolved:
     settings = part.at("settings")
     part.check_keys(_KEYS, TOOL, "the tool for files")
     settings.check_keys((*_GRANTS, "read_only"))
-    part.at("server_config").check_keys(("command", "args"))
+    part.at("server_config").check_keys(("command", "args", "timeout"))
     _warn_of_arguments(part.at("server_config", "args"))
     folder = str(symbols.folder or Path())
     grants: Grants = dict(_grants(part, resolved))
@@ -50,8 +51,12 @@ def read_filesystem(name: str, part: ConfigPart, symbols: SymbolTable, resolved:
 
 def _chosen(part: ConfigPart) -> list[str]:
     """Return the methods that the configuration names."""
-    named = [(item.at("name") if item.has("name") else item) for item in part.at("methods").items()]
-    return [text for each in named if (text := each.text()) and each.is_known(text, _METHODS, "method")]
+    found = []
+    for item in part.at("methods").items():
+        named = item.at("name") if item.has("name") else item
+        names = [*named.value] if isinstance(named.value, dict) else [named.text()]
+        found += [name for name in names if name and named.is_known(name, _METHODS, "method")]
+    return found
 
 
 def _warn_of_arguments(part: ConfigPart) -> None:

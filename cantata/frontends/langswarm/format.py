@@ -12,7 +12,7 @@ from cantata.config.faults import in_order
 from cantata.config.formats import Configuration
 from cantata.errors import ConfigError, Fault, without_warnings
 from cantata.frontends.langswarm.agent_reader import AgentReader, read_memory_flag
-from cantata.frontends.langswarm.config_part import ConfigPart
+from cantata.frontends.langswarm.config_part import ConfigPart, either
 from cantata.frontends.langswarm.files import ConfigSources, ReadDocument, files_in, gather, is_langswarm
 from cantata.frontends.langswarm.symbol_table import SymbolTable
 from cantata.frontends.langswarm.vocabulary import FILES, WORKFLOW
@@ -79,17 +79,19 @@ def _compiled(name: str, part: ConfigPart, symbols: SymbolTable) -> _Compiled:
         part.fault(f"{name!r} is also the name of an agent; rename the workflow")
     steps = _with_steps(part, ArrowNames(symbols.agents, symbols.tool_names, symbols.workflows))
     chain, locations = compile_workflow(name, steps, symbols) if steps else (None, {})
-    return _Compiled(name, chain, locations, without_warnings(part.faults[before:]))
+    return _Compiled(name, chain, locations, list(dict.fromkeys(without_warnings(part.faults[before:]))))
 
 
 def _with_steps(part: ConfigPart, names: ArrowNames) -> ConfigPart | None:
     """Return a workflow as a mapping or list of steps, whatever its form; None with a fault."""
-    arrows = part.first("workflow", "simple")
-    if part.has("steps"):
-        if arrows is not None:
+    arrows = either(part, "workflow", "simple") if part.first("workflow", "simple") else None
+    if part.has("steps") or arrows is not None:
+        if part.has("steps") and arrows is not None:
             arrows.fault("a workflow has either 'steps' or arrows; write one of them")
         for key in filter(part.has, _OF_ONE_STEP):
-            part.at(key).warn(f"{key!r} has no effect beside 'steps', which name their agents and tools")
+            part.at(key).warn(
+                f"{key!r} has no effect beside {'steps' if part.has('steps') else 'arrows'!r}, which name their agents and tools"
+            )
     short = arrows or (part.at("steps") if part.has("steps") else part)
     if isinstance(short.value, list) and short.value and all(isinstance(each, str) for each in short.value):
         short = replace(short, value=" -> ".join(map(str, short.value)))
@@ -100,8 +102,8 @@ def _with_steps(part: ConfigPart, names: ArrowNames) -> ConfigPart | None:
         return replace(part, value={**others, "steps": steps}) if len(without_warnings(part.faults)) == before else None
     if isinstance(part.value, list) or part.has("steps"):
         return part
-    agent = part.first("agent", "agent_id")
-    if agent is not None:
+    agent = either(part, "agent", "agent_id")
+    if agent.value is not None:
         step = {"agent": agent.value, "tools": part.at("tool_ids").value}
         return replace(part, value={**{key: others[key] for key in others if key not in _OF_ONE_STEP}, "steps": [step]})
     part.fault("expected a workflow: a mapping with 'steps', a list of steps, or arrows such as 'analyst -> writer -> user'")
@@ -202,4 +204,5 @@ def _place(locations: Locations, fault: Fault) -> tuple[str, ConfigPart | None]:
 def _of_steps(message: str) -> str:
     """Return a message of planning about nodes, in terms of steps."""
     message = _AUXILIARY_SUFFIX.sub("", message).replace("'next_node'", "'output.to'").replace("branch", "condition")
+    message = re.sub(r"^(the )?chain(s?) '", r"\1workflow\2 '", message)
     return re.sub(r"('[^']+')(, \1)+", r"\1", re.sub(r"\bnode(s?)\b", r"step\1", message))

@@ -57,7 +57,8 @@ def _named(names: Iterable[str], definitions: Definitions) -> Found:
         cycle = shortest_cycle(group[0], calls)
         nodes = definitions.chains[cycle[0]].nodes
         place, node = next((i, node) for i, node in enumerate(nodes) if _calls(node, cycle[1], definitions))
-        message = f"the chains {_way(cycle)} run each other in a cycle"
+        is_own = len(set(cycle)) == 1
+        message = f"chain {cycle[0]!r} runs itself" if is_own else f"the chains {_way(cycle)} run each other in a cycle"
         yield "chain_cycle", Fault(message, f"chains.{cycle[0]}.nodes[{place}] {node.node_id!r}.name")
 
 

@@ -27,6 +27,7 @@ _NEEDED: Mapping[str, Mapping[str, str]] = {
     "branch": {"condition": 'an expression, such as "length(read.items) > `3`"'},
     "map": {"items_path": "an expression that gives a list, such as 'read.items'", "map_node": "the node to run for each item"},
 }
+_FAULTY = ", which has faults: "
 _MAX_ODD_CHARACTERS = 5  # invalid characters of an id that are reported
 _MAX_GUESSES = 20  # each compares with every known id, and there may be 10,000 of both
 
@@ -125,7 +126,8 @@ def _unknown(node: ChainNode, definitions: Definitions) -> str:
     if any(node.name in tools_in(section, definitions) for section in sections):
         return f"{node.name!r} is an MCP server; name one of its tools, as '{node.name}.<tool>'"
     if "chains" in sections and node.name in definitions.refused:
-        return f"{node.name!r} has faults, so nothing calls it: {definitions.refused[node.name][0]}"
+        fault = definitions.refused[node.name][0]
+        return f"calls {node.name!r}{_FAULTY}{fault.partition(_FAULTY)[2] or fault}"
     known = [known for section in sections for known in _known(section, node.name, definitions)]
     return f"{node.name!r} is not under {place}{_elsewhere(node, definitions) or _guess(node.name, known)}"
 

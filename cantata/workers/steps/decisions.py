@@ -99,8 +99,9 @@ def _last_output(context: StepContext) -> Outcome:
 
     If one of them gave null, the answer is null. Without any output a turn fails, and a chain in another counts as if it had not run.
     """
-    chain, parent, run_id = context.text_param("chain"), context.begun.step_id.removesuffix(f"/{END}"), context.begun.run_id
-    nodes = [node.node_id for node in context.definitions.chains[chain].nodes if node.kind != "branch"]
+    name, parent, run_id = context.text_param("chain"), context.begun.step_id.removesuffix(f"/{END}"), context.begun.run_id
+    chain = context.definitions.chains[name]
+    nodes = [node.node_id for node in chain.nodes if node.kind != "branch" and node.node_id not in chain.dropped]
     reader = context.process.ledger.reader
     ids = reader.answering(run_id, [name_of(node_id, parent) for node_id in nodes])
     done = {
@@ -113,10 +114,10 @@ def _last_output(context: StepContext) -> Outcome:
         return Outcome()
     last = next((node_id for node_id in reversed(nodes) if outputs.get(node_id) is not None), None)
     if last is not None:
-        warning = f"{chain!r}: the steps that give its answer have no output, so the answer is that of {last!r}, the last step that has one"
+        warning = f"{name!r}: the steps that give its answer have no output, so the answer is that of {last!r}, the last step that has one"
         return Outcome(output=outputs[last], warnings=(warning,))
     if context.begun.run_kind == "turn" and "/" not in parent:
-        raise StepError(f"{chain!r} has no answer: none of its steps has an output", code="no_answer")
+        raise StepError(f"{name!r} has no answer: none of its steps has an output", code="no_answer")
     return Outcome(detail={"no_answer": True})
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
-from cantata.models.definitions import Definitions
+from cantata.models.definitions import Chain, Definitions
 from cantata.models.graph import RAW, STEP_OVER, Edge, Graph, Spec, Step
 from cantata.models.values import JsonValue
 from cantata.models.wire import ChainNode, ChainRequest
@@ -244,12 +244,14 @@ def _end(run: Run, step_id: str, spec: Step, root: dict[str, JsonValue], names: 
     given = {name: parse(text, names).evaluate(root) for name, text in answers.items()} or {name: root[name] for name in spec.reads}
     ran = {name: value for name, value in given.items() if value is not None}
     if answers and not ran:
-        return run._done(step_id, _last_output(run, step_id.removesuffix("/@end"), run.definitions.chains[str(spec.params["chain"])].nodes))
+        return run._done(step_id, _last_output(run, step_id.removesuffix("/@end"), run.definitions.chains[str(spec.params["chain"])]))
     return run._done(step_id, next(iter(ran.values())) if len(ran) == 1 else cast(JsonValue, ran or None))
 
 
-def _last_output(run: Run, parent: str, nodes: Sequence[ChainNode]) -> JsonValue:
-    outputs = [run.output(name_of(node.node_id, parent)) for node in nodes if node.kind != "branch"]
+def _last_output(run: Run, parent: str, chain: Chain) -> JsonValue:
+    outputs = [
+        run.output(name_of(node.node_id, parent)) for node in chain.nodes if node.kind != "branch" and node.node_id not in chain.dropped
+    ]
     return next((output for output in reversed(outputs) if output is not None), None)
 
 

@@ -59,6 +59,7 @@ class NodeEmitter:
     """The node that validates the input, without its id and what comes next."""
     _nodes: dict[str, Fields] = field(default_factory=dict)
     _answers: dict[str, list[str]] = field(default_factory=dict)
+    _dropped: list[str] = field(default_factory=list)
 
     def chain(self, *, description: str = "", timeout_s: float | None = None) -> Chain:
         """Return the chain."""
@@ -70,7 +71,7 @@ class NodeEmitter:
                 self._answer(step.id, step.value, conditions)
         answers = {name: given[0] if len(given) == 1 else f"not_null({', '.join(given)})" for name, given in self._answers.items()}
         nodes = [ChainNode.model_validate(fields) for fields in (*self._nodes.values(), *self.bodies)]
-        return Chain(nodes=nodes, entry_node=entry, description=description, answers=answers, timeout_s=timeout_s)
+        return Chain(nodes=nodes, entry_node=entry, description=description, answers=answers, dropped=self._dropped, timeout_s=timeout_s)
 
     def _entry(self) -> str:
         first = self._all_of("begin", [self._enter(step_id) for step_id in self.order.first])
@@ -195,6 +196,7 @@ class NodeEmitter:
             self._answer(route.workflow, step_value(node), ())
         else:
             self._nodes[node]["on_error"] = "skip"
+            self._dropped.append(node)
         return node
 
     def _answer(self, name: str, value: str, conditions: tuple[str, ...]) -> None:

@@ -8,7 +8,7 @@ from typing import cast
 
 from cantata.config.faults import shown
 from cantata.frontends.langswarm.agent_reader import read_tool_list
-from cantata.frontends.langswarm.config_part import ConfigPart
+from cantata.frontends.langswarm.config_part import ConfigPart, either
 from cantata.frontends.langswarm.symbol_table import SymbolTable, defined_in
 from cantata.frontends.langswarm.workflows.conditions import condition
 from cantata.frontends.langswarm.workflows.inputs import Schema
@@ -51,7 +51,7 @@ class CallBuilder:
         if seconds := step.at("timeout").number(least=0.001):
             fields["timeout"] = seconds
         if step.kind in ("agent", "function", "tool", "transform"):
-            retry = retries_of(step.part, step.at("retry")) if step.has("retry") or step.has("retry_policy") else self.retry
+            retry = retries_of(step.part) if step.has("retry") or step.has("retry_policy") else self.retry
             fields |= {"retry": retry} if retry else {}
         return fields
 
@@ -225,11 +225,11 @@ _KINDS: Mapping[str, Callable[[CallBuilder, WorkflowStep, Scope], Fields]] = {
 }
 
 
-def retries_of(part: ConfigPart, retry: ConfigPart) -> int:
+def retries_of(part: ConfigPart) -> int:
     """Return the retries of a step or a workflow: `retry: 2`, or `retry_policy: {max_retries: 2}`."""
-    policy = part.at("retry_policy")
-    policy.check_keys(("max_retries",))
-    return retry.count() or policy.at("max_retries").count() or 0
+    retry = either(part, "retry", "retry_count", "retry_policy")
+    retry.check_keys(("max_retries",))
+    return (retry.at("max_retries") if isinstance(retry.value, dict) else retry).count() or 0
 
 
 def read_condition(part: ConfigPart, scope: Scope) -> str:

@@ -61,7 +61,7 @@ class _Compiler:
         }
         changes: dict[str, object] = {"stream": True} if self._mode == "streaming" else {}
         at_once = self._mode in ("async", "parallel") or bool(part.at("async").boolean())
-        self._call_builder = CallBuilder(symbols, name, retries_of(part, either(part, "retry", "retry_count")), changes, at_once)
+        self._call_builder = CallBuilder(symbols, name, retries_of(part), changes, at_once)
         self._output_schema = read_schema(part.at("output_schema"))
         if part.has("settings"):
             part.at("settings").warn("no effect: it is about LangSwarm's own process")
@@ -300,6 +300,8 @@ class _Compiler:
         for key in _NOT_IN_BODIES:
             if step.has(key) and (key, step.kind) != ("async", "loop"):
                 step.at(key).fault(f"{key!r} has no effect on the body of a loop; put it on {loop.id!r}")
+        if step.kind == "approval":
+            step.part.fault("a loop cannot run an approval")
         var = loop.at("loop").at("var")
         name = var.text() if var.value is not None else "item"
         if step.has("on_error") and step.at("on_error").text() not in _ON_ERROR:

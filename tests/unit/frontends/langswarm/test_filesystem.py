@@ -119,9 +119,9 @@ def test_what_its_keys_do_not_do_is_told(tmp_path: Path, keys: str, said: str) -
 
 
 def test_its_methods_can_be_restricted(tmp_path: Path) -> None:
-    text = "tools: [{id: fs, type: mcpfilesystem, methods: [read_file, {name: list_directory}]}]\nworkflows: {}"
+    text = "tools: [{id: fs, type: mcpfilesystem, methods: [read_file, {name: list_directory}, {get_file_info: size}]}]\nworkflows: {}"
 
-    assert sorted(load(tmp_path, text).definitions.tools) == ["fs.list_directory", "fs.read_file"]
+    assert sorted(load(tmp_path, text).definitions.tools) == ["fs.get_file_info", "fs.list_directory", "fs.read_file"]
 
 
 def test_concurrent_appends_are_all_kept_and_line_ends_stay(tmp_path: Path) -> None:

@@ -156,6 +156,20 @@ def test_a_fault_of_a_step_is_told(tmp_path: Path, steps: str, said: str) -> Non
         ),
         ("agents: {x: You are helpful.}\nworkflows: {}", "agents.x: expected an agent: a mapping such as {model: ...,"),
         ("workflows: {w: {timeout: -1, retry: x, steps: [{agent: ann}]}}", "w.timeout: expected a number of at least 0.001, found -1"),
+        ("agents: [{id: x, timeout: 3, timeout_seconds: 4}]\nworkflows: {}", "'timeout_seconds' means the same as 'timeout'; write one"),
+        ("agents: [{id: x, memory: true, memory_enabled: false}]\nworkflows: {}", "'memory_enabled' means the same as 'memory'"),
+        ("workflows: {w: {retry: 1, retry_policy: {max_retries: 2}, steps: [{agent: ann}]}}", "'retry_policy' means the same as 'retry'"),
+        ("workflows: {w: {timeout: 1, timeout_seconds: 2, steps: [{agent: ann}]}}", "'timeout_seconds' means the same as 'timeout'"),
+        ("workflows: {w: [{agent: ann, retry: 1, retry_policy: {max_retries: 2}}]}", "'retry_policy' means the same as 'retry'"),
+        ("workflows: {w: [{agent: ann, output: {to: user, to_step: user}}]}", "'to_step' means the same as 'to'"),
+        ("workflows: {w: {workflow: ann -> user, simple: bob -> user}}", "'simple' means the same as 'workflow'"),
+        ("workflows: {w: {agent: ann, agent_id: bob}}", "'agent_id' means the same as 'agent'"),
+        ("include: x.yaml\nincludes: x.yaml\nworkflows: {}", "'includes' means the same as 'include'"),
+        ("workflows: {w: [{invoke_workflow: w}]}", "w[0]: workflow 'w' runs itself"),
+        ("workflows: {w: [{id: a, loop: {for_each: [1], body: {approval: ok}}}]}", "loop.body: a loop cannot run an approval"),
+        ("tools: [{id: t, functon: t.count}]\nworkflows: {}", "unknown key 'functon'; did you mean 'function'?"),
+        ("tools: [{id: t, comand: python}]\nworkflows: {}", "unknown key 'comand'; did you mean 'command'?"),
+        ("memory: {enabeld: false}\nworkflows: {}", "memory.enabeld: unknown key 'enabeld'; did you mean 'enabled'?"),
         ("workflows: {w: 'ann -> user -> bob'}", "'user' may only follow the last arrow"),
         ("workflows: {w: {output_schema: [x], steps: [{agent: ann, output: {to: user}}]}}", "expected a JSON schema, found a list"),
         ("workflows: {w: {input_schema: text, steps: [{agent: ann}]}}", "expected a JSON schema, found 'text'"),
@@ -199,6 +213,7 @@ def test_a_fault_of_a_file_is_told(tmp_path: Path, text: str, said: str) -> None
         ("workflows: {w: {steps: [{id: a, agent: ann, parallel: false}]}}", "'a'.parallel: no effect: 'parallel' has no meaning here"),
         ("workflows: {w: {steps: [{id: a, agent: ann, input: 'x {{y}}'}]}}", "'a'.input: '{{y}}' names nothing here, so it stays as it is"),
         ("workflows: {w: {agent_id: ann, steps: [{agent: bob}]}}", "w.agent_id: 'agent_id' has no effect beside 'steps'"),
+        ("workflows: {w: {agent_id: ann, workflow: bob -> user}}", "w.agent_id: 'agent_id' has no effect beside 'arrows'"),
         ("workflows: {w: [{agent: ann, rollback_limit: 2}]}", "'rollback_limit' has no effect without 'rollback_to'"),
         ("workflows: {w: [{approval: x, default: 1}]}", "'default' has no effect without 'timeout'"),
         ("workflows: {w: [{transform: '${user_input}', input: x}]}", "'input' has no effect on a transform that is a value"),
@@ -225,12 +240,16 @@ def test_the_known_keys_are_listed_once(tmp_path: Path) -> None:
 
 
 def test_a_workflow_with_a_fault_is_refused_and_the_others_run(tmp_path: Path) -> None:
-    loaded = load(tmp_path, f"{AGENTS}workflows: {{good: ann -> bob, bad: ann -> bbo, caller: [{{invoke_workflow: bad}}]}}")
+    loaded = load(
+        tmp_path,
+        f"{AGENTS}workflows: {{good: ann -> bob, bad: ann -> bbo, caller: [{{invoke_workflow: bad}}], outer: [caller]}}",
+    )
 
     assert answer(loaded, "good") == "bob<ann<hello>>"
     assert list(loaded.definitions.chains) == ["good"]
     assert loaded.definitions.refused["bad"] == ["line 2: workflows.bad: there is no agent, tool or workflow 'bbo'; did you mean 'bob'?"]
-    assert "'bad' has faults, so nothing calls it: line 2: workflows.bad" in loaded.definitions.refused["caller"][0]
+    assert "calls 'bad', which has faults: line 2: workflows.bad" in loaded.definitions.refused["caller"][0]
+    assert ": calls 'caller', which has faults: line 2: workflows.bad: " in loaded.definitions.refused["outer"][0]
     with pytest.raises(ConfigError, match="there is no agent, tool or workflow 'bbo'"):
         turn_plan.plan_turn(TurnRequest(text="hello", workflow="bad"), loaded.definitions)
 

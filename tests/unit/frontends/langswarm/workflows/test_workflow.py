@@ -377,6 +377,13 @@ def test_if_the_steps_of_the_answer_are_skipped_it_is_the_last_output(tmp_path: 
     assert answer(loaded, "w") == "ann<hello>"
 
 
+def test_an_answer_that_is_dropped_is_never_that_of_the_workflow(tmp_path: Path) -> None:
+    steps = "{id: a, agent: ann, output: {to: [b, {invoke: good}]}}, {id: b, agent: bob, condition: '${a} == x', output: {to: user}}"
+    loaded = load(tmp_path, f"{AGENTS}workflows: {{w: [{steps}], good: [{{agent: cleo}}]}}")
+
+    assert answer(loaded, "w") == "ann<hello>"
+
+
 def test_in_parallel_only_what_a_step_reads_or_names_comes_before_it(tmp_path: Path) -> None:
     steps = (
         "[{id: a, agent: ann}, {id: b, agent: bob}, {id: c, agent: cleo, input: '${a} ${b}'}, {id: d, agent: dan, depends_on: c, input: d}]"
