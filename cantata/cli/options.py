@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
@@ -37,10 +37,20 @@ label_option = click.option(
 def parse_json(ctx: click.Context, option: click.Parameter, text: str | None) -> Any:
     """Return the JSON value of an option or argument."""
     try:
-        return None if text is None else json.loads(text)
+        return None if text is None else _json(text)
     except json.JSONDecodeError as error:
         hint = "" if "{" in str(text) else "; a text needs its own quotes: '\"text\"'"
         raise click.BadParameter(f"{text!r} is not JSON: {error.msg} (column {error.colno}){hint}") from error
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
+
+
+def _json(text: str) -> Any:
+    return json.loads(text, parse_constant=_refuse_constant)
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON; numbers in JSON are finite")
 
 
 def parse_assignments(ctx: click.Context, option: click.Parameter, texts: tuple[str, ...]) -> dict[str, Any]:
@@ -50,8 +60,8 @@ def parse_assignments(ctx: click.Context, option: click.Parameter, texts: tuple[
 
 def _json_or_text(text: str) -> Any:
     try:
-        return json.loads(text)
-    except json.JSONDecodeError:
+        return _json(text)
+    except ValueError:
         return text
 
 

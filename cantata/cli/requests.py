@@ -27,9 +27,8 @@ def load_definitions(config: str | None) -> Definitions:
     path = configuration.find(config)
     found = configuration.load_sound(path)
     if found.faults:
-        click.echo(
-            f"{path}: parts of it have no effect here, or are refused when they are called; `submit check {path}` tells which", err=True
-        )
+        refused = ", or are refused when they are called" if found.definitions.refused else ""
+        click.echo(f"{path}: parts of it have no effect here{refused}; `submit check {path}` tells which", err=True)
     return found.definitions
 
 

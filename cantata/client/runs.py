@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from cantata import __version__
 from cantata.coordinator.start import send_ready
-from cantata.errors import UnknownRunError
+from cantata.errors import ConfigError, UnknownRunError
 from cantata.models.events import RunEvent, RunWarning
 from cantata.models.graph import START
 from cantata.models.values import JsonValue
@@ -18,6 +18,7 @@ from cantata.observability import traces
 from cantata.observability.logs.lines import LogLine
 from cantata.runs.results import bodies_of, chain_event, chain_response, turn_result
 from cantata.runs.view import RunView
+from cantata.state.ledger.encoding import to_json
 from cantata.state.ledger.records import RunRecord, StepRecord
 from cantata.state.ledger.step_store import EARLY_SIGNALS
 from cantata.state.runs import event_log, log_store, run_snapshot, trace_roots
@@ -100,8 +101,12 @@ class Run:
 
         Raises:
             UnknownRunError: The step waits for no signal, or the run has no such step while others wait, which the message names.
-            ConfigError: The run's tenant keeps as many early signals as it may (`quota_exceeded`).
+            ConfigError: The value is not JSON, or the run's tenant keeps as many early signals as it may (`quota_exceeded`).
         """
+        try:
+            to_json(value).encode()
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"the value for step {step_id!r} is not JSON: {error}") from error
         refusal = self._client.quotas.early_signal_refusal(self.run_id, self._client.definitions.limits)
         answer, ready = self._client.ledger.steps.signal(self.run_id, step_id, value, max_kept=0 if refusal else EARLY_SIGNALS)
         if refusal and answer == "full":

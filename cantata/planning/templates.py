@@ -82,6 +82,41 @@ def undeclared(template: str, parts: tuple[str, ...] = ()) -> frozenset[str]:
     return frozenset(found - known)
 
 
+@lru_cache(maxsize=512)
+def computed_with(template: str, parts: tuple[str, ...] = ()) -> frozenset[str]:
+    """Return the names that must not be missing: a Jinja template and its parts read what is in them, call them, or calculate with them.
+
+    Left out are names that an `if`, `and` or `or` asks for. The template must be one that `check` accepts.
+    """
+    trees = [_ENVIRONMENT.parse(text) for text in (template, *parts)]
+    asked: list[jinja2.nodes.Node] = []
+    for tree in trees:
+        asked += [node.test for node in tree.find_all(jinja2.nodes.If)]
+        asked += [node.test for node in tree.find_all(jinja2.nodes.CondExpr)]
+        asked += [node.left for kind in (jinja2.nodes.And, jinja2.nodes.Or) for node in tree.find_all(kind)]
+    guarded = {name for node in asked for name in _names_in(node) - _operands_in(node)}
+    return frozenset({name for tree in trees for name in _operands_in(tree)} - guarded)
+
+
+def _names_in(node: jinja2.nodes.Node) -> set[str]:
+    return {node.name} if isinstance(node, jinja2.nodes.Name) else {each.name for each in node.find_all(jinja2.nodes.Name)}
+
+
+def _operands_in(node: jinja2.nodes.Node) -> set[str]:
+    """Return the names whose values cannot be missing in an expression."""
+    users = [node, *node.find_all(tuple(_OPERANDS))]
+    operands = [getattr(user, key) for user in users for key in _OPERANDS.get(type(user), ())]
+    return {operand.name for operand in operands if isinstance(operand, jinja2.nodes.Name)}
+
+
+_OPERANDS: Mapping[type[jinja2.nodes.Node], tuple[str, ...]] = {
+    **dict.fromkeys((jinja2.nodes.Getattr, jinja2.nodes.Getitem, jinja2.nodes.Call), ("node",)),
+    **dict.fromkeys((jinja2.nodes.Add, jinja2.nodes.Sub, jinja2.nodes.Mul, jinja2.nodes.Div), ("left", "right")),
+    **dict.fromkeys((jinja2.nodes.FloorDiv, jinja2.nodes.Pow), ("left", "right")),
+    jinja2.nodes.Mod: ("left",),
+}
+"""Expression → its parts that cannot be missing."""
+
 _GUARDS = ("default", "d", "defined", "undefined")
 
 

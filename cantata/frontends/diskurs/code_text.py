@@ -32,7 +32,10 @@ def is_installed() -> bool:
 
 
 def import_faults(file: Path) -> Iterator[tuple[int, str]]:
-    """Yield what a file imports from `diskurs` that is not there, with its line. Imports in functions, `try` and `if` are not checked."""
+    """Yield relative imports, and what a file imports from `diskurs` that is not there, with the line.
+
+    Imports in functions, `try` and `if` are not checked.
+    """
     try:
         body = [] if is_installed() else tree_of(file, file.stat().st_mtime_ns).body
     except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
@@ -41,7 +44,11 @@ def import_faults(file: Path) -> Iterator[tuple[int, str]]:
         imported: list[tuple[str, list[str]]] = []
         if isinstance(node, ast.Import):
             imported = [(alias.name, []) for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and not node.level:
+        elif isinstance(node, ast.ImportFrom) and node.level:
+            wanted = ", ".join(alias.name for alias in node.names)
+            wanted = f"from {node.module} import {wanted}" if node.module else f"import {wanted}"
+            yield node.lineno, f"an import cannot be relative here; write `{wanted}`"
+        elif isinstance(node, ast.ImportFrom):
             imported = [(str(node.module), [alias.name for alias in node.names])]
         for module, names in imported:
             package, _, part = module.partition(".")

@@ -20,7 +20,7 @@ from cantata.frontends.diskurs.spelling import variable_of
 _MEMORY_FILES = ("longterm_memory.py", "prompt.py")
 _NO_SECRETS = "a key must not stand in a file; write ${OPENAI_API_KEY} or the like, and set the variable in the environment of the workers"
 
-_NO_ENTRA_ID = "no token of Entra ID is requested: the key comes from the workers' environment, AZURE_API_KEY or the variable of 'apiKey'"
+_NO_ENTRA_ID = "no token of Entra ID is requested: the key comes from the workers' environment, {}the variable of 'apiKey'"
 
 
 def llms_of(reader: DiskursConfigReader) -> dict[str, ConversationModel]:
@@ -30,7 +30,7 @@ def llms_of(reader: DiskursConfigReader) -> dict[str, ConversationModel]:
 
 def _llm(reader: DiskursConfigReader, path: KeyPath, entry: schema.LlmEntry) -> ConversationModel:
     if entry.use_entra_id:
-        reader.warn((*path, "useEntraId"), _NO_ENTRA_ID)
+        reader.warn((*path, "useEntraId"), _NO_ENTRA_ID.format("AZURE_API_KEY or " if entry.type == "azure" else ""))
     if entry.type == "azure" and entry.endpoint is None:
         reader.fault(path, "'endpoint' is missing: the address of the deployment")
     variable = variable_of(entry.api_key)

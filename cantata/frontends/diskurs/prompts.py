@@ -14,7 +14,7 @@ from cantata.frontends.diskurs import schema
 from cantata.frontends.diskurs.code_text import fields_of
 from cantata.frontends.diskurs.conversation_config import PromptSource
 from cantata.frontends.diskurs.files import DiskursConfigReader
-from cantata.suggestions import hint, nearest
+from cantata.suggestions import did_you_mean, hint, nearest
 
 _FUNCTIONS = {
     "is_valid": "is_valid_name", "is_final": "is_final_name", "can_finalize": "can_finalize_name", "finalize": "finalize_name",
@@ -133,11 +133,14 @@ class PromptReader:
         if fields is None:
             return
         own = (fields_of(file, source.system_argument) or set()) if source.system_argument else set()
-        at = self.path[:-1]
-        for i, name in enumerate(self.entry.final_properties):
-            self.reader.check_known((*at, "finalProperties", i), name, fields, "field")
-        for name in self.entry.locked_fields:
-            self.reader.check_known((*at, "lockedFields", name), name, fields | own, "field")
+        at, owner = self.path[:-1], f"class {source.argument}" if source.argument else "the prompt"
+        named: list[tuple[KeyPath, str, set[str]]] = [
+            *((("finalProperties", i), name, fields) for i, name in enumerate(self.entry.final_properties)),
+            *((("lockedFields", name), name, fields | own) for name in self.entry.locked_fields),
+        ]
+        for path, name, known in named:
+            if name not in known:
+                self.reader.fault((*at, *path), f"{owner} has no field {name!r}{did_you_mean(name, known)}")
         shared = {"agent_descriptions"} if self.entry.type == "conductor" else set()
         for which, known in (("system", fields | own | shared), ("user", fields | shared), ("form", {"schema"})):
             if template := templates.get(which):
@@ -152,8 +155,11 @@ class PromptReader:
     def _warn_of_unknown_names(self, which: str, template: Template, known: Collection[str]) -> None:
         from cantata.planning import templates  # noqa: PLC0415  # only folders with templates need jinja2, which takes long to import
 
-        for name in sorted(templates.undeclared(template[0], tuple(template[1].values())) - set(known)):
-            message = f"the {which} template uses {name!r}, which is not defined and renders as nothing{hint(nearest(name, known))}"
+        texts = (template[0], tuple(template[1].values()))
+        failing = templates.computed_with(*texts)
+        for name in sorted(templates.undeclared(*texts) - set(known)):
+            effect = ", so rendering it fails the run" if name in failing else " and renders as nothing"
+            message = f"the {which} template uses {name!r}, which is not defined{effect}{hint(nearest(name, known))}"
             self.reader.warn((*self.path, "location"), message)
 
 

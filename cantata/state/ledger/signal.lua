@@ -37,7 +37,8 @@ if not s then
 end
 if s and OVER[s.state] then
   local spec = spec_of(id)
-  return {(spec.kind == 'wait' or spec.at_most_once) and 'over' or 'unknown', {}}
+  local has_value = s.state ~= 'skipped' and (spec.kind == 'wait' or spec.at_most_once)
+  return {has_value and 'over' or 'unknown', {}}
 end
 if s and s.state == 'waiting_signal' then
   event('signal', id)

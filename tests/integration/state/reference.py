@@ -167,7 +167,8 @@ class Reference:
         if cell is None and any(each.word == "waiting_signal" for each in self.cells.values()):
             return "unknown", set()
         if cell is not None and cell.is_over:
-            return "over" if cell.spec.kind == "wait" or cell.spec.at_most_once else "unknown", set()
+            has_value = cell.word != "skipped" and (cell.spec.kind == "wait" or cell.spec.at_most_once)
+            return "over" if has_value else "unknown", set()
         if cell is not None and cell.word == "waiting_signal":
             self._end(step_id, "done", DONE)
             return "taken", self._settle()

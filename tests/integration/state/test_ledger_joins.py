@@ -363,6 +363,17 @@ def test_a_signal_finds_the_one_step_whose_id_ends_so(ledger: Ledger) -> None:
     assert (play.output("flow/ask"), play.words("flow/mask")) == (1, "waiting_signal")
 
 
+def test_a_step_that_was_skipped_waits_for_no_signal(ledger: Ledger) -> None:
+    play = Play(ledger)
+    edges = (Edge(source="branch", target="ask", label="true"), Edge(source="branch", target="other", label="false"))
+    play.plan(work("branch"), wait("ask"), wait("other"), edges=edges)
+    play.do("branch", takes=("done", "false"))
+
+    assert play.words("ask", "other") == "skipped waiting_signal"
+    assert ledger.steps.signal("run", "ask", 1)[0] == "unknown"
+    assert ledger.steps.signal("run", "other", 1)[0] == "taken"
+
+
 def test_a_signal_that_may_be_for_several_steps_is_for_none(ledger: Ledger) -> None:
     play = grown_waits(ledger, "flow/one/ask", "flow/two/ask")
 

@@ -96,6 +96,7 @@ def test_other_texts_are_turns(typed: list[str], monkeypatch: pytest.MonkeyPatch
         (["plan", "a.yaml", "--turn", "b"], "name the FILE of a chain request"),
         (["runs", "shwo"], "shwo"),
         (["runs", "signal", "r", "s", "yes"], "a text needs its own quotes"),
+        (["runs", "signal", "r", "s", "NaN"], "NaN is not JSON"),
         (["runs", "follow", "r", "--from", "-1"], "not in the range"),
         (["up", "--agents", "0"], "not in the range"),
         (["worker"], "Missing argument 'QUEUE...'"),

@@ -1,10 +1,15 @@
-"""The ids of runs: what an idempotency key gives, in a session and outside."""
+"""The ids of runs: what an idempotency key gives, in a session and outside. And signals that are refused at once."""
 
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any, cast
 
-from cantata.client.client import _run_id, run_id_of
+import pytest
+
+from cantata.client.client import Client, _run_id, run_id_of
+from cantata.client.runs import Run
+from cantata.errors import ConfigError
 from cantata.state.ledger.records import RunSession
 from cantata.state.redis.keys import shard_of
 from cantata.state.sessions import conversations
@@ -36,3 +41,9 @@ def test_the_same_key_gives_the_same_run() -> None:
 
 def test_without_a_key_each_run_is_another() -> None:
     assert len({_run_id(None, where) for where in (None, settings_of("chat")) for _ in range(100)}) == 200
+
+
+@pytest.mark.parametrize("value", [float("nan"), {1}, "\ud800"])
+def test_a_signal_whose_value_is_not_json_is_refused(value: Any) -> None:
+    with pytest.raises(ConfigError, match="the value for step 'ask' is not JSON: "):
+        Run(cast(Client, None), "run").signal("ask", value)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cantata.models.values import JsonValue
-from cantata.planning.templates import TemplateError, check, fill, instruct, names, render, undeclared
+from cantata.planning.templates import TemplateError, check, computed_with, fill, instruct, names, render, undeclared
 
 ROUTER_PROMPT = """Choose an agent for: {user_input}
 History: {history}
@@ -154,6 +154,36 @@ def test_what_is_in_a_missing_variable_is_an_error_with_its_line() -> None:
 )
 def test_what_a_template_takes_from_its_context_is_known_before(template: str, found: set[str]) -> None:
     assert undeclared(template) == found
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{ foo.bar }}",
+        "{{ foo['bar'] }}",
+        "{{ foo + 1 }}",
+        "{{ 2 * foo }}",
+        "{{ foo() }}",
+        "{% for x in foo.items() %}{% endfor %}",
+        "{% if foo.bar %}x{% endif %}",
+    ],
+)
+def test_a_name_that_a_template_computes_with_must_not_be_missing(template: str) -> None:
+    assert computed_with(template) == {"foo"}
+    with pytest.raises(TemplateError):
+        render(template, {})
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{ foo }}", "{% for x in foo %}{{ x }}{% endfor %}", "{{ foo | upper }}", "{% if foo %}{{ foo.bar }}{% endif %}",
+        "{{ foo.bar if foo else '' }}", "{{ foo and foo.bar }}", "{% if foo and foo.bar %}x{% endif %}", "{% if foo == 1 %}x{% endif %}",
+    ],
+)  # fmt: skip
+def test_a_name_that_is_shown_or_asked_for_may_be_missing(template: str) -> None:
+    assert computed_with(template) == set()
+    assert isinstance(render(template, {}), str)
 
 
 @pytest.mark.parametrize(

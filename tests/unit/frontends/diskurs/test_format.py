@@ -120,7 +120,11 @@ FAULTS: list[tuple[dict[str, str], list[tuple[str, str]], str]] = [
     (CONCEPTS, [("type: multistep\n", "type: multistop\n")], "did you mean 'multistep'?"),
     (CONCEPTS, [("location: agents/helper", "location: agents/helpr")], "there is no 'agents/helpr' in the folder; did you mean 'helper'?"),
     (CONCEPTS, [("location: agents/helper", "location: ../..")], "leads out of the configuration's folder"),
-    (CONCEPTS, [(HELPERS, f"    lockedFields: {{nam: Jo}}\n{HELPERS}")], "lockedFields.nam: there is no field 'nam'; did you mean 'name'?"),
+    (
+        CONCEPTS,
+        [(HELPERS, f"    lockedFields: {{nam: Jo}}\n{HELPERS}")],
+        "lockedFields.nam: class FirstUserPromptArgument has no field 'nam'; did you mean 'name'?",
+    ),
     (CONCEPTS, [("    topics: [conductor]", "    topics: [conductor, helper]")], "hands over to one agent only"),
     (CONCEPTS, [("    topics: [helper]", "    finalizerName: helper\n    topics: [helper]")], "'helper' is of type 'multistep', but"),
     (CONCEPTS, [("${OPENAI_API_KEY}", "sk-123")], "a key must not stand in a file; write ${OPENAI_API_KEY}"),
@@ -133,7 +137,7 @@ FAULTS: list[tuple[dict[str, str], list[tuple[str, str]], str]] = [
     (JUDGED, [("    supervisor: upper", "    supervisor: helper")], "'helper' is of type 'multistep', but 'conductor' is needed here"),
     (JUDGED, [("    canFinalizeName: judge", "    canFinalizeName: helper")], "but 'multistep_predicate' is needed here"),
     (JUDGED, [("    finalProperties: [letter, topic]\n", "")], "'finalProperties' is missing"),
-    (JUDGED, [("[letter, topic]", "[leter, topic]")], "finalProperties[0]: there is no field 'leter'; did you mean 'letter'?"),
+    (JUDGED, [("[letter, topic]", "[leter, topic]")], "finalProperties[0]: class Letter has no field 'leter'; did you mean 'letter'?"),
     (JUDGED, [("type: Known", "type: Knwn")], "longtermMemory: function or class 'Knwn' is not in memory.py; did you mean 'Known'?"),
     (PARALLEL, [("join_conversations", "join_conversation")], "'join_conversation' is not in parallelize.py; did you mean 'join_"),
     (TOOLS, [("dependencies: [shelf]", "dependencies: [shelv]")], "there is no tool dependency 'shelv'; did you mean 'shelf'?"),
@@ -203,6 +207,13 @@ def test_a_key_that_has_no_effect_is_no_fault(tmp_path: Path, old: str, new: str
     assert all("has no effect on" in warning for warning in found)
 
 
+@pytest.mark.parametrize("kind", ["openai", "azure"])
+def test_only_azure_takes_the_key_of_azure(tmp_path: Path, kind: str) -> None:
+    files = changed(CONCEPTS, ("modelMaxTokens: 8192", "useEntraId: true, endpoint: https://x.example"), ("type: openai", f"type: {kind}"))
+    (found,) = (warning for warning in warnings(tmp_path, files) if "Entra" in warning)
+    assert ("AZURE_API_KEY" in found) is (kind == "azure")
+
+
 def test_a_dependency_that_a_tool_uses_needs_its_class(tmp_path: Path) -> None:
     found = faults(tmp_path, changed(TOOLS, (", class_name: Shelf", "")))
     assert any("'moduleName' and 'className' of 'shelf' are missing" in fault for fault in found)
@@ -236,6 +247,11 @@ def test_a_name_that_a_template_does_not_get_is_a_warning(tmp_path: Path) -> Non
     ]
 
 
+def test_a_missing_name_that_a_template_computes_with_is_told_to_fail_the_run(tmp_path: Path) -> None:
+    (found,) = warnings(tmp_path, {**CONCEPTS, "agents/helper/user_prompt.jinja2": "{{ naem.first }}"})
+    assert "uses 'naem', which is not defined, so rendering it fails the run; did you mean 'name'?" in found
+
+
 def test_fields_of_base_classes_are_known_and_those_of_computed_classes_are_not_guessed(tmp_path: Path) -> None:
     code = CONCEPTS["agents/helper/prompt.py"]
     mixed = code.replace("class FirstUserPromptArgument(PromptArgument)", "class FirstUserPromptArgument(MySystemPromptArgument)")
@@ -251,10 +267,11 @@ def test_fields_of_base_classes_are_known_and_those_of_computed_classes_are_not_
         ("from diskurs import NoSuch", "there is no 'NoSuch' in 'diskurs' here"),
         ("from diskurs.entities import PromptArgumnt", "there is no 'PromptArgumnt' in 'diskurs' here; did you mean 'PromptArgument'?"),
         ("from diskurs.azure_llm_client import AzureOpenAIClient", "there is no module 'diskurs.azure_llm_client' here"),
+        ("from .shared import One, Two", "an import cannot be relative here; write `from shared import One, Two`"),
         ("import diskurs.dispatcher", "there is no module 'diskurs.dispatcher' here"),
     ],
 )
-def test_an_import_from_diskurs_that_is_not_there_is_told_with_its_line(tmp_path: Path, line: str, told: str) -> None:
+def test_an_import_that_is_not_there_is_told_with_its_line(tmp_path: Path, line: str, told: str) -> None:
     code = f"{line}\n{CONCEPTS['agents/helper/prompt.py'].lstrip()}"
     assert faults(tmp_path, {**CONCEPTS, "agents/helper/prompt.py": code}) == [f"agents/helper/prompt.py, line 1: {told}"]
 

@@ -23,6 +23,8 @@ from cantata.workers.frontends.diskurs.user_code import entities
 from cantata.workers.runtime.step_context import StepContext
 from cantata.workers.tools import functions
 
+INVALID = "The values of your answer are not valid. Please correct them."
+"""The message to the model if code refuses a reply without one."""
 _FOLDER = "diskurs_folder_"
 """The beginning of the names of a folder's modules."""
 _IN_MODULE = re.compile(rf"{_FOLDER}\w+/[^']*?\.py\.")
@@ -163,10 +165,13 @@ def optional(context: StepContext, file: str | None, name: str, *, is_named: boo
 
 
 def refusal_of(error: BaseException | None) -> str | None:
-    """Return the message of the PromptValidationError that caused an error, if one did: ours or that of an installed Diskurs."""
+    """Return the message of the PromptValidationError that caused an error, if one did: ours or that of an installed Diskurs.
+
+    One without a message gives INVALID.
+    """
     while error is not None:
         if any(cls.__name__ == "PromptValidationError" for cls in type(error).__mro__):
-            return str(error)
+            return str(error).strip() or INVALID
         error = error.__cause__
     return None
 

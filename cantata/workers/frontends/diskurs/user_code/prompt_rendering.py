@@ -34,7 +34,6 @@ FORM = """Reply with one JSON object of this form, and with nothing else. A valu
 ```json
 {skeleton}
 ```"""
-INVALID = "The values of your answer are not valid. Please correct them."
 
 
 @dataclass
@@ -138,7 +137,7 @@ class Prompter:
         if found := self.function("is_valid"):
             try:
                 if code_loading.call(self.context, found, self.instance(arguments)) is False:
-                    raise ReplyError(INVALID)
+                    raise ReplyError(code_loading.INVALID)
             except StepError as error:
                 if (text := code_loading.refusal_of(error)) is None:
                     raise

@@ -13,7 +13,7 @@ from cantata.errors import StepError
 from cantata.frontends.diskurs import code_text
 from cantata.frontends.diskurs.conversation_config import CodeReference
 from cantata.workers.frontends.diskurs.user_code import entities, fields
-from cantata.workers.frontends.diskurs.user_code.code_loading import CodeFolder, refusal_of, without_modules
+from cantata.workers.frontends.diskurs.user_code.code_loading import INVALID, CodeFolder, refusal_of, without_modules
 from cantata.workers.tools import functions
 
 
@@ -33,6 +33,11 @@ def test_diskurs_is_importable_only_while_code_runs(tmp_path: Path) -> None:
     assert module.PromptArgument is entities.PromptArgument
     assert module.PromptValidationError is entities.PromptValidationError
     assert not [name for name in sys.modules if name.partition(".")[0] == "diskurs"]
+
+
+def test_a_refusal_without_a_message_has_ours() -> None:
+    assert refusal_of(entities.PromptValidationError("No such topic.")) == "No such topic."
+    assert refusal_of(entities.PromptValidationError()) == INVALID
 
 
 def test_names_that_code_only_annotates_with_are_importable(tmp_path: Path) -> None:
