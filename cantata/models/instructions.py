@@ -62,15 +62,19 @@ class NestedStep(Value):
         return self
 
 
-_KEYS = {"prompt": "prompt", "function": "function", "memory": "memory", "objective": "agentic", "agent": "nested", "chain": "nested"}
 _TYPES: dict[type, str] = {
-    str: "text", PromptStep: "prompt", FunctionStep: "function", MemoryStep: "memory", AgenticStep: "agentic", NestedStep: "nested",
+    str: "a text", PromptStep: "a prompt", FunctionStep: "a function", MemoryStep: "a memory", AgenticStep: "an objective",
+    NestedStep: "a chain",
+}  # fmt: skip
+"""Kind of instruction → its tag, which equals no key: paths of errors have both."""
+_KEYS: dict[str, type] = {
+    "prompt": PromptStep, "function": FunctionStep, "memory": MemoryStep, "objective": AgenticStep, "agent": NestedStep, "chain": NestedStep,
 }  # fmt: skip
 
 
 def _kind_of(value: Any) -> str | None:
     if isinstance(value, dict):
-        return next((kind for key, kind in _KEYS.items() if key in value), None)
+        return next((_TYPES[kind] for key, kind in _KEYS.items() if key in value), None)
     return _TYPES.get(type(value))
 
 
@@ -85,12 +89,12 @@ Chainbreaker = Annotated[FunctionStep, BeforeValidator(lambda given: {"function"
 """A function that may end an agent's instructions; as a text, its name."""
 
 Instruction = Annotated[
-    Annotated[str, Tag("text")]
-    | Annotated[PromptStep, Tag("prompt")]
-    | Annotated[FunctionStep, Tag("function")]
-    | Annotated[MemoryStep, Tag("memory")]
-    | Annotated[AgenticStep, Tag("agentic")]
-    | Annotated[NestedStep, Tag("nested")],
+    Annotated[str, Tag(_TYPES[str])]
+    | Annotated[PromptStep, Tag(_TYPES[PromptStep])]
+    | Annotated[FunctionStep, Tag(_TYPES[FunctionStep])]
+    | Annotated[MemoryStep, Tag(_TYPES[MemoryStep])]
+    | Annotated[AgenticStep, Tag(_TYPES[AgenticStep])]
+    | Annotated[NestedStep, Tag(_TYPES[NestedStep])],
     Discriminator(
         _kind_of,
         custom_error_type="instruction",

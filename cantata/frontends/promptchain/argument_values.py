@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -28,6 +28,12 @@ def check_keys(given: Mapping[str, object], known: Collection[str], what: str) -
     for key in given:
         if key not in known:
             raise ValueError(f"{what}: unknown key {key!r}{did_you_mean(key, known)}")
+
+
+def check_list(given: object, what: str) -> None:
+    """Raise ValueError for a value that is no list, such as a text, whose letters would be its items."""
+    if isinstance(given, str | Mapping) or not isinstance(given, Iterable):
+        raise ValueError(f"{what} is a list, not {given!r}")
 
 
 def check_parameters(given: Collection[str], known: Collection[str], what: str) -> list[str]:

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from cantata.config.user_code.function_names import name_of, shared_folder
 from cantata.errors import ConfigError, UnavailableError
-from cantata.frontends.promptchain.argument_values import check_parameters, validated
+from cantata.frontends.promptchain.argument_values import check_list, check_parameters, validated
 from cantata.frontends.promptchain.instruction_lists import models_for, script_folder, text_of
 from cantata.frontends.promptchain.memory_methods import MemoryMethods, memory_function
 from cantata.frontends.promptchain.run_calls import TurnCall, answer_of, enable_log_output, log, log_event, shared_client
@@ -68,11 +68,13 @@ class PromptChain(MemoryMethods):
         self._prompt_folders = prompt_folders(additional_prompt_dirs or ())
         self.models = [models] if isinstance(models, str | Mapping) else list(models)
         """The models, as they were given; changing the list has no effect. So with `instructions`."""
+        check_list(instructions, "instructions")
         self.instructions = list(instructions)
         self._instructions = [self._read(each) for each in self.instructions]
         if not self._instructions:
             raise ValueError("there are no instructions")
         self._models = models_for(self.models, self._instructions)
+        check_list(chainbreakers or [], "chainbreakers")
         self._breakers = [self._register_function(breaker) for breaker in chainbreakers or ()]
         self._full_history = full_history
         self._store_steps = store_steps

@@ -6,6 +6,7 @@ import inspect
 import json
 from collections.abc import Callable, Sequence
 from functools import partial
+from inspect import Parameter
 from typing import Any, cast
 
 from cantata.models.definitions import Agent
@@ -17,6 +18,8 @@ from cantata.state.ledger.encoding import to_json
 from cantata.workers.models.dialects.conversation import truncated
 from cantata.workers.runtime.step_context import StepContext, text_input
 from cantata.workers.tools import functions
+
+_MOST_ARGUMENTS = 3  # of a chainbreaker; one that takes any number is given all
 
 
 def agent_function(context: StepContext) -> Outcome:
@@ -76,13 +79,15 @@ def _history(agent: Agent, text: str, texts: Sequence[str]) -> list[dict[str, Js
 
 
 def _bound(context: StepContext, step: FunctionStep) -> tuple[Callable[..., Any], int | None]:
-    """Return a function with its own arguments, and the number of its other parameters; None if that is unknown."""
+    """Return a function with its own arguments, and how many more it takes by position; None if that is unknown."""
     function = partial(functions.load_for(step.function, context), *step.args, **step.kwargs)
     try:
         parameters = inspect.signature(function).parameters
     except ValueError:  # some C functions have none
         return function, None
-    return function, len(parameters.keys() - function.keywords.keys())
+    kinds = [each.kind for each in parameters.values()]
+    count = sum(kind in (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD) for kind in kinds)
+    return function, max(count, _MOST_ARGUMENTS) if Parameter.VAR_POSITIONAL in kinds else count
 
 
 def _call_breaker(context: StepContext, step: FunctionStep, arguments: tuple[Any, ...], warnings: list[str]) -> tuple[Any, Any, Any] | None:

@@ -12,6 +12,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
+from inspect import Parameter
 from pathlib import Path
 from typing import Any, cast
 
@@ -76,7 +77,24 @@ def load_for(name: str, context: StepContext) -> Function:
     """Return a function that is no tool; if its parameter `context` has the type ToolContext, it is given that of the step."""
     function = load(name, context.folder)
     wants_context = schemas.wants_context(function, by_type=True)
-    return partial(function, **{CONTEXT: WorkerToolContext.of(context)}) if wants_context else function
+    return _with_context(function, WorkerToolContext.of(context)) if wants_context else function
+
+
+def _with_context(function: Function, value: WorkerToolContext) -> Function:
+    """Return a function without its parameter `context`, which is given the value at its own position."""
+    signature = inspect.signature(function)
+    parameters = list(signature.parameters.values())
+    place = list(signature.parameters).index(CONTEXT)
+    if parameters[place].kind is Parameter.KEYWORD_ONLY:
+        return partial(function, **{CONTEXT: value})
+
+    def called(*given: Any, **named: Any) -> Any:
+        if len(given) < place:
+            return function(*given, **named, **{CONTEXT: value})
+        return function(*given[:place], value, *given[place:], **named)
+
+    called.__signature__ = signature.replace(parameters=[*parameters[:place], *parameters[place + 1 :]])  # type: ignore[attr-defined]
+    return called
 
 
 def _load(name: str, folder: str | None) -> Function:

@@ -125,6 +125,12 @@ def test_a_file_that_cannot_be_read_is_one_fault(folder: Path, text: str, fault:
     [
         ("agents: {analyst: {modle: small}}", "agents.analyst.modle: unknown key 'modle'; did you mean 'model'?"),
         ("agnets: {}", "agnets: unknown key 'agnets'; did you mean 'agents'?"),
+        (
+            "agents: {a: {instructions: [{function: 'json:loads', arg: [A]}]}}",
+            "agents.a.instructions[0].arg: unknown key 'arg'; did you mean 'args'?",
+        ),
+        ("agents: {a: {instructions: [{prompt: x}]}}", "agents.a.instructions[0]: 'tools' is missing"),
+        ("agents: {a: {instructions: [{objective: 3}]}}", "agents.a.instructions[0].objective: expected a text, found 3; put it in quotes"),
         ("folder: src", "folder: unknown key 'folder'; functions are imported from the folder of the file"),
         ("version: 2", "version: expected 1, found 2"),
         ("[]", "expected a mapping, found an empty list"),
