@@ -68,7 +68,8 @@ _TYPES: dict[type, str] = {
 }  # fmt: skip
 """Kind of instruction → its tag, which equals no key: paths of errors have both."""
 _KEYS: dict[str, type] = {
-    "prompt": PromptStep, "function": FunctionStep, "memory": MemoryStep, "objective": AgenticStep, "agent": NestedStep, "chain": NestedStep,
+    "prompt": PromptStep, "function": FunctionStep, "memory": MemoryStep, "objective": AgenticStep, "agent": NestedStep,
+    "chain": NestedStep,
 }  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from typing import Literal, get_args
 from pydantic import Field
 
 from cantata.models.definitions import Agent, Model, Tool
-from cantata.models.instructions import Chainbreaker, Instruction
+from cantata.models.instructions import Chainbreaker, Instruction, NestedStep
 from cantata.models.values import Value
 from cantata.planning import templates
 from cantata.planning.graphs import postorder, reach
@@ -124,8 +124,12 @@ def create(plan: BuilderPlan, chain_id: str, parts: ChainParts, *, mode: Mode, g
 
 def replace(plan: BuilderPlan, chain_id: str, parts: ChainParts, *, mode: Mode, group: str, dependencies: Sequence[str]) -> BuilderPlan:
     """Return the plan with one more chain, in place of one with its id. Raises ValueError if it would depend on itself."""
+    if isinstance(dependencies, list | tuple) and chain_id in dependencies:
+        raise ValueError(f"chain {chain_id!r} cannot depend on itself: leave it out of its dependencies")
     others = {each: member for each, member in plan.chains.items() if each != chain_id}
-    made = create(plan.model_copy(update={"chains": others}), chain_id, parts, mode=mode, group=group, dependencies=dependencies)
+    rest = _without_unused(plan.model_copy(update={"chains": others}))
+    made = create(rest, chain_id, parts, mode=mode, group=group, dependencies=dependencies)
+    made = made.model_copy(update={"chains": {each: made.chains[each] for each in (*plan.chains, chain_id)}})  # at its old position
     for dependency in made.chains[chain_id].dependencies:
         if made.depends_on(dependency, chain_id):
             raise ValueError(f"chain {dependency!r} depends on {chain_id!r}, so {chain_id!r} cannot depend on it: they would form a cycle")
@@ -218,6 +222,21 @@ def _with_parts(plan: BuilderPlan, parts: ChainParts) -> BuilderPlan:
     return plan.model_copy(
         update={"agents": {**plan.agents, **parts.agents}, "tools": {**plan.tools, **parts.tools}, "folder": plan.folder or parts.folder}
     )
+
+
+def _without_unused(plan: BuilderPlan) -> BuilderPlan:
+    """Return the plan without the agents and tools that none of its chains uses."""
+    parts: dict[str, Agent | BuilderChain] = {**plan.agents, **{f"chain {chain_id}": member for chain_id, member in plan.chains.items()}}
+    nested = {
+        name: [each.agent for each in part.instructions if isinstance(each, NestedStep) and each.agent] for name, part in parts.items()
+    }
+    reached = reach(parts.keys() - plan.agents.keys(), nested)
+    used = {name: part for name, part in parts.items() if name in reached}
+    names = {name for part in used.values() for name in getattr(part, "tools", ())}
+    names |= {name for part in used.values() for each in part.instructions for name in getattr(each, "tools", None) or ()}
+    agents = {name: agent for name, agent in plan.agents.items() if name in used}
+    tools = {name: tool for name, tool in plan.tools.items() if any(f"{each}.".startswith(f"{name}.") for each in names)}
+    return plan.model_copy(update={"agents": agents, "tools": tools})
 
 
 def _with_inserted(member: BuilderChain, more: Sequence[Instruction], position: int) -> BuilderChain:

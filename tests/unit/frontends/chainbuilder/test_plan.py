@@ -12,7 +12,8 @@ from cantata.frontends.chainbuilder.builder_arguments import read_base, read_par
 from cantata.frontends.chainbuilder.plan import BuilderBase, BuilderPlan, ChainParts
 from cantata.frontends.chainbuilder.run_request import FAILED, START, definitions_of, request_of, sources_of
 from cantata.frontends.promptchain import PromptChain
-from cantata.models.instructions import FunctionStep, NestedStep
+from cantata.models.definitions import Agent, Tool
+from cantata.models.instructions import FunctionStep, NestedStep, PromptStep
 from cantata.planning import templates
 from cantata.planning.chain_checks import checks
 from cantata.planning.expressions import parse
@@ -109,9 +110,30 @@ def test_a_chain_of_the_same_id_replaces_the_one_before() -> None:
 
     again = plan.replace(made, "b", ChainParts(instructions=["new"]), mode="parallel", group="other", dependencies=["a"])
 
-    assert list(again.chains) == ["a", "c", "b"], "it is the last one created"
+    assert list(again.chains) == ["a", "b", "c"], "it keeps its position"
     assert instructions(again, "b") == ["new"]
     assert again.ordered("abc") == ["a", "b", "c"]
+
+
+def test_a_replaced_chain_leaves_no_tools_and_agents_that_no_other_uses() -> None:
+    def parts(tool: str, *more: str) -> ChainParts:
+        tools = {name: Tool(function="json:loads", description=tool) for name in ("own", *more)}
+        inner = Agent(instructions=["x"], tools=[*more])
+        return ChainParts(
+            instructions=[PromptStep(prompt="a", tools=["own"]), NestedStep(agent=f"in {tool}")], agents={f"in {tool}": inner}, tools=tools
+        )
+
+    def again(old: BuilderPlan, chain_id: str, made: ChainParts) -> BuilderPlan:
+        return plan.replace(old, chain_id, made, mode="serial", group="default", dependencies=[])
+
+    made = again(again(EMPTY, "a", parts("first", "inner")), "b", ChainParts(instructions=["b"]))
+
+    replaced = again(made, "a", parts("second"))
+
+    assert (list(replaced.agents), [*replaced.tools], replaced.tools["own"].description) == (["in second"], ["own"], "second")
+    assert again(replaced, "b", ChainParts(instructions=["new"])).tools == replaced.tools
+    with pytest.raises(ValueError, match="tool 'own' is a different tool in another chain"):
+        again(made, "b", parts("second"))
 
 
 def test_a_chain_that_would_depend_on_itself_replaces_nothing() -> None:
@@ -119,7 +141,7 @@ def test_a_chain_that_would_depend_on_itself_replaces_nothing() -> None:
 
     with pytest.raises(ValueError, match="chain 'c' depends on 'a', so 'a' cannot depend on it"):
         plan.replace(made, "a", ChainParts(instructions=["new"]), mode="serial", group="default", dependencies=["c"])
-    with pytest.raises(ValueError, match="Chain 'a' not found"):
+    with pytest.raises(ValueError, match="chain 'a' cannot depend on itself: leave it out of its dependencies"):
         plan.replace(made, "a", ChainParts(instructions=["new"]), mode="serial", group="default", dependencies=["a"])
 
 
