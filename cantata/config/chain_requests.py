@@ -17,6 +17,7 @@ from cantata.errors import ConfigError, Fault
 from cantata.models.definitions import Definitions
 from cantata.models.values import JsonValue
 from cantata.models.wire import ChainRequest, fault_of_kind
+from cantata.suggestions import hint, nearest
 
 CONFIGURES = Definitions.model_fields.keys() - {"folder"}
 """Top-level keys of configuration files in our own format."""
@@ -34,7 +35,8 @@ def load_request(document: Document) -> ChainRequest:
         raise ConfigError([fault], source=document.source, asked=document.data)
     kind = str(value_at(document.data, "type"))
     if "/" in kind and not kind.startswith("chain/"):
-        message = f"of A2E's messages only 'chain/req' is read, not {kind!r}; write the call as a node of a chain"
+        near = nearest(kind, ["chain/req"], cutoff=0.8)
+        message = f"of A2E's messages only 'chain/req' is read, not {kind!r}{hint(near) or '; write the call as a node of a chain'}"
         raise ConfigError([document.fault(("type",), message)], source=document.source, asked=document.data)
     if isinstance(value_at(document.data, "nodes"), dict):
         faults = [document.fault(("nodes",), "expected a list of nodes, each with its 'node_id', found a mapping")]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self, get_args
+from typing import Annotated, Any, Literal, Self, get_args
 
-from pydantic import Field, JsonValue
+from pydantic import BeforeValidator, Field, JsonValue, model_validator
 
 from cantata.errors import RunError
 from cantata.models.values import ErrorInfo, Usage, Value
@@ -29,7 +29,22 @@ def fault_of_kind(kind: str) -> str | None:
     return f"expected {', '.join(map(repr, NODE_KINDS[:-1]))} or {NODE_KINDS[-1]!r}, found {found!r}{hint(nearest(found, NODE_KINDS))}"
 
 
-class ChainNode(Value):
+_Version = Annotated[Literal["1.0"], BeforeValidator(lambda given: str(given) if isinstance(given, float) else given)]
+
+
+class _WithoutNulls(Value):
+    """Base class of what callers write: null for an optional field means that it is absent."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_nulls(cls, given: Any) -> Any:
+        if not isinstance(given, dict) or None not in given.values():
+            return given
+        optional = {name for name, field in cls.model_fields.items() if not field.is_required()}
+        return {key: value for key, value in given.items() if value is not None or key not in optional}
+
+
+class ChainNode(_WithoutNulls):
     """One node of a chain request."""
 
     node_id: str = Field(description="unique node identifier")
@@ -54,14 +69,14 @@ class ChainNode(Value):
     default: JsonValue = Field(None, description="wait: output after its timeout without a signal")
 
 
-class ChainRequest(Value):
+class ChainRequest(_WithoutNulls):
     """A request to run a graph of nodes."""
 
     type: Literal["chain/req"] = "chain/req"
     id: str = Field("", description="the id of the message, returned as `req_id` on every event and the response")
-    a2e: Literal["1.0"] = Field("1.0", exclude=True, description="the version of the protocol, as every A2E message has it")
-    version: Literal["1.0"] = Field("1.0", exclude=True, description="the same, as the examples of chain requests have it")
-    ts: float | None = Field(None, exclude=True, description="when the message was sent; without effect")
+    a2e: _Version = Field("1.0", exclude=True, description="the version of the protocol, as every A2E message has it")
+    version: _Version = Field("1.0", exclude=True, description="the same, as the examples of chain requests have it")
+    ts: JsonValue = Field(None, exclude=True, description="when the message was sent; without effect")
     session_id: str = Field("", description="session identifier, returned unchanged")
     chain_id: str = Field("", description="chain identifier; generated if empty")
     nodes: list[ChainNode] = Field(description="all nodes")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
 import re
 import site
 import subprocess
 import sys
 import sysconfig
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,16 @@ from cantata.errors import ConfigError
 
 IN_WORKER = "CANTATA_WORKER"
 """Set in the environment of workers, which import the modules of functions: the import of such a module must not start runs."""
+
+_GUARD = """a worker that imports this module for one of its functions must not run chains or use memory. \
+Put the code that does so into a function, which only the script itself calls:
+
+def main():
+    ...  # the code that runs chains or uses memory
+if __name__ == "__main__":
+    main()
+
+A chain within a chain is one of its instructions. A function that needs memory takes a `context: ToolContext`, and uses context.memory."""
 
 _REMEDY = "workers import functions by name: define it with `def` at the top level of a module"
 _VALUES = f"{_REMEDY}; values for a step or a chainbreaker go into functools.partial(function, value)"
@@ -28,6 +40,12 @@ _FIND = (
 )
 
 
+def refuse_in_worker(source: str) -> None:
+    """Raise ConfigError in a worker, whose import of a script repeats what the script does at its top level."""
+    if os.environ.get(IN_WORKER):
+        raise ConfigError(_GUARD, source=source)
+
+
 def name_of(function: Callable[..., Any]) -> tuple[str, Path | None]:
     """Return `module:name` of a function, and the folder that its module is imported from; None for installed modules.
 
@@ -35,6 +53,8 @@ def name_of(function: Callable[..., Any]) -> tuple[str, Path | None]:
     find: lambdas, nested functions, methods, callable objects, definitions of an interactive session.
     """
     name = getattr(function, "__qualname__", None)
+    if isinstance(function, partial):
+        raise _refused("only steps and chainbreakers may be a functools.partial", f"{_REMEDY} that calls it with the values")
     if name is None:
         raise _refused(f"{function!r} is not a function", f"{_REMEDY} that calls it")
     if name.endswith("<lambda>"):

@@ -148,7 +148,7 @@ class AgentChain:
     async def run_chat(self) -> None:
         """Chat on the terminal, until `exit`. `@agent: text` asks one agent, `@history @agent: text` with the conversation so far."""
         log = self._log.for_chat()
-        client = (await asyncio.to_thread(shared_client)).with_definitions(self._definitions(stream=True))
+        client = (await asyncio.to_thread(shared_client, "AgentChain")).with_definitions(self._definitions(stream=True))
         backend = ChainChatBackend(client, self._turn.model_copy(update={"team": TEAM}), self._team, log)
         log.write("chat_started", {"session": self._session, "mode": self._mode})
         try:
@@ -159,7 +159,7 @@ class AgentChain:
 
     def history(self) -> list[HistoryEntry]:
         """Return the messages of the conversation, oldest first."""
-        return shared_client().sessions.history(self._session)
+        return shared_client("AgentChain").sessions.history(self._session)
 
     @property
     def session(self) -> str:
@@ -168,7 +168,7 @@ class AgentChain:
 
     async def _ask(self, turn: TurnRequest) -> str:
         on_event = LogWriter(turn, self._team, self._log) if self._log.is_wanted else None
-        self.last_result = result = await TurnCall(self.definitions, turn, on_event=on_event).result_async()
+        self.last_result = result = await TurnCall(self.definitions, turn, on_event=on_event, source="AgentChain").result_async()
         return as_text(answer_of(result))
 
     def _turn_of(self, text: object, *, agent: str | None = None, send_history: bool = False) -> TurnRequest:
@@ -243,7 +243,7 @@ class AgentChain:
         return self._definitions()
 
     def _definitions(self, **more: object) -> Definitions:
-        found = definitions_of(self._agents, self._functions)
+        found = definitions_of(self._agents, self._functions, source="AgentChain")
         agents = {name: self._as_member(name, agent).model_copy(update=more) for name, agent in found.agents.items()}
         return found.model_copy(update={"agents": agents, "teams": {TEAM: self._team}})
 
@@ -282,7 +282,7 @@ _OF_A_FILE = ("path", "include_all_agents")
 def _without_effect(cache_config: Mapping[str, Any] | None) -> list[str]:
     """Return a warning for each part of `cache_config` that has no effect."""
     found = [key for key in _OF_A_FILE if key in (cache_config or {})]
-    return [f"cache_config: {key!r} has no effect: conversations are stored in Redis, by 'name'" for key in found]
+    return [f"cache_config: {key!r} has no effect: conversations are stored in Redis; 'name' is the session" for key in found]
 
 
 def _session_of(session: str | None, cache_config: Mapping[str, Any] | None) -> str:

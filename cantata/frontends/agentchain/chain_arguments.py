@@ -10,7 +10,7 @@ from typing import Any, get_args
 
 from cantata.config.user_code.function_names import name_of
 from cantata.frontends.promptchain import PromptChain
-from cantata.frontends.promptchain.argument_values import check_keys, validated
+from cantata.frontends.promptchain.argument_values import check_keys, check_list, validated
 from cantata.frontends.promptchain.instruction_lists import models_for, text_of
 from cantata.frontends.promptchain.prompt_chain import prompt_folders
 from cantata.models.definitions import History, Router, Strategy, Synthesizer, TeamRule
@@ -63,6 +63,8 @@ def read_router(given: Mapping[str, Any] | Function | None, strategy: Strategy, 
 
 def _model_router(given: Mapping[str, Any], strategy: Strategy, folders: Sequence[Path]) -> Router:
     for key in given:
+        if key == "step_timeout_s" and given[key]:
+            raise ValueError("router: a router has no 'step_timeout_s'; write 'timeout_s'")
         if key in _REFUSED and given[key]:
             raise ValueError(f"router: {key!r} is not available, since a router is one model call; give a function as the router")
         if key not in (*_OWN_KEYS, *_WITHOUT_EFFECT, *_REFUSED) and nearest(key, _OWN_KEYS):
@@ -219,6 +221,7 @@ _ROLES = {
     "system_error": "system_error",
 }  # fmt: skip
 """The `include_types` of AgentChain, and ours → who wrote a message."""
+_LIMITS = ("max_tokens", "max_entries")
 _UNRECORDED = ("tool_call", "tool_result", "system_message", "custom")
 """The `include_types` that a conversation here has no messages of."""
 _SOURCES = {"user": "user", "system": "system_error"}
@@ -235,6 +238,7 @@ def read_histories(given: Mapping[str, Mapping[str, Any]] | None, agents: Collec
         if not isinstance(config, Mapping):
             raise ValueError(f"{what} is a dict, not {config!r}")
         check_keys(config, History.model_fields, what)
+        _check_history(config, agents, what)
         fields, unrecorded = _history_fields(config)
         found[name] = validated(History, what, fields)
         check_known(found[name].exclude_sources, agents, f"{what}: exclude_sources")
@@ -242,10 +246,25 @@ def read_histories(given: Mapping[str, Mapping[str, Any]] | None, agents: Collec
     return found, warnings
 
 
+def _check_history(config: Mapping[str, Any], agents: Collection[str], what: str) -> None:
+    """Raise ValueError for what would be read as something else: a text as a list, True as 1, an agent as the user."""
+    for key in ("include_types", "exclude_sources"):
+        check_list(config.get(key) or [], f"{what}: {key}")
+    for key in _LIMITS:
+        if isinstance(config.get(key), bool):
+            raise ValueError(f"{what}: {key} is a whole number, not {config[key]}")
+    for each in config.get("exclude_sources") or ():
+        if each in _SOURCES and each in agents:
+            raise ValueError(
+                f"{what}: exclude_sources: {each!r} is an agent too; rename it, or leave messages out by include_types, "
+                "such as ['agent_output']"
+            )
+
+
 def _history_fields(config: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """Return the fields of a History, and the types that a conversation has no messages of. Nothing is seen if a limit is 0."""
     fields = {"enabled": True, **{key: value for key, value in config.items() if value is not None}}
-    for limit in ("max_tokens", "max_entries"):
+    for limit in _LIMITS:
         if fields.get(limit) == 0:
             del fields[limit]
             fields["enabled"] = False

@@ -73,7 +73,7 @@ class ChainBuilder(MemoryMethods):
         """The name that `open` takes."""
         self._timeout_s = timeout_s
         self._labels = dict(labels or {})
-        self._state = BuilderState(shared_client(), name, self._labels.get("tenant", ""))
+        self._state = BuilderState(shared_client("ChainBuilder"), name, self._labels.get("tenant", ""))
 
     # --- chains -----------------------------------------------------------------------------------------------------
 

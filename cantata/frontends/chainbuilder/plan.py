@@ -163,6 +163,8 @@ def inject(plan: BuilderPlan, target: str, source: str, position: int) -> Builde
 def can_inject(plan: BuilderPlan, target: str, source: str, position: int = -1) -> bool:
     """Return whether an injection has a position in the target and leaves the dependencies without a cycle."""
     plan.member(source)
+    if not isinstance(position, int):
+        raise ValueError(f"position is a whole number, not {position!r}")
     return position <= len(plan.member(target).instructions) and not plan.depends_on(source, target)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 
 from cantata.config.source_map import path_text
 from cantata.suggestions import did_you_mean, nearest
@@ -19,8 +20,12 @@ def validated(model: type[Model], what: str, fields: Mapping[str, object]) -> Mo
         return model.model_validate(fields)
     except ValidationError as error:
         details = error.errors(include_url=False)
-        faults = [f"{path_text(detail['loc'])}: {detail['msg']}".lstrip(": ").replace("Value error, ", "") for detail in details]
+        faults = [f"{path_text(detail['loc'])}: {_message(detail)}".lstrip(": ").replace("Value error, ", "") for detail in details]
         raise ValueError(f"{what}: {'; '.join(faults)}") from None
+
+
+def _message(detail: ErrorDetails) -> str:
+    return "a tuple is no JSON; write a list" if isinstance(detail["input"], tuple) else detail["msg"]
 
 
 def check_keys(given: Mapping[str, object], known: Collection[str], what: str) -> None:

@@ -39,8 +39,9 @@ def AgenticStepProcessor(  # the documented name
         log.warning("%s", warning)
     if not isinstance(objective, str) or not objective.strip():
         raise ValueError("an agentic step needs an objective, which is a text")
+    rounds = max(1, max_tool_rounds) if isinstance(max_tool_rounds, int) else max_tool_rounds
     fields = {
-        "objective": objective, "max_internal_steps": max_internal_steps, "max_tool_rounds": max(1, max_tool_rounds),
+        "objective": objective, "max_internal_steps": max_internal_steps, "max_tool_rounds": rounds,
         "model_name": model_name,
         "model_params": dict(model_params or {}), "history_mode": history_mode, "tools": None if tools is None else list(tools),
     }  # fmt: skip

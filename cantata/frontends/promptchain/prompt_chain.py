@@ -241,10 +241,13 @@ def _only_by_name(function: Callable[..., Any]) -> list[str]:
     return [each.name for each in parameters if each.kind is each.KEYWORD_ONLY and each.default is each.empty and each.name != "context"]
 
 
-def definitions_of(chains: Mapping[str, PromptChain], functions: Mapping[str, Path | None] | None = None) -> Definitions:
+def definitions_of(
+    chains: Mapping[str, PromptChain], functions: Mapping[str, Path | None] | None = None, *, source: str = "PromptChain"
+) -> Definitions:
     """Return the definitions of chains: each is an agent, and so is each chain within it. Raises ConfigError.
 
-    `functions` are further functions that the definitions use: their names, as `name_of` returns them, and the folders they are in.
+    `functions` are further functions that the definitions use: their names, as `name_of` returns them, and the folders they are in;
+    `source` is the class that errors name.
     """
     agents: dict[str, Agent] = {}
     tools: dict[str, tuple[str, Tool]] = {}
@@ -252,7 +255,7 @@ def definitions_of(chains: Mapping[str, PromptChain], functions: Mapping[str, Pa
     for root, outer in chains.items():
         for name, chain in outer._with_nested(root):
             if name in agents:
-                raise ConfigError(f"agent {name!r} has the name of the chain within {root!r}; rename one", source="PromptChain")
+                raise ConfigError(f"agent {name!r} has the name of the chain within {root!r}; rename one", source=source)
             agents[name] = chain._agent_with_tools(name)
             for called, tool in chain._toolbox.tools().items():
                 owner, known = tools.setdefault(called, (root, tool))
@@ -260,15 +263,15 @@ def definitions_of(chains: Mapping[str, PromptChain], functions: Mapping[str, Pa
                     where = (
                         "a chain and another in a chain within it" if owner == root else f"agent {owner!r} and another in agent {root!r}"
                     )
-                    raise ConfigError(f"tool {called!r} is one function in {where}", source="PromptChain")
+                    raise ConfigError(f"tool {called!r} is one function in {where}", source=source)
             folders |= chain._functions | dict(map(name_of, chain._toolbox.functions()))
     folder = shared_folder(folders) or script_folder()  # commands of MCP servers run there
     return Definitions(folder=str(folder), agents=agents, tools={name: tool for name, (_, tool) in tools.items()})
 
 
-def prompt_folders(given: Sequence[str]) -> list[Path]:
-    """Return the folders that are searched for the files of prompts: those given, then that of the script. Raises ValueError."""
-    folders = [Path(folder) for folder in given]
+def prompt_folders(given: str | Path | Sequence[str]) -> list[Path]:
+    """Return the folders that are searched for the files of prompts: those given, or one, then that of the script. Raises ValueError."""
+    folders = [Path(folder) for folder in ([given] if isinstance(given, str | Path) else given)]
     for folder in folders:
         if not folder.is_dir():
             raise ValueError(f"additional_prompt_dirs: there is no folder {str(folder)!r}")

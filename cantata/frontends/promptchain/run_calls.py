@@ -12,9 +12,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 from cantata.client.client import Client
 from cantata.client.runs import TurnRun
-from cantata.config.user_code.function_names import IN_WORKER
+from cantata.config.user_code.function_names import refuse_in_worker
 from cantata.embedded import Home, attach
-from cantata.errors import ConfigError, RunError
+from cantata.errors import RunError
 from cantata.models.definitions import Definitions
 from cantata.models.events import AttemptFailed, RunEvent
 from cantata.models.values import JsonValue
@@ -23,16 +23,6 @@ from cantata.settings import settings
 
 MAX_CONCURRENT_RUNS = 200
 """Runs that one process waits for concurrently; each occupies a thread and a connection, and 1,024 open files are a usual limit."""
-
-GUARD = """a worker that imports this module for one of its functions must not run chains. \
-Put the code that runs chains into a function, which only the script itself calls:
-
-def main():
-    ...  # the code that runs chains
-if __name__ == "__main__":
-    main()
-
-A chain within a chain is one of its instructions. A function that needs memory takes a `context: ToolContext`, and uses context.memory."""
 
 log = logging.getLogger("cantata.frontends.promptchain")
 
@@ -48,12 +38,19 @@ class TurnCall:
     """A turn that is submitted and waited for. Another thread may cancel it."""
 
     def __init__(
-        self, definitions: Definitions, turn: TurnRequest, *, labels: Mapping[str, str] | None = None, on_event: EventListener | None = None
+        self,
+        definitions: Definitions,
+        turn: TurnRequest,
+        *,
+        labels: Mapping[str, str] | None = None,
+        on_event: EventListener | None = None,
+        source: str = "PromptChain",
     ) -> None:
         self._definitions = definitions
         self._turn = turn
         self._labels = labels
         self._on_event = on_event
+        self._source = source
         self._run: TurnRun | None = None
         self._is_cancelled = False
 
@@ -81,7 +78,7 @@ class TurnCall:
             self._run.cancel()
 
     def _result(self) -> RunResult:
-        client = shared_client().with_definitions(self._definitions)
+        client = shared_client(self._source).with_definitions(self._definitions)
         self._run = run = client.submit_turn(**self._turn.model_dump(exclude_defaults=True), labels=self._labels)
         if self._is_cancelled:  # while it was submitted
             run.cancel()
@@ -114,10 +111,12 @@ def enable_log_output() -> None:
         log.addHandler(logging.StreamHandler())
 
 
-def shared_client() -> Client:
-    """Return the client of REDIS_URL, else of the stack that `submit up` keeps in this folder, else of one that ends with this process."""
-    if os.environ.get(IN_WORKER):
-        raise ConfigError(GUARD, source="PromptChain")
+def shared_client(source: str = "PromptChain") -> Client:
+    """Return the client of REDIS_URL, else of the stack that `submit up` keeps in this folder, else of one that ends with this process.
+
+    Raises ConfigError in a worker, which names the class `source`.
+    """
+    refuse_in_worker(source)
     configured = settings()
     with _clients_lock:
         stack = None if configured.redis_url else attach()

@@ -9,6 +9,7 @@ import pytest
 from cantata.config.chain_requests import is_request, load_request, request_from, with_lines
 from cantata.config.documents import parse
 from cantata.errors import ConfigError, Fault
+from cantata.models.values import JsonValue
 
 PLAIN = """\
 entry_node: fetch
@@ -45,6 +46,31 @@ def test_all_forms_of_a_request_are_one() -> None:
     assert load_request(parse(plain.model_dump_json())) == plain
     assert load_request(parse(json.dumps(plain.model_dump(mode="json"), indent=1))) == plain
     assert request_from(plain.model_dump(mode="json")) == plain
+
+
+def test_null_for_an_optional_field_means_that_it_is_absent() -> None:
+    node: dict[str, JsonValue] = {"node_id": "a", "kind": "tool", "name": "t"}
+    request: dict[str, JsonValue] = {
+        "nodes": [{**node, "deps": None, "input": None, "on_error": None}],
+        "timeout": None,
+        "chain_id": None,
+        "streaming": None,
+    }
+
+    assert request_from({**request, "session_id": None}) == request_from({"nodes": [node]})
+    assert faults_of("{nodes: null}") == ["line 1: nodes: expected a list, found null"]
+    assert faults_of("{nodes: [], nod: null}") == ["line 1: nod: unknown key 'nod'; did you mean 'nodes'?"]
+
+
+@pytest.mark.parametrize("more", [{"a2e": 1.0}, {"version": 1.0}, {"ts": "now"}, {"ts": {"s": 1}}, {"ts": None}])
+def test_the_version_may_be_a_number_and_the_time_anything(more: dict[str, JsonValue]) -> None:
+    assert request_from({"nodes": [], **more}).model_dump() == request_from({"nodes": []}).model_dump()
+
+
+def test_a_type_that_is_misspelt_is_told() -> None:
+    assert faults_of("{type: chian/req, nodes: []}") == [
+        "line 1: type: of A2E's messages only 'chain/req' is read, not 'chian/req'; did you mean 'chain/req'?"
+    ]
 
 
 @pytest.mark.parametrize("version", ["a2e", "version"])

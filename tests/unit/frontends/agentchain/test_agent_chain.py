@@ -184,7 +184,7 @@ def test_what_has_no_effect_here_is_a_warning(caplog: pytest.LogCaptureFixture, 
         "\"router: 'store_steps' has no effect, since a router is one model call\"",
         "\"agent_history_configs['ann']: a conversation has no messages of the type 'tool_call'\"",
         "\"AgentChain: the parameter 'activity_logger' is not known, and has no effect\"",
-        "\"cache_config: 'path' has no effect: conversations are stored in Redis, by 'name'\"",
+        "\"cache_config: 'path' has no effect: conversations are stored in Redis; 'name' is the session\"",
     ]
 
 
@@ -303,6 +303,18 @@ def test_a_name_that_no_conversation_can_have_is_refused(given: dict[str, Any], 
         ),
         ({"router": {**ROUTER, "mcp_servers": [{"id": "x"}]}}, "router: 'mcp_servers' is not available, since a router is one model call"),
         ({"router": {**ROUTER, "api_key": "sk"}}, "'api_key' does not belong in a configuration"),
+        ({"router": {**ROUTER, "step_timeout_s": 5}}, "router: a router has no 'step_timeout_s'; write 'timeout_s'"),
+        ({"agent_history_configs": {"ann": {"exclude_sources": "bob"}}}, r"\['ann'\]: exclude_sources is a list, not 'bob'$"),
+        ({"agent_history_configs": {"ann": {"include_types": "user_input"}}}, r"\['ann'\]: include_types is a list, not 'user_input'$"),
+        ({"agent_history_configs": {"ann": {"max_entries": True}}}, r"\['ann'\]: max_entries is a whole number, not True"),
+        (
+            {
+                "agents": agents("ann", "user"),
+                "agent_descriptions": {"ann": "", "user": ""},
+                "agent_history_configs": {"ann": {"exclude_sources": ["user"]}},
+            },
+            r"exclude_sources: 'user' is an agent too; rename it, or leave messages out by include_types",
+        ),
         ({"router_strategy": "plan"}, "router_strategy 'plan' is not known"),
         ({"default_agent": "eve"}, "default_agent: there is no agent 'eve'"),
         ({"max_internal_steps": 0}, "AgentChain: max_internal_steps: Input should be greater"),

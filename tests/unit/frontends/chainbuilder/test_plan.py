@@ -156,6 +156,8 @@ def test_an_injection_that_would_be_a_circle_is_refused() -> None:
         plan.inject(made, "a", "c", -1)
     with pytest.raises(ValueError, match="Chain 'd' not found"):
         plan.can_inject(made, "a", "d")
+    with pytest.raises(ValueError, match="position is a whole number, not '1'"):
+        plan.can_inject(made, "c", "a", "1")  # type: ignore[arg-type]  # as from a caller without types
 
 
 def test_a_serial_merge_depends_on_its_sources() -> None:

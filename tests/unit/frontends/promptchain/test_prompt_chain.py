@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cantata import AgenticStepProcessor, ChainBuilder, ConfigError, PromptChain
+from cantata import AgentChain, AgenticStepProcessor, ChainBuilder, ConfigError, MemoryBank, PromptChain
 from cantata.config.user_code.function_names import IN_WORKER
 from cantata.models.definitions import Agent, Model
 from cantata.models.instructions import AgenticStep, FunctionStep, NestedStep, PromptStep
@@ -113,6 +113,7 @@ def test_a_tool_that_is_another_within_is_refused() -> None:
         ({"models": [], "instructions": [None]}, "an instruction is a text, a function, .* not None"),
         ({"models": [GPT], "instructions": [PromptChain(GPT, ["a"], timeout_s=5)]}, "timeout_s is for a whole run"),
         ({"models": [], "instructions": [AgenticStepProcessor("Find it")]}, "the agentic step 'Find it' has no model"),
+        ({"models": [GPT], "instructions": ["a"], "additional_prompt_dirs": "no/where"}, "there is no folder 'no/where'"),
         ({"models": [GPT], "instructions": ["a"], "additional_prompt_dirs": ["no/where"]}, "there is no folder 'no/where'"),
         ({"models": [GPT], "instructions": ["file: none.md"]}, "the prompt 'file: none.md' is not in "),
         ({"models": [GPT], "instructions": ["a"], "timeout_s": 0}, "PromptChain: timeout_s: Input should be greater than 0"),
@@ -136,6 +137,7 @@ def test_a_partial_is_a_function_with_its_arguments() -> None:
     ("given", "said"),
     [
         (partial(shorten, object()), r"arguments of functools.partial\(.*:shorten, ...\), which are stored with runs as JSON: args\[0\]: "),
+        (partial(shorten, (1, 2)), r"args\[0\]: a tuple is no JSON; write a list"),
         (partial(shorten, token="sk"), "'token' does not belong in a configuration, which is stored with every run"),
         (partial(lambda text: text), "a lambda has no name"),
         (partial(stop, step=1), "takes 'output' only by name, but is called by position; give it the values of its first parameters by"),
@@ -144,6 +146,13 @@ def test_a_partial_is_a_function_with_its_arguments() -> None:
 def test_a_partial_that_no_worker_could_call_is_refused(given: Any, said: str) -> None:
     with pytest.raises((ValueError, ConfigError), match=said):
         PromptChain([], [given])
+
+
+def test_a_tool_that_is_a_partial_is_refused_as_no_step() -> None:
+    with pytest.raises(ConfigError, match=r"only steps and chainbreakers may be a functools\.partial"):
+        PromptChain(GPT, [("{input}", [partial(look_up, "x")])])
+    with pytest.raises(ConfigError, match=r"only steps and chainbreakers may be a functools\.partial"):
+        PromptChain(GPT, ["{input}"]).register_tool_function(partial(look_up, "x"))
 
 
 def test_a_lambda_is_refused_as_step_and_as_breaker() -> None:
@@ -162,6 +171,8 @@ def test_an_agentic_step_needs_an_objective(objective: Any) -> None:
 def test_what_is_wrong_with_an_agentic_step_is_told_in_a_line() -> None:
     with pytest.raises(ValueError, match=r"^the agentic step 'go': max_internal_steps: Input should be .*; history_mode: Input should be "):
         AgenticStepProcessor("go", max_internal_steps=0, history_mode="some")
+    with pytest.raises(ValueError, match=r"^the agentic step 'go': max_tool_rounds: Input should be a valid integer"):
+        AgenticStepProcessor("go", max_tool_rounds=None)  # type: ignore[arg-type]  # as from a caller without types
 
 
 # Texts in files
@@ -263,9 +274,16 @@ def test_a_worker_runs_no_chain(monkeypatch: pytest.MonkeyPatch) -> None:
 
     with pytest.raises(ConfigError, match=r'def main.*\n    \.\.\.  # .*\nif __name__ == "__main__":\n    main'):
         chain.process_prompt("go")
-    for client_is_needed in (lambda: chain.store_memory("a", 1), lambda: ChainBuilder(GPT)):
-        with pytest.raises(ConfigError, match=r"must not run chains(?s:.)*uses context\.memory"):
+    for client_is_needed, source in (
+        (lambda: chain.store_memory("a", 1), "PromptChain"),
+        (lambda: ChainBuilder(GPT), "ChainBuilder"),
+        (lambda: AgentChain({"a": chain}, {"a": ""}, execution_mode="pipeline").history(), "AgentChain"),
+        (lambda: MemoryBank("redis://127.0.0.1:1"), "MemoryBank"),
+    ):
+        with pytest.raises(ConfigError, match=rf"^{source}: .* must not run chains or use memory(?s:.)*uses context\.memory"):
             client_is_needed()
+    with pytest.raises(ConfigError, match=r"^AgentChain: .* must not run chains"):
+        asyncio.run(AgentChain({"a": chain}, {"a": ""}, execution_mode="pipeline").process_input("go"))
     with pytest.raises(ConfigError, match="must not run chains"):
         asyncio.run(chain.process_prompt_async("go"))
 
