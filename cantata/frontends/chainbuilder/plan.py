@@ -129,7 +129,8 @@ def replace(plan: BuilderPlan, chain_id: str, parts: ChainParts, *, mode: Mode, 
     others = {each: member for each, member in plan.chains.items() if each != chain_id}
     rest = _without_unused(plan.model_copy(update={"chains": others}))
     made = create(rest, chain_id, parts, mode=mode, group=group, dependencies=dependencies)
-    made = made.model_copy(update={"chains": {each: made.chains[each] for each in (*plan.chains, chain_id)}})  # at its old position
+    if chain_id in plan.chains and plan.chains[chain_id].group == group:  # it keeps its position
+        made = made.model_copy(update={"chains": {each: made.chains[each] for each in plan.chains}})
     for dependency in made.chains[chain_id].dependencies:
         if made.depends_on(dependency, chain_id):
             raise ValueError(f"chain {dependency!r} depends on {chain_id!r}, so {chain_id!r} cannot depend on it: they would form a cycle")

@@ -110,9 +110,16 @@ def test_a_chain_of_the_same_id_replaces_the_one_before() -> None:
 
     again = plan.replace(made, "b", ChainParts(instructions=["new"]), mode="parallel", group="other", dependencies=["a"])
 
-    assert list(again.chains) == ["a", "b", "c"], "it keeps its position"
+    assert list(again.chains) == ["a", "c", "b"], "it is the last one created"
     assert instructions(again, "b") == ["new"]
     assert again.ordered("abc") == ["a", "b", "c"]
+
+
+def test_a_replaced_chain_keeps_its_position_in_its_group() -> None:
+    again = plan.replace(row("a", "b"), "a", ChainParts(instructions=["new"]), mode="serial", group="default", dependencies=[])
+
+    assert (list(again.chains), instructions(again, "a")) == (["a", "b"], ["new"])
+    assert sources_of(again, again.ordered("ab")) == {"a": [], "b": ["a"]}
 
 
 def test_a_replaced_chain_leaves_no_tools_and_agents_that_no_other_uses() -> None:
