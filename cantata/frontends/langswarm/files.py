@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from cantata.config.documents import Document
@@ -27,11 +27,16 @@ class ConfigSources:
     faults: list[Fault] = field(default_factory=list)
     several: bool = False
     """Whether locations name their file."""
+    main: str = ""
+    """The file that was asked for, if it includes the others: reports name it already."""
 
     def faults_in_order(self) -> list[Fault]:
         """Return each fault once, by file and line."""
         faults = in_order(dict.fromkeys(self.faults))
-        return sorted(faults, key=lambda fault: fault.where.partition(" ")[0]) if self.several else faults
+        if not self.several:
+            return faults
+        faults = sorted(faults, key=lambda fault: fault.where.partition(" ")[0])
+        return [replace(fault, where=f"{fault.where} ".removeprefix(f"{self.main} ").strip()) for fault in faults] if self.main else faults
 
     def named(self, section: str) -> Iterator[tuple[str, ConfigPart]]:
         """Yield the agents or tools of all files: of lists with ids, and of mappings."""

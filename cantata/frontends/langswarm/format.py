@@ -43,6 +43,7 @@ def load(path: Path, document: Document | None, *, read: ReadDocument, environme
     beside = files_in(folder)
     paths, folder = beside if document is None or path in beside else [path], folder.absolute()
     sources = gather(paths, folder, read)
+    sources.main = path.name if paths == [path] else ""
     symbols = SymbolTable(folder)
     memory = [read_memory_flag(part) for part in sources.parts["memory"]]
     reader = AgentReader(symbols, environment, memory=memory[0] if memory else None)
@@ -56,7 +57,7 @@ def load(path: Path, document: Document | None, *, read: ReadDocument, environme
         symbols.workflows[name] = read_inputs(replace(part, faults=[]))  # all of them first, because workflows call each other
     compiled = [_compiled(name, part, symbols) for name, part in workflows]
     if others:
-        raise ConfigError(sources.faults_in_order(), source=str(paths[0] if len(paths) == 1 else folder))
+        raise ConfigError(sources.faults_in_order(), source=str(folder if sources.several and not sources.main else paths[0]))
     definitions = _sound(Definitions(folder=str(folder), agents=symbols.agents, tools=symbols.tools), compiled)
     sources.faults += [fault for each in compiled for fault in each.faults if fault not in sources.faults]
     return Configuration(definitions, description="of LangSwarm's files", faults=sources.faults_in_order())

@@ -271,6 +271,8 @@ SKIPPING = (
 tools: [{id: nothing, type: function, function: workflow_tools.nothing}, {id: broken, type: function, function: workflow_tools.broken}]
 workflows:
   last: [{id: a, agent: ann}, {id: b, agent: bob, condition: "${a} == 'x'", output: {to: user}}]
+  dropped: [{id: a, agent: ann, output: {to: [b, {invoke: plain}]}}, {id: b, agent: bob, condition: "${a} == 'x'", output: {to: user}}]
+  plain: [{id: p, agent: ann}]
   none: [{id: b, agent: bob, condition: "${user_input} == 'x'"}]
   outer: [{id: inner, invoke_workflow: none}, {id: c, agent: bob, input: 'inner: ${inner}'}]
   invoked: [{id: a, agent: ann}, {id: inner, invoke_workflow: none, output: {to: user}}]
@@ -293,6 +295,11 @@ workflows:
             "failed",
             "echo: hello",
             ["'failed': the steps that give its answer have no output, so the answer is that of 'a', the last step that has one"],
+        ),
+        (
+            "dropped",
+            "echo: hello",
+            ["'dropped': the steps that give its answer have no output, so the answer is that of 'a', the last step that has one"],
         ),
         (
             "invoked",

@@ -318,6 +318,17 @@ def test_faults_of_several_files_name_the_file(tmp_path: Path) -> None:
     assert [fault.split()[2].rstrip(":") for fault in found] == ["agents.yaml", "tools.yaml", "workflows.yaml"]
 
 
+def test_a_file_that_includes_others_is_not_named_twice(tmp_path: Path) -> None:
+    (tmp_path / "more.yaml").write_text("agents: [{id: eve, modle: m}]")
+
+    found = faults(tmp_path, "include: more.yaml\nagents: [{id: ann, modle: m}]")
+
+    assert [fault.rpartition(" 'ann'")[0] or fault.rpartition(" 'eve'")[0] for fault in found] == [
+        "line 2: agents[0]",
+        "line 1: more.yaml agents[0]",
+    ]
+
+
 @pytest.mark.parametrize(
     ("workflows", "name"),
     [
