@@ -25,7 +25,7 @@ _GUARD = """a worker that imports this module for one of its functions must not 
 Put the code that does so into a function, which only the script itself calls:
 
 def main():
-    ...  # the code that runs chains or uses memory
+    ...  # the code that runs chains
 if __name__ == "__main__":
     main()
 

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
-from cantata.frontends.promptchain.argument_values import validated
+from cantata.frontends.promptchain.argument_values import check_list, validated
 from cantata.frontends.promptchain.run_calls import shared_client
 from cantata.models.instructions import MemoryStep
 from cantata.models.values import JsonValue
@@ -48,6 +48,7 @@ class MemoryMethods(ABC):
 
     def create_memory_chain(self, chain_id: str, namespace: str = DEFAULT, instructions: Sequence[Any] | None = None) -> Any:
         """Create a chain whose input first goes through a memory function: of a builder one of its chains, in the group "memory_chains"."""
+        check_list(instructions or [], "instructions")
         return self._create_memory_chain(chain_id, namespace, instructions or ())
 
     @abstractmethod

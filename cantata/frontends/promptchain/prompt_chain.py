@@ -296,6 +296,7 @@ def create_memory_chain(
     """
     if not isinstance(chain_id, str) or not chain_id.strip():
         raise ValueError(f"chain_id is a text that names the chain, not {chain_id!r}")
+    check_list(instructions or [], "instructions")
     return PromptChain(models, [memory_function(namespace), *(instructions or ())], labels={**(labels or {}), "chain": chain_id}, **options)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cantata import AgentChain, AgenticStepProcessor, ChainBuilder, ConfigError, MemoryBank, PromptChain
+from cantata import AgentChain, AgenticStepProcessor, ChainBuilder, ConfigError, MemoryBank, PromptChain, create_memory_chain
 from cantata.config.user_code.function_names import IN_WORKER
 from cantata.models.definitions import Agent, Model
 from cantata.models.instructions import AgenticStep, FunctionStep, NestedStep, PromptStep
@@ -59,6 +59,13 @@ def test_a_chain_is_an_agent_with_its_functions_named() -> None:
         stream=False,
     )
     assert chain.definitions.folder == str(Path(__file__).parents[4])
+
+
+def test_the_instructions_of_a_chain_with_memory_are_a_list_too() -> None:
+    with pytest.raises(ValueError, match="instructions is a list, not 'go'"):
+        create_memory_chain("c", instructions="go", models=[GPT])
+    with pytest.raises(ValueError, match="instructions is a list, not 'go'"):
+        PromptChain(GPT, ["a"]).create_memory_chain("c", instructions="go")
 
 
 def test_equal_models_are_one() -> None:
