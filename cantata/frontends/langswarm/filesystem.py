@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal
 
+from cantata.errors import StepError
 from cantata.frontends.langswarm.config_part import ConfigPart
 from cantata.frontends.langswarm.symbol_table import SymbolTable
 from cantata.frontends.langswarm.vocabulary import TOOL
@@ -128,6 +129,8 @@ def write_file(path: str, content: str, create_dirs: bool = False, *, folder: st
 
 def update_file(path: str, content: str, mode: Literal["append", "overwrite"] = "append", *, folder: str, grants: Grants) -> str:
     """Append a text to a file, or write it in place of what is there."""
+    if mode not in ("append", "overwrite"):  # a step's arguments are not validated
+        raise StepError(f"the mode is 'append' or 'overwrite', not {mode!r}", code="bad_arguments")
     with _allowed(path, folder, grants, "read_write").open("a" if mode == "append" else "w", encoding="utf-8", newline="") as file:
         file.write(content)
     return f"wrote {path}"

@@ -8,6 +8,7 @@ from typing import get_args, get_type_hints
 
 import pytest
 
+from cantata.errors import StepError
 from cantata.frontends.langswarm import filesystem
 from tests.unit.frontends.langswarm.stage import faults, load
 
@@ -138,6 +139,16 @@ def test_concurrent_appends_are_all_kept_and_line_ends_stay(tmp_path: Path) -> N
     assert call("read_file", "a.txt") == "0\r\n" + 200 * "1\r\n"
     assert (tmp_path / "a.txt").read_bytes().count(b"\r\n") == 201
     assert get_args(get_type_hints(filesystem.update_file)["mode"]) == ("append", "overwrite")
+
+
+def test_another_mode_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("kept")
+
+    with pytest.raises(StepError, match="the mode is 'append' or 'overwrite', not 'apend'") as caught:
+        filesystem.update_file("a.txt", "x", "apend", folder=str(tmp_path), grants={".": "read_write"})  # type: ignore[arg-type]
+
+    assert caught.value.code == "bad_arguments"
+    assert (tmp_path / "a.txt").read_text() == "kept"
 
 
 @pytest.mark.parametrize("target", ["kept.txt", "kept", "nowhere", "/etc/hostname"])
