@@ -5,7 +5,6 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Self
 
-from cantata.config.user_code.function_names import refuse_in_worker
 from cantata.embedded import stack_url
 from cantata.settings import settings
 from cantata.state.ledger.ledger import Ledger
@@ -18,12 +17,10 @@ MAX_OUTAGE_S = 5.0  # how long a call to Redis is repeated while Redis is away
 class MemoryBank(memory_store.MemoryStore):
     """Values by key and namespace, kept in Redis: of one tenant, or of one of its sessions.
 
-    `redis_url` is REDIS_URL if None, else the stack that `submit up` keeps in this folder. Raises UnavailableError if there is none,
-    ConfigError in a worker, whose functions have `context.memory`.
+    `redis_url` is REDIS_URL if None, else the stack that `submit up` keeps in this folder. Raises UnavailableError if there is none.
     """
 
     def __init__(self, redis_url: str | None = None, *, tenant: str = "", session: str | None = None) -> None:
-        refuse_in_worker("MemoryBank")
         url = redis_url or settings().redis_url or stack_url()
         self._redis = connect(url)
         self.warnings = check(self._redis, url=url)

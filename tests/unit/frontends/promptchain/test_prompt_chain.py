@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cantata import AgentChain, AgenticStepProcessor, ChainBuilder, ConfigError, MemoryBank, PromptChain, create_memory_chain
+from cantata import AgentChain, AgenticStepProcessor, ChainBuilder, ConfigError, PromptChain, create_memory_chain
 from cantata.config.user_code.function_names import IN_WORKER
 from cantata.models.definitions import Agent, Model
 from cantata.models.instructions import AgenticStep, FunctionStep, NestedStep, PromptStep
@@ -285,7 +285,6 @@ def test_a_worker_runs_no_chain(monkeypatch: pytest.MonkeyPatch) -> None:
         (lambda: chain.store_memory("a", 1), "PromptChain"),
         (lambda: ChainBuilder(GPT), "ChainBuilder"),
         (lambda: AgentChain({"a": chain}, {"a": ""}, execution_mode="pipeline").history(), "AgentChain"),
-        (lambda: MemoryBank("redis://127.0.0.1:1"), "MemoryBank"),
     ):
         with pytest.raises(ConfigError, match=rf"^{source}: .* must not run chains or use memory(?s:.)*uses context\.memory"):
             client_is_needed()
