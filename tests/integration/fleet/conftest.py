@@ -65,16 +65,16 @@ def models() -> Iterator[ScriptedModels]:
         yield server
 
 
-@pytest.fixture(scope="module", autouse=True)
+@pytest.fixture(scope="package", autouse=True)
 def asks_our_models(models: ScriptedModels) -> Iterator[None]:
-    """Stacks of this module ask our server, though tests of another folder may have named theirs since ours was started."""
+    """Stacks of these tests ask our server, though those of another folder may have named theirs since ours was started."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OPENAI_API_BASE", models.url)
         yield
 
 
 @pytest.fixture(scope="package")
-def client(tmp_path_factory: pytest.TempPathFactory, models: ScriptedModels) -> Iterator[EmbeddedClient]:
+def client(tmp_path_factory: pytest.TempPathFactory, asks_our_models: None) -> Iterator[EmbeddedClient]:
     """A client with a stack of its own, for all tests that leave it as they found it."""
     with Client.embedded(tmp_path_factory.mktemp("stack"), config=definitions(), agents=2, tools=2, virtual_time=True) as client:
         yield client
