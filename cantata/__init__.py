@@ -6,6 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from cantata.client.async_client import AsyncChainRun, AsyncClient, AsyncTurnRun
     from cantata.client.client import Client
     from cantata.client.memory_bank import MemoryBank
     from cantata.client.runs import ChainRun, Run, TurnRun
@@ -24,6 +25,8 @@ __version__ = "0.1.0"
 _HOMES = {
     # submitting and reading runs
     "Client": "client.client", "Run": "client.runs", "TurnRun": "client.runs", "ChainRun": "client.runs",
+    "AsyncClient": "client.async_client", "AsyncTurnRun": "client.async_client",
+    "AsyncChainRun": "client.async_client",
     # chains of prompts and functions, written in Python
     "PromptChain": "frontends.promptchain", "AgenticStepProcessor": "frontends.promptchain",
     "get_function_name_from_tool_call": "planning.turns.tool_calls",
@@ -43,6 +46,9 @@ _HOMES = {
 __all__ = [
     "AgentChain",
     "AgenticStepProcessor",
+    "AsyncChainRun",
+    "AsyncClient",
+    "AsyncTurnRun",
     "CantataError",
     "ChainBuilder",
     "ChainEvent",

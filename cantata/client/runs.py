@@ -164,13 +164,16 @@ class ChainRun(Run):
 
     def events(self, from_offset: int | None = None, *, timeout_s: float | None = None) -> Iterator[ChainEvent]:
         """Yield the events of its nodes after `from_offset` as they come, until it is over."""
-        request = self.request
-        bodies = bodies_of(request)
         for event in self.log(from_offset, timeout_s=timeout_s):
-            known = self._client.ledger.reader.records(self.run_id, [event.step]) if event.step and event.ends_step else {}
-            found = chain_event(event, request, bodies, known.get(event.step or ""))
-            if found is not None:
-                yield found
+            yield from self.node_events([event])
+
+    def node_events(self, events: Sequence[RunEvent]) -> list[ChainEvent]:
+        """Return the events of its nodes among events of the run."""
+        bodies = bodies_of(self.request)
+        ids = [event.step for event in events if event.step and event.ends_step]
+        ended = self.steps(ids) if ids else {}
+        found = (chain_event(event, self.request, bodies, ended.get(event.step or "")) for event in events)
+        return [event for event in found if event is not None]
 
     def result(self, timeout_s: float | None = None) -> ChainResponse:
         """Wait until it is over and return its response. Raises TimeoutError past `timeout_s`; the run goes on."""

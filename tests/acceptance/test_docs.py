@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import asyncio
+import importlib
 import json
 import os
 import re
@@ -12,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from click.testing import CliRunner
 
@@ -277,6 +280,25 @@ def test_python_runs(block: Block, here: Path, capsys: pytest.CaptureFixture[str
 
     prints = not block.file and any(isinstance(node, ast.Name) and node.id == "print" for node in ast.walk(ast.parse(block.text)))
     assert bool(capsys.readouterr().out) == prints
+
+
+def test_the_program_with_fastapi_answers_with_results_and_events(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(here)
+    web = importlib.import_module("web")
+
+    async def main() -> tuple[httpx.Response, dict[str, Any], list[str]]:
+        transport = httpx.ASGITransport(web.app)
+        async with web.app.router.lifespan_context(web.app), httpx.AsyncClient(transport=transport, base_url="http://page") as browser:
+            accepted = await browser.post("/questions", params={"text": TURN})
+            answer = await browser.get(f"/questions/{accepted.json()}")
+            events = await browser.get(f"/questions/{accepted.json()}/events")
+            return accepted, answer.json(), events.text.splitlines()
+
+    accepted, answer, events = asyncio.run(main())
+
+    assert (accepted.status_code, answer["status"]) == (202, "succeeded")
+    assert answer["output"]
+    assert (events[0], events[-1]) == ("accepted", "closed")
 
 
 # The configurations

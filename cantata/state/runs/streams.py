@@ -129,7 +129,7 @@ class Streams:
         with self._followed(Follower(self._redis, run_id, "log", after, self._work)) as follower:
             yield follower
 
-    async def wait_closed(self, run_id: str, timeout_s: float) -> bool:
+    async def wait_closed(self, run_id: str, timeout_s: float | None = None) -> bool:
         """Wait until a run is over; return False if `timeout_s` passed first. Raises UnknownRunError."""
         with self._followed(Follower(self._redis, run_id, "closed", 0, self._work)) as follower:
             return bool(await follower.entries(timeout_s))
@@ -167,12 +167,12 @@ class Streams:
         self._ended = True
         self._work.set()
         for follower in self._all():
-            follower.end(StreamsEnded("this gateway is about to end; the run goes on"))
+            follower.end(StreamsEnded("events are no longer read, since this client is closed or its process ends; the run goes on"))
 
     @contextmanager
     def _followed(self, follower: Follower) -> Iterator[Follower]:
         if self._ended:
-            follower.end(StreamsEnded("this gateway is about to end; the run goes on"))
+            follower.end(StreamsEnded("events are no longer read, since this client is closed or its process ends; the run goes on"))
         self._followers.setdefault(follower.key, []).append(follower)
         self._work.set()
         try:
