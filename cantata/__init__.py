@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from cantata.client.async_client import AsyncChainRun, AsyncClient, AsyncTurnRun
     from cantata.client.client import Client
+    from cantata.client.installation import Installation, install
     from cantata.client.memory_bank import MemoryBank
     from cantata.client.runs import ChainRun, Run, TurnRun
     from cantata.config.user_code.tool_decorator import tool, tools_of
@@ -27,6 +28,8 @@ _HOMES = {
     "Client": "client.client", "Run": "client.runs", "TurnRun": "client.runs", "ChainRun": "client.runs",
     "AsyncClient": "client.async_client", "AsyncTurnRun": "client.async_client",
     "AsyncChainRun": "client.async_client",
+    # in an existing Celery application
+    "install": "client.installation", "Installation": "client.installation",
     # chains of prompts and functions, written in Python
     "PromptChain": "frontends.promptchain", "AgenticStepProcessor": "frontends.promptchain",
     "get_function_name_from_tool_call": "planning.turns.tool_calls",
@@ -59,6 +62,7 @@ __all__ = [
     "Client",
     "ConfigError",
     "DynamicChainBuilder",
+    "Installation",
     "MemoryBank",
     "PromptChain",
     "Run",
@@ -71,6 +75,7 @@ __all__ = [
     "UnknownRunError",
     "create_memory_chain",
     "get_function_name_from_tool_call",
+    "install",
     "memory_function",
     "tool",
     "tools_of",

@@ -29,6 +29,7 @@ LABELS = (
     "begun",
     "tool-started",
     "tool-finished",
+    "task-published",  # by its step, which is not recorded as dispatched
     "model-sent",
     "model-answered",
     "budget-reserved",

@@ -41,6 +41,10 @@ class Settings(Value):
         default=DEFAULT_NAMESPACE, alias="CANTATA_NAMESPACE", description="the prefix of every key, queue and "
         "exchange, 1 to 40 of a-z, 0-9, _ and -; the same for all processes of an installation, unique among those that share a Redis",
     )  # fmt: skip
+    app: str | None = Field(
+        default=None, alias="CANTATA_APP", description="the Celery application of your own project, such as shop.celery:app: its tasks "
+        "can be steps, and its broker carries our messages too, unless CANTATA_BROKER_URL names another",
+    )  # fmt: skip
     wait_replicas: int = Field(
         default=0, ge=0, alias="CANTATA_WAIT_REPLICAS", description="replicas of Redis that must acknowledge the writes that a run "
         "depends on; not with a Redis Cluster",

@@ -11,6 +11,7 @@ import click
 
 from cantata.embedded import Home, Stack, attach, status
 from cantata.errors import UnavailableError
+from cantata.settings import settings
 
 if TYPE_CHECKING:
     from cantata.cli.run_queries import RunQueries
@@ -44,9 +45,21 @@ def open_queries(*, workers: bool, as_json: bool = False) -> Iterator[RunQueries
             yield queries
 
 
+def _redis_of_user_app() -> str | None:
+    if not settings().app:
+        return None
+    from cantata.dispatch import user_app  # noqa: PLC0415  # loads Celery, and the user's application
+
+    app = user_app.configured()
+    return user_app.redis_url_of(app) if app else None
+
+
 def find_service_url() -> str | None:
-    """Return the URL of a running service, if there is one. Raises UnavailableError if the stack kept in this folder does not answer."""
-    if url := os.environ.get("REDIS_URL"):
+    """Return the URL of a running service, if there is one: that of REDIS_URL, else of the application that CANTATA_APP names.
+
+    Raises UnavailableError if the stack kept in this folder does not answer.
+    """
+    if url := os.environ.get("REDIS_URL") or _redis_of_user_app():
         return url
     stack = attach()
     if stack is None and (here := status()).kept:

@@ -13,6 +13,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
+from celery import Celery
+
 from cantata import __version__, embedded, fault_points
 from cantata.client.memory_bank import MAX_OUTAGE_S
 from cantata.client.run_service import RunService
@@ -21,6 +23,7 @@ from cantata.config import chain_requests
 from cantata.config import loading as configuration
 from cantata.coordinator import fork_requests
 from cantata.coordinator.start import COORDINATOR, announce_run, choose_start_queue, definitions_from, send_ready
+from cantata.dispatch import user_app
 from cantata.dispatch.celery_app import make_app
 from cantata.errors import ConfigError, Fault, UnavailableError
 from cantata.models.definitions import Definitions
@@ -62,6 +65,8 @@ class Client:
         broker_url: CANTATA_BROKER_URL if None, else `redis_url`.
         config: A configuration file or definitions; if None, the configuration is searched for as the command line does.
         namespace: CANTATA_NAMESPACE if None.
+        app: The user's Celery application, the one that CANTATA_APP names if None. If there is one, its broker is used and its Redis,
+            unless others are configured.
 
     Raises:
         UnavailableError: No Redis is configured, or it cannot be reached.
@@ -70,15 +75,16 @@ class Client:
 
     def __init__(
         self, redis_url: str | None = None, *, broker_url: str | None = None, config: str | Path | Definitions | None = None,
-        namespace: str | None = None,
+        namespace: str | None = None, app: Celery | None = None,
     ) -> None:  # fmt: skip
         environment = settings()
-        self.redis_url = redis_url or environment.redis_url or embedded.stack_url()
+        app = app or user_app.configured()
+        self.redis_url = redis_url or environment.redis_url or (app and user_app.redis_url_of(app)) or embedded.stack_url()
         self._config = config
         self.redis = connect(self.redis_url, namespace=namespace)
         self.warnings = check(self.redis, url=self.redis_url)
         clock.synchronize(self.redis)
-        self.app = make_app(self.redis_url, broker_url or environment.broker_url, namespace=namespace)
+        self.app = make_app(self.redis_url, broker_url or environment.broker_url, namespace=namespace, beside=app)
         self.ledger = Ledger(self.redis, patience_s=MAX_OUTAGE_S, replicas=environment.wait_replicas)
         self._known_costs: Mapping[str, Mapping[str, float]] = {}
         self._costs_at = -COSTS_TTL_S

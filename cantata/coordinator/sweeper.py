@@ -11,12 +11,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 import structlog
+from kombu.exceptions import OperationalError
 
 from cantata import fault_points
 from cantata.coordinator import permit_wakeups
 from cantata.coordinator.start import send_ready
 from cantata.dispatch.celery_app import App
 from cantata.dispatch.queues import heads_sent_at
+from cantata.dispatch.user_app import TASKS
 from cantata.errors import CantataError
 from cantata.observability import traces
 from cantata.state.fleet import load, registry
@@ -31,6 +33,7 @@ from cantata.state.runs import trace_roots
 
 log = structlog.get_logger(__name__)
 
+TASK_CHECK = "task.check"  # the Celery task that looks for results of the user's tasks
 SWEEP_LOCK = "sweep"  # string, of a node's first shard: the name of the process that sweeps the node; expires when it dies
 SWEEP_LOCK_MS = 2000
 MAX_NODES = 64  # each shard may lie on its own
@@ -163,11 +166,22 @@ def sweep_once(app: App, ledger: Ledger, shards: Sequence[int] = range(SHARDS)) 
         if swept.fault:
             log.error("shard_sweep_failed", error=swept.fault)
     send_ready(app, (ready for swept in found for ready in swept.sends), sent_at=since)
+    _check_tasks(app, ledger, found)
     is_asked = _sweep_permits(app, ledger, found, since, always=0 in shards)
     for run_id in (run_id for swept in found for run_id in swept.ended):
         _log_end(ledger, run_id)
     _send_lost(app, ledger, [step for swept in found for step in swept.overdue])
     return is_asked and not any(swept.fault for swept in found)
+
+
+def _check_tasks(app: App, ledger: Ledger, found: Sequence[Swept]) -> None:
+    """Have a worker look for the results of dispatched steps, and revoke tasks. Later if the broker or those workers are away."""
+    tasks, revoked = [name for swept in found for name in swept.tasks], [name for swept in found for name in swept.revoked]
+    if (tasks or revoked) and TASKS in registry.slots(ledger.redis):
+        try:
+            app.send_task(TASK_CHECK, args=(tasks, revoked), queue=app.broker_queue(TASKS))
+        except (OperationalError, RedisFailure) as error:
+            log.warning("dispatch_failed", tasks=len(tasks), revoked=len(revoked), error=str(error))
 
 
 def _sweep_permits(app: App, ledger: Ledger, found: Sequence[Swept], since: float, *, always: bool) -> bool:

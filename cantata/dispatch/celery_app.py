@@ -18,6 +18,7 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from cantata import fault_points
+from cantata.dispatch import user_app
 from cantata.dispatch.transport import FIRST
 from cantata.errors import ConfigError, UnavailableError
 from cantata.planning.canvas import Canvas
@@ -65,11 +66,16 @@ class LedgerBackend(DisabledBackend):
             self.app.signature(request.chord).apply_async()  # type: ignore[attr-defined]  # every backend has its app
 
 
-def make_app(redis_url: str, broker_url: str | None = None, *, namespace: str | None = None) -> App:
-    """Return a Celery app for runs stored at `redis_url` and messages sent through `broker_url` (the same Redis if None).
+def make_app(
+    redis_url: str, broker_url: str | None = None, *, namespace: str | None = None, beside: Celery | None = None
+) -> App:  # fmt: skip
+    """Return a Celery app for runs stored at `redis_url` and messages sent through `broker_url`.
 
-    Its names in the broker begin with `namespace`, or with CANTATA_NAMESPACE.
+    If that is None, they go through the broker of the user's application `beside`, or else through the same Redis. The app's names in the
+    broker begin with `namespace`, or with CANTATA_NAMESPACE.
     """
+    if beside is not None:
+        broker_url = broker_url or user_app.broker_url_of(beside)
     app = App("cantata", set_as_current=False)
     app.namespace = namespace_named(namespace)
     app.own_broker = shown(broker_url or "")
@@ -97,6 +103,8 @@ def make_app(redis_url: str, broker_url: str | None = None, *, namespace: str | 
         event_queue_expires=60,
         enable_utc=True,
     )
+    if beside is not None and broker_url is not None:
+        app.conf.update(user_app.settings_beside(beside, broker_url))
     return app
 
 

@@ -122,7 +122,7 @@ class FleetMonitor:
 def _queues_in(definitions: Definitions) -> set[str]:
     """Return the queues that a configuration names."""
     tools = [*definitions.tools.values(), *definitions.skills.values()]
-    return {tool.queue for tool in tools} | {agent.queue for agent in definitions.agents.values()}
+    return {tool.step_queue for tool in tools} | {agent.queue for agent in definitions.agents.values()}
 
 
 class _FleetCollector(Collector):

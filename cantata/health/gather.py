@@ -110,11 +110,12 @@ def gather(
     limits = BackgroundCall(source, read_limits, url)
     addresses = [(name, address) for name, address in (("gateway", gateway_url), ("Flower", flower_url)) if address]
     services = [BackgroundCall("", probe_service, name, address) for name, address in addresses]
+    from cantata.dispatch import user_app  # noqa: PLC0415  # as below
     from cantata.dispatch.celery_app import make_app  # noqa: PLC0415  # importing Celery takes a second, in which the others answer
     from cantata.dispatch.queues import waiting  # noqa: PLC0415  # likewise
 
     deadline = time.monotonic() + timeout_s
-    app, found = make_app(url, broker_url), fleet.wait(deadline)
+    app, found = make_app(url, broker_url, beside=user_app.configured()), fleet.wait(deadline)
     if not isinstance(found, Unavailable):
         messages = BackgroundCall("the broker", waiting, app, sorted(found.queue_names)).wait(deadline)
         found = replace(found, queues=messages if isinstance(messages, Unavailable) else load.queues(found.load, messages))

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Annotated, Literal
 
 import regex
-from pydantic import AfterValidator, Field, JsonValue, field_validator, model_validator
+from pydantic import AfterValidator, Field, JsonValue, ValidationInfo, field_validator, model_validator
 
 from cantata.models.instructions import FUNCTION, Chainbreaker, Instruction, PromptStep
 from cantata.models.values import Params, Value, checked_name
@@ -90,13 +90,22 @@ class Tool(Value):
     function: str | None = Field(None, description="module:name, importable from the configuration's folder", pattern=r"^[\w.]+:\w+$")
     mcp: McpServer | None = Field(None, description="the server; its tools are called `name.tool`")
     script: ScriptReference | None = Field(None, description="a function that a workflow's file defines; set when one is read")
+    task: str | None = Field(
+        None, min_length=1, description="name of a task of your own Celery application (CANTATA_APP); your workers execute it"
+    )
     asks: bool = Field(False, description="asks people: a call waits, without a worker, for a signal, whose value is the result")
     description: str = Field("", description="what it does, for people and models")
-    queue: QueueName = Field(
-        default_factory=lambda given: "agents" if given.get("mcp") else "tools",
-        description="the queue whose workers run it; agents for an MCP server, whose calls only wait",
+    queue: str = Field(
+        default_factory=lambda given: "agents" if given.get("mcp") else "" if given.get("task") else "tools",
+        description="the queue whose workers run it; agents for an MCP server, whose calls only wait. Of a task your own queue; if absent, "
+        "your application's routes choose it",
     )
-    timeout_s: float | None = Field(None, gt=0, description="time limit of one attempt, in seconds; then the worker child is killed")
+    timeout_s: float | None = Field(
+        None,
+        gt=0,
+        description="time limit of one attempt, in seconds; then the worker child is killed. Of a task, 600 if absent, with its time in "
+        "your queue; then it is revoked, but not killed",
+    )
     retries: int = Field(0, ge=0, le=100, description="retries after the first attempt")
     cheap: bool | None = Field(None, description="declares it cheap (true) or costly (false); measured by the workers if absent")
     at_most_once: bool = Field(False, description="a call is never repeated: if its worker dies, a person reports its outcome")
@@ -108,10 +117,17 @@ class Tool(Value):
         None, description="JSON schema of the arguments, for models; needed where agents run without the function's module"
     )
 
+    @field_validator("queue")
+    @classmethod
+    def _is_ours_or_of_a_task(cls, queue: str, info: ValidationInfo) -> str:
+        return queue if info.data.get("task") else checked_name("queue", queue)
+
     @model_validator(mode="after")
     def _is_one_thing(self) -> Tool:
-        if (self.function is not None) + (self.mcp is not None) + (self.script is not None) + self.asks != 1:
-            raise ValueError("a tool is either a 'function' or an 'mcp' server, or it 'asks' people")
+        if sum(each is not None for each in (self.function, self.mcp, self.script, self.task)) + self.asks != 1:
+            raise ValueError("a tool is either a 'function', a 'task' or an 'mcp' server, or it 'asks' people")
+        if self.task and self.cheap is not None:
+            raise ValueError("'cheap' belongs to a function; a task runs on your own workers")
         if self.asks and self.parameters is None:
             raise ValueError("a tool that 'asks' people needs 'parameters': the arguments that a model may pass to them")
         for option in ("values", "hidden", "parameters"):
@@ -131,6 +147,15 @@ class Tool(Value):
         for name in self.unseen & shown.keys():
             raise ValueError(f"{name!r} is hidden from models, but 'parameters' shows it")
         return self
+
+    def step_kind(self, method: str = "") -> str:
+        """Return the kind of the steps that call it, or the tool `method` of a server."""
+        return "wait" if self.asks else "task.call" if self.task else "mcp.call" if method else "tool.call"
+
+    @property
+    def step_queue(self) -> str:
+        """Return the queue of the steps that call it."""
+        return "tasks" if self.task else self.queue
 
     @property
     def unseen(self) -> frozenset[str]:

@@ -92,6 +92,15 @@ class StepStarted(RunEvent):
     step_state = "running"
 
 
+class TaskDispatched(RunEvent):
+    """The step called a task of another Celery application, and waits for its outcome without a worker."""
+
+    type: Literal["dispatched"] = "dispatched"
+    line = "dispatched {step} as task {task_id}"
+    task: str = Field("", description="the name of the task")
+    task_id: str = Field("", description="its id, by which Flower and the result backend know it")
+
+
 class StepDone(RunEvent):
     """The step succeeded; its output is recorded."""
 
@@ -276,9 +285,9 @@ class RunClosed(RunEvent):
 
 
 KNOWN_EVENTS = (
-    RunAccepted, StepStarted, StepDone, StepExpanded, StepFailed, StepMissedDeadline, StepSkipped, StepRetried, RateLimited, LeaseLost,
-    StepReleased, StepRefused, OutcomeUncertain, SignalAwaited, SignalReceived, ReplyDelta, ModelFallback, ChainBroken, RunWarning,
-    QueueUnserved, RunClosed,
+    RunAccepted, StepStarted, TaskDispatched, StepDone, StepExpanded, StepFailed, StepMissedDeadline, StepSkipped, StepRetried, RateLimited,
+    LeaseLost, StepReleased, StepRefused, OutcomeUncertain, SignalAwaited, SignalReceived, ReplyDelta, ModelFallback, ChainBroken,
+    RunWarning, QueueUnserved, RunClosed,
 )  # fmt: skip
 EVENT_CLASSES: dict[str, type[RunEvent]] = {str(each.model_fields["type"].default): each for each in KNOWN_EVENTS}
 """Type → class."""

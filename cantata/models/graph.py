@@ -9,7 +9,7 @@ from pydantic import Field, JsonValue, SkipValidation
 from cantata.models.step_kinds import StepRole, kind_named
 from cantata.models.values import ErrorInfo, Usage, Value
 
-StepState = Literal["waiting", "ready", "sent", "running", "waiting_signal", "done", "failed", "skipped"]
+StepState = Literal["waiting", "ready", "sent", "running", "dispatched", "waiting_signal", "done", "failed", "skipped"]
 ShownState = StepState | Literal["timed_out"]
 STEP_OVER: frozenset[StepState] = frozenset({"done", "failed", "skipped"})
 
@@ -38,7 +38,7 @@ class Spec(Value):
     decides: bool = Field(False, description="a decision: any worker executes it in place, without a message")
     cheap: bool | None = Field(None, description="known to be cheap or costly; measured if None")
     at_most_once: bool = Field(False, description="it is not repeated: if its worker dies, a person reports the outcome")
-    expands: bool = Field(False, description="whether it may add steps; then no step behind it is certain to follow")
+    expands: bool = Field(False, description="it may add steps, or ends after its message; then no step behind it is certain to follow")
     quorum: int | None = Field(None, description="ready as soon as this many of its in-edges come from steps that are done")
     deadline_s: float | None = Field(None, description="ready this many seconds after it was added, whichever steps are late")
     scope: str | None = Field(None, description="the parent step whose exit fails if this step aborts; None: the run fails")
@@ -99,8 +99,10 @@ class Graph(Value):
 class Outcome(Value):
     """The outcome of one attempt of a step."""
 
-    status: Literal["done", "failed", "retry", "wait"] = Field(
-        "done", description="retry: repeat it, counted as a failure; wait: repeat it, since the attempt could not begin"
+    status: Literal["done", "failed", "retry", "wait", "dispatched"] = Field(
+        "done",
+        description="retry: repeat it, counted as a failure; wait: repeat it, since the attempt could not begin; dispatched: a task of "
+        "another Celery application has its outcome later",
     )
     output: SkipValidation[JsonValue] = Field(None, description="validated once, when it is serialised")
     error: ErrorInfo | None = None

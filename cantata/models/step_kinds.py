@@ -50,6 +50,7 @@ _ROWS = (
     StepKind("run.start", "start"),
     StepKind("tool.call", "tool"),
     StepKind("mcp.call", "tool", is_external=True),
+    StepKind("task.call", "tool", is_external=True),
     StepKind("proc.run", "function"),
     StepKind("agent.turn", "turn", is_heard=True),
     StepKind("agent.run", "agent", is_heard=True),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from importlib.metadata import entry_points
 
+from cantata.workers.celery_tasks import task_calls
 from cantata.workers.runtime.step_context import Handler
 from cantata.workers.steps import agent_turns, decisions, instruction_steps, routing, session_history, team_calls
 from cantata.workers.tools import commands, functions, mcp, memory_access
@@ -15,6 +16,7 @@ HANDLERS: dict[str, Handler] = {
     "run.start": decisions.run_start,
     "tool.call": functions.tool_call,
     "mcp.call": mcp.mcp_call,
+    "task.call": task_calls.task_call,
     "proc.run": commands.proc_run,
     "agent.turn": agent_turns.agent_turn,
     "agent.run": decisions.agent_run,

@@ -24,7 +24,9 @@ import cantata
 from cantata.config.user_code.function_names import IN_WORKER
 from cantata.coordinator.start import send_ready
 from cantata.coordinator.sweeper import Sweeper
+from cantata.dispatch import user_app as user_applications
 from cantata.dispatch.celery_app import make_app
+from cantata.dispatch.user_app import TASKS
 from cantata.embedded import stack_member
 from cantata.embedded.stack_plan import AGENT_THREADS, COORDINATOR_THREADS
 from cantata.errors import ConfigError
@@ -38,6 +40,7 @@ from cantata.state.ledger.ledger import Ledger
 from cantata.state.redis import clock, outages
 from cantata.state.redis.connection import Redis, RedisFailure, check, connect
 from cantata.workers import tasks
+from cantata.workers.celery_tasks.result_watcher import ResultWatcher
 from cantata.workers.code import user_code
 from cantata.workers.models import llm
 from cantata.workers.runtime import resource_limits, shutdown_flush
@@ -55,7 +58,7 @@ SWEEP_PATIENCE_S = 1.0  # a sweep that waited for Redis to come back would run b
 CLOSE_TIMEOUT_S = 3.0  # an MCP server that does not end by itself in 2 s is sent SIGTERM
 HAND_BACK = signal.SIGUSR2  # has a prefork child release its step
 
-THREADS = {"agents": AGENT_THREADS, "coordinator": COORDINATOR_THREADS}
+THREADS = {"agents": AGENT_THREADS, "coordinator": COORDINATOR_THREADS, TASKS: 8}
 """Queues that get threads. Python functions, and queues of users, get prefork: its children can be killed."""
 
 
@@ -72,7 +75,11 @@ class WorkerService:
         self.concurrency = concurrency or THREADS.get(queues[0], os.cpu_count() or 1)
         self.name = f"{name}@{socket.gethostname()}"
         self.redis_url = redis_url
-        self.app = make_app(redis_url, broker_url)
+        user_app = user_applications.configured()
+        if TASKS in queues and user_app is None:
+            raise ConfigError(f"the queue {TASKS!r} calls tasks of your Celery application: name it with --app or CANTATA_APP")
+        self.app = make_app(redis_url, broker_url, beside=user_app)
+        self._watcher: ResultWatcher | None = None
         self.app.conf.worker_consumer = Consumer
         self.app.conf.worker_max_memory_per_child = resource_limits.recycle_above_kb()
         self._process: Process | None = None
@@ -205,6 +212,8 @@ class WorkerService:
         self._announce_always()
         ledger = Ledger(connect(self.redis_url, owner=f"{self.name}:sweep"), patience_s=SWEEP_PATIENCE_S)
         pause = SkipListener(ledger.redis).wait if stack_member.has_virtual_time() else None
+        if TASKS in self.queues and (user_app := user_applications.activate()):
+            self._watcher = tasks.watch_results(self.app, user_app, self.process())
         self._sweeper = Sweeper(self.app, ledger, self.name, pause=pause)
         self._sweeper.start()
         stack_member.announce_ready()
@@ -276,6 +285,8 @@ class WorkerService:
 
     def _shut_down(self, **_: Any) -> None:
         flush = shutdown_flush.flush_in_thread()
+        if self._watcher is not None:
+            self._watcher.stop()
         if self._process is not None:
             with suppress(TimeoutError):
                 asyncio.run_coroutine_threadsafe(mcp.close(), self._process.loop()).result(CLOSE_TIMEOUT_S)

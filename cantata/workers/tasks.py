@@ -10,10 +10,12 @@ from dataclasses import dataclass
 from typing import cast
 
 import structlog
-from celery import Task
+from celery import Celery, Task
+from celery.app.task import Context
 
 from cantata import fault_points
 from cantata.coordinator.start import send_ready
+from cantata.coordinator.sweeper import TASK_CHECK
 from cantata.dispatch.celery_app import App, Carried, send
 from cantata.errors import StepError, UnavailableError
 from cantata.models.graph import Graph, Spec
@@ -24,6 +26,8 @@ from cantata.runs.results import is_over
 from cantata.state.ledger.records import Ahead, Begun, Committed, Ready
 from cantata.state.redis import clock, outages
 from cantata.state.runs import trace_roots
+from cantata.workers.celery_tasks import result_watcher
+from cantata.workers.celery_tasks.result_watcher import ResultWatcher
 from cantata.workers.execute import execute
 from cantata.workers.handlers import HANDLERS
 from cantata.workers.runtime import outcomes, task_events
@@ -73,7 +77,18 @@ class MessageExecution:
 
     def run(self) -> str | None:
         """Execute the steps; return 'joined' if Celery is to send the join of this message's chord."""
-        begun = self._begin_next()
+        self._execute(self._begin_next())
+        return self._hand_over_to_celery()
+
+    def resume(self, begun: Begun, record: AttemptRecord) -> None:
+        """Commit the outcome of a dispatched step, and execute the cheap steps that become ready behind it."""
+        self._definitions = begun.definitions
+        now = time.time()
+        self.done.append(Attempt(begun.spec.kind, begun.step_id, now, now))
+        self._execute(self._finish(begun, record, LeasedStep(begun)))
+        self._hand_over_to_celery()
+
+    def _execute(self, begun: Begun | None) -> None:
         while begun is not None:
             self._definitions = begun.definitions
             with self._process.leased(begun) as leased:
@@ -83,7 +98,6 @@ class MessageExecution:
                 self.done.append(Attempt(begun.spec.kind, begun.step_id, started_at, time.time()))
                 begun_ahead = self._finish(begun, record, leased)
             begun = begun_ahead or self._begin_next()
-        return self._hand_over_to_celery()
 
     # --- begin ------------------------------------------------------------------------------------------------------
 
@@ -144,7 +158,7 @@ class MessageExecution:
             fault_points.at("graph-expanded")
         if is_over(committed.run_status):
             fault_points.at("run-closed")
-        if committed.result == "stale":
+        if committed.result == "stale" and record.outcome.status != "dispatched":  # its task has ended already
             log.warning("outcome_refused", run=self._run_id, step=begun.step_id, attempt=begun.attempt, reason="the lease was lost")
         self._dispatch_ready(committed.sends, record.outcome.fragment, committed_at)
         with self._leaving_to_sweep(len(committed.following)):  # the first step of the session's next turn
@@ -166,7 +180,9 @@ class MessageExecution:
         ahead = self._ahead()
         while True:
             try:
-                committed = self._process.ledger.steps.commit(begun, record.outcome, output=record.output, info=record.info, ahead=ahead)
+                committed = self._process.ledger.steps.commit(
+                    begun, record.outcome, output=record.output, info=record.info, ahead=ahead, next_owner=self._process.owner
+                )
                 return committed, record
             except UnavailableError as error:
                 if self._process.is_draining:
@@ -182,6 +198,8 @@ class MessageExecution:
     def _count_attempt(self) -> None:
         """Count the last attempt in the metrics."""
         attempt = self.done[-1]
+        if attempt.status == "dispatched":
+            return
         metrics.record_step_ended(attempt.kind, attempt.status, attempt.until - attempt.since)
 
     def _ahead(self) -> Ahead | None:
@@ -257,7 +275,31 @@ class StepTask(Task):  # type: ignore[type-arg]  # its run() is below
         return answer
 
 
+class TaskCheck(Task):  # type: ignore[type-arg]  # its run() is below
+    """The Celery task by which the sweep has workers look for the results of the user's tasks."""
+
+    name = TASK_CHECK
+    ignore_result = True
+
+    def run(self, tasks: list[str], revoked: list[str]) -> None:
+        """Look for the results of dispatched steps, and revoke tasks; both are `run|attempt|step`."""
+        result_watcher.current().check(tasks, revoked)
+
+
+def watch_results(app: App, user_app: Celery, process: Process) -> ResultWatcher:
+    """Start to watch the tasks that steps of this process call; return the watcher."""
+
+    def resume(begun: Begun, record: AttemptRecord) -> None:
+        delivery = Delivery(begun.spec.kind, begun.spec.queue, begun.priority)
+        MessageExecution(app, process, begun.run_id, [], delivery, Carried(Context())).resume(begun, record)
+
+    watcher = ResultWatcher(app, user_app, process, resume)
+    result_watcher.serve(watcher)
+    return watcher
+
+
 def register(app: App, process: Callable[[], Process]) -> None:
     """Register a Celery task for each step kind, so that Flower shows steps by their kind. `process` returns the state of this process."""
     for kind in HANDLERS:
         app.register_task(StepTask(kind, process))
+    app.register_task(TaskCheck())

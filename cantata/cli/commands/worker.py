@@ -21,8 +21,10 @@ from cantata.embedded.supervision import prefork
 from cantata.errors import ConfigError, UnavailableError
 from cantata.models.values import checked_name
 from cantata.observability.metrics.scrape_address import port_after, scrape_address
+from cantata.settings import settings
 
-DEDICATED_QUEUES = ("coordinator", "agents")
+TASKS = "tasks"
+DEDICATED_QUEUES = ("coordinator", "agents", TASKS)
 """Queues with a process each; all others share one, whose child processes can be killed."""
 
 
@@ -39,17 +41,25 @@ class WorkerProcess:
 @click.argument("queues", nargs=-1, required=True, metavar="QUEUE...")
 @click.option("--name", help="The name of the worker; made of queue and pid if absent.")
 @click.option("--concurrency", type=click.IntRange(1), metavar="N", help="The number of steps that it executes at once.")
+@click.option("--app", "user_app", metavar="MODULE:APP", help="The Celery application of your project, whose tasks steps may call.")
 @metrics_port_option
 @config_option
 @json_option
 def worker(
-    queues: tuple[str, ...], name: str | None, concurrency: int | None, metrics_port: int | None, config: str | None, as_json: bool
-) -> int:
+    queues: tuple[str, ...], name: str | None, concurrency: int | None, user_app: str | None, metrics_port: int | None,
+    config: str | None, as_json: bool,
+) -> int:  # fmt: skip
     """Serve queues, here or on another machine, until stopped.
 
     The queues are those at REDIS_URL, else of the stack in this folder. `coordinator` and `agents` get a process each; all others
     share one. Several processes serve their metrics at consecutive ports.
+
+    With --app or CANTATA_APP it serves the queue `tasks` too, in a process of its own, which sends your tasks to your workers.
     """
+    if user_app:
+        os.environ["CANTATA_APP"] = user_app
+    if settings().app:
+        queues = (*queues, TASKS)
     url = find_service_url()
     if url is None:
         raise UnavailableError("a worker needs a Redis: set REDIS_URL, or start a stack in this folder with `submit up`")

@@ -10,7 +10,7 @@ from cantata.models.graph import Spec
 from cantata.models.values import JsonValue
 from cantata.models.wire import ChainNode
 from cantata.planning.chains.links import ON_ERROR_WORDS
-from cantata.planning.turns.agent_steps import agent_spec
+from cantata.planning.turns.agent_steps import agent_spec, tool_fields
 
 SECTIONS: Mapping[str, tuple[str, ...]] = {
     "tool": ("tools",),
@@ -97,10 +97,10 @@ def _function(section: str, node: ChainNode, reads: Reads, definitions: Definiti
     tool = tools[name]
     if tool.asks:
         return wait(node).model_copy(update={"work": f"{section}:{node.name}", "timeout_s": node.timeout or tool.timeout_s})
-    kind, of_method = ("mcp.call", {"method": method}) if method else ("tool.call", {})
-    own = {"queue": tool.queue, "timeout_s": node.timeout or tool.timeout_s, "cheap": tool.cheap, "at_most_once": tool.at_most_once}
+    own = tool_fields(tool, timeout_s=node.timeout)
     retries = 0 if tool.at_most_once else node.retry or tool.retries
-    return _called(kind, section, node, reads, {"section": section, "tool": name, **of_method}, retries=retries, **own)
+    params: dict[str, JsonValue] = {"section": section, "tool": name, **({"method": method} if method else {})}
+    return _called(tool.step_kind(method), section, node, reads, params, retries=retries, **own)
 
 
 def _agent(section: str, node: ChainNode, reads: Reads, definitions: Definitions) -> Spec:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
-from cantata.models.definitions import Agent, Definitions, mcp_tool
+from cantata.models.definitions import Agent, Definitions, Tool, mcp_tool
 from cantata.models.graph import RAW, Edge, Graph, Spec, Step
 from cantata.models.instructions import AgenticStep, FunctionStep, Instruction, MemoryStep, NestedStep, PromptStep
 from cantata.models.values import JsonValue
 from cantata.planning import templates
 from cantata.planning.turns.history import MAX_HISTORY_TOKENS
 
+TASK_TIMEOUT_S = 600.0  # of a task for which no time limit is configured
 STOP = "stop"
 """The label of the edge from a chainbreaker that ends the sequence."""
 
@@ -206,12 +207,18 @@ def tool_step(step_id: str, name: str, arguments: Mapping[str, JsonValue], defin
         params["method"] = method
     if tool.asks:
         params["asks"] = dict(arguments)
-    kind = "wait" if tool.asks else "mcp.call" if method else "tool.call"
     return Step(
-        id=step_id, kind=kind, queue=tool.queue, work=f"tools:{name}", params=params,
-        retries=0 if tool.at_most_once else tool.retries, timeout_s=tool.timeout_s, cheap=tool.cheap, on_error="skip",
-        at_most_once=tool.at_most_once,
+        id=step_id, kind=tool.step_kind(method), work=f"tools:{name}", params=params, retries=0 if tool.at_most_once else tool.retries,
+        on_error="skip", **tool_fields(tool),
     )  # fmt: skip
+
+
+def tool_fields(tool: Tool, *, timeout_s: float | None = None) -> dict[str, Any]:
+    """Return the fields of a step that are the same in every call of a tool; `timeout_s` replaces the tool's own, if it is given."""
+    fields = {"queue": tool.step_queue, "timeout_s": timeout_s or tool.timeout_s, "cheap": tool.cheap, "at_most_once": tool.at_most_once}
+    if tool.task:  # the step only sends it, and what follows waits for its end
+        return {**fields, "timeout_s": fields["timeout_s"] or TASK_TIMEOUT_S, "cheap": True, "expands": True}
+    return fields
 
 
 _NUMBER_BEHIND = re.compile(r"\.[0-9]+\Z")

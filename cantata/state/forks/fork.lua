@@ -10,7 +10,7 @@ for i = 1, #flat, 2 do past[flat[i]] = flat[i + 1] end
 use(ARGV[1])
 
 -- A repetition: steps that the first call sent and nobody began are sent by a sweep.
-if status then return {meta('accepted_by') == fork.accepted_by and 'new' or 'known', tonumber(meta('priority')), {}} end
+if status then return {meta('accepted_by') == fork.accepted_by and 'new' or 'known', priority, {}} end
 if not past.status then return {'gone', 0, {}} end
 if not past.parts then return {'open', 0, {}} end
 if count_parts(source) < tonumber(past.parts) then return {'gone', 0, {}} end

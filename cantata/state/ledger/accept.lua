@@ -6,7 +6,7 @@ local offer = cjson.decode(ARGV[2])
 local step, fields = offer.step, offer.fields
 use(ARGV[1])
 if status then
-  return {meta('accepted_by') == fields.accepted_by and 'new' or 'known', tonumber(meta('priority'))}
+  return {meta('accepted_by') == fields.accepted_by and 'new' or 'known', priority}
 end
 local queue = fields.session and session_key(fields.session) .. ':queue'
 if queue and redis.call('LLEN', queue) > offer.max_waiting then return {'full', 0} end

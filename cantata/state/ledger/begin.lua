@@ -1,6 +1,6 @@
 -- Leases a step to a worker if the ledger says so.
 -- ARGV: run, step, owner (of this call alone, so that a repetition finds its own lease), lease_ms
--- Replies {'begun', {step, attempt, spec, given, failures, {name, output, ...}}} or {reason}: gone, closed, over, early, leased.
+-- Replies {'begun', {step, attempt, spec, given, failures, {name, output, ...}, ...}} or {reason}: gone, closed, over, early, leased.
 use(ARGV[1])
 if not status then return {'gone'} end
 if not OPEN[status] then return {'closed'} end

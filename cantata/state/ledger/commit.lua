@@ -1,5 +1,5 @@
 -- Records the outcome of an attempt, first writer wins, and resolves what follows.
--- ARGV: run, the outcome (JSON), its output (JSON text or ""). The outcome: {step, attempt, owner, status (done | failed | retry | wait), info (JSON
+-- ARGV: run, the outcome (JSON), its output (JSON text or ""). The outcome: {step, attempt, owner, status (done | failed | retry | wait | dispatched), info (JSON
 -- text), takes: [label, ...], usage?, retry_ms, resend_ms, lease_ms, next_owner: of a step begun by this call; blob?: digest under which a large output is
 -- stored, fragment?, warnings?: [text, ...], code?: [module@digest, ...] that it ran with, ahead?: {queue, cheap ("\nname\n...")}, next_step? of its batch}
 -- Replies {result, sends {step, spec, ...}, begun or false, run status, {run, priority, step, spec, ...} of the next runs of sessions};
@@ -26,7 +26,7 @@ local function begun_before()
   return begin_next()
 end
 
-local counts = has_lease(s, attempt, outcome.owner)
+local counts = has_lease(s, attempt, outcome.owner) or (outcome.status ~= 'dispatched' and is_dispatched(s, attempt))
 local counted = s.state == outcome.status and s.attempt == attempt
 local was_stopped = s.state == 'skipped' and s.attempt == attempt
 if (outcome.status == 'done' and not counts and not counted) or (outcome.status == 'failed' and was_stopped) then
@@ -55,6 +55,14 @@ local function wait_for_retry(timer)
   return {'ok', {}, begin_next(), status, {}}
 end
 
+if outcome.status == 'dispatched' then
+  remove_entries(s)
+  move(s, 'dispatched'); s.owner = string.format('%d', now); put(s)
+  redis.call('HSET', R .. ':info', s.id, info)
+  redis.call('ZADD', S .. ':tasks', now + outcome.retry_ms, task_of(s))
+  event('dispatched', s.id, attempt, nil, info)
+  return {'ok', {}, begin_next(), status, {}}
+end
 if outcome.status == 'retry' then
   s.failures = s.failures + 1
   event('retry', s.id, attempt, nil, info)

@@ -102,7 +102,7 @@ def ready_of_runs(rows: Sequence[str], *, has_waited: bool = False) -> tuple[tup
 
 def swept_of(answer: Sequence[list[str]]) -> Swept:
     """Return the result of a sweep, from the reply of `sweep.lua`."""
-    recovered, sends, overdue, lost, fired, fault, ended, waiting, left = answer
+    recovered, sends, overdue, lost, fired, fault, ended, waiting, left, tasks, revoked = answer
     rows = (overdue[i : i + 6] for i in range(0, len(overdue), 6))
     return Swept(
         (*ready_of_runs(recovered, has_waited=True), *ready_of_runs(sends)),
@@ -116,6 +116,8 @@ def swept_of(answer: Sequence[list[str]]) -> Swept:
         tuple(ended),
         tuple(waiting),
         tuple(left),
+        tuple(tasks),
+        tuple(revoked),
     )
 
 

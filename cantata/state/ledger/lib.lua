@@ -7,6 +7,9 @@
 --   S:due       zset  timer|run|step -> when it fires (retry, wait, deadline, lives until it fires or its run ends
 --                     join, permit: check a step that waits for a rate limit)
 --   S:left      list  run|step of steps that no longer wait for a rate limit   entries go with the next sweep
+--   S:tasks     zset  run|attempt|step of a dispatched step -> when to look    lives until the outcome is recorded or the run ends
+--                     for the result of its task
+--   S:revoked   list  run|attempt|step of tasks whose result nobody needs      entries go with the next sweep
 --   S:clearing  hash  ended run -> a part of it and a cursor: where to go on   entries go when all are removed
 --                     removing the entries of its open steps
 --   S:runs      zset  run -> when it was accepted                              entries go with their run
@@ -35,8 +38,8 @@
 --                       deadline_at, or time_left (ms) while its clock is paused; working, asking: steps under way, steps that wait for a person;
 --                       failures: steps of its plan, and items, that failed
 --   R:steps      hash   step -> its spec (JSON), or =<step> for the spec it shares
---   R:state      hash   step -> state attempt pending taken failures crashes quorum owner (of a sent step: when it was sent; of an ended step:
---                       > and the step that its commit began). An open step of an ended run counts as skipped
+--   R:state      hash   step -> state attempt pending taken failures crashes quorum owner (of a sent or dispatched step: since when; of an ended
+--                       step: > and the step that its commit began). An open step of an ended run counts as skipped
 --   R:edges      hash   step -> its out-edges, [[target, label, wakes], ...]
 --   R:out        hash   step -> its output (JSON text), or @<sha256> of a blob
 --   R:info       hash   step -> how it ended (JSON)
@@ -54,7 +57,7 @@
 --   R:closed     stream with one entry when the run is over: what waiters block on
 
 local S = KEYS[1]
-local R, run, status, definitions, tenant, kind_of_run, session, asking, time_left
+local R, run, status, definitions, tenant, kind_of_run, session, asking, time_left, priority
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 
@@ -72,7 +75,8 @@ local MOVES = {
   waiting        = {ready = true, sent = true, running = true, waiting_signal = true, failed = true, skipped = true},
   ready          = {sent = true, running = true, waiting_signal = true, failed = true, skipped = true},
   sent           = {sent = true, running = true, failed = true, skipped = true},
-  running        = {done = true, failed = true, skipped = true, waiting = true, sent = true, waiting_signal = true},
+  running        = {done = true, failed = true, skipped = true, waiting = true, sent = true, waiting_signal = true, dispatched = true},
+  dispatched     = {done = true, failed = true, skipped = true, waiting = true, waiting_signal = true},
   waiting_signal = {done = true, failed = true, skipped = true},
 }
 local KEPT_KEYS = {'', ':steps', ':state', ':edges', ':out', ':info', ':given', ':names', ':expansions', ':blobs', ':log', ':closed'}
@@ -90,9 +94,9 @@ local changes = {working = 0, asking = 0} -- of these counts of the run, by this
 
 local function use(run_id)
   run, R = run_id, S .. ':run:' .. run_id
-  local known = redis.call('HMGET', R, 'status', 'definitions', 'tenant', 'kind', 'session', 'asking', 'time_left')
+  local known = redis.call('HMGET', R, 'status', 'definitions', 'tenant', 'kind', 'session', 'asking', 'time_left', 'priority')
   status, definitions, tenant, kind_of_run, session = known[1], known[2], known[3], known[4], known[5]
-  asking, time_left = tonumber(known[6] or 0), tonumber(known[7] or nil)
+  asking, time_left, priority = tonumber(known[6] or 0), tonumber(known[7] or nil), tonumber(known[8] or 0)
   changes.working, changes.asking = 0, 0
 end
 
@@ -145,7 +149,7 @@ end
 -- The count of the run's clock that a step belongs to; nil if it only waits for others, or is over.
 local function role(s)
   if s.state == 'waiting_signal' then return 'asking' end
-  if s.state == 'sent' or s.state == 'running' or (s.state == 'waiting' and s.attempt > 0) then return 'working' end
+  if s.state == 'sent' or s.state == 'running' or s.state == 'dispatched' or (s.state == 'waiting' and s.attempt > 0) then return 'working' end
 end
 
 local function parse(id, packed)
@@ -224,9 +228,12 @@ end
 
 local function lease_of(s) return run .. '|' .. s.attempt .. '|' .. s.owner .. '|' .. s.id end
 
+local function task_of(s) return run .. '|' .. s.attempt .. '|' .. s.id end
+
 local function remove_entries(s)
   if s.state == 'running' then redis.call('ZREM', S .. ':leases', lease_of(s))
   elseif s.state == 'sent' then redis.call('ZREM', S .. ':ready', run .. '|' .. s.id)
+  elseif s.state == 'dispatched' then redis.call('ZREM', S .. ':tasks', task_of(s))
   elseif s.state == 'waiting_signal' then redis.call('ZREM', S .. ':due', 'wait|' .. run .. '|' .. s.id)
   elseif s.state == 'waiting' then
     if s.attempt > 0 then
@@ -235,6 +242,12 @@ local function remove_entries(s)
     end
     redis.call('ZREM', S .. ':due', 'join|' .. run .. '|' .. s.id)
   end
+end
+
+-- Removes the entries of a step that is stopped; its task is revoked.
+local function stop(s)
+  if s.state == 'dispatched' then redis.call('RPUSH', S .. ':revoked', task_of(s)) end
+  remove_entries(s)
 end
 
 local function session_key(name) return S .. ':session:' .. name end
@@ -311,7 +324,7 @@ local function start_next(queue)
   if status ~= 'accepted' then return use(ended_run) end
   mark_sent(get('@start'), SOON)
   update_deadline()
-  for _, item in ipairs({run, tonumber(meta('priority')), '@start', (select(2, spec_of('@start')))}) do following[#following + 1] = item end
+  for _, item in ipairs({run, priority, '@start', (select(2, spec_of('@start')))}) do following[#following + 1] = item end
   use(ended_run)
 end
 
@@ -391,7 +404,7 @@ local function clear(place)
       redis.call('UNLINK', R .. ':backlog:' .. cells[i])
     else
       local s = parse(cells[i], cells[i + 1])
-      if not OVER[s.state] then remove_entries(s) end
+      if not OVER[s.state] then stop(s) end
     end
   end
   if cursor ~= '0' then
@@ -614,7 +627,7 @@ local function stop_scope(parent, exit)
   for _, id in ipairs(all_expanded(parent)) do
     local s = id ~= exit and get(id)
     if s and not OVER[s.state] then
-      remove_entries(s); s.state, s.owner = 'skipped', '-'; put(s)
+      stop(s); s.state, s.owner = 'skipped', '-'; put(s)
       event('skipped', id)
       ended[id] = true
       stopped[#stopped + 1] = id
@@ -701,11 +714,14 @@ local function handler_inputs(s)
     values[#values + 1] = '@request'; values[#values + 1] = meta('request')
   end
   local given = spec.has_given and redis.call('HGET', R .. ':given', s.id)
-  return {s.id, s.attempt, text, given or '', s.failures, values, definitions, tenant, kind_of_run, session or ''}
+  return {s.id, s.attempt, text, given or '', s.failures, values, definitions, tenant, kind_of_run, session or '', priority}
 end
 
 -- Whether an attempt of a step has this lease.
 local function has_lease(s, attempt, owner) return s and s.state == 'running' and s.attempt == tonumber(attempt) and s.owner == owner end
+
+-- Whether the task of an attempt was dispatched: then any worker may record its outcome.
+local function is_dispatched(s, attempt) return s and s.state == 'dispatched' and s.attempt == tonumber(attempt) end
 
 -- Whether a step has been tried and waits for its next attempt.
 local function awaits_retry(s) return s and s.state == 'waiting' and s.attempt > 0 end

@@ -67,6 +67,8 @@ class Begun:
     """turn or chain."""
     session: str = ""
     """The session a turn belongs to, as `sessions.scoped` names it."""
+    priority: int = 0
+    """The priority of the run: 0 is the highest, 9 the lowest."""
     asked_at: float = 0.0
     """The time of the request for the lease, by this process's monotonic clock."""
     waited_s: float | None = None
@@ -139,6 +141,10 @@ class Swept:
     """Tickets (`run|step`) of calls that wait for a rate limit and are to be checked."""
     left: tuple[str, ...] = ()
     """Tickets of calls that no longer wait: their run is over, or they were stopped."""
+    tasks: tuple[str, ...] = ()
+    """Dispatched steps (`run|attempt|step`) whose results are to be looked for."""
+    revoked: tuple[str, ...] = ()
+    """Tasks (`run|attempt|step`) whose results nobody needs any more."""
 
 
 @dataclass(frozen=True, slots=True)

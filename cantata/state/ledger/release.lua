@@ -3,7 +3,7 @@
 use(ARGV[1])
 if is_over() then return {} end
 local s = get(ARGV[2])
-if not has_lease(s, ARGV[3], ARGV[4]) then return {} end
+if not has_lease(s, ARGV[3], ARGV[4]) and not is_dispatched(s, ARGV[3]) then return {} end
 local spec, text = spec_of(s.id)
 if spec.at_most_once and ARGV[6] == '' then
   park(s, ARGV[4])

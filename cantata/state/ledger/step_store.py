@@ -63,15 +63,17 @@ class StepStore:
         return self._begun(run_id, owner, asked_at, answer[1]) or "refused"
 
     def commit(
-        self, begun: Begun, outcome: Outcome, *, output: str, info: Mapping[str, JsonValue], ahead: Ahead | None = None
-    ) -> Committed:
+        self, begun: Begun, outcome: Outcome, *, output: str, info: Mapping[str, JsonValue], ahead: Ahead | None = None,
+        next_owner: str = "",
+    ) -> Committed:  # fmt: skip
         """Record the outcome of an attempt. The first outcome of a step counts; that of a lost attempt is refused as 'stale'.
 
         Args:
             output: The outcome's output, as JSON text.
             ahead: The steps that this worker may begin in the same call.
+            next_owner: The owner of those; that of `begun` if it is empty.
         """
-        next_owner, asked_at = self._owner_of_call(owner_of(begun.owner)), time.monotonic()
+        next_owner, asked_at = self._owner_of_call(next_owner or owner_of(begun.owner)), time.monotonic()
         envelope: dict[str, JsonValue] = {
             "step": begun.step_id, "attempt": begun.attempt, "owner": begun.owner, "status": outcome.status,
             "info": to_json(dict(info)), "takes": list(outcome.takes), "retry_ms": int(outcome.retry_in_s * 1000), "resend_ms": RESEND_MS,
@@ -95,6 +97,13 @@ class StepStore:
         word, sends, next_begun, run_status, following = reply
         next_step = self._begun(begun.run_id, next_owner, asked_at, next_begun) if next_begun else None
         return Committed(word, ready_of(sends), next_step, run_status, ready_of_runs(following))
+
+    def dispatched(self, run_id: str, step_id: str, attempt: int) -> tuple[Begun, float] | None:
+        """Return a step whose task is under way, and the seconds since it was dispatched; None if this attempt of it is over."""
+        asked_at = time.monotonic()
+        found = self._caller.call("ledger/dispatched", run_id, step_id, attempt)
+        begun = self._begun(run_id, found[1], asked_at, found[0]) if found else None
+        return (begun, found[2] / 1000) if begun else None
 
     def still_waiting(self, overdue: Iterable[Overdue]) -> list[tuple[str, Ready]]:
         """Return those of some steps that are still not begun, to be sent again."""
@@ -154,10 +163,10 @@ class StepStore:
 
     def _begun(self, run_id: str, owner: str, asked_at: float, answer: Sequence[object]) -> Begun | None:
         """Return the step that was begun; None if its spec has fields that this worker does not know, after it was refused."""
-        step_id, attempt, spec, given, failures, flat, digest, tenant, kind, session = cast(
-            "tuple[str, int, str, str, int, list[str], str, str, str, str]", tuple(answer[:10])
+        step_id, attempt, spec, given, failures, flat, digest, tenant, kind, session, priority = cast(
+            "tuple[str, int, str, str, int, list[str], str, str, str, str, int]", tuple(answer[:11])
         )
-        waited_s = int(cast(int, answer[10])) / 1000 if answer[10:] and answer[10] != "" else None
+        waited_s = int(cast(int, answer[11])) / 1000 if answer[11:] and answer[11] != "" else None
         inputs = {flat[i]: json.loads(flat[i + 1]) for i in range(0, len(flat), 2)}
         value = json.loads(given) if given else None
         try:
@@ -165,5 +174,5 @@ class StepStore:
         except ValidationError as error:
             self.refuse(run_id, step_id, int(attempt), owner, refused_steps.too_old(unknown_fields(error)))
             return None
-        run = (digest, tenant, kind, session)
+        run = (digest, tenant, kind, session, int(priority))
         return Begun(run_id, step_id, int(attempt), owner, own, value, int(failures), inputs, *run, asked_at, waited_s)

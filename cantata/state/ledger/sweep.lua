@@ -1,16 +1,18 @@
 -- Recovers lost steps, fires timers and expires runs in one shard. ARGV: resend_ms, most entries of each sort in one call.
--- Replies {recovered, sends, overdue, lost, fired, fault, ended, waiting, left}: run, priority, step, spec, ... of recovered steps, to put at the head of
+-- Replies {recovered, sends, overdue, lost, fired, fault, ended, waiting, left, tasks, revoked}: run, priority, step, spec, ... of recovered steps, to put at the head of
 -- their queues; the same of others to send; run, priority, step, queue, when it was sent (ms), 1 at the first check, ... of steps that nobody began in time;
 -- how many leases were lost, and how many timers fired; "" for no fault; the runs that this ended; run|step of steps that wait for rate limits and are to
--- be checked, and of steps that no longer wait.
+-- be checked, and of steps
+-- that no longer wait; run|attempt|step of dispatched steps whose results are to be looked for, and of tasks to revoke.
 local resend_ms, most = tonumber(ARGV[1]), tonumber(ARGV[2])
-local recovered, sends, overdue, lost, fired, waiting = {}, {}, {}, 0, 0, {}
+local recovered, sends, overdue, lost, fired, waiting, tasks = {}, {}, {}, 0, 0, {}, {}
 local RECHECK_MS = 30000 -- ms until a step that waits for a rate limit is checked again
+local MIN_TASK_CHECK_MS, MAX_TASK_CHECK_MS = 4000, 60000 -- until the result of a task is looked for again
 
 local function due(key) return redis.call('ZRANGEBYSCORE', S .. key, '-inf', now, 'LIMIT', 0, most) end
 
 local function add(list, step, spec)
-  list[#list + 1] = run; list[#list + 1] = tonumber(meta('priority')); list[#list + 1] = step; list[#list + 1] = spec
+  list[#list + 1] = run; list[#list + 1] = priority; list[#list + 1] = step; list[#list + 1] = spec
 end
 
 local function flush()
@@ -119,6 +121,22 @@ for i = 1, #unbegun, 2 do
   end
 end
 
+-- The longer a task has run, the longer until its result is looked for again. Mostly a worker has seen it by then.
+for _, member in ipairs(due(':tasks')) do
+  local id, attempt, step = string.match(member, '^([^|]*)|(%d+)|(.*)$')
+  use(id)
+  local s = get(step)
+  if is_dispatched(s, attempt) then
+    local since = tonumber(s.owner)
+    local again = now + math.max(MIN_TASK_CHECK_MS, math.min((now - since) / 2, MAX_TASK_CHECK_MS))
+    local deadline = since + spec_of(step).timeout_s * 1000
+    redis.call('ZADD', S .. ':tasks', string.format('%d', now < deadline and math.min(again, deadline) or again), member)
+    tasks[#tasks + 1] = member
+  else
+    redis.call('ZREM', S .. ':tasks', member)
+  end
+end
+
 local id, place = unpack(redis.call('HSCAN', S .. ':clearing', 0, 'COUNT', 10)[2])
 if id then
   use(id)
@@ -135,4 +153,6 @@ for _, id in ipairs(due(':finished')) do
   end
   redis.call('HDEL', S .. ':sizes', id)
 end
-return {recovered, sends, overdue, lost, fired, '', ended_runs, waiting, redis.call('LPOP', S .. ':left', most) or {}}
+local function pop(key) return redis.call('LPOP', S .. key, most) or {} end
+
+return {recovered, sends, overdue, lost, fired, '', ended_runs, waiting, pop(':left'), tasks, pop(':revoked')}

@@ -17,6 +17,7 @@ from cantata.models.wire import HistoryEntry
 from cantata.planning import templates
 from cantata.planning.turns import history
 from cantata.planning.turns.agent_steps import template, tools_of
+from cantata.workers.celery_tasks import task_calls
 from cantata.workers.models.dialects.conversation import Message, ModelRound, ToolResult, conversation
 from cantata.workers.runtime.step_context import StepContext, placeholder_values, text_input
 from cantata.workers.steps import session_history
@@ -211,6 +212,8 @@ def _function_schema(name: str, tool: Tool, folder: str | None) -> ToolSchema:
     """Return the schema of a function: from the configuration, else from its signature."""
     if tool.parameters is not None:
         return ToolSchema(name=name, description=tool.description, parameters=tool.parameters)
+    if tool.task is not None:
+        return task_calls.schema_of(name, tool)
     return schemas.schema_of(functions.load(str(tool.function), folder), tool, name)
 
 

@@ -20,6 +20,7 @@ import structlog
 
 from cantata import fault_points
 from cantata.config.user_code.modules import clash_of
+from cantata.dispatch import user_app
 from cantata.errors import StepError
 from cantata.models.definitions import Tool
 from cantata.models.graph import Outcome
@@ -65,7 +66,11 @@ def _function(tool: Tool, context: StepContext) -> tuple[Function, str]:
 
 
 def load(name: str, folder: str | None) -> Function:
-    """Return the function `module:name`, from the configuration's folder or an installed package. Raises StepError."""
+    """Return the function `module:name`, from the configuration's folder or an installed package. Raises StepError.
+
+    The user's Celery application, if there is one, is the current one: the function may call tasks, and Django is set up.
+    """
+    user_app.activate()
     user_code.use(folder, name.partition(":")[0].partition(".")[0])
     known = _functions.get((name, folder))
     if known is None:

@@ -1,0 +1,84 @@
+"""`install`: Cantata in an existing Celery application, which stays as it is."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from celery import Celery, Task
+
+from cantata.client.client import Client
+from cantata.errors import ConfigError
+from cantata.models.definitions import Definitions
+from cantata.suggestions import did_you_mean
+
+if TYPE_CHECKING:
+    from cantata.models.values import JsonValue
+
+
+class Installation:
+    """Cantata beside a Celery application: clients for its processes, and tasks of it that submit runs."""
+
+    def __init__(self, app: Celery, config: str | Path | Definitions | None, redis_url: str | None, namespace: str | None) -> None:
+        """Note what clients are made from; `install` describes the arguments."""
+        self.app = app
+        self._options: dict[str, Any] = {"config": config, "redis_url": redis_url, "namespace": namespace, "app": app}
+        self._client: tuple[int, Client] | None = None
+
+    @property
+    def client(self) -> Client:
+        """The client of this process, connected when it is first used. A forked process gets one of its own.
+
+        Raises UnavailableError if Redis cannot be reached, ConfigError if the configuration has faults.
+        """
+        if self._client is None or self._client[0] != os.getpid():
+            self._client = os.getpid(), Client(**self._options)
+        return self._client[1]
+
+    def task(self, name: str, **options: Any) -> Task[Any, Any]:
+        """Register a task `cantata.NAME` of the application that submits a run, and return it.
+
+        The worker that executes it does not wait: the task's result is the run's id. The same task id gives the same run.
+
+        Args:
+            name: A chain, agent or team of the configuration. A chain gets the task's keyword arguments as its input, or its one
+                argument as the user's text; agents and teams get only a text.
+            options: Options of the task, as of `app.task`.
+        """
+
+        def submit(task: Task[Any, Any], text: str | None = None, **chain_input: JsonValue) -> str:
+            return self._submit(name, text, chain_input, str(task.request.id))
+
+        registered: Task[Any, Any] = cast(Any, self.app).task(submit, bind=True, **{"name": f"cantata.{name}", **options})
+        return registered
+
+    def _submit(self, name: str, text: str | None, chain_input: dict[str, JsonValue], task_id: str) -> str:
+        definitions = self.client.definitions
+        if name in definitions.chains and text is None:
+            return self.client.submit_chain(name, initial_input=chain_input, idempotency_key=task_id).run_id
+        kinds = (("workflow", definitions.chains), ("agent", definitions.agents), ("team", definitions.teams))
+        kind = next((kind for kind, named in kinds if name in named), None)
+        if kind is None:
+            known = [each for _, named in kinds for each in named]
+            raise ConfigError(
+                f"the configuration has no chain, agent or team {name!r}{did_you_mean(name, known)}", source=f"cantata.{name}"
+            )
+        if text is None or chain_input:
+            raise ConfigError(f"{kind} {name!r} gets one text, such as task.delay('...'), and no named arguments", source=f"cantata.{name}")
+        turn: dict[str, Any] = {kind: name}
+        return self.client.submit_turn(text, idempotency_key=task_id, **turn).run_id
+
+
+def install(
+    app: Celery, config: str | Path | Definitions | None = None, *, redis_url: str | None = None, namespace: str | None = None
+) -> Installation:
+    """Return Cantata for a Celery application. Nothing in the application changes, and nothing is connected yet.
+
+    Args:
+        app: The application. Its broker carries Cantata's messages too, unless CANTATA_BROKER_URL names another.
+        config: A configuration file or definitions; searched for, as the command line does, if None.
+        redis_url: The Redis that keeps the runs: REDIS_URL if None, else the application's own, as broker or as result backend.
+        namespace: The prefix of all keys and queues: CANTATA_NAMESPACE if None.
+    """
+    return Installation(app, config, redis_url, namespace)

@@ -1,0 +1,113 @@
+"""The user's own Celery application: found, imported and asked for its settings. Nothing in it is changed."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+from celery import Celery, Task
+from celery.app.utils import find_app
+
+from cantata.errors import ConfigError
+from cantata.settings import settings
+
+TASKS = "tasks"
+"""The queue of steps that call tasks of the user's application. Its workers import the application."""
+
+_REDIS = ("redis://", "rediss://")
+_BROKER_SETTINGS = (
+    "broker_use_ssl", "broker_login_method", "broker_heartbeat", "broker_connection_timeout", "broker_failover_strategy"
+)  # fmt: skip
+
+_lock = threading.RLock()
+_configured: Celery | None = None
+_has_tasks = False
+
+
+def configured() -> Celery | None:
+    """Return the application that CANTATA_APP names; None if it names none. Raises ConfigError if it cannot be imported."""
+    global _configured
+    with _lock:
+        if _configured is None and (name := settings().app):
+            _configured = _find(name)
+        return _configured
+
+
+def activate() -> Celery | None:
+    """Return the same application with its tasks imported, as this process's and thread's current one.
+
+    Then the user's code in this process sends its own tasks, those of `@shared_task` too, with the user's application.
+    """
+    global _has_tasks
+    app = configured()
+    if app is None:
+        return None
+    with _lock:
+        if not _has_tasks:
+            try:
+                app.loader.import_default_modules()  # has Django set itself up, and finds tasks
+            except Exception as error:  # whatever a user's module raises
+                raise ConfigError(f"the tasks of {settings().app!r} cannot be imported: {_text(error)}", source="CANTATA_APP") from error
+            app.finalize()
+            app.set_default()
+            _has_tasks = True
+    app.set_current()
+    return app
+
+
+def title(app: Celery) -> str:
+    """Return the name of the application in messages."""
+    return settings().app or str(app.main)
+
+
+def task_named(name: str) -> Task[Any, Any] | None:
+    """Return a task of the application; None if it is not registered here: only the user's workers have to know it."""
+    app = activate()
+    return app.tasks.get(name) if app else None
+
+
+def _find(name: str) -> Celery:
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())  # as `celery -A` does
+    try:
+        found: object = find_app(name)
+    except Exception as error:  # whatever a user's module raises
+        raise ConfigError(f"the Celery application {name!r} cannot be imported: {_text(error)}", source="CANTATA_APP") from error
+    if not isinstance(found, Celery):
+        raise ConfigError(f"{name!r} is of type {type(found).__name__}; expected a Celery application", source="CANTATA_APP")
+    return found
+
+
+def _text(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+# --- settings -------------------------------------------------------------------------------------------------------
+
+
+def redis_url_of(app: Celery) -> str | None:
+    """Return the address of the Redis that the application uses as its broker, else as its result backend; None if it uses none."""
+    return next((url for url in (broker_url_of(app), str(app.conf.result_backend or "")) if url.startswith(_REDIS)), None)
+
+
+def broker_url_of(app: Celery) -> str:
+    """Return the address of the application's broker. Raises ConfigError for one that needs more settings than its address."""
+    given = app.conf.broker_write_url or app.conf.broker_url or "amqp://"
+    url = given if isinstance(given, str) else ";".join(given)
+    if url.startswith("sentinel://") or (url.startswith(_REDIS) and app.conf.broker_use_ssl):
+        raise ConfigError("the application's broker has settings beside its address; set CANTATA_BROKER_URL to its full address")
+    return url
+
+
+def settings_beside(app: Celery, url: str) -> Mapping[str, object]:
+    """Return the settings of our own Celery app with which it shares the broker and the task events of the user's application.
+
+    `url` is the address of our broker; only the user's own one has its events.
+    """
+    if url != broker_url_of(app):
+        return {}
+    shared = {"event_exchange": app.conf.event_exchange}
+    return shared if url.startswith(_REDIS) else {**shared, **{name: app.conf[name] for name in _BROKER_SETTINGS}}

@@ -1,0 +1,1 @@
+"""Steps that call tasks of the user's own Celery application, which the user's workers execute."""

@@ -1,0 +1,306 @@
+"""Watches the tasks that steps wait for, and records their outcomes.
+
+With a result backend, results are read from it: a Redis backend announces them, others are polled, the less often the older the task is.
+Without one, the task itself sends a message when it has ended (`link`, `link_error`). A watcher that dies loses nothing: the sweep has
+another one look for the results, and that one goes on watching.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from typing import Any
+
+import structlog
+from celery import Celery, Signature, states
+
+from cantata.dispatch.celery_app import App
+from cantata.errors import StepError
+from cantata.models.values import JsonValue
+from cantata.state.ledger.records import Begun
+from cantata.state.redis import outages
+from cantata.workers.celery_tasks import task_results
+from cantata.workers.celery_tasks.task_results import WORKER_LOST, TaskResult
+from cantata.workers.runtime import outcomes
+from cantata.workers.runtime.outcomes import AttemptRecord
+from cantata.workers.runtime.process import Process
+from cantata.workers.runtime.step_context import StepContext
+
+ANNOUNCED_POLL_S = (2.0, 30.0)  # at least and at most until a result that was not announced is looked for
+POLL_S = (0.05, 5.0)  # the same where none is announced
+POLL_SHARE = 0.25  # of a task's age, until its result is looked for again
+RETRY_S = 0.5  # after the backend or the broker failed
+KEEP_S = 60.0  # past its time limit, before a task is forgotten: another process has ended its step
+THREADS = 4  # record outcomes, and execute the cheap steps behind them
+MAX_READ = 500  # results in one call of the backend
+SUCCEEDED, FAILED = "cantata.task_succeeded", "cantata.task_failed"  # messages of tasks without results
+
+log = structlog.get_logger(__name__)
+
+Resume = Callable[[Begun, AttemptRecord], object]
+"""Records the outcome of a step, and executes what follows."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskCall:
+    """An attempt of a step, and the task that it published."""
+
+    begun: Begun
+    task: str
+    attempt: int
+    task_id: str
+
+    @property
+    def detail(self) -> dict[str, JsonValue]:
+        """The name and id of the task, as they are recorded with the step."""
+        return {"task": self.task, "task_id": self.task_id}
+
+
+@dataclass(slots=True)
+class _Watched:
+    call: TaskCall
+    since: float
+    poll_at: float
+
+
+class ResultWatcher:
+    """Watches the tasks of the user's application that this process published."""
+
+    def __init__(self, app: App, user_app: Celery, process: Process, resume: Resume) -> None:
+        """Create a watcher. Raises ConfigError if steps cannot call the tasks of the application."""
+        task_results.check(user_app)
+        self.user_app = user_app
+        self._namespace = app.namespace
+        self._process = process
+        self._resume = resume
+        self._has_results = task_results.has_results(user_app)
+        self._is_announced = self._has_results and task_results.announces(user_app)
+        self._replies = user_app.amqp.queues.new_missing(f"{app.namespace}.replies")
+        self._watched: dict[str, _Watched] = {}
+        self._lock = threading.Lock()
+        self._work = threading.Event()
+        self._ended = threading.Event()
+        self._pool = ThreadPoolExecutor(THREADS, "task results")
+
+    def start(self) -> None:
+        """Begin to watch."""
+        loops = [self._consume_replies, *([self._poll] if self._has_results else []), *([self._listen] if self._is_announced else [])]
+        for loop in loops:
+            threading.Thread(target=self._repeat, args=(loop,), name=loop.__name__.strip("_"), daemon=True).start()
+
+    def stop(self) -> None:
+        """Stop watching, once the outcomes at hand are recorded. Other workers go on."""
+        self._ended.set()
+        self._work.set()
+        self._pool.shutdown()
+
+    # --- calls ------------------------------------------------------------------------------------------------------
+
+    def call(self, begun: Begun, task: str, attempt: int | None = None) -> TaskCall:
+        """Return the call of a task by an attempt of a step, the current one if None. The id of the task depends on nothing else."""
+        number = attempt or begun.attempt
+        return TaskCall(begun, task, number, self._task_id(begun.run_id, number, begun.step_id))
+
+    @contextmanager
+    def watching(self, call: TaskCall, *, ignores_result: bool) -> Iterator[Mapping[str, Signature[Any]]]:
+        """Watch a task that is published in the block, with the options that the context gives; forget it if the block fails."""
+        is_read = self._has_results and not ignores_result
+        if is_read:
+            self._watch(call)
+        try:
+            yield {} if is_read else {"link": self._message(SUCCEEDED, call), "link_error": self._message(FAILED, call)}
+        except BaseException:
+            self._take(call.task_id)
+            raise
+
+    def read(self, task_ids: Sequence[str]) -> dict[str, TaskResult]:
+        """Return the results of those tasks that have ended; none without a result backend."""
+        return task_results.read(self.user_app, task_ids) if self._has_results else {}
+
+    def revoke(self, task_ids: Sequence[str]) -> None:
+        """Have the user's workers discard tasks that they have not begun. A task that runs is not stopped."""
+        if task_ids:
+            try:
+                self.user_app.control.revoke(list(task_ids))
+            except Exception as error:  # noqa: BLE001  # the edge to another broker: such a task expires by itself
+                log.warning("revoke_failed", tasks=len(task_ids), error=str(error))
+
+    def check(self, tasks: Iterable[str], revoked: Iterable[str]) -> None:
+        """Look for the results of dispatched steps (`run|attempt|step`), end those past their time limit, and revoke tasks."""
+        found = [each for each in map(self._dispatched, tasks) if each]
+        results = self.read([call.task_id for call, _ in found])
+        for call, age_s in found:
+            if result := results.get(call.task_id):
+                self._record(call, result, age_s)
+            elif age_s >= (call.begun.spec.timeout_s or 0):
+                self._time_out(call)
+            elif self._has_results:
+                self._watch(call, age_s)
+        self.revoke([self._task_id(*_parts(each)) for each in revoked])
+
+    def _dispatched(self, name: str) -> tuple[TaskCall, float] | None:
+        """Return the call of a dispatched step (`run|attempt|step`) and its age in seconds; None if it is over."""
+        run_id, attempt, step_id = _parts(name)
+        found = self._process.ledger.steps.dispatched(run_id, step_id, attempt)
+        if found is None:
+            return None
+        begun, age_s = found
+        tool = StepContext(begun, self._process).tool
+        return self.call(begun, (tool and tool.task) or ""), age_s
+
+    def _task_id(self, run_id: str, attempt: int, step_id: str) -> str:
+        return f"{self._namespace}-{run_id}-{attempt}-{sha256(step_id.encode()).hexdigest()[:12]}"
+
+    # --- results ----------------------------------------------------------------------------------------------------
+
+    def _watch(self, call: TaskCall, age_s: float = 0.0) -> None:
+        now = time.monotonic()
+        with self._lock:
+            self._watched.setdefault(call.task_id, _Watched(call, now - age_s, now + self._poll_s[0]))
+        if not self._is_announced:
+            self._work.set()
+
+    @property
+    def _poll_s(self) -> tuple[float, float]:
+        return ANNOUNCED_POLL_S if self._is_announced else POLL_S
+
+    def _take(self, task_id: str) -> _Watched | None:
+        """Stop watching a task; return it if it was watched."""
+        with self._lock:
+            return self._watched.pop(task_id, None)
+
+    def _found(self, results: Mapping[str, TaskResult]) -> None:
+        """Record the results of tasks that are watched."""
+        for task_id, result in results.items():
+            if watched := self._take(task_id):
+                self._pool.submit(self._record, watched.call, result, time.monotonic() - watched.since)
+
+    def _record(self, call: TaskCall, result: TaskResult, age_s: float) -> None:
+        """Record the result of a task as the outcome of its step."""
+        begun = call.begun
+        try:
+            outcome = result.outcome(call.task, self.user_app.tasks).model_copy(update={"detail": call.detail})
+            limit_bytes = self._process.definitions(begun.run_id, begun.definitions).limits.output_bytes
+            record = outcomes.record_of(begun, outcome, limit_bytes=limit_bytes, took_ms=age_s * 1000, source=f"task {call.task}")
+        except StepError as error:
+            self._fail(call, error, age_s)
+        else:
+            self._resume_safely(begun, record)
+
+    def _time_out(self, call: TaskCall) -> None:
+        """End an attempt whose task has had its time; it may run nevertheless, and its result counts if no later attempt has begun."""
+        self._take(call.task_id)
+        self.revoke([call.task_id])
+        limit_s = call.begun.spec.timeout_s or 0.0
+        message = f"task {call.task} has not ended within its {limit_s:g} s and is revoked; does a worker serve its queue?"
+        self._fail(call, StepError(message, code="timeout", retryable=True), limit_s)
+
+    def _fail(self, call: TaskCall, error: StepError, age_s: float) -> None:
+        """Record a failure. A task that is late may have been lost with its worker: both are repeated as if a worker of ours had died."""
+        begun = call.begun
+        if error.code in (WORKER_LOST, "timeout"):
+            if begun.spec.at_most_once:
+                self._process.ledger.steps.release(begun)  # to a person, since the task may have had its effect
+                return
+            retries = max(begun.spec.retries, self._process.definitions(begun.run_id, begun.definitions).defaults.max_attempts - 1)
+            begun = replace(begun, spec=begun.spec.model_copy(update={"retries": retries}))
+        record = outcomes.failure_record(begun, error, took_ms=age_s * 1000)
+        self._resume_safely(begun, replace(record, info={**record.info, **call.detail}))
+
+    def _resume_safely(self, begun: Begun, record: AttemptRecord) -> None:
+        try:
+            self._resume(begun, record)
+        except Exception as error:  # noqa: BLE001  # the edge of a thread: the sweep has the result looked for again
+            outages.warn(log, "task_result_not_recorded", error, run=begun.run_id, step=begun.step_id)
+
+    # --- threads ----------------------------------------------------------------------------------------------------
+
+    def _repeat(self, loop: Callable[[], None]) -> None:
+        """Run a loop until the watcher ends, again after it failed."""
+        while not self._ended.is_set():
+            try:
+                loop()
+            except Exception as error:  # noqa: BLE001  # whatever the user's backend or broker raises while it is away
+                outages.warn(log, "task_results_unavailable", error)
+                self._ended.wait(RETRY_S)
+
+    def _listen(self) -> None:
+        """Record the results that a Redis backend announces."""
+        pattern = self._task_id("*", 0, "").partition("*")[0] + "*"
+        with task_results.announcements(self.user_app, pattern) as receive:
+            with self._lock:
+                for each in self._watched.values():
+                    each.poll_at = 0.0  # it may have ended while nobody listened
+            self._work.set()
+            while not self._ended.is_set():
+                self._found(receive())
+
+    def _poll(self) -> None:
+        """Look for results, of each task the less often the older it is."""
+        while not self._ended.is_set():
+            now = time.monotonic()
+            with self._lock:
+                due = [each for each in self._watched.values() if each.poll_at <= now][:MAX_READ]
+                for each in due:
+                    each.poll_at = now + min(max((now - each.since) * POLL_SHARE, self._poll_s[0]), self._poll_s[1])
+                    if now - each.since > (each.call.begun.spec.timeout_s or 0.0) + KEEP_S:
+                        del self._watched[each.call.task_id]
+                next_at = min((each.poll_at for each in self._watched.values()), default=now + 1.0)
+            self._found(self.read([each.call.task_id for each in due]))
+            self._work.wait(min(max(next_at - time.monotonic(), 0.0), 1.0))
+            self._work.clear()
+
+    def _message(self, name: str, call: TaskCall) -> Signature[Any]:
+        """Return the message by which a task reports its end. Its worker must not declare the queue, since it would then consume it."""
+        exchange, routing_key = self._replies.exchange.name, self._replies.routing_key
+        options = {"exchange": exchange, "routing_key": routing_key, "serializer": "json", "ignore_result": True}
+        args = (call.begun.run_id, call.begun.step_id, call.attempt)
+        return self.user_app.signature(name, args=args, options=options)
+
+    def _consume_replies(self) -> None:
+        """Record the ends that tasks without results report."""
+        with self.user_app.connection_for_read() as connection:
+            replies = self._replies(connection.default_channel)
+            replies.declare()
+            with connection.Consumer([replies], on_message=self._reply, accept=["json"], prefetch_count=THREADS):
+                while not self._ended.is_set():
+                    try:
+                        connection.drain_events(timeout=1.0)
+                    except TimeoutError:
+                        connection.heartbeat_check()
+
+    def _reply(self, message: Any) -> None:
+        first, run_id, step_id, attempt = message.payload[0]
+        is_success = message.headers["task"] == SUCCEEDED
+        error = f"see the log of its worker: without a result backend Celery sends no error (task id {first})"
+        result = TaskResult(states.SUCCESS, first) if is_success else TaskResult(states.FAILURE, error_type="an exception", error=error)
+        found = self._dispatched(f"{run_id}|{attempt}|{step_id}")
+        if found is not None:
+            self._record(found[0], result, found[1])
+        message.ack()
+
+
+def _parts(name: str) -> tuple[str, int, str]:
+    run_id, attempt, step_id = name.split("|", 2)
+    return run_id, int(attempt), step_id
+
+
+_current: ResultWatcher | None = None
+
+
+def serve(watcher: ResultWatcher) -> None:
+    """Start the watcher of this process."""
+    global _current
+    _current = watcher
+    watcher.start()
+
+
+def current() -> ResultWatcher:
+    """Return the watcher of this process, which serves the queue of tasks."""
+    assert _current is not None
+    return _current

@@ -1,0 +1,115 @@
+"""Outcomes of the user's tasks: read from the application's result backend, and turned into the outcome of a step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from celery import Celery, states
+from celery.backends.base import DisabledBackend, KeyValueStoreBackend
+from celery.backends.redis import RedisBackend
+from celery.backends.rpc import RPCBackend
+
+from cantata.errors import ConfigError, StepError
+from cantata.models.graph import Outcome
+from cantata.models.values import JsonValue, Usage
+from cantata.suggestions import did_you_mean
+from cantata.workers.tools import schemas
+
+WORKER_LOST = "worker_lost"
+
+
+@dataclass(frozen=True, slots=True)
+class TaskResult:
+    """The end of a task, as its worker reported it."""
+
+    state: str
+    """SUCCESS, FAILURE or REVOKED."""
+    value: JsonValue = None
+    error_type: str = ""
+    error: str = ""
+
+    def outcome(self, task: str, known: Collection[str]) -> Outcome:
+        """Return the outcome of the step that called `task`. Raises StepError if the task failed.
+
+        `known` are the names of the application's tasks, of which one may have been meant.
+        """
+        if self.state == states.SUCCESS:
+            return Outcome(output=schemas.jsonable(self.value), usage=Usage(tool_calls=1))
+        if self.state == states.REVOKED:
+            raise StepError(f"task {task} was revoked", code="revoked")
+        if self.error_type == "NotRegistered":
+            raise StepError(f"no task {task!r} is registered with the worker that got it{did_you_mean(task, known)}", code="unknown_task")
+        code = WORKER_LOST if self.error_type == "WorkerLostError" else "tool_error"
+        raise StepError(f"task {task} raised {self.error_type}: {self.error}", code=code, retryable=True)
+
+
+def has_results(app: Celery) -> bool:
+    """Return whether the application keeps results where other processes can read them."""
+    return not isinstance(app.backend, DisabledBackend | RPCBackend)
+
+
+def announces(app: Celery) -> bool:
+    """Return whether the application's backend is a Redis, which announces each result."""
+    return isinstance(app.backend, RedisBackend)
+
+
+@contextmanager
+def announcements(app: Celery, pattern: str) -> Iterator[Callable[[], dict[str, TaskResult]]]:
+    """Subscribe to the results of the tasks whose ids match a pattern.
+
+    The context gives a function that waits for an announcement for at most a second, and returns the result by its task's id.
+    """
+    backend: Any = app.backend
+
+    def receive() -> dict[str, TaskResult]:
+        message = subscription.get_message(ignore_subscribe_messages=True, timeout=1.0)
+        meta = backend.decode(message["data"]) if message else {}
+        result = result_of(meta) if meta else None
+        return {meta["task_id"]: result} if result else {}
+
+    with backend.client.pubsub() as subscription:
+        subscription.psubscribe(backend.get_key_for_task(pattern))
+        yield receive
+
+
+def check(app: Celery) -> None:
+    """Raise ConfigError if steps cannot call the tasks of an application."""
+    if app.conf.task_always_eager:
+        raise ConfigError(
+            f"{app.main!r} has task_always_eager: its tasks run where they are called and no worker gets them; unset it for these workers"
+        )
+    if has_results(app) and app.conf.result_serializer == "pickle":
+        raise ConfigError(
+            f"{app.main!r} stores results with pickle, which may execute code when it is read; set result_serializer to 'json'"
+        )
+
+
+def read(app: Celery, task_ids: Iterable[str]) -> dict[str, TaskResult]:
+    """Return the results of those tasks that have ended. Raises whatever the backend raises."""
+    backend: Any = app.backend
+    ids = list(task_ids)
+    if isinstance(backend, KeyValueStoreBackend):
+        found = zip(ids, backend.mget([backend.get_key_for_task(task_id) for task_id in ids]), strict=True) if ids else ()
+        metas = {task_id: backend.decode(payload) for task_id, payload in found if payload}
+    else:
+        metas = {task_id: backend.get_task_meta(task_id, cache=False) for task_id in ids}
+    return {task_id: result for task_id, meta in metas.items() if (result := result_of(meta))}
+
+
+def result_of(meta: Mapping[str, Any]) -> TaskResult | None:
+    """Return a result as a backend stores it; None if the task has not ended."""
+    state, value = meta["status"], meta.get("result")
+    if state not in states.READY_STATES:
+        return None
+    if state == states.SUCCESS:
+        return TaskResult(state, value)
+    if isinstance(value, BaseException):
+        return TaskResult(state, error_type=type(value).__name__, error=str(value))
+    if isinstance(value, Mapping):
+        texts = value.get("exc_message") or ()
+        message = texts if isinstance(texts, str) else ", ".join(map(str, texts))
+        return TaskResult(state, error_type=str(value.get("exc_type")), error=message)
+    return TaskResult(state, error_type="Exception", error=str(value))
