@@ -13,6 +13,8 @@ from threading import Lock
 from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
+from celery import Celery
+
 from cantata.client.client import Client
 from cantata.client.run_service import RunService
 from cantata.client.runs import ChainRun, Run, TurnRun
@@ -155,9 +157,9 @@ class AsyncClient(_InThreads[Client]):
 
     def __init__(
         self, redis_url: str | None = None, *, broker_url: str | None = None, config: str | Path | Definitions | None = None,
-        namespace: str | None = None, threads: int = THREADS,
+        namespace: str | None = None, app: Celery | None = None, threads: int = THREADS,
     ) -> None:  # fmt: skip
-        self._make: Callable[[], Client] = partial(Client, redis_url, broker_url=broker_url, config=config, namespace=namespace)
+        self._make: Callable[[], Client] = partial(Client, redis_url, broker_url=broker_url, config=config, namespace=namespace, app=app)
         self._client: Client | None = None
         self._is_own = True
         self._lock = Lock()

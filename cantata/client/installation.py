@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from threading import RLock
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from celery import Celery, Task
 
+from cantata.client.async_client import AsyncClient
 from cantata.client.client import Client
 from cantata.errors import ConfigError
 from cantata.models.definitions import Definitions
@@ -15,6 +18,8 @@ from cantata.suggestions import did_you_mean
 
 if TYPE_CHECKING:
     from cantata.models.values import JsonValue
+
+Made = TypeVar("Made")
 
 
 class Installation:
@@ -24,7 +29,8 @@ class Installation:
         """Note what clients are made from; `install` describes the arguments."""
         self.app = app
         self._options: dict[str, Any] = {"config": config, "redis_url": redis_url, "namespace": namespace, "app": app}
-        self._client: tuple[int, Client] | None = None
+        self._made: dict[tuple[int, type], object] = {}
+        self._lock = RLock()
 
     @property
     def client(self) -> Client:
@@ -32,9 +38,21 @@ class Installation:
 
         Raises UnavailableError if Redis cannot be reached, ConfigError if the configuration has faults.
         """
-        if self._client is None or self._client[0] != os.getpid():
-            self._client = os.getpid(), Client(**self._options)
-        return self._client[1]
+        return self._of_process(Client, lambda: Client(**self._options))
+
+    @property
+    def async_client(self) -> AsyncClient:
+        """The client for coroutines of this process, which uses the same connections."""
+        return self._of_process(AsyncClient, lambda: AsyncClient.of(lambda: self.client))
+
+    def _of_process(self, kind: type[Made], make: Callable[[], Made]) -> Made:
+        with self._lock:
+            key = (os.getpid(), kind)
+            if key not in self._made:
+                self._made[key] = make()
+            made = self._made[key]
+            assert isinstance(made, kind)
+            return made
 
     def task(self, name: str, **options: Any) -> Task[Any, Any]:
         """Register a task `cantata.NAME` of the application that submits a run, and return it.

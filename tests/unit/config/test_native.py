@@ -188,10 +188,10 @@ def test_a_file_that_cannot_be_read_is_one_fault(folder: Path, text: str, fault:
             f"agents: {{a: {{queue: {'q' * 101}}}}}",
             "agents.a.queue: a queue's name has letters from A to Z, digits and . _ -, at most 100 of them; found 101 characters",
         ),
-        ("tools: {t: {}}", "tools.t: a tool is either a 'function' or an 'mcp' server, or it 'asks' people"),
+        ("tools: {t: {}}", "tools.t: a tool is either a 'function', a 'task' or an 'mcp' server, or it 'asks' people"),
         (
             "tools: {t: {function: 'text_tools:word_count', mcp: {command: [x]}}}",
-            "tools.t: a tool is either a 'function' or an 'mcp' server, or it 'asks' people",
+            "tools.t: a tool is either a 'function', a 'task' or an 'mcp' server, or it 'asks' people",
         ),
         ("tools: {t: {mcp: {}}}", "tools.t.mcp: an MCP server is either a 'command' or a 'url'"),
         ("tools: {t: {mcp: {command: [x], url: 'http://localhost'}}}", "tools.t.mcp: an MCP server is either a 'command' or a 'url'"),

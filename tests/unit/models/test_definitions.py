@@ -15,8 +15,8 @@ TEAM = {"mode": "router", "agents": ["a", "b"]}
 @pytest.mark.parametrize(
     ("section", "fields", "message"),
     [
-        ("tools", {}, "a tool is either a 'function' or an 'mcp' server, or it 'asks' people"),
-        ("tools", {"function": "m:f", "mcp": SERVER}, "a tool is either a 'function' or an 'mcp' server"),
+        ("tools", {}, "a tool is either a 'function', a 'task' or an 'mcp' server, or it 'asks' people"),
+        ("tools", {"function": "m:f", "mcp": SERVER}, "a tool is either a 'function', a 'task' or an 'mcp' server"),
         ("tools", {"asks": True}, "a tool that 'asks' people needs 'parameters'"),
         ("tools", {"mcp": SERVER, "hidden": ["x"]}, "'hidden' belongs to a function"),
         ("tools", {"function": "m:f", "at_most_once": True, "retries": 1}, "'at_most_once' means that a call is never repeated"),

@@ -4,6 +4,7 @@
 export const EVENTS = {
   accepted: { state: null, voids: false },
   started: { state: "running", voids: false },
+  dispatched: { state: null, voids: false },
   done: { state: "done", voids: false },
   expanded: { state: "done", voids: false },
   failed: { state: "failed", voids: true },
