@@ -16,6 +16,7 @@ from cantata.embedded.stack_record import SERVER
 from cantata.embedded.valkey import find_server, server_command, server_url
 
 COORDINATOR_THREADS = 4  # its steps are milliseconds of Python: more threads only wait for each other
+TASK_THREADS = 8  # they only send tasks of the user's application; nobody waits in them
 AGENT_THREADS = 100  # model turns wait for the network, and occupy a thread each
 FLOWER_PORT = 5555
 GATEWAY_PORT = 8800
@@ -76,7 +77,10 @@ def make_plan(
     home: Home, *, agents: int, tools: int, ports: Mapping[str, BoundPort], config: str | Path | None, command: WorkerCommand,
     virtual_time: bool = False,
 ) -> StackPlan:  # fmt: skip
-    """Return the plan of a server, a coordinator, `agents` agents workers, a tools worker with `tools` slots, and services with a port."""
+    """Return the plan of a server, a coordinator, `agents` agents workers, a tools worker with `tools` slots, and services with a port.
+
+    If CANTATA_APP names the user's Celery application, a worker that calls its tasks is among them.
+    """
     socket_path = home.make_socket()
     url = server_url(socket_path)
     flower_url = ports["flower"].url if "flower" in ports else None
@@ -128,6 +132,7 @@ def _workers(agents: int, tools: int, command: WorkerCommand) -> Iterable[StackS
     workers = [("coordinator", "coordinator", COORDINATOR_THREADS)]
     workers += [(f"agents-{number}" if number > 1 else "agents", "agents", AGENT_THREADS) for number in range(1, agents + 1)]
     workers += [("tools", "tools", tools)] if tools else []
+    workers += [("tasks", "tasks", TASK_THREADS)] if os.environ.get("CANTATA_APP") else []
     for name, queue, concurrency in workers:
         yield StackService(name, (queue,), command(name, (queue,), concurrency))
 

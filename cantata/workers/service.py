@@ -28,7 +28,7 @@ from cantata.dispatch import user_app as user_applications
 from cantata.dispatch.celery_app import make_app
 from cantata.dispatch.user_app import TASKS
 from cantata.embedded import stack_member
-from cantata.embedded.stack_plan import AGENT_THREADS, COORDINATOR_THREADS
+from cantata.embedded.stack_plan import AGENT_THREADS, COORDINATOR_THREADS, TASK_THREADS
 from cantata.errors import ConfigError
 from cantata.models.values import checked_name
 from cantata.observability.metrics.scrape_address import ScrapeAddress, scrape_address
@@ -58,7 +58,7 @@ SWEEP_PATIENCE_S = 1.0  # a sweep that waited for Redis to come back would run b
 CLOSE_TIMEOUT_S = 3.0  # an MCP server that does not end by itself in 2 s is sent SIGTERM
 HAND_BACK = signal.SIGUSR2  # has a prefork child release its step
 
-THREADS = {"agents": AGENT_THREADS, "coordinator": COORDINATOR_THREADS, TASKS: 8}
+THREADS = {"agents": AGENT_THREADS, "coordinator": COORDINATOR_THREADS, TASKS: TASK_THREADS}
 """Queues that get threads. Python functions, and queues of users, get prefork: its children can be killed."""
 
 
