@@ -18,6 +18,7 @@ TOP = Path(__file__).parents[2]
 PROJECT = tomllib.loads((TOP / "pyproject.toml").read_text())
 LOCKS = ["requirements.lock", "requirements-dev.lock"]
 SERVERS = "tests/redis-versions.lock"
+NEIGHBOURS = [str(file.relative_to(TOP)) for file in sorted((TOP / "tests/acceptance/neighbours").glob("*.lock"))]
 PINNED = re.compile(r"(?P<name>[a-z0-9-]+)==(?P<version>[^\s;]+)( ; [^@]+?)?( --hash=sha256:[0-9a-f]{64})+")
 
 
@@ -27,7 +28,7 @@ def locked(lock: str) -> dict[str, str]:
     return {match["name"]: match["version"] for line in lines if (match := PINNED.fullmatch(re.sub(r"\s+", " ", line)))}
 
 
-@pytest.mark.parametrize("lock", [*LOCKS, SERVERS])
+@pytest.mark.parametrize("lock", [*LOCKS, SERVERS, *NEIGHBOURS])
 def test_a_lock_names_no_place(lock: str) -> None:
     text = (TOP / lock).read_text()
 

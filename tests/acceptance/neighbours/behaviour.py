@@ -1,0 +1,182 @@
+"""The behaviour of a project, recorded from outside: what its callers, its workers and a monitor of its events see."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.waiting import until
+
+THEIRS = Path(__file__).parent / "theirs"
+PROBE_S = 90.0
+POLLING = "celery.chord_unlock"  # retried until a chord is ready, as often as that takes
+MASKS = [
+    (re.compile(pattern), mask)
+    for pattern, mask in {
+        r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}": "ID",
+        r"0x[0-9a-f]{6,}": "ADDRESS",
+        r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d([.,]\d+)?(\+00:00)?": "TIME",
+        r"\d+\.\d+(e-\d+)?s\b": "DURATION",
+        r"ForkPoolWorker-\d+": "PROCESS",
+        r"gen\d+@": "gen@",
+    }.items()
+]
+
+
+@dataclass(frozen=True)
+class Project:
+    """One of others, and how its authors start it."""
+
+    sdist: str
+    path: str
+    celery_app: str
+    """What they give to `celery -A`."""
+    celery_file: str
+    """Where `install` is added to it."""
+    app_name: str
+    shell: tuple[str, ...]
+    calls: str
+    packages: str = "."
+
+
+DJANGO = Project("celery", "examples/django", "proj", "proj/celery.py", "app", ("python", "manage.py", "shell"), "django_calls.py")
+FLASK = Project("flask", "examples/celery", "make_celery", "make_celery.py", "celery_app", ("python", "-"), "flask_calls.py", "src")
+
+
+@dataclass(frozen=True)
+class Behaviour:
+    """Values for `==`. Ids, addresses, times and durations are masked."""
+
+    alone: Mapping[str, Any]
+    """The app and the process of a caller that imported it and did nothing else."""
+    calls: Mapping[str, Any]
+    """Label → what was returned or raised, messages, result or error, state, and the events of the task."""
+    others: list[str]
+    """Events of the tasks that such calls sent on, such as links."""
+    worker: Mapping[str, Any]
+    """What the worker replies to remote control: its tasks, configuration and queues."""
+    signals: Counter[str]
+    """How often a worker sent each signal for each task."""
+    ready: Mapping[str, Any]
+    """The app and the process of the worker as it was ready."""
+    log: Counter[str]
+    """Lines of the worker."""
+    more: Mapping[str, Any]
+    """What the project's own means show: rows of its database, replies of its server."""
+
+    def without_tasks(self, prefix: str) -> Behaviour:
+        """Return the same without the tasks that `prefix` begins the names of."""
+        text = json.dumps({name: getattr(self, name) for name in ("alone", "worker", "ready")})
+        pruned = _without(json.loads(text), prefix)
+        log = Counter({line: number for line, number in self.log.items() if not line.strip().startswith(f". {prefix}")})
+        return Behaviour(**{**vars(self), **pruned, "log": log})
+
+
+class Running:
+    """A copy of a project in a folder, with one worker as its authors start it."""
+
+    def __init__(self, project: Project, environment: Path, folder: Path, variables: Mapping[str, str], masked: Sequence[str] = ()) -> None:
+        self.project, self.folder = project, folder
+        self._masked = (*masked, str(folder), str(environment))
+        """Texts that differ from one recording to the next."""
+        self._bin = environment / "bin"
+        self._heard = folder / "heard.jsonl"
+        self._log = folder / "worker.log"
+        path = os.pathsep.join(map(str, (folder, folder / project.packages, THEIRS)))  # what `pip install -e .` adds to it too
+        self._environment = {
+            "PATH": f"{self._bin}{os.pathsep}{os.environ['PATH']}", "HOME": str(folder), "PYTHONPATH": path,
+            "PYTHONHASHSEED": "0", "HEARD": str(self._heard), **variables,
+        }  # fmt: skip
+        self.worker: subprocess.Popen[bytes] | None = None
+
+    def run(self, *command: str, reads: str = "", **variables: str) -> str:
+        """What a command of the project prints."""
+        words = [str(self._bin / command[0]), *command[1:]]
+        ran = subprocess.run(
+            words, cwd=self.folder, env={**self._environment, **variables}, input=reads, capture_output=True, text=True, check=False,
+            timeout=PROBE_S,
+        )  # fmt: skip
+        assert ran.returncode == 0, f"{ran.stdout[-3000:]}{ran.stderr[-3000:]}\n{self._read_log()[-6000:]}"
+        return ran.stdout
+
+    def start_worker(self, *options: str) -> None:
+        """Start the worker, and wait until it takes tasks."""
+        words = [str(self._bin / "celery"), "-A", self.project.celery_app, "worker", "-l", "INFO", *options]
+        began = len(self._read_log())
+        with self._log.open("ab") as log:
+            self.worker = subprocess.Popen(words, cwd=self.folder, env=self._environment, stdout=log, stderr=log, start_new_session=True)
+        worker = self.worker
+
+        def is_ready() -> bool:
+            text = self._read_log()[began:]
+            assert worker.poll() is None, text
+            return bool(re.search(r" ready\.$", text, re.MULTILINE))
+
+        until(is_ready, f"the worker of {self.project.path!r}")
+
+    def kill_worker(self) -> None:
+        """End the worker and its pool at once."""
+        if self.worker and self.worker.poll() is None:
+            os.killpg(self.worker.pid, signal.SIGKILL)
+            self.worker.wait()
+
+    def stop_worker(self) -> None:
+        """Have the worker finish what it does, and end."""
+        assert self.worker
+        self.worker.terminate()
+        self.worker.wait(60)
+
+    @contextmanager
+    def server(self, *command: str, line: str) -> Iterator[str]:
+        """Start a server of the project, and answer what it prints in a line, after the words `line`."""
+        log = self.folder / "server.log"
+        with log.open("wb") as file:
+            words = [str(self._bin / command[0]), *command[1:]]
+            started = subprocess.Popen(words, cwd=self.folder, env=self._environment, stdout=file, stderr=file, start_new_session=True)
+        try:
+            yield until(lambda: re.search(rf"{line}(\S+)", log.read_text()), f"the server of {self.project.path!r}").group(1)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(started.pid, signal.SIGKILL)
+            started.wait()
+
+    def behaviour(self, *masked: str, **variables: str) -> Behaviour:
+        """Record the project's behaviour, which ends its worker."""
+        seen = self.run(*self.project.shell, reads=(THEIRS / self.project.calls).read_text(), **variables).splitlines()[-1]
+        self.stop_worker()
+
+        def mask(text: str) -> str:
+            for each in (*masked, *self._masked):
+                text = text.replace(each, "MASKED")
+            for pattern, instead in MASKS:
+                text = pattern.sub(instead, text)
+            return text
+
+        heard = [json.loads(line) for line in mask(self._heard.read_text()).splitlines()]
+        (ready,) = [line["snapshot"] for line in heard if "snapshot" in line]
+        return Behaviour(
+            **json.loads(mask(seen)),
+            signals=Counter(f"{line['signal']} {line['task']} {line['arguments']}" for line in heard if line["task"] != POLLING),
+            ready=ready,
+            log=Counter(line for line in mask(self._read_log()).splitlines() if POLLING not in line),
+        )
+
+    def _read_log(self) -> str:
+        return self._log.read_text() if self._log.exists() else ""
+
+
+def _without(value: Any, prefix: str) -> Any:
+    if isinstance(value, dict):
+        return {name: _without(each, prefix) for name, each in value.items() if not name.startswith(prefix)}
+    if isinstance(value, list):
+        return [_without(each, prefix) for each in value if not (isinstance(each, str) and each.startswith(prefix))]
+    return value

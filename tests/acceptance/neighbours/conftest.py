@@ -1,0 +1,90 @@
+"""Brokers of a file of tests, and what records how a project behaves with them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.neighbours.behaviour import FLASK, Behaviour, Project, Running
+from tests.acceptance.neighbours.brokers import RabbitMQ
+from tests.acceptance.neighbours.environments import project as copy_project
+from tests.integration.redis.servers import Server, running
+
+DEVELOPMENT_SERVER = ("flask", "-A", "task_app", "run", "--port", "0")
+ADDRESS = "Running on "
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of the file of tests."""
+    return tmp_path_factory.mktemp("neighbours")
+
+
+@pytest.fixture(scope="module")
+def redis(folder: Path) -> Iterator[Server]:
+    """A Redis of its own."""
+    server = Server(folder)
+    with running(server):
+        yield server
+
+
+@pytest.fixture(scope="module")
+def rabbitmq(folder: Path) -> Iterator[RabbitMQ]:
+    """A RabbitMQ of its own, which may still be starting."""
+    server = RabbitMQ(folder / "rabbitmq")
+    try:
+        yield server
+    finally:
+        server.close()
+
+
+Start = Callable[[Project, Path, str, str], Running]
+Record = Callable[[Project, Path, str, str], Behaviour]
+
+
+@pytest.fixture(scope="module")
+def start(folder: Path, redis: Server, request: pytest.FixtureRequest) -> Iterator[Start]:
+    """Copies a project, and points it to a broker by the variables that it or Celery reads; its results stay where it puts them."""
+    copies: list[Running] = []
+
+    def started(project: Project, environment: Path, broker: str, lines: str) -> Running:
+        url = f"redis://{redis.place}/0"
+        if broker == "rabbitmq":
+            server: RabbitMQ = request.getfixturevalue("rabbitmq")
+            server.wait()
+            urls = {"broker": server.url}
+        else:
+            redis.redis.flushall()
+            urls = {"broker": url, "result": url}
+        if project is FLASK:
+            variables = {"FLASK_CELERY__broker_url": urls["broker"], "FLASK_CELERY__result_backend": url}
+        else:
+            variables = {"CELERY_BROKER_URL": urls["broker"]} | ({"CELERY_RESULT_BACKEND": url} if "result" in urls else {})
+        copied = copy_project(project.sdist, project.path, folder / f"{project.celery_app}{len(list(folder.iterdir()))}")
+        with (copied / project.celery_file).open("a") as file:
+            file.write(lines)
+        copies.append(Running(project, environment, copied, variables, masked=(url, urls["broker"])))
+        return copies[-1]
+
+    yield started
+    for each in copies:
+        each.kill_worker()
+
+
+@pytest.fixture(scope="module")
+def record(start: Start) -> Record:
+    """Starts a project as its authors do, with lines at the end of its Celery module, and calls all of its tasks."""
+
+    def recorded(project: Project, environment: Path, broker: str, lines: str) -> Behaviour:
+        copied = start(project, environment, broker, lines)
+        if project is FLASK:
+            copied.start_worker("--include", "listener")
+            with copied.server(*DEVELOPMENT_SERVER, line=ADDRESS) as address:
+                return copied.behaviour(address, URL=address)
+        copied.run("python", "manage.py", "migrate")
+        copied.start_worker("--include", "listener")
+        return copied.behaviour()
+
+    return recorded
