@@ -1,0 +1,157 @@
+"""A project with its own broker, results and worker, and a stack of ours beside it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from celery import Celery
+from redis import Redis
+
+from cantata import embedded
+from cantata.client.client import Client
+from cantata.client.runs import ChainRun
+from cantata.models.definitions import Agent, Definitions, Tool
+from cantata.models.wire import ChainNode, ChainResponse
+from cantata.testing import ScriptedModels
+from tests.waiting import until
+
+HERE = Path(__file__).parent
+PATIENCE_S = 40.0
+TASKS = ("add", "slow", "held", "pay", "fail", "shy", "deputise", "odd", "quiet", "order")
+
+
+def definitions() -> Definitions:
+    """What the runs of these tests may name."""
+    tools = {name: Tool(task=f"shop.tasks.{name}", timeout_s=30.0) for name in TASKS}
+    tools["elsewhere"] = Tool(task="shop.tasks.add", queue="shop:other queue")
+    tools["stubborn"] = Tool(task="shop.tasks.fail", retries=1)
+    tools["once"] = Tool(task="shop.tasks.slow", timeout_s=1.0, at_most_once=True)
+    tools["twice"] = Tool(task="shop.tasks.late", at_most_once=True)
+    tools["hurried"] = Tool(task="shop.tasks.held", timeout_s=1.0)
+    tools["misspelt"] = Tool(task="shop.tasks.ad")
+    tools["send_add"] = Tool(function="order_tools:send_add")
+    clerk = Agent(model="openai/gpt-4o-mini", retries=0, tools=["add", "order", "fail"])
+    return Definitions(folder=str(HERE), tools=tools, agents={"clerk": clerk})
+
+
+class Shop:
+    """The project: its application, its worker, and what its tasks did."""
+
+    def __init__(self, folder: Path, broker: str, backend: str) -> None:
+        self.journal = folder / "journal.jsonl"
+        self.journal.touch()
+        self.environment = {"SHOP_BROKER": broker, "SHOP_BACKEND": backend, "SHOP_JOURNAL": str(self.journal)}
+        self.app = Celery("shop", broker=broker, backend=backend or None, set_as_current=False)
+        self.worker: subprocess.Popen[bytes] | None = None
+
+    def start_worker(self) -> None:
+        """Start its worker, as its team does."""
+        command = [
+            sys.executable,
+            "-m",
+            "celery",
+            "-A",
+            "shop",
+            "worker",
+            "-c",
+            "2",
+            "-Q",
+            "celery,payments,shop:other queue",
+            "-l",
+            "ERROR",
+        ]
+        environment = {**os.environ, **self.environment}
+        self.worker = subprocess.Popen(command, cwd=HERE, env=environment, start_new_session=True)
+        until(lambda: self.app.control.ping(timeout=0.5), "their worker")
+
+    def kill_worker(self) -> None:
+        """Kill all processes of its worker."""
+        assert self.worker
+        os.killpg(self.worker.pid, signal.SIGKILL)
+        self.worker.wait()
+
+    def lines(self, what: str, mark: str) -> list[dict[str, Any]]:
+        """What was done under a mark."""
+        found = map(json.loads, self.journal.read_text().splitlines())
+        return [line for line in found if line["what"] == what and line["name"] == mark]
+
+    def close(self) -> None:
+        """End its worker."""
+        if self.worker and self.worker.poll() is None:
+            self.worker.terminate()
+            try:
+                self.worker.wait(10)
+            except subprocess.TimeoutExpired:
+                self.kill_worker()
+        self.app.close()
+
+
+@contextmanager
+def beside(shop: Shop, home: Path) -> Iterator[Client]:
+    """A client with a stack of ours beside the project."""
+    with ExitStack() as opened:
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in {**shop.environment, "CANTATA_APP": "shop.celery:app"}.items():
+                patch.setenv(name, value)
+            patch.chdir(HERE)
+            stack = opened.enter_context(embedded.Stack.start(home, tools=1, virtual_time=True))
+        client = opened.enter_context(Client(stack.url, broker_url=shop.environment["SHOP_BROKER"], config=definitions()))
+        client.stack = stack  # type: ignore[attr-defined]  # for tests that kill its processes
+        yield client
+
+
+@pytest.fixture(scope="session")
+def models() -> Iterator[ScriptedModels]:
+    """A model server; nothing else can be reached."""
+    with ScriptedModels() as server, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OPENAI_API_BASE", server.url)
+        patch.setenv("OPENAI_API_KEY", "sk-test-secret-0123456789")
+        yield server
+
+
+def url_of(valkey: Redis, database: int) -> str:
+    """The address of a database, as Celery has it."""
+    return f"redis+socket://{valkey.connection_pool.connection_kwargs['path']}?virtual_host={database}"
+
+
+@pytest.fixture(scope="package")
+def shop(tmp_path_factory: pytest.TempPathFactory, valkey: Redis) -> Iterator[Shop]:
+    """The project with Redis as broker and for its results."""
+    made = Shop(tmp_path_factory.mktemp("shop"), url_of(valkey, 5), url_of(valkey, 6))
+    try:
+        made.start_worker()
+        yield made
+    finally:
+        made.close()
+
+
+@pytest.fixture(scope="package")
+def client(tmp_path_factory: pytest.TempPathFactory, shop: Shop, models: ScriptedModels) -> Iterator[Client]:
+    """A client with a stack beside that project."""
+    with beside(shop, tmp_path_factory.mktemp("stack")) as client:
+        yield client
+
+
+def tool(node_id: str, name: str, **fields: Any) -> dict[str, Any]:
+    """A tool node; other fields than the node's own are its input."""
+    own = {key: fields.pop(key) for key in list(fields) if key in ChainNode.model_fields}
+    return {"node_id": node_id, "kind": "tool", "name": name, **({"input": fields} if fields else {}), **own}
+
+
+def submit(client: Client, *nodes: dict[str, Any], **request: Any) -> ChainRun:
+    """Begin a chain."""
+    return client.submit_chain({"nodes": list(nodes), "entry_node": str(nodes[0]["node_id"]), **request})
+
+
+def ask(client: Client, *nodes: dict[str, Any], **request: Any) -> ChainResponse:
+    """Run a chain to its end."""
+    return submit(client, *nodes, **request).result(PATIENCE_S)

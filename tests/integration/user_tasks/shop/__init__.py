@@ -1,0 +1,1 @@
+"""A Celery project as a team may have it; nothing in it knows of Cantata."""

@@ -1,0 +1,12 @@
+"""Its application; the tests say where its broker and its results are."""
+
+from __future__ import annotations
+
+import os
+
+from celery import Celery
+
+app = Celery("shop", broker=os.environ["SHOP_BROKER"], backend=os.environ.get("SHOP_BACKEND") or None)
+app.conf.update(broker_connection_retry_on_startup=True, task_track_started=True, worker_send_task_events=True)
+app.conf.task_routes = {"shop.tasks.pay": {"queue": "payments"}}
+app.autodiscover_tasks(["shop"])

@@ -1,0 +1,110 @@
+"""Its tasks. They write to a journal what they really did."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from celery import shared_task
+from pydantic import BaseModel
+
+
+def note(task: Any, what: str) -> None:
+    """Write a line to the journal."""
+    line = {"what": what, "name": task.request.args or task.request.kwargs.get("mark"), "id": task.request.id, "pid": os.getpid()}
+    with Path(os.environ["SHOP_JOURNAL"]).open("a") as journal:
+        journal.write(json.dumps(line) + "\n")
+
+
+@shared_task(bind=True)
+def add(self: Any, a: int, b: int = 1, mark: str = "") -> int:
+    """Add two numbers.
+
+    Args:
+        a: the first
+        b: the second
+    """
+    note(self, "start")
+    return a + b
+
+
+@shared_task(bind=True)
+def slow(self: Any, mark: str, seconds: float, value: Any = None) -> Any:
+    """Take some time."""
+    note(self, "start")
+    time.sleep(seconds)
+    note(self, "finish")
+    return value
+
+
+@shared_task(bind=True)
+def held(self: Any, mark: str, file: str) -> str:
+    """Wait for a file."""
+    note(self, "start")
+    while not Path(file).exists():
+        time.sleep(0.02)
+    note(self, "finish")
+    return mark
+
+
+@shared_task(bind=True)
+def pay(self: Any, mark: str = "") -> dict[str, Any]:
+    """Tell how the message came."""
+    note(self, "start")
+    return {"queue": self.request.delivery_info["routing_key"], "headers": self.request.headers}
+
+
+@shared_task
+def fail(message: str) -> None:
+    """Raise an error."""
+    raise ValueError(message)
+
+
+@shared_task(bind=True, max_retries=3)
+def shy(self: Any, times: int) -> int:
+    """Retry itself a few times."""
+    if self.request.retries < times:
+        raise self.retry(countdown=0.05)
+    return int(self.request.retries)
+
+
+@shared_task(bind=True)
+def deputise(self: Any, a: int) -> Any:
+    """Be replaced by another task."""
+    raise self.replace(add.si(a, 10))
+
+
+@shared_task
+def odd(what: str) -> Any:
+    """Give back what may not be JSON."""
+    values = {"object": object(), "date": datetime.date(2026, 11, 23), "set": {1}, "nan": float("nan"), "none": None}
+    return "x" * 20_000_000 if what == "large" else values[what]
+
+
+@shared_task(ignore_result=True)
+def quiet(a: int) -> int:
+    """Keep no result."""
+    return a + 1
+
+
+@shared_task(acks_late=True)
+def late(mark: str) -> str:
+    """Be acknowledged late."""
+    return mark
+
+
+class Order(BaseModel):
+    """An order."""
+
+    item: str
+    count: int = 1
+
+
+@shared_task(pydantic=True)
+def order(order: Order) -> Order:
+    """Place an order."""
+    return order
