@@ -16,7 +16,7 @@ import pytest
 from celery import Celery
 from redis import Redis
 
-from cantata import embedded
+from cantata import embedded, fault_points
 from cantata.client.client import Client
 from cantata.client.runs import ChainRun
 from cantata.models.definitions import Agent, Definitions, Tool
@@ -36,7 +36,7 @@ def definitions() -> Definitions:
     tools["stubborn"] = Tool(task="shop.tasks.fail", retries=1)
     tools["once"] = Tool(task="shop.tasks.slow", timeout_s=1.0, at_most_once=True)
     tools["twice"] = Tool(task="shop.tasks.late", at_most_once=True)
-    tools["hurried"] = Tool(task="shop.tasks.held", timeout_s=1.0)
+    tools["hurried"] = Tool(task="shop.tasks.held", timeout_s=3.0)
     tools["misspelt"] = Tool(task="shop.tasks.ad")
     tools["send_add"] = Tool(function="order_tools:send_add")
     clerk = Agent(model="openai/gpt-4o-mini", retries=0, tools=["add", "order", "fail"])
@@ -49,6 +49,7 @@ class Shop:
     def __init__(self, folder: Path, broker: str, backend: str) -> None:
         self.journal = folder / "journal.jsonl"
         self.journal.touch()
+        self.fault = folder / "fault"
         self.environment = {"SHOP_BROKER": broker, "SHOP_BACKEND": backend, "SHOP_JOURNAL": str(self.journal)}
         self.app = Celery("shop", broker=broker, backend=backend or None, set_as_current=False)
         self.worker: subprocess.Popen[bytes] | None = None
@@ -100,7 +101,7 @@ def beside(shop: Shop, home: Path) -> Iterator[Client]:
     """A client with a stack of ours beside the project."""
     with ExitStack() as opened:
         with pytest.MonkeyPatch.context() as patch:
-            for name, value in {**shop.environment, "CANTATA_APP": "shop.celery:app"}.items():
+            for name, value in {**shop.environment, "CANTATA_APP": "shop.celery:app", fault_points.VARIABLE: f"@{shop.fault}"}.items():
                 patch.setenv(name, value)
             patch.chdir(HERE)
             stack = opened.enter_context(embedded.Stack.start(home, tools=1, virtual_time=True))
@@ -139,6 +140,12 @@ def client(tmp_path_factory: pytest.TempPathFactory, shop: Shop, models: Scripte
     """A client with a stack beside that project."""
     with beside(shop, tmp_path_factory.mktemp("stack")) as client:
         yield client
+
+
+@pytest.fixture
+def fault(shop: Shop) -> Path:
+    """A file: what is written to it strikes our workers, once."""
+    return shop.fault
 
 
 def tool(node_id: str, name: str, **fields: Any) -> dict[str, Any]:

@@ -1,0 +1,158 @@
+"""What becomes of steps whose tasks, workers, results or messages are lost, late or cancelled: no finished task is done again."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from cantata.client.client import Client
+from cantata.client.runs import ChainRun
+from tests.integration.user_tasks.conftest import PATIENCE_S, Shop, submit, tool
+from tests.waiting import until
+
+
+def pid_of(client: Any, name: str) -> int:
+    """A process of the stack, alive."""
+    return int(until(lambda: next((p.pid for p in client.stack.processes() if p.name == name and p.alive), None), name))
+
+
+def kill_tasks_worker(client: Any) -> None:
+    """Kill our worker that waits for tasks; the stack starts another one."""
+    pid = pid_of(client, "tasks")
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: pid_of(client, "tasks") != pid, "another worker")
+
+
+def types(run: ChainRun, *wanted: str) -> list[str]:
+    """The events of some types of step `a`, in order."""
+    return [event.type for event in run.log(timeout_s=0.0) if event.step == "a" and event.type in wanted]
+
+
+def dispatched(run: ChainRun) -> dict[str, Any]:
+    """The event of the first task that the run sent."""
+    return next(event for event in run.log(timeout_s=PATIENCE_S) if event.type == "dispatched").model_dump()
+
+
+# Our own workers
+
+
+@pytest.mark.slow("a worker is killed, and another must look for the result")
+def test_the_result_of_a_task_is_found_though_the_worker_that_waited_for_it_was_killed(client: Client, shop: Shop, tmp_path: Path) -> None:
+    run = submit(client, tool("a", "held", mark="orphan", file=str(tmp_path / "go"), next_node="b"), tool("b", "add", a=1))
+    dispatched(run)
+    until(lambda: shop.lines("start", "orphan"), "the task")
+
+    kill_tasks_worker(client)
+    (tmp_path / "go").touch()
+    until(lambda: shop.lines("finish", "orphan"), "its end")
+
+    assert run.result(PATIENCE_S).outputs == {"a": "orphan", "b": 2}
+    assert len(shop.lines("start", "orphan")) == 1
+    assert types(run, "started", "lost") == ["started"], "no other attempt"
+
+
+@pytest.mark.slow("a worker is killed, and its lease must run out")
+def test_a_task_that_ended_while_its_worker_died_before_it_was_recorded_as_sent_is_not_done_again(
+    client: Client, shop: Shop, fault: Path
+) -> None:
+    fault.write_text("task-published:1:kill")
+    run = submit(client, tool("a", "slow", mark="published", seconds=0, value="once"))
+
+    assert run.result(PATIENCE_S).final_output == "once"
+    assert not fault.exists(), "the worker was killed"
+    assert len(shop.lines("start", "published")) == 1
+    assert types(run, "started", "lost") == ["started", "lost", "started"]
+
+
+@pytest.mark.slow("a result is lost, and its time limit must pass")
+def test_a_task_whose_result_is_lost_is_done_again_when_its_time_is_over(client: Client, shop: Shop, valkey: Redis, tmp_path: Path) -> None:
+    run = submit(client, tool("a", "hurried", mark="expired", file=str(tmp_path / "go")))
+    task_id = dispatched(run)["task_id"]
+    os.kill(pid := pid_of(client, "tasks"), signal.SIGSTOP)
+    (tmp_path / "go").touch()
+    until(lambda: shop.app.AsyncResult(task_id).ready(), "the result")
+    shop.app.AsyncResult(task_id).forget()
+    os.kill(pid, signal.SIGKILL)
+
+    result = run.result(PATIENCE_S)
+
+    assert (result.success, result.final_output) == (True, "expired"), result.error
+    assert len(shop.lines("finish", "expired")) == 2
+    assert types(run, "retry") == ["retry"]
+
+
+# Their workers
+
+
+@pytest.mark.slow("a task is lost with its worker, and its time limit must pass")
+def test_a_task_that_is_lost_with_its_worker_is_done_again_and_those_before_it_are_not(client: Client, shop: Shop, tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    row = [tool("first", "slow", mark="before", seconds=0, next_node="a"), tool("a", "hurried", mark="lost", file=str(go), next_node="c")]
+    run = submit(client, *row, tool("c", "add", a=1))
+    until(lambda: shop.lines("start", "lost"), "the task")
+
+    shop.kill_worker()
+    go.touch()
+    shop.start_worker()
+
+    assert run.result(PATIENCE_S).outputs == {"first": None, "a": "lost", "c": 2}
+    assert (len(shop.lines("start", "lost")), len(shop.lines("start", "before"))) == (2, 1)
+
+
+def test_a_task_waits_for_a_worker_that_is_away(client: Client, shop: Shop) -> None:
+    shop.kill_worker()
+    run = submit(client, tool("a", "slow", mark="patient", seconds=0))
+    dispatched(run)
+
+    shop.start_worker()
+
+    assert run.result(PATIENCE_S).success
+    assert len(shop.lines("start", "patient")) == 1
+
+
+def test_a_child_that_dies_with_its_task_has_it_done_again(client: Client, shop: Shop, tmp_path: Path) -> None:
+    run = submit(client, tool("a", "held", mark="child", file=str(tmp_path / "go")))
+    line = until(lambda: shop.lines("start", "child"), "the task")[0]
+    os.kill(line["pid"], signal.SIGKILL)
+    (tmp_path / "go").touch()
+
+    assert run.result(PATIENCE_S).final_output == "child"
+    assert len(shop.lines("start", "child")) == 2
+    assert "WorkerLostError" in str([event.model_dump().get("error") for event in run.log()])
+
+
+# Time limits
+
+
+@pytest.mark.slow("a time limit must pass")
+def test_a_task_that_runs_at_most_once_is_left_to_a_person_when_it_is_late(client: Client, shop: Shop) -> None:
+    run = submit(client, tool("a", "once", mark="once", seconds=4.0))
+    until(lambda: types(run, "uncertain"), "the end of its time")
+
+    assert run.signal("a", "a person's word") == "taken"
+
+    assert run.result(PATIENCE_S).final_output == "a person's word"
+    assert len(shop.lines("start", "once")) == 1
+
+
+def test_tasks_of_a_cancelled_run_are_revoked(client: Client, shop: Shop, tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    blockers = [submit(client, tool("a", "held", mark=f"first {number}", file=str(go))) for number in range(2)]
+    until(lambda: all(shop.lines("start", f"first {number}") for number in range(2)), "the blockers")
+    run = submit(client, tool("a", "slow", mark="cancelled", seconds=0))
+    task_id = dispatched(run)["task_id"]
+
+    run.cancel()
+    until(lambda: task_id in json.dumps(shop.app.control.inspect(timeout=1).revoked()), "the revocation")
+    go.touch()
+
+    for blocker in blockers:
+        assert blocker.result(PATIENCE_S).success
+    assert shop.app.AsyncResult(task_id).state in ("REVOKED", "PENDING")
+    assert not shop.lines("start", "cancelled")
