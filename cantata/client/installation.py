@@ -54,7 +54,7 @@ class Installation:
             assert isinstance(made, kind)
             return made
 
-    def task(self, name: str, **options: Any) -> Task[Any, Any]:
+    def task(self, name: str, /, **options: Any) -> Task[Any, Any]:
         """Register a task `cantata.NAME` of the application that submits a run, and return it.
 
         The worker that executes it does not wait: the task's result is the run's id. The same task id gives the same run.

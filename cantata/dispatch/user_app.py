@@ -17,7 +17,7 @@ from cantata.settings import settings
 TASKS = "tasks"
 """The queue of steps that call tasks of the user's application. Its workers import the application."""
 
-_REDIS = ("redis://", "rediss://")
+_REDIS = ("redis://", "rediss://", "redis+socket://")
 _BROKER_SETTINGS = (
     "broker_use_ssl", "broker_login_method", "broker_heartbeat", "broker_connection_timeout", "broker_failover_strategy"
 )  # fmt: skip

@@ -40,6 +40,7 @@ from cantata.state.ledger.ledger import Ledger
 from cantata.state.redis import clock, outages
 from cantata.state.redis.connection import Redis, RedisFailure, check, connect
 from cantata.workers import tasks
+from cantata.workers.celery_tasks import task_results
 from cantata.workers.celery_tasks.result_watcher import ResultWatcher
 from cantata.workers.code import user_code
 from cantata.workers.models import llm
@@ -76,8 +77,10 @@ class WorkerService:
         self.name = f"{name}@{socket.gethostname()}"
         self.redis_url = redis_url
         user_app = user_applications.configured()
-        if TASKS in queues and user_app is None:
-            raise ConfigError(f"the queue {TASKS!r} calls tasks of your Celery application: name it with --app or CANTATA_APP")
+        if TASKS in queues:
+            if user_app is None:
+                raise ConfigError(f"the queue {TASKS!r} calls tasks of your Celery application: name it with --app or CANTATA_APP")
+            task_results.check(user_app)
         self.app = make_app(redis_url, broker_url, beside=user_app)
         self._watcher: ResultWatcher | None = None
         self.app.conf.worker_consumer = Consumer

@@ -24,6 +24,7 @@ from cantata.observability.metrics.scrape_address import port_after, scrape_addr
 from cantata.settings import settings
 
 TASKS = "tasks"
+STANDARD_QUEUES = ("coordinator", "agents", "tools")
 DEDICATED_QUEUES = ("coordinator", "agents", TASKS)
 """Queues with a process each; all others share one, whose child processes can be killed."""
 
@@ -38,7 +39,7 @@ class WorkerProcess:
 
 
 @click.command()
-@click.argument("queues", nargs=-1, required=True, metavar="QUEUE...")
+@click.argument("queues", nargs=-1, metavar="[QUEUE...]")
 @click.option("--name", help="The name of the worker; made of queue and pid if absent.")
 @click.option("--concurrency", type=click.IntRange(1), metavar="N", help="The number of steps that it executes at once.")
 @click.option("--app", "user_app", metavar="MODULE:APP", help="The Celery application of your project, whose tasks steps may call.")
@@ -49,7 +50,7 @@ def worker(
     queues: tuple[str, ...], name: str | None, concurrency: int | None, user_app: str | None, metrics_port: int | None,
     config: str | None, as_json: bool,
 ) -> int:  # fmt: skip
-    """Serve queues, here or on another machine, until stopped.
+    """Serve queues, here or on another machine, until stopped: coordinator, agents and tools, if none are named.
 
     The queues are those at REDIS_URL, else of the stack in this folder. `coordinator` and `agents` get a process each; all others
     share one. Several processes serve their metrics at consecutive ports.
@@ -59,7 +60,7 @@ def worker(
     if user_app:
         os.environ["CANTATA_APP"] = user_app
     if settings().app:
-        queues = (*queues, TASKS)
+        queues = (*(queues or STANDARD_QUEUES), TASKS)
     url = find_service_url()
     if url is None:
         raise UnavailableError("a worker needs a Redis: set REDIS_URL, or start a stack in this folder with `submit up`")
@@ -67,7 +68,7 @@ def worker(
     if config:
         os.environ["CANTATA_CONFIG"] = str(Path(config).absolute())
     shown = scrape_address(metrics_port)
-    workers = workers_for(queues, name, concurrency, None if shown is None else shown.port)
+    workers = workers_for(queues or STANDARD_QUEUES, name, concurrency, None if shown is None else shown.port)
     if as_json:
         click.echo(json.dumps({"pid": os.getpid(), "workers": [{"name": each.name, "queues": each.queues} for each in workers]}))
     if len(workers) == 1:

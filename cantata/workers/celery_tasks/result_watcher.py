@@ -72,8 +72,7 @@ class ResultWatcher:
     """Watches the tasks of the user's application that this process published."""
 
     def __init__(self, app: App, user_app: Celery, process: Process, resume: Resume) -> None:
-        """Create a watcher. Raises ConfigError if steps cannot call the tasks of the application."""
-        task_results.check(user_app)
+        """Create a watcher; `resume` executes the cheap steps behind a step too."""
         self.user_app = user_app
         self._namespace = app.namespace
         self._process = process

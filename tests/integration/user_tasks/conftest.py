@@ -19,7 +19,7 @@ from redis import Redis
 from cantata import embedded, fault_points
 from cantata.client.client import Client
 from cantata.client.runs import ChainRun
-from cantata.models.definitions import Agent, Definitions, Tool
+from cantata.models.definitions import Agent, Chain, Definitions, Tool
 from cantata.models.wire import ChainNode, ChainResponse
 from cantata.testing import ScriptedModels
 from tests.waiting import until
@@ -40,7 +40,8 @@ def definitions() -> Definitions:
     tools["misspelt"] = Tool(task="shop.tasks.ad")
     tools["send_add"] = Tool(function="order_tools:send_add")
     clerk = Agent(model="openai/gpt-4o-mini", retries=0, tools=["add", "order", "fail"])
-    return Definitions(folder=str(HERE), tools=tools, agents={"clerk": clerk})
+    row = Chain(entry_node="a", nodes=[ChainNode(node_id="a", kind="tool", name="add", input_map={"a": "input.a"})])
+    return Definitions(folder=str(HERE), tools=tools, agents={"clerk": clerk}, chains={"row": row})
 
 
 class Shop:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -141,7 +141,7 @@ def test_a_model_calls_tasks_by_their_signatures(client: Client, models: Scripte
     result = client.submit_turn("Order tea.", agent="clerk").result(PATIENCE_S)
 
     assert result.output == "done", result.error
-    asked = models.journal()[-2:]
+    asked = cast("list[Any]", models.journal()[-2:])
     schemas = {each["function"]["name"]: each["function"] for each in asked[0]["body"]["tools"]}
     assert schemas["add"]["description"] == "Add two numbers."
     assert schemas["add"]["parameters"]["properties"]["a"] == {"description": "the first", "type": "integer"}

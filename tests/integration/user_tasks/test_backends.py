@@ -1,0 +1,74 @@
+"""Applications whose results are elsewhere, or nowhere: polled results, and ends that tasks report by a message."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from redis import Redis
+
+from cantata.client.client import Client
+from tests.integration.user_tasks.conftest import PATIENCE_S, Shop, ask, beside, submit, tool, url_of
+from tests.integration.user_tasks.test_faults import dispatched, pid_of, types
+from tests.waiting import until
+
+
+@pytest.fixture(scope="module", params=["files", "nowhere"])
+def other(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, valkey: Redis) -> Iterator[tuple[Client, Shop]]:
+    """A project with results in files, or without results; and a client with a stack beside it."""
+    folder = tmp_path_factory.mktemp("other")
+    (folder / "results").mkdir()
+    database, results = (7, f"file://{folder}/results") if request.param == "files" else (8, "")
+    shop = Shop(folder, url_of(valkey, database), results)
+    try:
+        shop.start_worker()
+        with beside(shop, folder / "stack") as client:
+            yield client, shop
+    finally:
+        shop.close()
+
+
+def test_a_row_of_tasks(other: tuple[Client, Shop]) -> None:
+    row = [tool("a", "add", a=1, next_node="b"), tool("b", "add", input_map={"a": "a"}, next_node="c")]
+
+    assert ask(other[0], *row, tool("c", "quiet", input_map={"a": "b"})).outputs == {"a": 2, "b": 3, "c": 4}
+
+
+def test_a_task_that_takes_a_while(other: tuple[Client, Shop]) -> None:
+    assert ask(other[0], tool("a", "slow", mark="while", seconds=1.0, value={"x": [1]})).final_output == {"x": [1]}
+
+
+def test_a_task_that_fails(other: tuple[Client, Shop]) -> None:
+    client, shop = other
+
+    result = ask(client, tool("a", "fail", message="no"))
+
+    assert result.error
+    told = "ValueError: no" if shop.environment["SHOP_BACKEND"] else "an exception: see the log of its worker: without a result backend"
+    assert told in result.error.message
+
+
+@pytest.mark.slow("a message is lost, and a time limit must pass")
+def test_a_task_whose_end_nobody_hears_of_is_done_again(other: tuple[Client, Shop], tmp_path: Path) -> None:
+    client, shop = other
+    run = submit(client, tool("a", "hurried", mark="unheard", file=str(tmp_path / "go")))
+    task_id = dispatched(run)["task_id"]
+    until(lambda: shop.lines("start", "unheard"), "the task")
+    os.kill(pid := pid_of(client, "tasks"), signal.SIGSTOP)
+    (tmp_path / "go").touch()
+    until(lambda: not _is_active(shop, task_id), "its end")
+    if shop.environment["SHOP_BACKEND"]:
+        shop.app.AsyncResult(task_id).forget()
+    os.kill(pid, signal.SIGKILL)  # with the message by which the task reported its end, if there is one
+
+    assert run.result(PATIENCE_S).final_output == "unheard"
+    assert len(shop.lines("finish", "unheard")) == 2
+    assert types(run, "retry") == ["retry"]
+
+
+def _is_active(shop: Shop, task_id: str) -> bool:
+    """Whether their worker is at a task."""
+    return task_id in str(shop.app.control.inspect(timeout=1).active() or task_id)
