@@ -50,9 +50,9 @@ def worker(
     queues: tuple[str, ...], name: str | None, concurrency: int | None, user_app: str | None, metrics_port: int | None,
     config: str | None, as_json: bool,
 ) -> int:  # fmt: skip
-    """Serve queues, here or on another machine, until stopped: coordinator, agents and tools, if none are named.
+    """Serve queues, here or on another machine, until stopped.
 
-    The queues are those at REDIS_URL, else of the stack in this folder. `coordinator` and `agents` get a process each; all others
+    Without a queue it serves coordinator, agents and tools. The queues are those at REDIS_URL, else of the stack in this folder. `coordinator` and `agents` get a process each; all others
     share one. Several processes serve their metrics at consecutive ports.
 
     With --app or CANTATA_APP it serves the queue `tasks` too, in a process of its own, which sends your tasks to your workers.

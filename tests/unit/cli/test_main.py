@@ -99,7 +99,7 @@ def test_other_texts_are_turns(typed: list[str], monkeypatch: pytest.MonkeyPatch
         (["runs", "signal", "r", "s", "NaN"], "NaN is not JSON"),
         (["runs", "follow", "r", "--from", "-1"], "not in the range"),
         (["up", "--agents", "0"], "not in the range"),
-        (["worker"], "Missing argument 'QUEUE...'"),
+        (["worker", "--concurrency", "0"], "not in the range"),
     ],
 )
 def test_wrong_usage_has_status_2(typed: list[str], message: str) -> None:
