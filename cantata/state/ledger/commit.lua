@@ -34,6 +34,10 @@ if (outcome.status == 'done' and not counts and not counted) or (outcome.status 
 end
 if status ~= 'running' then return {'closed', {}, false, status, {}} end
 if not counts then return {counted and 'again' or 'stale', {}, begun_before(), status, {}} end
+if s.state == 'dispatched' then
+  redis.call('ZREM', S .. ':tasks', task_of(s))
+  move(s, 'running')
+end
 
 add_usage(outcome.usage)
 add_bytes(#output + #info)

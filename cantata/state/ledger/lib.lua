@@ -76,7 +76,7 @@ local MOVES = {
   ready          = {sent = true, running = true, waiting_signal = true, failed = true, skipped = true},
   sent           = {sent = true, running = true, failed = true, skipped = true},
   running        = {done = true, failed = true, skipped = true, waiting = true, sent = true, waiting_signal = true, dispatched = true},
-  dispatched     = {done = true, failed = true, skipped = true, waiting = true, waiting_signal = true},
+  dispatched     = {running = true, failed = true, skipped = true, waiting_signal = true}, -- running: its outcome is being recorded
   waiting_signal = {done = true, failed = true, skipped = true},
 }
 local KEPT_KEYS = {'', ':steps', ':state', ':edges', ':out', ':info', ':given', ':names', ':expansions', ':blobs', ':log', ':closed'}
@@ -233,7 +233,8 @@ local function task_of(s) return run .. '|' .. s.attempt .. '|' .. s.id end
 local function remove_entries(s)
   if s.state == 'running' then redis.call('ZREM', S .. ':leases', lease_of(s))
   elseif s.state == 'sent' then redis.call('ZREM', S .. ':ready', run .. '|' .. s.id)
-  elseif s.state == 'dispatched' then redis.call('ZREM', S .. ':tasks', task_of(s))
+  elseif s.state == 'dispatched' then -- nobody needs the result of its task any more
+    if redis.call('ZREM', S .. ':tasks', task_of(s)) == 1 then redis.call('RPUSH', S .. ':revoked', task_of(s)) end
   elseif s.state == 'waiting_signal' then redis.call('ZREM', S .. ':due', 'wait|' .. run .. '|' .. s.id)
   elseif s.state == 'waiting' then
     if s.attempt > 0 then
@@ -242,12 +243,6 @@ local function remove_entries(s)
     end
     redis.call('ZREM', S .. ':due', 'join|' .. run .. '|' .. s.id)
   end
-end
-
--- Removes the entries of a step that is stopped; its task is revoked.
-local function stop(s)
-  if s.state == 'dispatched' then redis.call('RPUSH', S .. ':revoked', task_of(s)) end
-  remove_entries(s)
 end
 
 local function session_key(name) return S .. ':session:' .. name end
@@ -404,7 +399,7 @@ local function clear(place)
       redis.call('UNLINK', R .. ':backlog:' .. cells[i])
     else
       local s = parse(cells[i], cells[i + 1])
-      if not OVER[s.state] then stop(s) end
+      if not OVER[s.state] then remove_entries(s) end
     end
   end
   if cursor ~= '0' then
@@ -627,7 +622,7 @@ local function stop_scope(parent, exit)
   for _, id in ipairs(all_expanded(parent)) do
     local s = id ~= exit and get(id)
     if s and not OVER[s.state] then
-      stop(s); s.state, s.owner = 'skipped', '-'; put(s)
+      remove_entries(s); s.state, s.owner = 'skipped', '-'; put(s)
       event('skipped', id)
       ended[id] = true
       stopped[#stopped + 1] = id

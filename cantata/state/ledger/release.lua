@@ -3,12 +3,14 @@
 use(ARGV[1])
 if is_over() then return {} end
 local s = get(ARGV[2])
-if not has_lease(s, ARGV[3], ARGV[4]) and not is_dispatched(s, ARGV[3]) then return {} end
+local is_leased = has_lease(s, ARGV[3], ARGV[4])
+if not is_leased and not is_dispatched(s, ARGV[3]) then return {} end
 local spec, text = spec_of(s.id)
 if spec.at_most_once and ARGV[6] == '' then
   park(s, ARGV[4])
   return {}
 end
+if not is_leased then return {} end -- its task is under way
 remove_entries(s)
 mark_sent(s, tonumber(ARGV[5]))
 if ARGV[5] == '0' then redis.call('ZADD', S .. ':ready', UNSENT, run .. '|' .. s.id) end

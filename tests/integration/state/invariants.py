@@ -53,6 +53,7 @@ class Picture:
     leases: frozenset[str]
     ready: frozenset[str]
     due: frozenset[str]
+    tasks: frozenset[str]
     is_cleared: bool
     """Whether what its open steps waited for is forgotten, if it is over."""
 
@@ -81,16 +82,17 @@ def take(redis: Redis, run_id: str) -> Picture:
         for part in ("", ":state", ":steps", ":edges", ":out", ":info", ":joins", ":window"):
             pipe.hgetall(key + part)
         pipe.xrange(f"{key}:log")
-        for name in ("leases", "ready", "due"):
+        for name in ("leases", "ready", "due", "tasks"):
             pipe.zrange(f"{shard}:{name}", 0, -1)
         pipe.hexists(f"{shard}:clearing", run_id)
-        meta, packed, specs, edges, outs, infos, joins, windows, log, leases, ready, due, is_clearing = pipe.execute()
+        meta, packed, specs, edges, outs, infos, joins, windows, log, leases, ready, due, tasks, is_clearing = pipe.execute()
     return Picture(
         run_id=run_id, meta=meta, cells={step_id: _cell(text, meta["status"]) for step_id, text in packed.items()},
         specs=specs, edges=edges, outs=outs, infos=infos, joins=joins, windows=windows, log=tuple(log),
         leases=frozenset(name for name in leases if name.split("|")[0] == run_id),
         ready=frozenset(name for name in ready if name.split("|")[0] == run_id),
-        due=frozenset(name for name in due if name.split("|")[1] == run_id), is_cleared=not is_clearing,
+        due=frozenset(name for name in due if name.split("|")[1] == run_id),
+        tasks=frozenset(name for name in tasks if name.split("|")[0] == run_id), is_cleared=not is_clearing,
     )  # fmt: skip
 
 
@@ -98,8 +100,8 @@ def _cell(packed: str, status: str) -> Cell:
     word, attempt, pending, _taken, failures, _crashes, _quorum, owner = packed.split(" ", 7)
     if status in RUN_OVER and word not in STEP_OVER:
         return Cell("skipped", int(attempt), int(pending), int(failures), "-")
-    if word == "sent":
-        assert owner.isdecimal(), "a sent step knows since when"
+    if word in ("sent", "dispatched"):
+        assert owner.isdecimal(), f"a {word} step knows since when"
         owner = "-"
     if word in STEP_OVER and owner.startswith(">"):  # the step that its commit began
         owner = "-"
@@ -145,10 +147,12 @@ def check(run: Picture) -> None:
 
 
 def _check_places(run: Picture) -> None:
-    """A step stands exactly where its state says: in leases, in ready, in due."""
+    """A step stands exactly where its state says: in leases, in ready, in tasks, in due."""
     leases = {f"{run.run_id}|{cell.attempt}|{cell.owner}|{step}" for step, cell in _cells(run, "running")}
     assert run.leases == leases, "a step runs if and only if it is leased"
     assert run.ready == {f"{run.run_id}|{step}" for step, _ in _cells(run, "sent")}, "a step is sent if and only if it will be sent again"
+    tasks = {f"{run.run_id}|{cell.attempt}|{step}" for step, cell in _cells(run, "dispatched")}
+    assert run.tasks == tasks, "a step is dispatched if and only if the result of its task will be looked for"
     due = set() if run.status in RUN_OVER or _stands_still(run) else {f"deadline|{run.run_id}|"}
     for step, cell in _cells(run, "waiting"):
         if cell.attempt:
@@ -162,7 +166,9 @@ def _check_places(run: Picture) -> None:
 
 
 def _working(run: Picture) -> int:
-    return sum(cell.word in ("sent", "running") or (cell.word == "waiting" and cell.attempt > 0) for cell in run.cells.values())
+    return sum(
+        cell.word in ("sent", "running", "dispatched") or (cell.word == "waiting" and cell.attempt > 0) for cell in run.cells.values()
+    )
 
 
 def _stands_still(run: Picture) -> bool:
