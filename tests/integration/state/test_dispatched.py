@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 
 from cantata.models.graph import Graph, Outcome, Step
-from cantata.models.values import Usage
+from cantata.models.values import JsonValue, Usage
 from cantata.state.ledger import refused_steps
 from cantata.state.ledger.ledger import Ledger
 from cantata.state.ledger.records import Ahead, Begun, Swept
@@ -72,6 +72,16 @@ def look_at(play: Play, step_id: str = "a", attempt: int = 1) -> float:
 
 
 # nobody holds it
+
+
+def test_a_dispatched_step_shows_its_task(ledger: Ledger) -> None:
+    play = Play(ledger)
+    play.plan(task("a"))
+    task_id: dict[str, JsonValue] = {"task_id": "cantata-run-1-a"}
+
+    ledger.steps.commit(play.begin("a"), DISPATCHED, output="null", info=task_id)
+
+    assert play.step("a").info == task_id
 
 
 def test_a_dispatched_step_has_no_lease_and_is_not_recovered(ledger: Ledger) -> None:
@@ -239,6 +249,7 @@ def test_an_attempt_that_failed_is_repeated_and_its_own_outcome_is_late(ledger: 
 
     assert (second.attempt, second.failures) == (2, 1)
     assert unchanged(play, first, DONE) == "stale", "while the next one begins"
+    assert ledger.steps.dispatched("run", "a", 1) is None
     assert play.commit(second, outcome=DISPATCHED).result == "ok"
     assert unchanged(play, first, DONE) == "stale", "while the next one is under way"
     assert ledger.steps.dispatched("run", "a", 1) is None
