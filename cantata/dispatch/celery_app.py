@@ -10,8 +10,8 @@ import structlog
 from celery import Celery, states
 from celery.backends.base import DisabledBackend
 from celery.canvas import chain, chord, group
-from kombu import Connection
-from kombu.exceptions import BatchPublishError, OperationalError  # type: ignore[attr-defined]  # the stubs are older than batches
+from kombu import Connection, exceptions
+from kombu.exceptions import OperationalError
 from kombu.transport import TRANSPORT_ALIASES
 from kombu.utils.uuid import uuid
 from redis import Redis
@@ -212,7 +212,7 @@ def _send(app: App, messages: Iterable[_Sent], headers: Mapping[str, object]) ->
     messages = [(kind, args, {**options, "headers": headers}) for kind, args, options in messages]
     try:
         with app.producer_or_acquire() as producer:
-            if len(messages) < 2 or not _send_at_once(app, messages, producer):
+            if len(messages) < 2 or not hasattr(producer, "batch") or not _send_at_once(app, messages, producer):  # kombu has it from 5.7 on
                 for kind, args, options in messages:
                     app.send_task(kind, args, producer=producer, **options)
     except (OperationalError, RedisError) as error:
@@ -237,7 +237,7 @@ def _send_at_once(app: App, messages: Iterable[_Sent], producer: Any) -> bool:
         with producer.batch():
             for kind, args, options in messages:
                 app.send_task(kind, args, producer=producer, **options)
-    except BatchPublishError:
+    except exceptions.BatchPublishError:  # type: ignore[attr-defined]  # the stubs are older than batches
         return False
     return True
 
