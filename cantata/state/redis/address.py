@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
+import redis
 from redis.connection import Connection, SSLConnection, parse_url
 from redis.exceptions import RedisError
 
@@ -15,6 +16,7 @@ from cantata.settings import PLACEHOLDERS
 
 SENTINEL_PORT = 26379
 REDIS_PORT = 6379
+CLUSTER_VERSION = (8, 1)  # of redis-py: what its clients of a cluster are made of changes between minors
 POOL_OPTIONS = ("max_connections", "timeout", "connection_class", "path")
 
 HostPort = tuple[str, int]
@@ -112,6 +114,8 @@ def _sentinels(url: str) -> Address:
 
 
 def _cluster(url: str) -> Address:
+    if tuple(map(int, redis.__version__.split(".")[:2])) < CLUSTER_VERSION:
+        raise ConfigError(f"a Redis Cluster needs redis-py {'.'.join(map(str, CLUSTER_VERSION))} or newer; {redis.__version__} is installed")
     scheme, login, hosts, path, query = _parts(url)
     options = _options(f"{scheme}://{login}localhost/{_number(path)}{query}")
     if options.pop("db", 0):

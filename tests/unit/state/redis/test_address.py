@@ -98,3 +98,12 @@ def test_a_cluster_needs_a_broker_beside_it() -> None:
 def test_the_password_of_an_example_is_refused(url: str) -> None:
     with pytest.raises(ConfigError, match="is that of the example; set your own"):
         parse(url)
+
+
+def test_a_cluster_needs_the_redis_py_that_it_is_run_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("redis.__version__", "7.4.1")
+
+    with pytest.raises(ConfigError, match=r"a Redis Cluster needs redis-py 8\.1 or newer; 7\.4\.1 is installed"):
+        parse("redis+cluster://one:7000")
+
+    assert parse("redis://one:7000").kind == "server"
