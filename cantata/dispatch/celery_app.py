@@ -212,7 +212,7 @@ def _send(app: App, messages: Iterable[_Sent], headers: Mapping[str, object]) ->
     messages = [(kind, args, {**options, "headers": headers}) for kind, args, options in messages]
     try:
         with app.producer_or_acquire() as producer:
-            if len(messages) < 2 or not hasattr(producer, "batch") or not _send_at_once(app, messages, producer):  # kombu has it from 5.7 on
+            if len(messages) < 2 or not _send_at_once(app, messages, producer):
                 for kind, args, options in messages:
                     app.send_task(kind, args, producer=producer, **options)
     except (OperationalError, RedisError) as error:
@@ -233,6 +233,8 @@ def unavailable(app: App, failure: BaseException) -> UnavailableError:
 
 def _send_at_once(app: App, messages: Iterable[_Sent], producer: Any) -> bool:
     """Send in one round trip, where the transport can; return False if the connection broke. Messages sent twice then do no harm."""
+    if not hasattr(producer, "batch"):  # before kombu 5.7
+        return False
     try:
         with producer.batch():
             for kind, args, options in messages:

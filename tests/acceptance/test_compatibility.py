@@ -1,4 +1,4 @@
-"""The base installation works in environments that pin older versions, with workers of another environment; docs/compatibility.md names them."""
+"""The base installation works with older versions, and workers of another environment; docs/compatibility.md names the versions."""
 
 from __future__ import annotations
 
@@ -140,7 +140,9 @@ def run(*command: str, cwd: Path, **environment: str) -> subprocess.CompletedPro
     "environments are installed; that the base installation is enough with the locked versions is held by acceptance/test_extras.py"
 )
 @pytest.mark.slow("an environment is installed, and Redis is killed twice")
-@pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="the locks are for the oldest Python: the oldest versions have no wheels for others")
+@pytest.mark.skipif(
+    sys.version_info[:2] != (3, 11), reason="the locks are for the oldest Python: the oldest versions have no wheels for others"
+)
 @pytest.mark.parametrize("lock", LOCKS, ids=lambda lock: lock.stem)
 def test_a_program_works_with_workers_of_another_environment(lock: Path, wheel: Path, stack: Stack, tmp_path: Path) -> None:
     (tmp_path / "desk.yaml").write_text(CONFIGURATION)

@@ -115,7 +115,9 @@ def _sentinels(url: str) -> Address:
 
 def _cluster(url: str) -> Address:
     if tuple(map(int, redis.__version__.split(".")[:2])) < CLUSTER_VERSION:
-        raise ConfigError(f"a Redis Cluster needs redis-py {'.'.join(map(str, CLUSTER_VERSION))} or newer; {redis.__version__} is installed")
+        raise ConfigError(
+            f"a Redis Cluster needs redis-py {'.'.join(map(str, CLUSTER_VERSION))} or newer; {redis.__version__} is installed"
+        )
     scheme, login, hosts, path, query = _parts(url)
     options = _options(f"{scheme}://{login}localhost/{_number(path)}{query}")
     if options.pop("db", 0):

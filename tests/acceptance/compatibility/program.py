@@ -1,4 +1,4 @@
-"""A user's program, run in an environment of its own: prints as JSON what the client gives it. Its arguments are packages whose versions it prints too."""
+"""A user's program in an environment of its own: prints as JSON what the client gives it, and the versions of the packages named to it."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def blocking(client: Client) -> dict[str, object]:
 def restarted(client: Client) -> dict[str, object]:
     """Kill Redis while a run waits; the stack starts it again."""
     run = waiting(client)
-    client.redis.execute_command("WAITAOF", 1, 0, 5000)
+    client.redis.waitaof(1, 0, 5000)
     os.kill(int(client.redis.info()["process_id"]), signal.SIGKILL)
     return {"signal": run.signal("gate", "after it"), "outputs": run.result(PATIENCE_S).outputs}
 
@@ -125,7 +125,7 @@ async def coroutines(url: str) -> dict[str, object]:
         outputs = [response.outputs["count"] for response in await asyncio.gather(*(chain.result() for chain in chains))]
         events = [event.type async for event in turn.events()]
         server = await client.call(lambda blocking: int(blocking.redis.info()["process_id"]))
-        await client.call(lambda blocking: blocking.redis.execute_command("WAITAOF", 1, 0, 5000))
+        await client.call(lambda blocking: blocking.redis.waitaof(1, 0, 5000))
         os.kill(server, signal.SIGKILL)
         signalled = await gate.signal("gate", "go")
         return {
