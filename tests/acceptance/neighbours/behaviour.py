@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 from collections import Counter
@@ -28,6 +29,7 @@ MASKS = [
         r"\d+\.\d+(e-\d+)?s\b": "DURATION",
         r"ForkPoolWorker-\d+": "PROCESS",
         r"gen\d+@": "gen@",
+        r"'delivery_tag': \d+": "NUMBER",
     }.items()
 ]
 
@@ -45,11 +47,32 @@ class Project:
     app_name: str
     shell: tuple[str, ...]
     calls: str
+    config: str
+    """A configuration of ours with a chain `sums` of its tasks."""
     packages: str = "."
 
+    @property
+    def installed(self) -> str:
+        """The lines that install Cantata, at the end of its Celery module, and use it once in a caller and in a worker."""
+        return INSTALLED.format(app=self.app_name)
 
-DJANGO = Project("celery", "examples/django", "proj", "proj/celery.py", "app", ("python", "manage.py", "shell"), "django_calls.py")
-FLASK = Project("flask", "examples/celery", "make_celery", "make_celery.py", "celery_app", ("python", "-"), "flask_calls.py", "src")
+
+INSTALLED = """
+from cantata import install
+cantata = install({app}, config="cantata.yaml")
+sums = cantata.task("sums", ignore_result=False)
+
+def use_cantata():
+    cantata.client.submit_chain("sums", initial_input={{"x": 1, "y": 1}})
+    sums.delay(x=1, y=1).get(timeout=40)
+"""
+
+DJANGO = Project(
+    "celery", "examples/django", "proj", "proj/celery.py", "app", ("python", "manage.py", "shell"), "django_calls.py", "django.yaml"
+)
+FLASK = Project(
+    "flask", "examples/celery", "make_celery", "make_celery.py", "celery_app", ("python", "-"), "flask_calls.py", "flask.yaml", "src"
+)
 
 
 @dataclass(frozen=True)
@@ -74,11 +97,11 @@ class Behaviour:
     """What the project's own means show: rows of its database, replies of its server."""
 
     def without_tasks(self, prefix: str) -> Behaviour:
-        """Return the same without the tasks that `prefix` begins the names of."""
+        """Return the same without the tasks and modules that `prefix` begins the names of, and without what was heard of them."""
         text = json.dumps({name: getattr(self, name) for name in ("alone", "worker", "ready")})
         pruned = _without(json.loads(text), prefix)
-        log = Counter({line: number for line, number in self.log.items() if not line.strip().startswith(f". {prefix}")})
-        return Behaviour(**{**vars(self), **pruned, "log": log})
+        heard = {name: Counter({line: n for line, n in getattr(self, name).items() if prefix not in line}) for name in ("signals", "log")}
+        return Behaviour(**{**vars(self), **pruned, **heard, "others": [event for event in self.others if prefix not in event]})
 
 
 class Running:
@@ -86,6 +109,8 @@ class Running:
 
     def __init__(self, project: Project, environment: Path, folder: Path, variables: Mapping[str, str], masked: Sequence[str] = ()) -> None:
         self.project, self.folder = project, folder
+        self.config = folder / "cantata.yaml"
+        shutil.copy(THEIRS / project.config, self.config)
         self._masked = (*masked, str(folder), str(environment))
         """Texts that differ from one recording to the next."""
         self._bin = environment / "bin"
@@ -105,19 +130,19 @@ class Running:
             words, cwd=self.folder, env={**self._environment, **variables}, input=reads, capture_output=True, text=True, check=False,
             timeout=PROBE_S,
         )  # fmt: skip
-        assert ran.returncode == 0, f"{ran.stdout[-3000:]}{ran.stderr[-3000:]}\n{self._read_log()[-6000:]}"
+        assert ran.returncode == 0, f"{ran.stdout[-3000:]}{ran.stderr[-3000:]}\n{self.log()[-6000:]}"
         return ran.stdout
 
     def start_worker(self, *options: str) -> None:
         """Start the worker, and wait until it takes tasks."""
         words = [str(self._bin / "celery"), "-A", self.project.celery_app, "worker", "-l", "INFO", *options]
-        began = len(self._read_log())
+        began = len(self.log())
         with self._log.open("ab") as log:
             self.worker = subprocess.Popen(words, cwd=self.folder, env=self._environment, stdout=log, stderr=log, start_new_session=True)
         worker = self.worker
 
         def is_ready() -> bool:
-            text = self._read_log()[began:]
+            text = self.log()[began:]
             assert worker.poll() is None, text
             return bool(re.search(r" ready\.$", text, re.MULTILINE))
 
@@ -134,6 +159,10 @@ class Running:
         assert self.worker
         self.worker.terminate()
         self.worker.wait(60)
+
+    def log(self) -> str:
+        """What its workers have logged so far."""
+        return self._log.read_text() if self._log.exists() else ""
 
     @contextmanager
     def server(self, *command: str, line: str) -> Iterator[str]:
@@ -167,11 +196,8 @@ class Running:
             **json.loads(mask(seen)),
             signals=Counter(f"{line['signal']} {line['task']} {line['arguments']}" for line in heard if line["task"] != POLLING),
             ready=ready,
-            log=Counter(line for line in mask(self._read_log()).splitlines() if POLLING not in line),
+            log=Counter(line for line in mask(self.log()).splitlines() if POLLING not in line),
         )
-
-    def _read_log(self) -> str:
-        return self._log.read_text() if self._log.exists() else ""
 
 
 def _without(value: Any, prefix: str) -> Any:

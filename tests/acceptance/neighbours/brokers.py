@@ -1,4 +1,4 @@
-"""A RabbitMQ of a test's own, which can be killed and started again with its data."""
+"""A RabbitMQ of a test's own, which can be started again with its data."""
 
 from __future__ import annotations
 
@@ -62,6 +62,13 @@ class RabbitMQ:
     def wait(self) -> None:
         """Wait until it takes connections."""
         until(self._answers, f"RabbitMQ, which logs to {self._folder / 'log'},")
+
+    def restart(self) -> None:
+        """Stop it as an operator does, with its data, and start it again."""
+        self.process.terminate()
+        self.process.wait(30)
+        self.start()
+        self.wait()
 
     def kill(self) -> None:
         """End it at once, with the processes that look up names for it."""

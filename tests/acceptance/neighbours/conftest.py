@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 
@@ -40,16 +41,27 @@ def rabbitmq(folder: Path) -> Iterator[RabbitMQ]:
         server.close()
 
 
-Start = Callable[[Project, Path, str, str], Running]
+class Start(Protocol):
+    """Copies a project, with lines at the end of its Celery module, and points it to a broker by variables."""
+
+    def __call__(self, project: Project, environment: Path, broker: str, lines: str) -> Running:
+        """Return the copy, whose worker is not started."""
+
+
 Record = Callable[[Project, Path, str, str], Behaviour]
 
 
 @pytest.fixture(scope="module")
 def start(folder: Path, redis: Server, request: pytest.FixtureRequest) -> Iterator[Start]:
-    """Copies a project, and points it to a broker by the variables that it or Celery reads; its results stay where it puts them."""
+    """Copies projects, and points them to a broker by the variables that they or Celery read; results stay where a project puts them."""
     copies: list[Running] = []
 
+    def kill_workers() -> None:  # they would take each other's tasks
+        for each in copies:
+            each.kill_worker()
+
     def started(project: Project, environment: Path, broker: str, lines: str) -> Running:
+        kill_workers()
         url = f"redis://{redis.place}/0"
         if broker == "rabbitmq":
             server: RabbitMQ = request.getfixturevalue("rabbitmq")
@@ -65,12 +77,11 @@ def start(folder: Path, redis: Server, request: pytest.FixtureRequest) -> Iterat
         copied = copy_project(project.sdist, project.path, folder / f"{project.celery_app}{len(list(folder.iterdir()))}")
         with (copied / project.celery_file).open("a") as file:
             file.write(lines)
-        copies.append(Running(project, environment, copied, variables, masked=(url, urls["broker"])))
+        copies.append(Running(project, environment, copied, {**variables, "REDIS_URL": url}, masked=(url, urls["broker"])))
         return copies[-1]
 
     yield started
-    for each in copies:
-        each.kill_worker()
+    kill_workers()
 
 
 @pytest.fixture(scope="module")

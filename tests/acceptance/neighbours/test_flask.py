@@ -12,7 +12,7 @@ import pytest
 
 from tests.acceptance.neighbours.behaviour import FLASK, Behaviour
 from tests.acceptance.neighbours.conftest import Record
-from tests.acceptance.neighbours.environments import HERE, environment, project
+from tests.acceptance.neighbours.environments import HERE, environment, environment_with_cantata, project
 
 pytestmark = [
     pytest.mark.thorough("no other test runs an application that somebody else wrote"),
@@ -66,3 +66,11 @@ def test_each_of_its_tasks_does_what_it_says(alone: Alone, lock: str, broker: st
         "answers": {"added": [200, [200, {"ready": True, "successful": True, "value": 5}]], "wrong": [200, [500, "INTERNAL SERVER ERROR"]]},
         "index": [404, "NOT FOUND"],
     }
+
+
+@pytest.mark.parametrize("broker", ["redis", "rabbitmq"])
+def test_installing_cantata_changes_nothing_of_it(alone: Alone, record: Record, broker: str) -> None:
+    installed = record(FLASK, environment_with_cantata("flask-next-cantata.lock"), broker, FLASK.installed)
+
+    assert "cantata.sums" in installed.ready["tasks"]
+    assert installed.without_tasks("cantata.") == alone("flask-next.lock", broker)

@@ -7,7 +7,7 @@ from django.db import transaction
 from probe import Probe
 from proj.celery import app, debug_task
 
-probe = Probe(app)
+probe = Probe(app, "proj.celery")
 widget = Widget.objects.create(name="bolt")
 
 

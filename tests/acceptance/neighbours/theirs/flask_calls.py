@@ -12,7 +12,7 @@ from probe import Probe
 from task_app import tasks
 
 URL = os.environ["URL"]
-probe = Probe(celery_app)
+probe = Probe(celery_app, "make_celery")
 
 
 def ask(path: str, **form: object) -> tuple[int, Any]:

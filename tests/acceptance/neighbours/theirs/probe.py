@@ -20,7 +20,8 @@ MESSAGE = ("lang", "task", "retries", "timelimit", "argsrepr", "kwargsrepr", "ig
 class Probe:
     """Makes calls, one after the other, and collects what comes of them."""
 
-    def __init__(self, app: Celery) -> None:
+    def __init__(self, app: Celery, module: str) -> None:
+        """Have the function `use_cantata` of the application's module called first, if there is one."""
         self.app = app
         self.alone = snapshot(app)  # before anything was called
         self.calls: dict[str, Any] = {}
@@ -33,6 +34,8 @@ class Probe:
         threading.Thread(target=self._receive, name="events", daemon=True).start()
         self._until(self._is_received, "an event of the worker")
         self._until(lambda: self._all_reply(app.control.enable_events(reply=True, timeout=5, limit=1)), "the reply of the worker")
+        if use := getattr(sys.modules[module], "use_cantata", None):
+            use()
 
     def call(self, label: str, function: Callable[[], Any], *, ends: bool = True) -> None:
         """Call, and note what the caller is given at once. `ends` tells whether events of its task are to come."""
@@ -72,11 +75,10 @@ class Probe:
                 self.calls[label]["events"] = events
         others = [event for uuid, events in self._events.items() if uuid not in self._labels for event in events if event[1] != POLLING]
         inspected = self.app.control.inspect(timeout=PATIENCE_S, limit=1)
-        worker = {
-            "registered": inspected.registered(),
-            "conf": inspected.conf(with_defaults=True),
-            "queues": inspected.active_queues(),
-        }
+        settings: Any = inspected.conf(with_defaults=True)
+        for each in settings.values():
+            each["include"].sort()  # which a worker makes of a set
+        worker = {"registered": inspected.registered(), "conf": settings, "queues": inspected.active_queues()}
         seen = {"alone": self.alone, "calls": self.calls, "others": sorted(map(json.dumps, others)), "worker": worker, **more}
         sys.stdout.write("\n" + json.dumps(seen, default=repr))
 

@@ -26,7 +26,7 @@ def snapshot(app: Celery) -> dict[str, Any]:
     return {
         "app": [app.main, *(name_of(each) for each in (type(app), app.Task, type(app.loader), type(app.amqp), type(app.log)))],
         "backend": [name_of(type(backend)), repr(backend.serializer), repr(backend.expires)],
-        "conf": {str(key): repr(value) for key, value in app.conf.table(with_defaults=True).items()},
+        "conf": {str(name): _setting(name, value) for name, value in app.conf.table(with_defaults=True).items()},
         "queues": {name: [queue.exchange.name, queue.exchange.type, queue.routing_key] for name, queue in app.amqp.queues.items()},
         "routes": {name: repr(app.amqp.router.route({}, name)) for name in sorted(app.tasks)},
         "tasks": {name: _task(task) for name, task in app.tasks.items()},
@@ -47,6 +47,12 @@ def snapshot(app: Celery) -> dict[str, Any]:
 def name_of(thing: Any) -> str:
     """Return the name of a class or function, of its module too."""
     return f"{thing.__module__}.{thing.__qualname__}"
+
+
+def _setting(name: str, value: Any) -> Any:
+    if name == "include":  # which a worker makes of a set
+        return sorted(map(str, value))
+    return list(map(str, value)) if isinstance(value, tuple) else repr(value)
 
 
 def _task(task: Any) -> dict[str, Any]:
