@@ -34,6 +34,7 @@ from cantata.state.runs import trace_roots
 log = structlog.get_logger(__name__)
 
 TASK_CHECK = "task.check"  # the Celery task that looks for results of the user's tasks
+CHECKED_AT_ONCE = 500  # tasks, in one message
 SWEEP_LOCK = "sweep"  # string, of a node's first shard: the name of the process that sweeps the node; expires when it dies
 SWEEP_LOCK_MS = 2000
 MAX_NODES = 64  # each shard may lie on its own
@@ -179,7 +180,9 @@ def _check_tasks(app: App, ledger: Ledger, found: Sequence[Swept]) -> None:
     tasks, revoked = [name for swept in found for name in swept.tasks], [name for swept in found for name in swept.revoked]
     if (tasks or revoked) and TASKS in registry.slots(ledger.redis):
         try:
-            app.send_task(TASK_CHECK, args=(tasks, revoked), queue=app.broker_queue(TASKS))
+            for start in range(0, max(len(tasks), len(revoked)), CHECKED_AT_ONCE):
+                part = slice(start, start + CHECKED_AT_ONCE)
+                app.send_task(TASK_CHECK, args=(tasks[part], revoked[part]), queue=app.broker_queue(TASKS))
         except (OperationalError, RedisFailure) as error:
             log.warning("dispatch_failed", tasks=len(tasks), revoked=len(revoked), error=str(error))
 

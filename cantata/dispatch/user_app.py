@@ -17,6 +17,8 @@ from cantata.settings import settings
 TASKS = "tasks"
 """The queue of steps that call tasks of the user's application. Its workers import the application."""
 
+VARIABLE = "CANTATA_APP"
+
 _REDIS = ("redis://", "rediss://", "redis+socket://")
 _BROKER_SETTINGS = (
     "broker_use_ssl", "broker_login_method", "broker_heartbeat", "broker_connection_timeout", "broker_failover_strategy"
@@ -30,6 +32,8 @@ _has_tasks = False
 def configured() -> Celery | None:
     """Return the application that CANTATA_APP names; None if it names none. Raises ConfigError if it cannot be imported."""
     global _configured
+    if VARIABLE not in os.environ:  # asked before each call of a function
+        return None
     with _lock:
         if _configured is None and (name := settings().app):
             _configured = _find(name)
@@ -50,7 +54,7 @@ def activate() -> Celery | None:
             try:
                 app.loader.import_default_modules()  # has Django set itself up, and finds tasks
             except Exception as error:  # whatever a user's module raises
-                raise ConfigError(f"the tasks of {settings().app!r} cannot be imported: {_text(error)}", source="CANTATA_APP") from error
+                raise ConfigError(f"the tasks of {settings().app!r} cannot be imported: {_text(error)}", source=VARIABLE) from error
             app.finalize()
             app.set_default()
             _has_tasks = True
@@ -75,9 +79,9 @@ def _find(name: str) -> Celery:
     try:
         found: object = find_app(name)
     except Exception as error:  # whatever a user's module raises
-        raise ConfigError(f"the Celery application {name!r} cannot be imported: {_text(error)}", source="CANTATA_APP") from error
+        raise ConfigError(f"the Celery application {name!r} cannot be imported: {_text(error)}", source=VARIABLE) from error
     if not isinstance(found, Celery):
-        raise ConfigError(f"{name!r} is of type {type(found).__name__}; expected a Celery application", source="CANTATA_APP")
+        raise ConfigError(f"{name!r} is of type {type(found).__name__}; expected a Celery application", source=VARIABLE)
     return found
 
 

@@ -83,8 +83,8 @@ class MessageExecution:
     def resume(self, begun: Begun, record: AttemptRecord) -> None:
         """Commit the outcome of a dispatched step, and execute the cheap steps that become ready behind it."""
         self._definitions = begun.definitions
-        now = time.time()
-        self.done.append(Attempt(begun.spec.kind, begun.step_id, now, now))
+        now, took_s = time.time(), float(cast(float, record.info["ms"])) / 1000
+        self.done.append(Attempt(begun.spec.kind, begun.step_id, now - took_s, now))
         self._execute(self._finish(begun, record, LeasedStep(begun)))
         self._hand_over_to_celery()
 

@@ -99,7 +99,7 @@ def fleet_warnings(fleet: Iterable[Worker], version: str) -> list[str]:
 
 def unserved(queue: str) -> str:
     """Return the message about a queue without workers."""
-    return f"no worker serves queue {queue!r}: start one with `submit worker {queue}`"
+    return f"no worker serves queue {queue!r}: start one with `submit worker {'--app MODULE:APP' if queue == 'tasks' else queue}`"
 
 
 def release(version: str) -> tuple[int, ...]:

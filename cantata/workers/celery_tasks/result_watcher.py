@@ -103,6 +103,7 @@ class ResultWatcher:
     def call(self, begun: Begun, task: str, attempt: int | None = None) -> TaskCall:
         """Return the call of a task by an attempt of a step, the current one if None. The id of the task depends on nothing else."""
         number = attempt or begun.attempt
+        begun = replace(begun, inputs={}, given=None)  # many calls wait at once, and their outcomes need neither
         return TaskCall(begun, task, number, self._task_id(begun.run_id, number, begun.step_id))
 
     @contextmanager
@@ -274,8 +275,12 @@ class ResultWatcher:
                         connection.heartbeat_check()
 
     def _reply(self, message: Any) -> None:
-        first, run_id, step_id, attempt = message.payload[0]
-        is_success = message.headers["task"] == SUCCEEDED
+        try:
+            (first, run_id, step_id, attempt), is_success = message.payload[0], message.headers["task"] == SUCCEEDED
+        except Exception as error:  # noqa: BLE001  # anyone may send anything
+            log.warning("reply_unreadable", queue=self._replies.name, error=f"{type(error).__name__}: {error}")
+            message.reject()
+            return
         error = f"see the log of its worker: without a result backend Celery sends no error (task id {first})"
         result = TaskResult(states.SUCCESS, first) if is_success else TaskResult(states.FAILURE, error_type="an exception", error=error)
         found = self._dispatched(f"{run_id}|{attempt}|{step_id}")
