@@ -94,16 +94,21 @@ def _text(error: Exception) -> str:
 
 def redis_url_of(app: Celery) -> str | None:
     """Return the address of the Redis that the application uses as its broker, else as its result backend; None if it uses none."""
-    return next((url for url in (broker_url_of(app), str(app.conf.result_backend or "")) if url.startswith(_REDIS)), None)
+    urls = (_broker_url(app), str(app.conf.result_backend or ""))
+    return next((url for url in urls if url.startswith(_REDIS) and ";" not in url), None)
 
 
 def broker_url_of(app: Celery) -> str:
     """Return the address of the application's broker. Raises ConfigError for one that needs more settings than its address."""
-    given = app.conf.broker_write_url or app.conf.broker_url or "amqp://"
-    url = given if isinstance(given, str) else ";".join(given)
-    if url.startswith("sentinel://") or (url.startswith(_REDIS) and app.conf.broker_use_ssl):
+    url = _broker_url(app)
+    if url.startswith("sentinel://") or (url.startswith(_REDIS) and (app.conf.broker_use_ssl or ";" in url)):
         raise ConfigError("the application's broker has settings beside its address; set CANTATA_BROKER_URL to its full address")
     return url
+
+
+def _broker_url(app: Celery) -> str:
+    given = app.conf.broker_write_url or app.conf.broker_url or "amqp://"
+    return given if isinstance(given, str) else ";".join(given)
 
 
 def settings_beside(app: Celery, url: str) -> Mapping[str, object]:

@@ -277,8 +277,8 @@ class ResultWatcher:
     def _reply(self, message: Any) -> None:
         try:
             (first, run_id, step_id, attempt), is_success = message.payload[0], message.headers["task"] == SUCCEEDED
-        except Exception as error:  # noqa: BLE001  # anyone may send anything
-            log.warning("reply_unreadable", queue=self._replies.name, error=f"{type(error).__name__}: {error}")
+        except Exception as fault:  # noqa: BLE001  # anyone may send anything
+            log.warning("reply_unreadable", queue=self._replies.name, error=f"{type(fault).__name__}: {fault}")
             message.reject()
             return
         error = f"see the log of its worker: without a result backend Celery sends no error (task id {first})"

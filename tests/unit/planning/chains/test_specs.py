@@ -78,3 +78,15 @@ def test_a_failing_item_is_skipped_if_its_map_or_its_node_says_so(of_map: str, o
     body = step(graph, "m").params["body"]
     assert isinstance(body, dict)
     assert body.get("on_error") == of_item
+
+
+def test_a_task_is_sent_by_workers_of_its_own_and_nothing_behind_it_is_carried() -> None:
+    definitions = Definitions(tools={"pay": Tool(task="shop.pay", queue="shop:payments", retries=1, at_most_once=False)})
+    node = ChainNode(node_id="a", kind="tool", name="pay")
+
+    spec = specs.call(node, {}, definitions)
+
+    assert (spec.kind, spec.queue, spec.timeout_s, spec.retries) == ("task.call", "tasks", 600.0, 1)
+    assert spec.cheap
+    assert spec.expands
+    assert specs.call(node.model_copy(update={"timeout": 5.0}), {}, definitions).timeout_s == 5.0
