@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from celery import Celery
@@ -14,7 +15,7 @@ from cantata.errors import ConfigError
 REDIS, RABBIT = "redis://one:1/0", "amqp://guest@two:2//"
 
 
-def shop(broker: object, backend: str | None = None, **conf: object) -> Celery:
+def shop(broker: Any, backend: str | None = None, **conf: object) -> Celery:
     app = Celery("shop", broker=broker, backend=backend, set_as_current=False)
     app.conf.update(conf)
     return app

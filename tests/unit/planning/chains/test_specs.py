@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from cantata.models.definitions import Defaults
+from cantata.models.definitions import Defaults, Definitions, Tool
 from cantata.models.wire import ChainNode
-from cantata.planning.chains import expansion
+from cantata.planning.chains import expansion, specs
 from tests.unit.planning.sample_chains import DEFINITIONS, mapping, plan, request, step, tool
 
 
