@@ -65,7 +65,7 @@ class Installation:
             options: Options of the task, as of `app.task`.
         """
 
-        def submit(task: Task[Any, Any], text: str | None = None, **chain_input: JsonValue) -> str:
+        def submit(task: Task[Any, Any], text: str | None = None, /, **chain_input: JsonValue) -> str:
             return self._submit(name, text, chain_input, str(task.request.id))
 
         registered: Task[Any, Any] = cast(Any, self.app).task(submit, bind=True, **{"name": f"cantata.{name}", **options})

@@ -38,11 +38,15 @@ def follow(redis: Redis, run_id: str, *, after: int = 0, timeout_s: float | None
     After a lost connection, reading goes on at the same offset. Raises UnknownRunError if the run is gone.
     """
     give_up = None if timeout_s is None else time.monotonic() + timeout_s
-    key = f"{run_key(redis, run_id)}:log"
+    key, was_closed = f"{run_key(redis, run_id)}:log", False
     while True:
         entries = _wait(redis, key, f"0-{after}", give_up)
-        if not entries and not _with_retries(lambda: redis.exists(key)):
-            raise UnknownRunError.of(run_id)
+        if not entries:
+            if was_closed:
+                return
+            if not _with_retries(lambda: redis.exists(key)):
+                raise UnknownRunError.of(run_id)
+            was_closed = bool(_with_retries(lambda: redis.exists(f"{run_key(redis, run_id)}:closed")))  # then all its events can be read
         for entry_id, fields in entries:
             event = event_of(run_id, entry_id, fields)
             after = event.seq

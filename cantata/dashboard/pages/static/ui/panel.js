@@ -43,6 +43,7 @@ function Facts({ step, detail, now }) {
   const facts = [
     ["State", html`<${State} is=${ofStep(step.state)} />`],
     ["Does", clip(step.work || step.kind, 80)],
+    ["Task", detail?.info?.task && html`${clip(detail.info.task, 80)}<br /><code>${clip(detail.info.task_id, 80)}</code>`],
     ["Attempt", step.attempt > 0 ? `${step.attempt}${step.failures ? `, ${step.failures} failed` : ""}${step.crashes ? `, ${step.crashes} lost` : ""}` : null],
     ["Worker", step.worker && clip(step.worker, 60)],
     ["Queue", clip(step.queue, 40)],
@@ -69,7 +70,7 @@ function Detail({ detail, replies, isRunning }) {
     ${params && html`<${Value} name="Parameters" json=${params} isOpen=${!detail.transcript.length} />`}
     ${inputs && html`<${Value} name="Inputs" json=${inputs} isOpen=${!detail.transcript.length} />`}
     ${detail.attempts.length > 0 && html`<section><h3>Attempts</h3><${Attempts} attempts=${detail.attempts} /></section>`}
-    ${info && html`<${Value} name="RecordedStep with its end" json=${info} />`}
+    ${info && html`<${Value} name="Recorded at its end" json=${info} />`}
     ${detail.logs.length > 0 && html`<section><h3>Logs</h3><${Logs} lines=${detail.logs} /></section>`}
     ${detail.cut && html`<p class="muted">Large values were truncated; <code>submit runs show</code> has them whole.</p>`}`;
 }
