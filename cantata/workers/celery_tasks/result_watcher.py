@@ -107,13 +107,17 @@ class ResultWatcher:
         return TaskCall(begun, task, number, self._task_id(begun.run_id, number, begun.step_id))
 
     @contextmanager
-    def watching(self, call: TaskCall, *, ignores_result: bool) -> Iterator[Mapping[str, Signature[Any]]]:
-        """Watch a task that is published in the block, with the options that the context gives; forget it if the block fails."""
+    def watching(self, call: TaskCall, *, ignores_result: bool | None) -> Iterator[Mapping[str, Signature[Any]]]:
+        """Watch a task that is published in the block, with the options that the context gives; forget it if the block fails.
+
+        `ignores_result` is None if only the user's workers know the task. Then its result is read, and it also reports its end.
+        """
         is_read = self._has_results and not ignores_result
+        reports_end = not is_read or ignores_result is None
         if is_read:
             self._watch(call)
         try:
-            yield {} if is_read else {"link": self._message(SUCCEEDED, call), "link_error": self._message(FAILED, call)}
+            yield {"link": self._message(SUCCEEDED, call), "link_error": self._message(FAILED, call)} if reports_end else {}
         except BaseException:
             self._take(call.task_id)
             raise
@@ -285,7 +289,9 @@ class ResultWatcher:
         result = TaskResult(states.SUCCESS, first) if is_success else TaskResult(states.FAILURE, error_type="an exception", error=error)
         found = self._dispatched(f"{run_id}|{attempt}|{step_id}")
         if found is not None:
-            self._record(found[0], result, found[1])
+            call, age_s = found
+            self._take(call.task_id)
+            self._record(call, self.read([call.task_id]).get(call.task_id, result), age_s)  # a stored error has its text
         message.ack()
 
 

@@ -42,7 +42,7 @@ def task_call(context: StepContext) -> Outcome:
             "cantata_run": begun.run_id, "cantata_step": begun.step_id, "cantata_idempotency_key": f"{begun.run_id}:{begun.step_id}"
         },
     }  # fmt: skip
-    with watcher.watching(call, ignores_result=bool(task and task.ignore_result)) as links:
+    with watcher.watching(call, ignores_result=task.ignore_result if task else None) as links:
         _publish(watcher.user_app, tool.task, task, arguments, {**options, **links})
     fault_points.at("task-published")
     return Outcome(status="dispatched", detail=call.detail, retry_in_s=min(FIRST_CHECK_S, begun.spec.timeout_s or FIRST_CHECK_S))

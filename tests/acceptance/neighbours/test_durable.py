@@ -143,3 +143,28 @@ def test_a_task_that_was_lost_with_their_worker_is_done_again_and_no_other_is(
         "task_app.tasks.add received": 2, "task_app.tasks.add succeeded": 2,
         "task_app.tasks.process received": 2, "task_app.tasks.process succeeded": 1,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("lock", [pytest.param("flask.lock", marks=OLD), "flask-next.lock"])
+@pytest.mark.parametrize("broker", ["redis"])
+def test_a_task_that_ignores_its_result_is_done_once_though_our_workers_do_not_know_it(
+    start: Start, redis: Server, beside: Beside, broker: str, lock: str
+) -> None:
+    theirs = start(FLASK, environment(lock), broker, "")
+    theirs.start_worker()
+    nodes = [
+        {"node_id": "a", "kind": "tool", "name": "block", "next_node": "b"},
+        {"node_id": "b", "kind": "tool", "name": "add", "input": {"a": 1, "b": "x"}},
+    ]
+
+    with beside(url_of(redis), theirs.config) as ours:
+        response = ours.client.submit_chain({"entry_node": "a", "nodes": nodes}).result(PATIENCE_S)
+
+    assert response.error
+    assert (
+        response.error.message
+        == "node 'b' failed: task task_app.tasks.add raised TypeError: unsupported operand type(s) for +: 'int' and 'str'"
+    )
+    assert executions(theirs) == {
+        "task_app.tasks.block received": 1, "task_app.tasks.block succeeded": 1, "task_app.tasks.add received": 1,
+    }  # fmt: skip
