@@ -13,6 +13,7 @@ from cantata.errors import UnknownRunError
 from cantata.state.ledger.ledger import Ledger
 from cantata.state.limits.request_rate import RequestRate
 from cantata.state.redis.keys import run_key
+from cantata.state.runs import event_log
 from cantata.state.runs import streams as streams_module
 from cantata.state.runs.streams import BUFFER_ENTRIES, PAUSE_S, Follower, Streams, StreamsEnded, connect_async
 
@@ -119,6 +120,15 @@ def test_the_end_of_a_run_is_waited_for(ledger: Ledger, valkey: Redis) -> None:
             assert await waiting
 
     asyncio.run(main())
+
+
+def test_a_closed_run_is_followed_from_its_last_event_to_nothing(ledger: Ledger, valkey: Redis) -> None:
+    accept(ledger, "run-1")
+    ledger.runs.cancel("run-1")
+    last = list(event_log.follow(valkey, "run-1"))[-1]
+
+    assert last.type == "closed"
+    assert list(event_log.follow(valkey, "run-1", after=last.seq)) == []
 
 
 @pytest.mark.slow("it looks for a lost run every five seconds")
