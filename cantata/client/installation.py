@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 from threading import RLock
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from celery import Celery, Task
 
@@ -19,8 +18,6 @@ from cantata.suggestions import did_you_mean
 if TYPE_CHECKING:
     from cantata.models.values import JsonValue
 
-Made = TypeVar("Made")
-
 
 class Installation:
     """Cantata beside a Celery application: clients for its processes, and tasks of it that submit runs."""
@@ -29,7 +26,8 @@ class Installation:
         """Note what clients are made from; `install` describes the arguments."""
         self.app = app
         self._options: dict[str, Any] = {"config": config, "redis_url": redis_url, "namespace": namespace, "app": app}
-        self._made: dict[tuple[int, type], object] = {}
+        self._clients: dict[int, Client] = {}
+        self._async_clients: dict[int, AsyncClient] = {}
         self._lock = RLock()
 
     @property
@@ -38,21 +36,18 @@ class Installation:
 
         Raises UnavailableError if Redis cannot be reached, ConfigError if the configuration has faults.
         """
-        return self._of_process(Client, lambda: Client(**self._options))
+        with self._lock:
+            if (process := os.getpid()) not in self._clients:
+                self._clients[process] = Client(**self._options)
+            return self._clients[process]
 
     @property
     def async_client(self) -> AsyncClient:
         """The client for coroutines of this process, which uses the same connections."""
-        return self._of_process(AsyncClient, lambda: AsyncClient.of(lambda: self.client))
-
-    def _of_process(self, kind: type[Made], make: Callable[[], Made]) -> Made:
         with self._lock:
-            key = (os.getpid(), kind)
-            if key not in self._made:
-                self._made[key] = make()
-            made = self._made[key]
-            assert isinstance(made, kind)
-            return made
+            if (process := os.getpid()) not in self._async_clients:
+                self._async_clients[process] = AsyncClient.of(lambda: self.client)
+            return self._async_clients[process]
 
     def task(self, name: str, /, **options: Any) -> Task[Any, Any]:
         """Register a task `cantata.NAME` of the application that submits a run, and return it.

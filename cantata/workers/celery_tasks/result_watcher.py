@@ -79,6 +79,7 @@ class ResultWatcher:
         self._resume = resume
         self._has_results = task_results.has_results(user_app)
         self._is_announced = self._has_results and task_results.announces(user_app)
+        self._poll_s = ANNOUNCED_POLL_S if self._is_announced else POLL_S
         self._replies = user_app.amqp.queues.new_missing(f"{app.namespace}.replies")
         self._watched: dict[str, _Watched] = {}
         self._lock = threading.Lock()
@@ -169,10 +170,6 @@ class ResultWatcher:
         if not self._is_announced:
             self._work.set()
 
-    @property
-    def _poll_s(self) -> tuple[float, float]:
-        return ANNOUNCED_POLL_S if self._is_announced else POLL_S
-
     def _take(self, task_id: str) -> _Watched | None:
         """Stop watching a task; return it if it was watched."""
         with self._lock:
@@ -184,17 +181,16 @@ class ResultWatcher:
             if watched := self._take(task_id):
                 self._pool.submit(self._record, watched.call, result, time.monotonic() - watched.since)
 
-    def _record(self, call: TaskCall, result: TaskResult, age_s: float) -> None:
-        """Record the result of a task as the outcome of its step."""
+    def _record(self, call: TaskCall, result: TaskResult, age_s: float) -> bool:
+        """Record the result of a task as the outcome of its step; return False if that failed."""
         begun = call.begun
         try:
             outcome = result.outcome(call.task, self.user_app.tasks).model_copy(update={"detail": call.detail})
             limit_bytes = self._process.definitions(begun.run_id, begun.definitions).limits.output_bytes
             record = outcomes.record_of(begun, outcome, limit_bytes=limit_bytes, took_ms=age_s * 1000, source=f"task {call.task}")
         except StepError as error:
-            self._fail(call, error, age_s)
-        else:
-            self._resume_safely(begun, record)
+            return self._fail(call, error, age_s)
+        return self._resume_safely(begun, record)
 
     def _time_out(self, call: TaskCall) -> None:
         """End an attempt whose task has had its time; it may run nevertheless, and its result counts if no later attempt has begun."""
@@ -204,23 +200,25 @@ class ResultWatcher:
         message = f"task {call.task} has not ended within its {limit_s:g} s and is revoked; does a worker serve its queue?"
         self._fail(call, StepError(message, code="timeout", retryable=True), limit_s)
 
-    def _fail(self, call: TaskCall, error: StepError, age_s: float) -> None:
+    def _fail(self, call: TaskCall, error: StepError, age_s: float) -> bool:
         """Record a failure. A task that is late may have been lost with its worker: both are repeated as if a worker of ours had died."""
         begun = call.begun
         if error.code in (WORKER_LOST, "timeout"):
             if begun.spec.at_most_once:
                 self._process.ledger.steps.release(begun)  # to a person, since the task may have had its effect
-                return
+                return True
             retries = max(begun.spec.retries, self._process.definitions(begun.run_id, begun.definitions).defaults.max_attempts - 1)
             begun = replace(begun, spec=begun.spec.model_copy(update={"retries": retries}))
         record = outcomes.failure_record(begun, error, took_ms=age_s * 1000)
-        self._resume_safely(begun, replace(record, info={**record.info, **call.detail}))
+        return self._resume_safely(begun, replace(record, info={**record.info, **call.detail}))
 
-    def _resume_safely(self, begun: Begun, record: AttemptRecord) -> None:
+    def _resume_safely(self, begun: Begun, record: AttemptRecord) -> bool:
         try:
             self._resume(begun, record)
         except Exception as error:  # noqa: BLE001  # the edge of a thread: the sweep has the result looked for again
             outages.warn(log, "task_result_not_recorded", error, run=begun.run_id, step=begun.step_id)
+            return False
+        return True
 
     # --- threads ----------------------------------------------------------------------------------------------------
 
@@ -230,8 +228,8 @@ class ResultWatcher:
             try:
                 loop()
             except Exception as error:  # noqa: BLE001  # whatever the user's backend or broker raises while it is away
-                outages.warn(log, "task_results_unavailable", error)
-                self._ended.wait(RETRY_S)
+                if not self._ended.wait(RETRY_S):
+                    outages.warn(log, "task_results_unavailable", error)
 
     def _listen(self) -> None:
         """Record the results that a Redis backend announces."""
@@ -287,11 +285,13 @@ class ResultWatcher:
             return
         error = f"see the log of its worker: without a result backend Celery sends no error (task id {first})"
         result = TaskResult(states.SUCCESS, first) if is_success else TaskResult(states.FAILURE, error_type="an exception", error=error)
-        found = self._dispatched(f"{run_id}|{attempt}|{step_id}")
-        if found is not None:
+        if found := self._dispatched(f"{run_id}|{attempt}|{step_id}"):
             call, age_s = found
             self._take(call.task_id)
-            self._record(call, self.read([call.task_id]).get(call.task_id, result), age_s)  # a stored error has its text
+            if not self._record(call, self.read([call.task_id]).get(call.task_id, result), age_s):  # a stored error has its text
+                self._ended.wait(RETRY_S)
+                message.requeue()
+                return
         message.ack()
 
 
