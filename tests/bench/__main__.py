@@ -17,6 +17,7 @@ from tests.bench.expansions import measure_expansions
 from tests.bench.fairness import measure_fairness
 from tests.bench.growth import measure_growth
 from tests.bench.measure import database, measure_shapes, plain_worker, stack
+from tests.bench.neighbours import measure_neighbours
 from tests.bench.pages import measure_pages
 from tests.bench.rivals import measure_peers
 from tests.bench.shapes import Shape, shapes
@@ -69,6 +70,10 @@ def main() -> int:
             waits = measure_pages(client, runs=options.pages)
         report.print_pages(waits)
         measured["pages"] = [asdict(each) for each in waits]
+    if options.neighbours:
+        beside = measure_neighbours()
+        report.print_neighbours(beside)
+        measured["neighbours"] = {each.shape.name: {"ours": asdict(each.ours), "theirs": asdict(each.theirs)} for each in beside}
     if options.json:
         report.write_json(options.json, measured)
     return 0
@@ -99,6 +104,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--workflows", action="store_true", help="workflows, conductors and groups beside LiteLLM alone; parked runs, and forks"
     )
+    parser.add_argument("--neighbours", action="store_true", help="tasks of an existing Celery application, beside its own canvases")
     parser.add_argument("--pages", metavar="N", type=int, default=0, help="lists of N runs, and graphs of large ones; say 100000")
     parser.add_argument("--only", metavar="TEXT", help="only shapes whose name has this text; with none, only what other options ask for")
     parser.add_argument("--json", metavar="FILE", help="write machine, versions and raw samples")

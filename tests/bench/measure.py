@@ -100,7 +100,10 @@ def _samples(client: Client, app: Any, shape: Shape, way: str) -> Samples:
     warm_at = time.monotonic() + WARM_UP_S
     while len(samples.ms) < shape.repeats:
         before = _net(client.redis)
-        took_ms, run_id = _plain(app, shape) if way == "plain" else run_once(client, shape, "noop" if way == "ahead" else "noop_task")
+        if way == "plain":
+            took_ms, run_id = plain_ms(app, shape), ""
+        else:
+            took_ms, run_id = run_once(client, shape, "noop" if way == "ahead" else "noop_task")
         if time.monotonic() > warm_at:
             samples.ms.append(took_ms)
             samples.net_bytes.append(_net(client.redis) - before)
@@ -136,12 +139,13 @@ def request_of(shape: Shape, tool: str) -> Mapping[str, JsonValue]:
     }
 
 
-def _plain(app: Any, shape: Shape) -> tuple[float, None]:
+def plain_ms(app: Any, shape: Shape) -> float:
+    """Run a shape as a canvas of an application: the milliseconds it took."""
     since = time.perf_counter()
     canvases = [shape.canvas(lambda: app.tasks["noop"].si()) for _ in range(shape.at_once)]
     for result in [canvas.apply_async() for canvas in canvases]:
         result.get(timeout=PATIENCE_S)
-    return (time.perf_counter() - since) * 1000, None
+    return (time.perf_counter() - since) * 1000
 
 
 def _net(redis: Redis) -> int:

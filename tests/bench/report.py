@@ -21,6 +21,7 @@ from tests.bench.expansions import ItemCost, verdict
 from tests.bench.fairness import TARGET_S, Fairness
 from tests.bench.growth import Grown, verdicts
 from tests.bench.measure import PROCESSES, Samples
+from tests.bench.neighbours import TARGET_RATIO, Beside
 from tests.bench.pages import Wait
 from tests.bench.rivals import Told
 from tests.bench.shapes import Shape
@@ -167,6 +168,18 @@ def print_workflows(workflows: Workflows) -> None:
         f"A fork of a run of {forked.steps:,} steps, from the last: made in {_ms(forked.made_ms)}, over after {_ms(forked.over_ms)}."
     )
     _say("One agents worker, scripted models without delay in another process; medians.")
+
+
+def print_neighbours(measured: Sequence[Beside]) -> None:
+    """What tasks of the user's own application cost as steps of runs."""
+    _say("")
+    head = ("tasks of an application", "as steps of Cantata", "its own canvas", "ours/theirs")
+    rows = ((each.shape.name, _ms(each.ours.ms), _ms(each.theirs.ms), f"{each.ratio:.2f}") for each in measured)
+    _table(head, rows)
+    _say(
+        f"\nRow of 10: target ≤ {TARGET_RATIO:g}, {_word(measured[0].ratio <= TARGET_RATIO)}. One worker of the application, "
+        f"prefork {PROCESSES}, Celery's own settings, results in Redis; medians, both sides in turns."
+    )
 
 
 def _against_bare(rate: Rate) -> tuple[str, str]:
