@@ -1,4 +1,4 @@
-"""kombu's Redis transport, with one client and one connection for everything that a channel sends.
+"""kombu's Redis transport, with one client and one connection for everything that a channel sends; producers for the user's messages.
 
 kombu 5.7 makes a new client object for every command and takes a connection from a pool for it: two thirds of the time of an LPUSH.
 """
@@ -6,11 +6,14 @@ kombu 5.7 makes a new client object for every command and takes a connection fro
 from __future__ import annotations
 
 import base64
+import threading
 from functools import cached_property
 from queue import Empty
 from typing import Any
 
 import structlog
+from celery import Celery
+from kombu import Producer
 from kombu.transport import redis, virtual
 from kombu.utils.encoding import bytes_to_str
 from kombu.utils.json import dumps, loads
@@ -73,8 +76,23 @@ def _has_required_fields(message: Any) -> bool:
     return all(isinstance(name, str) and name for name in names)
 
 
-class Channel(redis.Channel):
-    """A channel that keeps its client, and that client its connection; its keys begin with a namespace."""
+class KeptClientChannel(redis.Channel):
+    """kombu's channel, which keeps its client, and that client its connection."""
+
+    def _create_client(self, asynchronous: bool = False) -> Any:
+        return super()._create_client(asynchronous=True) if asynchronous else self._kept_client  # type: ignore[misc]  # not in the stubs
+
+    @cached_property
+    def _kept_client(self) -> Any:
+        return self.Client(connection_pool=self.pool, single_connection_client=True)
+
+    def _disconnect_pools(self) -> None:
+        self.__dict__.pop("_kept_client", None)  # a forked child must not speak on its parent's connection
+        super()._disconnect_pools()  # type: ignore[misc]  # not in the stubs
+
+
+class Channel(KeptClientChannel):
+    """The same for Cantata's own messages; its keys begin with a namespace."""
 
     from_transport_options = (
         *redis.Channel.from_transport_options, "keyprefix_queue", "keyprefix_binding_permanent", "keyprefix_binding_deadlines"
@@ -87,13 +105,6 @@ class Channel(redis.Channel):
     def _connparams(self, asynchronous: bool = False) -> dict[str, Any]:
         params = super()._connparams(asynchronous=asynchronous)  # type: ignore[misc]  # not in the stubs
         return {**params, "connection_class": reconnecting(params["connection_class"])}
-
-    def _create_client(self, asynchronous: bool = False) -> Any:
-        return super()._create_client(asynchronous=True) if asynchronous else self._kept_client  # type: ignore[misc]  # not in the stubs
-
-    @cached_property
-    def _kept_client(self) -> Any:
-        return self.Client(connection_pool=self.pool, single_connection_client=True)
 
     def _put(self, queue: str, message: dict[str, Any], **options: Any) -> None:
         channel: Any = super()  # half of what it has is not in the stubs
@@ -123,10 +134,6 @@ class Channel(redis.Channel):
         finally:
             self._in_poll = None
             self._flush_brpop_reauth()  # type: ignore[attr-defined]  # as above
-
-    def _disconnect_pools(self) -> None:
-        self.__dict__.pop("_kept_client", None)  # a forked child must not speak on its parent's connection
-        super()._disconnect_pools()  # type: ignore[misc]  # not in the stubs
 
 
 class Transport(redis.Transport):
@@ -168,3 +175,30 @@ class SentinelTransport(Transport):
 
     Channel = SentinelChannel
     default_port = 26379
+
+
+class KeptClientTransport(redis.Transport):
+    """kombu's transport, with channels that keep their client."""
+
+    Channel = KeptClientChannel
+
+
+class Producers:
+    """A producer a thread for the broker of the user's application, if that is a Redis."""
+
+    def __init__(self, app: Celery) -> None:
+        self._app = app
+        self._thread = threading.local()
+
+    def get(self) -> Producer | None:
+        """Return this thread's producer, which sends what the application itself would send, in less time.
+
+        Return None for another broker: then the application takes a producer of its own.
+        """
+        producer: Producer | None = getattr(self._thread, "producer", None)
+        if producer is None:
+            connection = self._app.connection_for_write()
+            if connection.get_transport_cls() is redis.Transport:
+                connection.transport_cls = KeptClientTransport  # type: ignore[assignment]  # the stubs know its name only
+                producer = self._thread.producer = self._app.amqp.Producer(connection, auto_declare=False)
+        return producer

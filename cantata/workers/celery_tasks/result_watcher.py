@@ -20,6 +20,7 @@ import structlog
 from celery import Celery, Signature, states
 
 from cantata.dispatch.celery_app import App
+from cantata.dispatch.transport import Producers
 from cantata.errors import StepError
 from cantata.models.values import JsonValue
 from cantata.state.ledger.records import Begun
@@ -74,6 +75,7 @@ class ResultWatcher:
     def __init__(self, app: App, user_app: Celery, process: Process, resume: Resume) -> None:
         """Create a watcher; `resume` executes the cheap steps behind a step too."""
         self.user_app = user_app
+        self.producers = Producers(user_app)
         self._namespace = app.namespace
         self._process = process
         self._resume = resume
@@ -86,10 +88,14 @@ class ResultWatcher:
         self._work = threading.Event()
         self._ended = threading.Event()
         self._pool = ThreadPoolExecutor(THREADS, "task results")
+        self._receive: Callable[[], Mapping[str, TaskResult]] | None = None
+        self._listening = threading.Lock()
+        self._recording = threading.BoundedSemaphore(THREADS)
 
     def start(self) -> None:
         """Begin to watch."""
-        loops = [self._consume_replies, *([self._poll] if self._has_results else []), *([self._listen] if self._is_announced else [])]
+        listeners = [self._listen] * THREADS if self._is_announced else []
+        loops = [self._consume_replies, *([self._poll] if self._has_results else []), *listeners]
         for loop in loops:
             threading.Thread(target=self._repeat, args=(loop,), name=loop.__name__.strip("_"), daemon=True).start()
 
@@ -98,6 +104,8 @@ class ResultWatcher:
         self._ended.set()
         self._work.set()
         self._pool.shutdown()
+        for _ in range(THREADS):
+            self._recording.acquire()
 
     # --- calls ------------------------------------------------------------------------------------------------------
 
@@ -232,15 +240,27 @@ class ResultWatcher:
                     outages.warn(log, "task_results_unavailable", error)
 
     def _listen(self) -> None:
-        """Record the results that a Redis backend announces."""
-        pattern = self._task_id("*", 0, "").partition("*")[0] + "*"
-        with task_results.announcements(self.user_app, pattern) as receive:
+        """Record a result that a Redis backend announces. The thread that received it does so, and another one listens meanwhile."""
+        with self._listening:
+            found = {} if self._ended.is_set() else self._announced()
+        for task_id, result in found.items():
+            if watched := self._take(task_id):
+                with self._recording:
+                    self._record(watched.call, result, time.monotonic() - watched.since)
+
+    def _announced(self) -> Mapping[str, TaskResult]:
+        """Return the next result that is announced, if one comes within a second."""
+        if self._receive is None:
+            self._receive = task_results.subscribe(self.user_app, self._task_id("*", 0, "").partition("*")[0] + "*")
             with self._lock:
                 for each in self._watched.values():
                     each.poll_at = 0.0  # it may have ended while nobody listened
             self._work.set()
-            while not self._ended.is_set():
-                self._found(receive())
+        try:
+            return self._receive()
+        except BaseException:
+            self._receive = None
+            raise
 
     def _poll(self) -> None:
         """Look for results, of each task the less often the older it is."""

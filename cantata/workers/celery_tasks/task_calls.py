@@ -43,7 +43,7 @@ def task_call(context: StepContext) -> Outcome:
         },
     }  # fmt: skip
     with watcher.watching(call, ignores_result=task.ignore_result if task else None) as links:
-        _publish(watcher.user_app, tool.task, task, arguments, {**options, **links})
+        _publish(watcher.user_app, tool.task, task, arguments, {**options, **links, "producer": watcher.producers.get()})
     fault_points.at("task-published")
     return Outcome(status="dispatched", detail=call.detail, retry_in_s=min(FIRST_CHECK_S, begun.spec.timeout_s or FIRST_CHECK_S))
 

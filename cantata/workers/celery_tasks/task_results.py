@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,13 +55,13 @@ def announces(app: Celery) -> bool:
     return isinstance(app.backend, RedisBackend)
 
 
-@contextmanager
-def announcements(app: Celery, pattern: str) -> Iterator[Callable[[], dict[str, TaskResult]]]:
+def subscribe(app: Celery, pattern: str) -> Callable[[], dict[str, TaskResult]]:
     """Subscribe to the results of the tasks whose ids match a pattern.
 
-    The context gives a function that waits for an announcement for at most a second, and returns the result by its task's id.
+    Return a function that waits for an announcement for at most a second, and returns the result by its task's id.
     """
     backend: Any = app.backend
+    subscription = backend.client.pubsub()
 
     def receive() -> dict[str, TaskResult]:
         message = subscription.get_message(ignore_subscribe_messages=True, timeout=1.0)
@@ -70,9 +69,8 @@ def announcements(app: Celery, pattern: str) -> Iterator[Callable[[], dict[str, 
         result = result_of(meta) if meta else None
         return {meta["task_id"]: result} if result else {}
 
-    with backend.client.pubsub() as subscription:
-        subscription.psubscribe(backend.get_key_for_task(pattern))
-        yield receive
+    subscription.psubscribe(backend.get_key_for_task(pattern))
+    return receive
 
 
 def check(app: Celery) -> None:
