@@ -45,7 +45,8 @@ def open_queries(*, workers: bool, as_json: bool = False) -> Iterator[RunQueries
             yield queries
 
 
-def _redis_of_user_app() -> str | None:
+def redis_of_user_app() -> str | None:
+    """Return the URL of the Redis of the application that CANTATA_APP names, if it names one that uses Redis."""
     if not settings().app:
         return None
     from cantata.dispatch import user_app  # noqa: PLC0415  # loads Celery, and the user's application
@@ -59,7 +60,7 @@ def find_service_url() -> str | None:
 
     Raises UnavailableError if the stack kept in this folder does not answer.
     """
-    if url := os.environ.get("REDIS_URL") or _redis_of_user_app():
+    if url := os.environ.get("REDIS_URL") or redis_of_user_app():
         return url
     stack = attach()
     if stack is None and (here := status()).kept:

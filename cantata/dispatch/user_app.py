@@ -73,6 +73,13 @@ def task_named(name: str) -> Task[Any, Any] | None:
     return app.tasks.get(name) if app else None
 
 
+def close_old_connections() -> None:
+    """Close this thread's database connections that failed or are too old, as Django does between requests."""
+    django = sys.modules.get("django.db")
+    if django is not None and sys.modules["django.conf"].settings.configured:
+        django.close_old_connections()
+
+
 def _find(name: str) -> Celery:
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())  # as `celery -A` does

@@ -21,6 +21,9 @@ from cantata.cli.main import COMMANDS, submit
 TOP = Path(__file__).parents[2]
 PAGES = [TOP / "README.md", *sorted((TOP / "docs").glob("*.md"))]
 
+PROJECTS = {f"docs/{name}.md" for name in ("your-celery", "django", "flask")}
+"""Pages whose blocks are one project of a user, which test_your_celery.py runs."""
+
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _FILE = re.compile(r"# (\S+\.(?:py|ya?ml))\n")
 _ANSWER = re.compile(r"\s*# → (.*)$", re.MULTILINE)
@@ -66,6 +69,11 @@ class Block:
     def is_run(self) -> bool:
         """Whether its lines can be run here: they are ours, and need no machines that a test has not."""
         return all(words(line)[0] in ("submit", "python") for line in lines(self))
+
+    @property
+    def is_of_project(self) -> bool:
+        """Whether it is a part of a user's project."""
+        return self.page in PROJECTS
 
 
 def blocks() -> list[Block]:

@@ -9,6 +9,7 @@ import time
 import click
 
 from cantata import __version__, embedded, health, text_format
+from cantata.cli.connect import redis_of_user_app
 from cantata.cli.main import FAILED
 from cantata.cli.options import config_option, json_option
 from cantata.errors import UnavailableError
@@ -74,10 +75,10 @@ def status(gateway: str | None, flower: str | None, as_json: bool) -> int:
     Prints one line per check: ok, degraded or failing, with the action to take. If any is failing the exit status is 1.
     """
     stack = embedded.status()
-    url = os.environ.get("REDIS_URL") or (stack.url if stack.kept else None)  # also if it does not answer, which is then reported
+    url = os.environ.get("REDIS_URL") or redis_of_user_app() or (stack.url if stack.kept else None)  # also if it does not answer, which is then reported
     if url is None:
         _print_status(stack, None, [], as_json)
-        raise UnavailableError("nothing to check: REDIS_URL is not set, and there is no stack of `submit up` here")
+        raise UnavailableError("nothing to check: neither REDIS_URL nor CANTATA_APP is set, and there is no stack of `submit up` here")
     own = stack if stack.url == url else None
     gateway, flower = gateway or (own.gateway_url if own else None), flower or (own.flower_url if own else None)
     facts = health.gather(url, version=__version__, broker_url=settings().broker_url, stack=own, gateway_url=gateway, flower_url=flower)

@@ -11,6 +11,7 @@ from celery.backends.base import DisabledBackend, KeyValueStoreBackend
 from celery.backends.redis import RedisBackend
 from celery.backends.rpc import RPCBackend
 
+from cantata.dispatch import user_app
 from cantata.errors import ConfigError, StepError
 from cantata.models.graph import Outcome
 from cantata.models.values import JsonValue, Usage
@@ -93,6 +94,7 @@ def read(app: Celery, task_ids: Iterable[str]) -> dict[str, TaskResult]:
         found = zip(ids, backend.mget([backend.get_key_for_task(task_id) for task_id in ids]), strict=True) if ids else ()
         metas = {task_id: backend.decode(payload) for task_id, payload in found if payload}
     else:
+        user_app.close_old_connections()  # a backend may use those of Django
         metas = {task_id: backend.get_task_meta(task_id, cache=False) for task_id in ids}
     return {task_id: result for task_id, meta in metas.items() if (result := result_of(meta))}
 

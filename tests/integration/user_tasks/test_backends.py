@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -72,3 +74,35 @@ def test_a_task_whose_end_nobody_hears_of_is_done_again(other: tuple[Client, Sho
 def _is_active(shop: Shop, task_id: str) -> bool:
     """Whether their worker is at a task."""
     return task_id in str(shop.app.control.inspect(timeout=1).active() or task_id)
+
+
+LOST_CONNECTION = """
+from cantata.dispatch.user_app import close_old_connections
+
+close_old_connections()  # without Django
+import django.db  # keeps no connection (CONN_MAX_AGE)
+close_old_connections()  # without settings
+from django.conf import settings
+settings.configure(DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": "results"}})
+
+def is_lost():
+    try:
+        django.db.connection.cursor().execute("SELECT 1")
+    except django.db.Error:
+        return True
+    return False
+
+assert not is_lost()
+django.db.connection.connection.close()  # as a database server that is restarted does
+assert is_lost() and is_lost()
+close_old_connections()
+assert not is_lost()
+"""
+
+
+def test_a_lost_connection_to_the_database_of_django_is_replaced(tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+
+    ended = subprocess.run([sys.executable, "-c", LOST_CONNECTION], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+
+    assert ended.returncode == 0, ended.stderr
