@@ -23,7 +23,7 @@ from tests.acceptance.pages import TOP, Block, blocks, lines, value, words
 from tests.integration.redis.servers import HERE, Server, free_port, running
 from tests.waiting import until
 
-pytestmark = pytest.mark.slow("workers of the project and ours, all from nothing, as a user starts them")
+pytestmark = pytest.mark.slow("workers of a project and ours, its web server and its beat")
 BIN = Path(sys.executable).parent
 STAY = {"worker", "beat", "run", "runserver"}
 """Words of lines that start processes which stay."""
@@ -82,12 +82,14 @@ class Project:
         command = [*words(line), *more]
         self._ran.append(words(line))
         if command[0] == "export":
-            self._environment.update(word.split("=", 1) for word in command[1:])  # type: ignore[arg-type]  # each is a pair
+            self._environment.update((name, text) for name, _, text in (word.partition("=") for word in command[1:]))
             return ""
         if command[0] == "pip":
             assert re.fullmatch(r"cantata(\[worker\])?", command[2])  # it is installed here
             return ""
-        if STAY & set(command[1:4]):
+        if command[0] == "submit":
+            command[:1] = [sys.executable, "-m", "cantata.cli"]
+        if STAY & set(command[1:5]):
             return self._start(line, command)
         done = subprocess.run(
             command, cwd=self.folder, env=self._environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False
@@ -98,7 +100,7 @@ class Project:
         return done.stdout
 
     def _start(self, line: str, command: list[str]) -> str:
-        with (self.folder / f"{command[0]}-{len(self._processes)}.log").open("wb") as log:
+        with (self.folder / f"{len(self._ran)}.log").open("wb") as log:
             self._processes[line] = subprocess.Popen(
                 command, cwd=self.folder, env=self._environment, stdout=log, stderr=log, start_new_session=True
             )
@@ -219,7 +221,9 @@ found = [runs, [outcome(each) for each in runs], more.run_id, more.result(60).fi
     assert runs[0] == runs[1]
     assert len(set(runs)) == 3
     assert outcomes == 4 * [{"reserve": {"item": "tea", "count": 3, "price": 12}, "charge": "charged 12"}]
-    shop.found(lambda: {"reserve": {"item": "coffee", "count": 5, "price": 20}, "charge": "charged 20"} in shop.outputs(), "the later order")
+    shop.found(
+        lambda: {"reserve": {"item": "coffee", "count": 5, "price": 20}, "charge": "charged 20"} in shop.outputs(), "the later order"
+    )
     assert (in_run, in_task) == (f"{run}:receipt", task)
     assert shop.not_run() == []
 
@@ -231,20 +235,19 @@ found = [runs, [outcome(each) for each in runs], more.run_id, more.result(60).fi
 def django(tmp_path: Path, redis: Server, models: ScriptedModels) -> Iterator[Project]:
     """A project that Django made, with the files of the page, and its workers and ours."""
     with project("django", tmp_path, redis, models) as made:
-        made.run("django-admin startproject proj .")
-        made.run("django-admin startapp shop")
+        made.python(DO + "do(['', 'startproject', 'proj', '.']); found = do(['', 'startapp', 'shop'])")
         (made.folder / "shop" / "views.py").unlink()
         made.write(*[block for block in made.blocks if block.file])
         for file, text in DJANGO.items():
             with (made.folder / file).open("a") as opened:
                 opened.write(text.format(url=made.url))
-        made.run("python manage.py makemigrations shop")
-        made.run("python manage.py migrate")
+        made.python(DO + "import proj.celery; do(['', 'makemigrations', '--verbosity=0']); found = do(['', 'migrate', '--verbosity=0'])")
         made.run(made.line("celery -A proj worker"))
         made.run(made.line("submit worker"))
         yield made
 
 
+DO = "from django.core.management import execute_from_command_line as do; "
 DJANGO = {
     "proj/settings.py": """
 INSTALLED_APPS += ["shop"]

@@ -75,7 +75,8 @@ def status(gateway: str | None, flower: str | None, as_json: bool) -> int:
     Prints one line per check: ok, degraded or failing, with the action to take. If any is failing the exit status is 1.
     """
     stack = embedded.status()
-    url = os.environ.get("REDIS_URL") or redis_of_user_app() or (stack.url if stack.kept else None)  # also if it does not answer, which is then reported
+    stack_url = stack.url if stack.kept else None  # also if it does not answer, which is then reported
+    url = os.environ.get("REDIS_URL") or redis_of_user_app() or stack_url
     if url is None:
         _print_status(stack, None, [], as_json)
         raise UnavailableError("nothing to check: neither REDIS_URL nor CANTATA_APP is set, and there is no stack of `submit up` here")

@@ -103,6 +103,8 @@ assert not is_lost()
 def test_a_lost_connection_to_the_database_of_django_is_replaced(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
 
-    ended = subprocess.run([sys.executable, "-c", LOST_CONNECTION], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    ended = subprocess.run(
+        [sys.executable, "-c", LOST_CONNECTION], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
 
     assert ended.returncode == 0, ended.stderr
