@@ -28,6 +28,7 @@ from cantata.observability.logs import configure_logs
 from cantata.planning.turns import turn_plan
 from cantata.runs.results import answer_text
 from cantata.runs.view import RunView
+from cantata.settings import settings
 
 
 class RunSubmission:
@@ -49,6 +50,7 @@ class RunSubmission:
     def client(self) -> Client:
         """The client; the first use waits for the service."""
         if self._stack:
+            self._check_tasks()
             print_note(f"neither REDIS_URL nor a stack of `submit up` here: starting one in {self._stack.home.path} for this command")
             self._stack.wait_ready()
         known = self.__dict__.get("definitions", self._config)  # the configuration is read once
@@ -56,6 +58,12 @@ class RunSubmission:
         for warning in client.warnings:
             print_note(f"warning: {warning}")
         return client
+
+    def _check_tasks(self) -> None:
+        """Raise ConfigError if tools are tasks of an application that nobody named: a stack of this command's own cannot call them."""
+        tools = {**self.definitions.tools, **self.definitions.skills}
+        if not settings().app and (name := next((name for name, tool in tools.items() if tool.task), None)):
+            raise ConfigError(f"tool {name!r} is a task of your Celery application: name that in CANTATA_APP, such as shop.celery:app")
 
     @property
     def runs(self) -> RunService:

@@ -139,6 +139,18 @@ def test_workers_say_that_they_cannot_find_the_application(tmp_path: Path, valke
     assert message in refused.stderr
 
 
+def test_a_command_says_that_it_needs_the_application(tmp_path: Path) -> None:
+    (tmp_path / "shop.yaml").write_text("tools: {add: {task: shop.tasks.add}}\n")
+    (tmp_path / "row.yaml").write_text("entry_node: a\nnodes: [{node_id: a, kind: tool, name: add}]\n")
+
+    command = [sys.executable, "-m", "cantata.cli", "chain", "row.yaml", "--config", "shop.yaml"]
+    environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(HERE.parents[2])}
+    refused = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+
+    assert refused.returncode == 2
+    assert "tool 'add' is a task of your Celery application: name that in CANTATA_APP" in refused.stderr
+
+
 def _worker(folder: Path, url: str, *options: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "cantata.cli", "worker", *options]
     environment = {"REDIS_URL": url, "PATH": "/usr/bin:/bin", "PYTHONPATH": str(HERE.parents[2])}
