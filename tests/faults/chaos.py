@@ -94,8 +94,15 @@ class Havoc:
         return self._kill(self._workers(), action)
 
     def kill_child(self, action: Action) -> str | None:
-        """SIGKILL to a process that does the steps of a tools worker."""
-        return self._kill(self._tools_children(), action)
+        """SIGKILL to a process that does the steps of a tools worker, or tasks of the user's."""
+        return self._kill(self._children(), action)
+
+    def kill_user_worker(self, action: Action) -> str | None:
+        """SIGKILL to all processes of the user's worker, which is started again."""
+        if not self._stage.user_worker:
+            return None
+        self._stage.start_user_worker()
+        return f"the next is {self._stage.user_worker.pid}"
 
     def stop_worker(self, action: Action) -> str | None:
         """SIGTERM to a worker, which drains."""
@@ -103,7 +110,7 @@ class Havoc:
 
     def freeze(self, action: Action) -> str | None:
         """SIGSTOP to a worker or a child, and SIGCONT some seconds later."""
-        victims = self._workers() + self._tools_children()
+        victims = self._workers() + self._children()
         lasts_s = _between(FREEZES_S, action)
         if not victims:
             return None
@@ -166,8 +173,10 @@ class Havoc:
     def _workers(self) -> list[tuple[str, int]]:
         return sorted((name, process.pid) for name, process in self._stage.workers().items())
 
-    def _tools_children(self) -> list[tuple[str, int]]:
-        return [(f"a child of {name}", child) for name, pid in self._workers() if "tools" in name for child in sorted(children(pid))]
+    def _children(self) -> list[tuple[str, int]]:
+        parents = [(name, pid) for name, pid in self._workers() if "tools" in name]
+        parents += [("the user's worker", self._stage.user_worker.pid)] if self._stage.user_worker else []
+        return [(f"a child of {name}", child) for name, pid in parents for child in sorted(children(pid))]
 
     def _redis(self) -> Redis:
         return connect(self._stage.client.redis_url)
@@ -192,6 +201,7 @@ class Havoc:
 ACTIONS: dict[str, tuple[Callable[[Havoc, Action], str | None], int]] = {
     "kill_worker": (Havoc.kill_worker, 3),
     "kill_child": (Havoc.kill_child, 4),
+    "kill_user_worker": (Havoc.kill_user_worker, 2),
     "stop_worker": (Havoc.stop_worker, 2),
     "freeze": (Havoc.freeze, 3),
     "cut": (Havoc.cut, 3),

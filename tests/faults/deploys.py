@@ -24,7 +24,7 @@ EVERY_S = 20.0
 DRAIN_S, MARGIN_S = 8.0, 2.0  # most supervisors give 10 s in all; a worker holds nothing by then
 END_S = 60.0
 LINGERS_S = (0.0, 0.3, 2.0, 12.0)  # the last is longer than a worker drains
-WAVES = (("coordinator", "tools", "agents"), ("coordinator-2", "tools-2"))
+WAVES = (("coordinator", "tools", "tasks", "agents"), ("coordinator-2", "tools-2", "tasks-2"))
 """Who is restarted together: of each sort there is another, but for the agents worker, whose turns wait."""
 
 
@@ -44,7 +44,8 @@ class Versions:
     def choose(self, chance: random.Random) -> tuple[Client, Shape]:
         """A client of now, and mostly the shape whose output tells the version."""
         client, versioned = self._now
-        return client, chance.choice([versioned, versioned, *(SHAPES[name] for name in ("fan", "broadcast", "agent", "router", "session"))])
+        others = (SHAPES[name] for name in ("fan", "broadcast", "agent", "router", "session", "task"))
+        return client, chance.choice([versioned, versioned, *others])
 
     def close(self) -> None:
         """Let go of all clients."""

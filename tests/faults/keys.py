@@ -19,13 +19,16 @@ from tests.faults.past import Violation
 RUN_KEY = re.compile(r"cantata:\{\d+\}:run:([^:]+)")
 DEFINITIONS_KEY = re.compile(r"cantata:\{(\d+)\}:definitions:([0-9a-f]+)")
 LASTING = re.compile(
-    r"cantata:\{\d+\}:(runs|finished|leases|ready|due|sessions(:[^:]*)?|left|sizes|bytes|log_bytes)"  # a shard's; looked at one by one
+    r"cantata:\{\d+\}:(runs|finished|leases|ready|due|tasks|sessions(:[^:]*)?|sizes|bytes|log_bytes)"  # a shard's; looked at one by one
+    r"|cantata:\{\d+\}:(left|revoked)"  # which the next sweep empties
     r"|cantata:\{\d+\}:totals"  # a shard's, counters of a few fields
     r"|cantata:\{memory:.*\}.*:(values:.+|namespaces|lasting|kept)"  # what is remembered for good
     r"|cantata:(workers|swept)"  # the fleet's: an entry goes when its worker is stale; when all was swept last
     r"|cantata:\{limits\}:(budgets|active|late|permits|tickets|kept|queues?(:.+)?|model:.+:slots)"  # entries go with their run or call
     r"|cantata:binding.+"  # the broker's
-    r"|cantata\.(coordinator|agents|tools)(\x06\x16\d)?|.+\.cantata:control\.pidbox"  # its queues, which are gone when they are empty
+    r"|cantata\.(coordinator|agents|tools|tasks|replies)(\x06\x16\d)?"  # its queues, which are gone when they are empty
+    r"|.+\.cantata:control\.pidbox"
+    r"|_kombu\.binding.+|unacked(_index|_mutex)?|celery(\x06\x16\d)?|.+\.celery\.pidbox"  # the same of the user's application
 )
 LIMITS = re.compile(
     re.escape(f"cantata:{LIMITS_KEY}") + r":(active|late|permits|tickets|kept|queues|queue:.+|budgets"  # calls under way
@@ -34,7 +37,7 @@ LIMITS = re.compile(
 )
 STAGED_KEY = re.compile(r"cantata:\{\d+\}:run:[^:]+:fork:")
 BUDGET_KEY = re.compile(re.escape(f"cantata:{LIMITS_KEY}") + r":budget:run:(.+)")
-WORKING = ("leases", "ready", "due")
+WORKING = ("leases", "ready", "due", "tasks")
 
 
 def check(redis: Redis) -> Iterator[Violation]:

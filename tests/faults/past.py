@@ -48,11 +48,17 @@ class Event:
     attempt: int | None
     worker: str
     at: float
+    detail: Mapping[str, JsonValue]
 
     @property
     def pid(self) -> int:
         """The process of its worker."""
         return int(self.worker.rpartition("#")[2])
+
+    @property
+    def error_code(self) -> str:
+        """The code of the error that it tells of."""
+        return str(cast("dict[str, JsonValue]", self.detail.get("error") or {}).get("code", ""))
 
 
 @dataclass(frozen=True)
@@ -90,8 +96,8 @@ class Past:
         by_step: dict[str, list[Event]] = defaultdict(list)
         for entry, fields in self.picture.log:
             attempt = int(fields["a"]) if fields["a"] else None
-            seq = int(entry.split("-")[1])
-            by_step[fields["s"]].append(Event(seq, fields["t"], fields["s"], attempt, fields["w"], int(fields["at"]) / 1000))
+            seq, detail = int(entry.split("-")[1]), json.loads(fields["d"] or "{}")
+            by_step[fields["s"]].append(Event(seq, fields["t"], fields["s"], attempt, fields["w"], int(fields["at"]) / 1000, detail))
         return by_step
 
     def of(self, step: str, *types: str) -> list[Event]:
@@ -106,6 +112,11 @@ class Past:
     def done(self) -> set[str]:
         """The steps that ended well, also those that grew others to answer in their place."""
         return {step for step in self.picture.cells if (outcome := self.outcome(step)) and outcome.type in ("done", "expanded")}
+
+    def attempt_of_task(self, step: str) -> int:
+        """The attempt whose task had the outcome of a step, which may be an earlier one than the last; 0 if it was none."""
+        task_id = json.loads(self.picture.infos.get(step, "{}")).get("task_id")
+        return int(str(task_id).split("-")[-2]) if task_id else 0
 
     def of_kind(self, *kinds: str) -> Iterator[str]:
         """The steps of some kinds."""

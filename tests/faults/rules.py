@@ -119,10 +119,10 @@ def was_done_as_granted(past: Past) -> Iterator[Violation]:
 
 
 def was_really_done(past: Past) -> Iterator[Violation]:
-    """A tool's step that is done was finished, by the attempt whose outcome counts."""
+    """A step of a tool or task that is done was finished, by the attempt whose outcome counts."""
     finished = Counter((line.step_id, line.attempt) for line in past.told.finishes)
-    for step in past.done.intersection(past.of_kind("tool.call")) - past.taken_over:
-        attempt = past.picture.cells[step].attempt
+    for step in past.done.intersection(past.of_kind("tool.call", "task.call")) - past.taken_over:
+        attempt = past.attempt_of_task(step) or past.picture.cells[step].attempt
         if (times := finished[step, attempt]) != 1:
             yield past.violation(step, f"one finish of attempt {attempt} in the journal", f"{times}, though its outcome is recorded")
 
@@ -146,17 +146,40 @@ def _too_late(past: Past, step: str, line: Line, words: str) -> Iterator[Violati
 
 
 def was_never_doubled(past: Past) -> Iterator[Violation]:
-    """No attempt of a step starts while a live and moving worker is still at the one before."""
+    """No attempt of a step starts while a live and moving worker is still at the one before.
+
+    That of a task may: it is published again if who published it died before that was recorded, and after its time.
+    """
     finishes = {(line.step_id, line.attempt): line for line in past.told.finishes}
     begun = {(step, event.attempt): event.at for step in past.picture.cells for event in past.of(step, "started")}
+    tasks = set(past.of_kind("task.call"))
     for before in past.told.starts:
         attempt = before.step_id, before.attempt
-        if attempt not in finishes or attempt not in begun or past.was_frozen({before.pid}, begun[attempt], finishes[attempt].at):
+        if (
+            before.step_id in tasks
+            or attempt not in finishes
+            or attempt not in begun
+            or past.was_frozen({before.pid}, begun[attempt], finishes[attempt].at)
+        ):
             continue
         for after in past.told.starts:
             if after.step_id == before.step_id and after.attempt > before.attempt and after.at < finishes[attempt].at:
                 found = f"{_words(after)} at it {finishes[attempt].at - after.at:.2f} s before {_words(before)} had finished"
                 yield past.violation(before.step_id, "one attempt at a time", found)
+
+
+def waits_for_its_task(past: Past) -> Iterator[Violation]:
+    """An attempt that was dispatched ends by the word of the user's worker, or when its time is over: nobody of ours can lose it."""
+    for step in past.picture.cells:
+        for dispatched in past.of(step, "dispatched"):
+            for after in past.of(step, *GIVEN_UP):
+                if after.attempt != dispatched.attempt or after.seq < dispatched.seq:
+                    continue
+                limit_s = float(str(past.picture.spec(step)["timeout_s"]))
+                is_late = after.error_code == "timeout"
+                if after.type != "retry" or (is_late and after.at < dispatched.at + limit_s - CLOCK_S):
+                    found = f"{after.type!r} ({after.error_code}) {after.at - dispatched.at:.2f} s after it was dispatched"
+                    yield past.violation(step, f"attempt {after.attempt} left to the user's worker for {limit_s:g} s", found)
 
 
 def was_asked_as_often_as_tried(past: Past) -> Iterator[Violation]:
@@ -226,6 +249,7 @@ RULES: tuple[Rule, ...] = (
     was_really_done,
     was_not_done_again,
     was_never_doubled,
+    waits_for_its_task,
     was_asked_as_often_as_tried,
     was_asked_for_its_turns_only,
     was_routed_once_a_decision,

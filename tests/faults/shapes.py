@@ -51,6 +51,8 @@ CHIEF, CLERK, PIECES = "chief", "clerk", 2
 MODEL = "openai/gpt-4o-mini"
 MERGE = "merge <{user_input}> {agent_responses}"
 LINGERS = {"seconds": "input.linger_s"}
+TASK_LINGERS = {"seconds": "min([input.linger_s, `3`])"}
+TASK_S = 10.0  # for a task of the user's application: Celery loses one that it was executing when its worker was killed
 ITEMS = 50
 CALLS_AT_ONCE = 50
 TOKENS_A_RUN = 10_000_000  # a run of the suite takes a few hundred
@@ -331,6 +333,17 @@ def _parked() -> Shape:
     return Shape("parked", nodes, 10 + 11 + 20, signals={"early": 10, "late": 20})
 
 
+def _tasks() -> Shape:
+    """Tasks of the user's application, and a tool of ours between them."""
+    nodes = (
+        tool("one", "task", next_node="two"),
+        tool("two", "task", next_node="tool", value="one", **TASK_LINGERS),
+        tool("tool", next_node="three", value="two", **LINGERS),
+        tool("three", "task", value="tool"),
+    )
+    return Shape("task", nodes, 4)
+
+
 def _forked() -> Shape:
     """A model is asked upstream of where it is forked, and one downstream."""
     nodes = (
@@ -342,7 +355,7 @@ def _forked() -> Shape:
     return Shape("fork", nodes, forked_at="slow", answers=_of_forks)
 
 
-CHAINS = (_row(), _fan(), _diamond(), _map(), _loop(), _retry(), _memory(), _parked(), _forked(), _unserved())
+CHAINS = (_row(), _fan(), _diamond(), _map(), _loop(), _retry(), _memory(), _parked(), _tasks(), _forked(), _unserved())
 TURNS = (
     Shape("broadcast", team="all", answers=_of_all),
     Shape("agent", agent=HAND, answers=_of_hand),
@@ -372,6 +385,7 @@ def definitions(*, version: int = 1) -> Definitions:
             "block": Tool(function="fault_tools:block", queue="apart"),
             "remember": Tool(function="fault_tools:remember", cheap=False),
             "recall": Tool(function="fault_tools:recall", cheap=False),
+            "task": Tool(task="faults.work", timeout_s=TASK_S, retries=10),
             **{queue: Tool(function="fault_tools:work", queue=queue) for queue in QUEUES},
             **{f"{queue}-stumble": Tool(function="fault_tools:stumble", queue=queue, retries=5) for queue in QUEUES},
         },

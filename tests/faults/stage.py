@@ -10,14 +10,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import chdir, contextmanager, suppress
 from itertools import count
 from pathlib import Path
 from typing import cast
 
-from cantata.client.client import Client, EmbeddedClient
+from cantata.client.client import Client
 from cantata.client.runs import Run
-from cantata.embedded import StackProcess
+from cantata.embedded import Stack, StackProcess
 from cantata.embedded.stack_plan import worker_command
 from cantata.state.fleet import registry
 from cantata.testing import Rule, ScriptedModels
@@ -34,6 +34,7 @@ from tests.faults.shapes import (
     FIRST,
     FIRST_CALLS,
     HAND,
+    HERE,
     JUDGE,
     LOOPS,
     PIECES,
@@ -59,10 +60,10 @@ LATE = ("bob", SECOND, *ROUND, "fay", formats.SOURCES[1])
 """Whose model lets a run linger."""
 LINGER_S = 1.5  # longer than a renewal, so that a step that lingers has its lease renewed
 READY_S = 120.0  # a supervisor that had to start a worker often waits up to 30 s
-CREW = {"agents-2": ("tools-2", "tools", 2), "agents-3": ("coordinator-2", "coordinator", 4)}
-"""The stack knows one worker for tools and one coordinator; two of its agents workers become a second of each."""
+CREW = {"agents-2": ("tools-2", "tools", 2), "agents-3": ("coordinator-2", "coordinator", 4), "agents-4": ("tasks-2", "tasks", 8)}
+"""The stack knows one worker for tools, one for tasks and one coordinator; three of its agents workers become a second of each."""
 
-WORKERS = {"coordinator": "coordinator", "agents": "agents", "tools": "tools", **{name: role for name, (role, *_) in CREW.items()}}
+WORKERS = {**{name: name for name in ("coordinator", "agents", "tools", "tasks")}, **{name: role for name, (role, *_) in CREW.items()}}
 """The stack's name of each worker → what it really is."""
 
 
@@ -165,8 +166,9 @@ def _results(body: JsonObject) -> list[str]:
 class Stage:
     """A stack under way, with what is known of it outside Redis."""
 
-    def __init__(self, client: EmbeddedClient, folder: Path, journal: Journal) -> None:
+    def __init__(self, client: Client, stack: Stack, folder: Path, journal: Journal) -> None:
         self.client = client
+        self.stack = stack
         self.folder = folder
         self.journal = journal
         self.fault = folder / "fault"
@@ -177,6 +179,8 @@ class Stage:
         self._numbers = count(1)
         self._together: dict[str, Sequence[Run]] = {}
         self._approver = Approver()
+        self.user_worker: subprocess.Popen[bytes] | None = None
+        """A worker of the user's own application, from the first run on that calls its tasks."""
 
     def prepare(self, shape: Shape) -> None:
         """Do what is to be over before runs of a shape are struck."""
@@ -185,6 +189,8 @@ class Stage:
 
     def submit(self, shape: Shape, tag: str, *, linger_s: float = 0.0, client: Client | None = None) -> Run:
         """Submit a run, and write down that it was accepted; of the turns of a session it is the last."""
+        if shape.name == "task" and not self.user_worker:
+            self.start_user_worker()
         runs = shape.submit(client or self.client, tag, self.journal.path, linger_s=linger_s)
         for run, (own, expected) in zip(runs, shape.expects(tag, linger_s), strict=True):
             self.journal.write("accepted", run_id=run.run_id, tag=own, shape=shape.name, expected=expected)
@@ -198,11 +204,11 @@ class Stage:
 
     def workers(self) -> dict[str, StackProcess]:
         """The supervisor's workers that are alive, by what they are."""
-        return {WORKERS[each.name]: each for each in self.client.stack.processes() if each.name in WORKERS and each.alive}
+        return {WORKERS[each.name]: each for each in self.stack.processes() if each.name in WORKERS and each.alive}
 
     def valkey(self) -> int:
         """The server's process; 0 while it is away."""
-        return next((process.pid for process in self.client.stack.processes() if process.name == "valkey" and process.alive), 0)
+        return next((process.pid for process in self.stack.processes() if process.name == "valkey" and process.alive), 0)
 
     def everybody(self) -> list[int]:
         """All processes that work, with their children."""
@@ -257,6 +263,21 @@ class Stage:
             surroundings = {**os.environ, "REDIS_URL": self.client.redis_url, **environment}
             return subprocess.Popen(command, env=surroundings, stdout=log, stderr=log, start_new_session=True)
 
+    def start_user_worker(self) -> None:
+        """Begin to start the user's worker; one that runs is killed before."""
+        self.end_user_worker()
+        command = [sys.executable, "-m", "celery", "-A", "fault_tasks", "worker", "--concurrency", "2", "--loglevel", "WARNING"]
+        with (self.folder / "user-worker.log").open("ab") as log:
+            surroundings = {**os.environ, "REDIS_URL": self.client.redis_url}
+            self.user_worker = subprocess.Popen(command, env=surroundings, cwd=HERE, stdout=log, stderr=log, start_new_session=True)
+
+    def end_user_worker(self) -> None:
+        """Kill all processes of the user's worker."""
+        if self.user_worker:
+            for pid in family(self.user_worker.pid):
+                self.journal.write("killed", pid=pid)
+            end(self.user_worker)
+
     def wait_announced(self, pid: int) -> None:
         """Wait until a worker takes work."""
         until(lambda: pid in [worker.pid for worker in registry.workers(self.client.redis)], f"the worker {pid}", READY_S)
@@ -276,11 +297,20 @@ def stage(folder: Path, *, drain_s: float = 8.0, armed: bool = False) -> Iterato
     fault = {"CANTATA_FAULT": f"@{folder / 'fault'}"} if armed else {}
     with Models(journal) as models, _environment(
         OPENAI_API_BASE=models.url, OPENAI_API_KEY="sk-faults", CANTATA_DRAIN_S=str(drain_s), **fault
-    ), Client.embedded(folder / "home", config=definitions(), agents=3, tools=2, command=_command) as client:  # fmt: skip
+    ), _stack(folder / "home") as stack, Client(stack.url, config=definitions()) as client:  # fmt: skip
         formats.write_desk(folder)
-        stage = Stage(client, folder, journal)
-        yield stage
-        stage.close()
+        stage = Stage(client, stack, folder, journal)
+        try:
+            yield stage
+            stage.close()
+        finally:
+            stage.end_user_worker()
+
+
+def _stack(home: Path) -> Stack:
+    """Start a stack whose workers know the user's application; this process does not."""
+    with _environment(CANTATA_APP="fault_tasks:app"), chdir(HERE):
+        return Stack.start(home, agents=4, tools=2, command=_command)
 
 
 def _command(name: str, queues: tuple[str, ...], concurrency: int) -> list[str]:

@@ -26,6 +26,7 @@ SHORT = (
     Case("graph-expanded", "kill", "router", 4),  # the second decision is recorded, its agent is not sent
     Case("run-closed", "kill", "session"),
     Case("timer-fired", "kill", "retry"),
+    Case("task-published", "kill", "task"),
 )
 LONG = (
     Case("accept-replied", "drop", "session"),
@@ -48,6 +49,8 @@ LONG = (
     Case("step-released", "kill", "diamond"),
     Case("swept", "freeze", "row"),
     Case("event-appended", "drop", "unserved"),
+    Case("task-published", "freeze", "task"),
+    Case("task-published", "drop", "task", 2),
 )
 
 
@@ -59,14 +62,14 @@ def test_each_point_each_fault_and_each_shape_has_its_case() -> None:
     assert {case.shape for case in cases} == set(SHAPES)
 
 
-@pytest.mark.slow("eight strikes, each of which is waited for until its leases have run out")
+@pytest.mark.slow("nine strikes, each of which is waited for until its leases have run out")
 @pytest.mark.timeout(300)
 def test_a_run_ends_as_if_nothing_had_been_where_a_process_is_struck(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     strike_all(SHORT, tmp_path, monkeypatch)
 
 
 @pytest.mark.slow("many strikes, each of which is waited for until its leases have run out")
-@pytest.mark.thorough("twenty strikes more, of two to ten seconds each")
+@pytest.mark.thorough("twenty-two strikes more, of two to ten seconds each")
 @pytest.mark.timeout(PATIENCE_S)
 def test_a_run_ends_as_if_nothing_had_been_wherever_a_process_is_struck(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     strike_all(LONG, tmp_path, monkeypatch)
