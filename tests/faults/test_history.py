@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from redis import Redis
 from cantata.coordinator.fork_requests import FORKED_FROM
 from cantata.models.definitions import Limits, Rates
 from cantata.models.graph import START, Graph, Outcome, Step
-from cantata.models.values import Usage
+from cantata.models.values import ErrorInfo, Usage
 from cantata.planning import rewind as planning
 from cantata.planning.turns.agent_steps import next_round
 from cantata.state.forks import fork_store
@@ -47,7 +48,7 @@ class World:
     """A run that went well.
 
     a (whose first attempt was handed back), then b and c, then their join; an agent's turn with a tool; a step that has something
-    remembered; a router that is asked, and two agents that take turns.
+    remembered; a task of the user's, which was late and then had ended after all; a router that is asked, and two agents that take turns.
     """
 
     def __init__(self, redis: Redis, journal: Journal) -> None:
@@ -60,7 +61,8 @@ class World:
         note = work("note", kind="tool.call", work="tools:remember")
         takes = [work(name, kind="team.next", work="teams:round") for name in ("take0", "take1")]
         edges = (*row("a", "b"), *row("a", "c"), *fan_in(("b", "c"), "join"))
-        self.play.plan(*tools, turn, note, asks_router("@router"), *takes, edges=edges, terminals=("join",))
+        task = work("task", kind="task.call", timeout_s=0.001)
+        self.play.plan(*tools, turn, note, task, asks_router("@router"), *takes, edges=edges, terminals=("join",))
         self.play.ledger.steps.release(self._start("a"))
         for name in ("a", "b", "c", "join"):
             self._do(name)
@@ -70,6 +72,7 @@ class World:
         self._ask("turn/r1")
         MemoryStore(self.play.ledger).append(RUN, "note", REMEMBERED)
         self._do("note")
+        self._call("task")
         self.journal.write("asked", tag="tag", agent=ROUTER)
         self.play.do("@router", "{}")
         for place in (0, 1):
@@ -85,6 +88,14 @@ class World:
         begun = self._start(step)
         self.journal.write("finish", run_id=RUN, step_id=step, attempt=begun.attempt, pid=PID)
         self.play.commit(begun, 3)
+
+    def _call(self, step: str) -> None:
+        begun, task_id = self._start(step), f"cantata-{RUN}-1-0"
+        self.play.commit(begun, outcome=Outcome(status="dispatched"))
+        self.play.commit(begun, outcome=Outcome(status="retry", error=ErrorInfo(code="timeout", message="late")))
+        self.journal.write("finish", run_id=RUN, step_id=step, attempt=1, pid=PID)
+        self.play.come_due("retry", step)
+        self.play.ledger.steps.commit(self.play.begin(step, owner=OWNER), Outcome(output=3), output="3", info={"task_id": task_id})
 
     def _ask(self, step: str, grow: Callable[[Begun], Graph] | None = None) -> None:
         begun = self.play.begin(step, owner=OWNER)
@@ -290,6 +301,30 @@ def test_two_attempts_at_once_are_found(world: World) -> None:
     assert "step a: expected one attempt at a time; found attempt 2 in process" in said(world)
 
 
+def test_a_task_that_never_finished_is_found(world: World) -> None:
+    world.edit_journal(lambda lines: lines.remove(line_of(lines, "finish", "task")))
+
+    assert "step task: expected one finish of attempt 1 in the journal; found 0, though its outcome is recorded" in said(world)
+
+
+@pytest.mark.parametrize(("event_type", "limit_s"), [("lost", 0.001), ("released", 0.001), ("retry", 60)])
+def test_a_task_that_was_given_up_before_its_time_is_found(world: World, event_type: str, limit_s: float) -> None:
+    spec = json.loads(str(world.redis.hget(f"{KEY}:steps", "task")))
+    world.redis.hset(f"{KEY}:steps", "task", json.dumps({**spec, "timeout_s": limit_s}))
+    world.edit_log(lambda entries: entries[event(entries, "retry", "task")].update(t=event_type, w=OWNER))
+
+    assert f"step task: expected attempt 1 left to the user's worker for {limit_s:g} s; found {event_type!r} (timeout) 0.0" in said(world)
+
+
+def test_a_task_that_failed_by_its_worker_s_word_may_be_repeated_at_once(world: World) -> None:
+    spec = json.loads(str(world.redis.hget(f"{KEY}:steps", "task")))
+    world.redis.hset(f"{KEY}:steps", "task", json.dumps({**spec, "timeout_s": 60}))
+    told = json.dumps({"error": {"code": "tool_error", "message": "it broke"}})
+    world.edit_log(lambda entries: entries[event(entries, "retry", "task")].update(d=told))
+
+    assert said(world) == ""
+
+
 @pytest.mark.parametrize(
     ("times", "number", "step"), [(0, 0, "turn"), (2, 0, "turn"), (2, 1, "turn/r1"), (0, 0, "@router"), (2, 0, "@router")]
 )
@@ -460,6 +495,13 @@ def test_a_key_without_owner_or_expiry_is_found(world: World) -> None:
     assert "Redis: expected an owner or an expiry for each key; found 'stray', which has neither" in found
     assert f"run sound: expected an expiry for each key of a run that is succeeded; found none of '{KEY}:out'" in found
     assert "run nobody: expected no key of a run that is not kept" in found
+
+
+@pytest.mark.parametrize(("key", "entry"), [("tasks", f"{RUN}|1|task"), ("leases", f"{RUN}|1|{OWNER}|a"), ("due", f"retry|{RUN}|a")])
+def test_what_is_still_to_be_done_for_a_run_that_is_over_is_found(world: World, key: str, entry: str) -> None:
+    world.redis.zadd(f"{SHARD}:{key}", {entry: 9e15})
+
+    assert f"run {RUN}: expected nothing in `{key}` of a run that is succeeded; found {entry!r}" in said(world)
 
 
 def test_a_run_under_way_that_would_expire_is_found(world: World) -> None:
