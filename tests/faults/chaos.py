@@ -94,7 +94,7 @@ class Havoc:
         return self._kill(self._workers(), action)
 
     def kill_child(self, action: Action) -> str | None:
-        """SIGKILL to a process that does the steps of a tools worker, or tasks of the user's."""
+        """SIGKILL to a process that does the steps of a tools worker, or to one of the user's worker."""
         return self._kill(self._children(), action)
 
     def kill_user_worker(self, action: Action) -> str | None:
@@ -174,9 +174,9 @@ class Havoc:
         return sorted((name, process.pid) for name, process in self._stage.workers().items())
 
     def _children(self) -> list[tuple[str, int]]:
-        parents = [(name, pid) for name, pid in self._workers() if "tools" in name]
-        parents += [("the user's worker", self._stage.user_worker.pid)] if self._stage.user_worker else []
-        return [(f"a child of {name}", child) for name, pid in parents for child in sorted(children(pid))]
+        ours = [(f"a child of {name}", child) for name, pid in self._workers() if "tools" in name for child in sorted(children(pid))]
+        user_worker = self._stage.user_worker
+        return ours + [("one of the user's worker", pid) for pid in (family(user_worker.pid)[1:] if user_worker else ())]
 
     def _redis(self) -> Redis:
         return connect(self._stage.client.redis_url)

@@ -180,7 +180,7 @@ class Stage:
         self._together: dict[str, Sequence[Run]] = {}
         self._approver = Approver()
         self.user_worker: subprocess.Popen[bytes] | None = None
-        """A worker of the user's own application, from the first run on that calls its tasks."""
+        """What keeps up a worker of the user's own application, from the first run on that calls its tasks."""
 
     def prepare(self, shape: Shape) -> None:
         """Do what is to be over before runs of a shape are struck."""
@@ -266,7 +266,8 @@ class Stage:
     def start_user_worker(self) -> None:
         """Begin to start the user's worker; one that runs is killed before."""
         self.end_user_worker()
-        command = [sys.executable, "-m", "celery", "-A", "fault_tasks", "worker", "--concurrency", "2", "--loglevel", "WARNING"]
+        worker = [sys.executable, "-m", "celery", "-A", "fault_tasks", "worker", "--concurrency", "2", "--loglevel", "WARNING"]
+        command = ["sh", "-c", 'while :; do "$@"; sleep 1; done', "sh", *worker]  # Celery's workers exit if Redis is full
         with (self.folder / "user-worker.log").open("ab") as log:
             surroundings = {**os.environ, "REDIS_URL": self.client.redis_url}
             self.user_worker = subprocess.Popen(command, env=surroundings, cwd=HERE, stdout=log, stderr=log, start_new_session=True)
