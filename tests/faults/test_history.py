@@ -313,7 +313,9 @@ def test_a_task_that_was_given_up_before_its_time_is_found(world: World, event_t
     world.redis.hset(f"{KEY}:steps", "task", json.dumps({**spec, "timeout_s": limit_s}))
     world.edit_log(lambda entries: entries[event(entries, "retry", "task")].update(t=event_type, w=OWNER))
 
-    assert f"step task: expected attempt 1 left to the user's worker for {limit_s:g} s; found {event_type!r} (timeout) 0.0" in said(world)
+    assert f"step task: expected attempt 1 left to the user's worker for {limit_s:g} s; found {event_type!r} (timeout) after 0.0" in said(
+        world
+    )
 
 
 def test_a_task_that_failed_by_its_worker_s_word_may_be_repeated_at_once(world: World) -> None:

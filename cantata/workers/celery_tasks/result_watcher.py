@@ -26,7 +26,7 @@ from cantata.models.values import JsonValue
 from cantata.state.ledger.records import Begun
 from cantata.state.redis import outages
 from cantata.workers.celery_tasks import task_results
-from cantata.workers.celery_tasks.task_results import WORKER_LOST, TaskResult
+from cantata.workers.celery_tasks.task_results import TIMEOUT, WORKER_LOST, TaskResult
 from cantata.workers.runtime import outcomes
 from cantata.workers.runtime.outcomes import AttemptRecord
 from cantata.workers.runtime.process import Process
@@ -203,15 +203,15 @@ class ResultWatcher:
     def _time_out(self, call: TaskCall) -> None:
         """End an attempt whose task has had its time; it may run nevertheless, and its result counts if no later attempt has begun."""
         self._take(call.task_id)
-        self.revoke([call.task_id])
         limit_s = call.begun.spec.timeout_s or 0.0
         message = f"task {call.task} has not ended within its {limit_s:g} s and is revoked; does a worker serve its queue?"
-        self._fail(call, StepError(message, code="timeout", retryable=True), limit_s)
+        self._fail(call, StepError(message, code=TIMEOUT, retryable=True), limit_s)
+        self.revoke([call.task_id])  # not before: the answer of a worker that discards it must not be the outcome
 
     def _fail(self, call: TaskCall, error: StepError, age_s: float) -> bool:
         """Record a failure. A task that is late may have been lost with its worker: both are repeated as if a worker of ours had died."""
         begun = call.begun
-        if error.code in (WORKER_LOST, "timeout"):
+        if error.code in (WORKER_LOST, TIMEOUT):
             if begun.spec.at_most_once:
                 self._process.ledger.steps.release(begun)  # to a person, since the task may have had its effect
                 return True

@@ -18,7 +18,7 @@ from cantata.models.values import JsonValue, Usage
 from cantata.suggestions import did_you_mean
 from cantata.workers.tools import schemas
 
-WORKER_LOST = "worker_lost"
+WORKER_LOST, TIMEOUT = "worker_lost", "timeout"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +38,10 @@ class TaskResult:
         """
         if self.state == states.SUCCESS:
             return Outcome(output=schemas.jsonable(self.value), usage=Usage(tool_calls=1))
+        if self.state == states.REVOKED and self.error == "expired":
+            raise StepError(
+                f"task {task} was not begun within its time limit; does a worker serve its queue?", code=TIMEOUT, retryable=True
+            )
         if self.state == states.REVOKED:
             raise StepError(f"task {task} was revoked", code="revoked")
         if self.error_type == "NotRegistered":

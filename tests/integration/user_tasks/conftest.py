@@ -26,6 +26,7 @@ from tests.waiting import until
 
 HERE = Path(__file__).parent
 PATIENCE_S = 40.0
+HURRIED_S = 3.0
 TASKS = ("add", "slow", "held", "pay", "fail", "shy", "deputise", "odd", "quiet", "order")
 
 
@@ -36,7 +37,7 @@ def definitions() -> Definitions:
     tools["stubborn"] = Tool(task="shop.tasks.fail", retries=1)
     tools["once"] = Tool(task="shop.tasks.slow", timeout_s=1.0, at_most_once=True)
     tools["twice"] = Tool(task="shop.tasks.late", at_most_once=True)
-    tools["hurried"] = Tool(task="shop.tasks.held", timeout_s=3.0)
+    tools["hurried"] = Tool(task="shop.tasks.held", timeout_s=HURRIED_S)
     tools["misspelt"] = Tool(task="shop.tasks.ad")
     tools["send_add"] = Tool(function="order_tools:send_add")
     clerk = Agent(model="openai/gpt-4o-mini", retries=0, tools=["add", "order", "fail"])

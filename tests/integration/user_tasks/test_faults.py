@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from redis import Redis
 
 from cantata.client.client import Client
 from cantata.client.runs import ChainRun
-from tests.integration.user_tasks.conftest import PATIENCE_S, Shop, submit, tool
+from tests.integration.user_tasks.conftest import HURRIED_S, PATIENCE_S, Shop, submit, tool
 from tests.waiting import until
 
 
@@ -128,6 +129,24 @@ def test_a_child_that_dies_with_its_task_has_it_done_again(client: Client, shop:
 
 
 # Time limits
+
+
+@pytest.mark.slow("their worker starts again")
+def test_a_task_that_their_worker_gets_too_late_is_sent_again(client: Client, shop: Shop, tmp_path: Path) -> None:
+    shop.kill_worker()
+    run = submit(client, tool("a", "hurried", mark="stale", file=str(tmp_path / "go")))
+    sent = dispatched(run)
+    os.kill(pid := pid_of(client, "tasks"), signal.SIGSTOP)  # so that it is told by their worker that the task has expired
+    until(lambda: time.time() > sent["at_ms"] / 1000 + HURRIED_S, "the end of its time")
+    shop.start_worker()
+    until(shop.app.AsyncResult(sent["task_id"]).ready, "the word of their worker")
+    (tmp_path / "go").touch()
+    os.kill(pid, signal.SIGCONT)
+
+    result = run.result(PATIENCE_S)
+
+    assert (result.success, result.final_output) == (True, "stale"), result.error
+    assert len(shop.lines("start", "stale")) == 1
 
 
 @pytest.mark.slow("a time limit must pass")

@@ -43,7 +43,8 @@ def test_a_result_is_read_in_each_form(meta: dict[str, Any], result: TaskResult)
     [
         (TaskResult("FAILURE", error_type="ValueError", error="no"), "tool_error", "task shop.pay raised ValueError: no", True),
         (TaskResult("FAILURE", error_type="WorkerLostError", error="x"), "worker_lost", "task shop.pay raised WorkerLostError: x", True),
-        (TaskResult("REVOKED"), "revoked", "task shop.pay was revoked", False),
+        (TaskResult("REVOKED", error="revoked"), "revoked", "task shop.pay was revoked", False),
+        (TaskResult("REVOKED", error="expired"), "timeout", "task shop.pay was not begun within its time limit", True),
         (TaskResult("FAILURE", error_type="NotRegistered"), "unknown_task", "did you mean 'shop.buy'?", False),
     ],
 )  # fmt: skip
