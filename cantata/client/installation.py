@@ -7,6 +7,7 @@ from pathlib import Path
 from threading import RLock
 from typing import TYPE_CHECKING, Any, cast
 
+import structlog
 from celery import Celery, Task
 
 from cantata.client.async_client import AsyncClient
@@ -29,6 +30,8 @@ class Installation:
         self._clients: dict[int, Client] = {}
         self._async_clients: dict[int, AsyncClient] = {}
         self._lock = RLock()
+        if hasattr(os, "register_at_fork"):  # another thread may hold it while the process forks
+            os.register_at_fork(after_in_child=lambda: setattr(self, "_lock", RLock()))
 
     @property
     def client(self) -> Client:
@@ -38,6 +41,8 @@ class Installation:
         """
         with self._lock:
             if (process := os.getpid()) not in self._clients:
+                if not structlog.is_configured():  # by default it prints to standard output, where a program's data may be
+                    structlog.configure(logger_factory=structlog.stdlib.LoggerFactory(), wrapper_class=structlog.stdlib.BoundLogger)
                 self._clients[process] = Client(**self._options)
             return self._clients[process]
 
@@ -61,12 +66,12 @@ class Installation:
         """
 
         def submit(task: Task[Any, Any], text: str | None = None, /, **chain_input: JsonValue) -> str:
-            return self._submit(name, text, chain_input, str(task.request.id))
+            return self._submit(name, text, chain_input, task.request.id)
 
         registered: Task[Any, Any] = cast(Any, self.app).task(submit, bind=True, **{"name": f"cantata.{name}", **options})
         return registered
 
-    def _submit(self, name: str, text: str | None, chain_input: dict[str, JsonValue], task_id: str) -> str:
+    def _submit(self, name: str, text: str | None, chain_input: dict[str, JsonValue], task_id: str | None) -> str:
         definitions = self.client.definitions
         if name in definitions.chains and text is None:
             return self.client.submit_chain(name, initial_input=chain_input, idempotency_key=task_id).run_id

@@ -176,7 +176,7 @@ def sweep_once(app: App, ledger: Ledger, shards: Sequence[int] = range(SHARDS)) 
 
 
 def _check_tasks(app: App, ledger: Ledger, found: Sequence[Swept]) -> None:
-    """Have a worker look for the results of dispatched steps, and revoke tasks. Later if the broker or those workers are away."""
+    """Have a worker look for the results of dispatched steps, and revoke tasks; without a worker they are left to expire."""
     tasks, revoked = [name for swept in found for name in swept.tasks], [name for swept in found for name in swept.revoked]
     if (tasks or revoked) and TASKS in registry.slots(ledger.redis):
         try:

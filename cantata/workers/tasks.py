@@ -287,7 +287,10 @@ class TaskCheck(Task):  # type: ignore[type-arg]  # its run() is below
 
     def run(self, tasks: list[str], revoked: list[str]) -> None:
         """Look for the results of dispatched steps, and revoke tasks; both are `run|attempt|step`."""
-        result_watcher.current().check(tasks, revoked)
+        try:
+            result_watcher.current().check(tasks, revoked)
+        except UnavailableError as error:
+            outages.warn(log, "task_results_unavailable", error)
 
 
 def watch_results(app: App, user_app: Celery, process: Process) -> ResultWatcher:

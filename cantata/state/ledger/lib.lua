@@ -699,16 +699,16 @@ fail = function(s, kind, info, ends)
 end
 
 -- What a step's handler gets.
-local function handler_inputs(s)
+local function handler_inputs(s, without_values)
   local values, spec, text = {}, spec_of(s.id)
-  for name, ref in pairs(spec.reads or {}) do
+  for name, ref in pairs(not without_values and spec.reads or {}) do
     values[#values + 1] = name
     values[#values + 1] = output_of(string.sub(ref, 1, 1) == '=' and string.sub(ref, 2) or answering(ref))
   end
   if spec.kind == 'run.start' then
     values[#values + 1] = '@request'; values[#values + 1] = meta('request')
   end
-  local given = spec.has_given and redis.call('HGET', R .. ':given', s.id)
+  local given = spec.has_given and not without_values and redis.call('HGET', R .. ':given', s.id)
   return {s.id, s.attempt, text, given or '', s.failures, values, definitions, tenant, kind_of_run, session or '', priority}
 end
 

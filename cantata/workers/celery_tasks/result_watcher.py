@@ -20,12 +20,15 @@ from typing import Any
 import structlog
 from celery import Celery, Signature, states
 
+from cantata.dispatch import user_app
 from cantata.dispatch.celery_app import App
 from cantata.dispatch.transport import Producers
-from cantata.errors import StepError
+from cantata.errors import StepError, UnavailableError
+from cantata.models.graph import Outcome
 from cantata.models.values import JsonValue
 from cantata.state.ledger.records import Begun
 from cantata.state.redis import outages
+from cantata.state.redis.connection import RedisFailure
 from cantata.workers.celery_tasks import task_results
 from cantata.workers.celery_tasks.task_results import TIMEOUT, WORKER_LOST, TaskResult
 from cantata.workers.runtime import outcomes
@@ -75,17 +78,17 @@ class _Watched:
 class ResultWatcher:
     """Watches the tasks of the user's application that this process published."""
 
-    def __init__(self, app: App, user_app: Celery, process: Process, resume: Resume) -> None:
+    def __init__(self, app: App, application: Celery, process: Process, resume: Resume) -> None:
         """Create a watcher; `resume` executes the cheap steps behind a step too."""
-        self.user_app = user_app
-        self.producers = Producers(user_app)
+        self.user_app = application
+        self.producers = Producers(application)
         self._namespace = app.namespace
         self._process = process
         self._resume = resume
-        self._has_results = task_results.has_results(user_app)
-        self._is_announced = self._has_results and task_results.announces(user_app)
+        self._has_results = task_results.has_results(application)
+        self._is_announced = self._has_results and task_results.announces(application)
         self._poll_s = ANNOUNCED_POLL_S if self._is_announced else POLL_S
-        self._replies = user_app.amqp.queues.new_missing(f"{app.namespace}.replies")
+        self._replies = application.amqp.queues.new_missing(f"{app.namespace}.replies")
         self._watched: dict[str, _Watched] = {}
         self._lock = threading.Lock()
         self._work = threading.Event()
@@ -137,8 +140,11 @@ class ResultWatcher:
             raise
 
     def read(self, task_ids: Sequence[str]) -> dict[str, TaskResult]:
-        """Return the results of those tasks that have ended; none without a result backend."""
-        return task_results.read(self.user_app, task_ids) if self._has_results else {}
+        """Return the results of those tasks that have ended; none without a result backend. Raises UnavailableError."""
+        try:
+            return task_results.read(self.user_app, task_ids) if self._has_results else {}
+        except Exception as error:  # whatever the user's backend raises while it is away
+            raise UnavailableError(f"the results of {user_app.title(self.user_app)} cannot be read: {error}") from error
 
     def revoke(self, task_ids: Sequence[str]) -> None:
         """Have the user's workers discard tasks that they have not begun. A task that runs is not stopped."""
@@ -156,7 +162,9 @@ class ResultWatcher:
             if result := results.get(call.task_id):
                 self._record(call, result, age_s)
             elif age_s >= (call.begun.spec.timeout_s or 0):
-                self._time_out(call)
+                self._take(call.task_id)
+                self._record(call, None, age_s)
+                self.revoke([call.task_id])  # not before: the answer of a worker that discards it must not be the outcome
             elif self._has_results:
                 self._watch(call, age_s)
         self.revoke([self._task_id(*_parts(each)) for each in revoked])
@@ -194,49 +202,43 @@ class ResultWatcher:
             if watched := self._take(task_id):
                 self._pool.submit(self._record, watched.call, result, time.monotonic() - watched.since)
 
-    def _record(self, call: TaskCall, result: TaskResult, age_s: float) -> bool:
-        """Record the result of a task as the outcome of its step; return False if that failed."""
-        begun = call.begun
+    def _record(self, call: TaskCall, result: TaskResult | None, age_s: float) -> bool:
+        """Record the result of a task, or without one its time-out, as the outcome of its step; return False if that failed."""
         try:
-            outcome = result.outcome(call.task, self.user_app.tasks).model_copy(update={"detail": call.detail})
-            limit_bytes = self._process.definitions(begun.run_id, begun.definitions).limits.output_bytes
-            record = outcomes.record_of(begun, outcome, limit_bytes=limit_bytes, took_ms=age_s * 1000, source=f"task {call.task}")
-        except StepError as error:
-            return self._fail(call, error, age_s)
-        return self._resume_safely(begun, record)
-
-    def _time_out(self, call: TaskCall) -> None:
-        """End an attempt whose task has had its time; it may run nevertheless, and its result counts if no later attempt has begun."""
-        self._take(call.task_id)
-        limit_s = call.begun.spec.timeout_s or 0.0
-        message = f"task {call.task} has not ended within its {limit_s:g} s and is revoked; does a worker serve its queue?"
-        self._fail(call, StepError(message, code=TIMEOUT, retryable=True), limit_s)
-        self.revoke([call.task_id])  # not before: the answer of a worker that discards it must not be the outcome
-
-    def _fail(self, call: TaskCall, error: StepError, age_s: float) -> bool:
-        """Record a failure. A task that is late may have been lost with its worker: both are repeated as if a worker of ours had died."""
-        begun = call.begun
-        if error.code in (WORKER_LOST, TIMEOUT):
-            if begun.spec.at_most_once:
-                self._process.ledger.steps.release(begun)  # to a person, since the task may have had its effect
-                return True
-            retries = max(begun.spec.retries, self._process.definitions(begun.run_id, begun.definitions).defaults.max_attempts - 1)
-            begun = replace(begun, spec=begun.spec.model_copy(update={"retries": retries}))
-        record = outcomes.failure_record(begun, error, took_ms=age_s * 1000)
-        return self._resume_safely(begun, replace(record, info={**record.info, **call.detail}))
-
-    def _resume_safely(self, begun: Begun, record: AttemptRecord) -> bool:
-        try:
-            self._resume(begun, record)
+            self._commit(call, result, age_s)
         except Exception as error:  # noqa: BLE001  # the edge of a thread: the sweep has the result looked for again
-            outages.warn(log, "task_result_not_recorded", error, run=begun.run_id, step=begun.step_id)
+            outages.warn(log, "task_result_not_recorded", error, run=call.begun.run_id, step=call.begun.step_id)
             return False
         return True
+
+    def _commit(self, call: TaskCall, result: TaskResult | None, age_s: float) -> None:
+        begun, definitions = call.begun, self._process.definitions(call.begun.run_id, call.begun.definitions)
+        try:
+            outcome = self._outcome(call, result).model_copy(update={"detail": call.detail})
+            limit_bytes, source = definitions.limits.output_bytes, f"task {call.task}"
+            record = outcomes.record_of(begun, outcome, limit_bytes=limit_bytes, took_ms=age_s * 1000, source=source)
+        except StepError as error:
+            if error.code in (WORKER_LOST, TIMEOUT):  # a late task may have been lost with its worker: both are as if a worker of ours died
+                if begun.spec.at_most_once:
+                    self._process.ledger.steps.release(begun)  # to a person, since the task may have had its effect
+                    return
+                retries = max(begun.spec.retries, definitions.defaults.max_attempts - 1)
+                begun = replace(begun, spec=begun.spec.model_copy(update={"retries": retries}))
+            record = outcomes.failure_record(begun, error, took_ms=age_s * 1000)
+            record = replace(record, info={**record.info, **call.detail})
+        self._resume(begun, record)
+
+    def _outcome(self, call: TaskCall, result: TaskResult | None) -> Outcome:
+        if result is not None:
+            return result.outcome(call.task, self.user_app.tasks)
+        limit_s = call.begun.spec.timeout_s or 0.0
+        message = f"task {call.task} has not ended within its {limit_s:g} s and is revoked; does a worker serve its queue?"
+        raise StepError(message, code=TIMEOUT, retryable=True)
 
     # --- dispatched steps -------------------------------------------------------------------------------------------
 
     def dispatch_later(self, begun: Begun, record: AttemptRecord) -> bool:
-        """Record a step as dispatched in a moment, unless its task has ended by then, which saves a call; return False if it must be now."""
+        """Record a step as dispatched in a moment, unless its task has ended by then; return False if it must be recorded now."""
         watched = self._watched.get(str(record.info["task_id"]))
         if watched is None or begun.spec.at_most_once:
             return False
@@ -296,7 +298,7 @@ class ResultWatcher:
         while not self._ended.is_set():
             now = time.monotonic()
             with self._lock:
-                due = [each for each in self._watched.values() if each.poll_at <= now][:MAX_READ]
+                due = sorted((each for each in self._watched.values() if each.poll_at <= now), key=lambda each: each.poll_at)[:MAX_READ]
                 for each in due:
                     each.poll_at = now + min(max((now - each.since) * POLL_SHARE, self._poll_s[0]), self._poll_s[1])
                     if now - each.since > (each.call.begun.spec.timeout_s or 0.0) + KEEP_S:
@@ -328,13 +330,16 @@ class ResultWatcher:
     def _reply(self, message: Any) -> None:
         try:
             (first, run_id, step_id, attempt), is_success = message.payload[0], message.headers["task"] == SUCCEEDED
+            found = self._dispatched(f"{run_id}|{attempt}|{step_id}")
+        except (UnavailableError, RedisFailure):
+            raise  # it comes again
         except Exception as fault:  # noqa: BLE001  # anyone may send anything
             log.warning("reply_unreadable", queue=self._replies.name, error=f"{type(fault).__name__}: {fault}")
             message.reject()
             return
         error = f"see the log of its worker: without a result backend Celery sends no error (task id {first})"
         result = TaskResult(states.SUCCESS, first) if is_success else TaskResult(states.FAILURE, error_type="an exception", error=error)
-        if found := self._dispatched(f"{run_id}|{attempt}|{step_id}"):
+        if found is not None:
             call, age_s = found
             self._take(call.task_id)
             if not self._record(call, self.read([call.task_id]).get(call.task_id, result), age_s):  # a stored error has its text

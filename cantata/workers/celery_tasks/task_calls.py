@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
-from celery import Celery, Task
+from celery import Celery, Task, states
 from kombu.exceptions import EncodeError, OperationalError
 from pydantic import TypeAdapter
 
@@ -14,6 +14,7 @@ from cantata.errors import StepError, UnavailableError
 from cantata.models.definitions import Tool
 from cantata.models.graph import Outcome
 from cantata.models.values import JsonValue, ToolSchema
+from cantata.state.redis.connection import RedisFailure
 from cantata.workers.celery_tasks import result_watcher
 from cantata.workers.celery_tasks.result_watcher import ResultWatcher, TaskCall
 from cantata.workers.runtime.step_context import StepContext
@@ -33,11 +34,12 @@ def task_call(context: StepContext) -> Outcome:
         message = f"task {tool.task} is acknowledged late (acks_late), so your broker may deliver it twice: 'at_most_once' cannot hold"
         raise StepError(message, code="acks_late")
     call = watcher.call(begun, tool.task)
-    if begun.attempt > 1 and (earlier := _earlier_outcome(watcher, call)):
+    if begun.attempt > 1 and (earlier := _earlier_outcome(context, watcher, call)):
         return earlier
     arguments = _arguments(context, tool, task)
     options: dict[str, Any] = {
         "task_id": call.task_id, "expires": begun.spec.timeout_s, **({"queue": tool.queue} if tool.queue else {}),
+        **({"retry": False} if tool.at_most_once else {}),  # the broker may have a message whose reply was lost
         "headers": {
             "cantata_run": begun.run_id, "cantata_step": begun.step_id, "cantata_idempotency_key": f"{begun.run_id}:{begun.step_id}"
         },
@@ -48,14 +50,19 @@ def task_call(context: StepContext) -> Outcome:
     return Outcome(status="dispatched", detail=call.detail, retry_in_s=min(FIRST_CHECK_S, begun.spec.timeout_s or FIRST_CHECK_S))
 
 
-def _earlier_outcome(watcher: ResultWatcher, call: TaskCall) -> Outcome | None:
-    """Return the outcome of an earlier attempt whose task has succeeded after all; revoke the tasks of the others."""
-    earlier = [watcher.call(call.begun, call.task, attempt) for attempt in range(max(1, call.attempt - MAX_EARLIER), call.attempt)]
-    results = watcher.read([each.task_id for each in earlier])
-    for each in earlier:
-        if (result := results.get(each.task_id)) and result.state == "SUCCESS":
-            return result.outcome(call.task, ()).model_copy(update={"detail": each.detail})
-    watcher.revoke([each.task_id for each in earlier if each.task_id not in results])
+def _earlier_outcome(context: StepContext, watcher: ResultWatcher, call: TaskCall) -> Outcome | None:
+    """Return the outcome of an earlier attempt whose task has succeeded after all; revoke the tasks of the others.
+
+    Of many attempts it looks at the last ones, at those that lost their worker, and at the last that is recorded as dispatched.
+    """
+    info = cast("dict[str, Any]", context.process.ledger.reader.infos(call.begun.run_id, [call.begun.step_id])[0])
+    last, lost = range(max(1, call.attempt - MAX_EARLIER), call.attempt), [each["attempt"] for each in info.get("lost") or ()]
+    sent = {*filter(None, [info.get("task_id")]), *(watcher.call(call.begun, call.task, attempt).task_id for attempt in lost)}
+    results = watcher.read([*sent.union(watcher.call(call.begun, call.task, attempt).task_id for attempt in last)])
+    for task_id, result in results.items():
+        if result.state == states.SUCCESS:
+            return result.outcome(call.task, ()).model_copy(update={"detail": {"task": call.task, "task_id": task_id}})
+    watcher.revoke([*sent - results.keys()])
     return None
 
 
@@ -75,16 +82,18 @@ _json = TypeAdapter[dict[str, JsonValue]](dict[str, JsonValue])
 def _publish(app: Celery, name: str, task: Task[Any, Any] | None, arguments: dict[str, JsonValue], options: dict[str, Any]) -> None:
     """Publish a task, by its own method if it is known here: that has the task's own options, and checks its arguments."""
     try:
-        if task is not None:
-            task.apply_async(kwargs=arguments, **options)
-        else:
-            app.send_task(name, kwargs=arguments, **options)
+        sent = task.apply_async(kwargs=arguments, **options) if task else app.send_task(name, kwargs=arguments, **options)
     except TypeError as error:
         raise StepError(f"task {name}: {error}; its input was {sorted(arguments)}", code="bad_arguments") from error
     except EncodeError as error:
         raise StepError(f"task {name}: its arguments cannot be serialized: {error}", code="bad_arguments") from error
-    except OperationalError as error:
-        raise UnavailableError(f"the broker of {user_app.title(app)} cannot be used: {error}") from error
+    except Exception as error:
+        if isinstance(error, OperationalError | RedisFailure | OSError) or "Retry limit exceeded" in str(error):  # of broker or backend
+            raise UnavailableError(f"the broker of {user_app.title(app)} cannot be used: {error}") from error
+        raise StepError(f"task {name} cannot be sent: {type(error).__name__}: {error}", code="not_sent") from error
+    if getattr(sent, "id", None) != options["task_id"]:
+        message = f"task {name} was not sent under the id that its apply_async was given, so its result cannot be found"
+        raise StepError(message, code="not_sent")
 
 
 def schema_of(name: str, tool: Tool) -> ToolSchema:

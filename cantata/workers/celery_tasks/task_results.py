@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from celery import Celery, states
-from celery.backends.base import DisabledBackend, KeyValueStoreBackend
+from celery.backends.base import DisabledBackend
 from celery.backends.redis import RedisBackend
 from celery.backends.rpc import RPCBackend
+from kombu.exceptions import ContentDisallowed, DecodeError
 
 from cantata.dispatch import user_app
 from cantata.errors import ConfigError, StepError
@@ -52,7 +55,7 @@ class TaskResult:
 
 def has_results(app: Celery) -> bool:
     """Return whether the application keeps results where other processes can read them."""
-    return not isinstance(app.backend, DisabledBackend | RPCBackend)
+    return not isinstance(app.backend, DisabledBackend | RPCBackend) and "memory://" not in str(app.conf.result_backend)
 
 
 def announces(app: Celery) -> bool:
@@ -70,9 +73,10 @@ def subscribe(app: Celery, pattern: str) -> Callable[[], dict[str, TaskResult]]:
 
     def receive() -> dict[str, TaskResult]:
         message = subscription.get_message(ignore_subscribe_messages=True, timeout=1.0)
-        meta = backend.decode(message["data"]) if message else {}
-        result = result_of(meta) if meta else None
-        return {meta["task_id"]: result} if result else {}
+        with suppress(DecodeError, ContentDisallowed, ValueError, KeyError, TypeError):  # the next look at it says so
+            meta = backend.decode(message["data"]) if message else {}
+            return {meta["task_id"]: result} if meta and (result := result_of(meta)) else {}
+        return {}
 
     subscription.psubscribe(backend.get_key_for_task(pattern))
     return receive
@@ -91,16 +95,23 @@ def check(app: Celery) -> None:
 
 
 def read(app: Celery, task_ids: Iterable[str]) -> dict[str, TaskResult]:
-    """Return the results of those tasks that have ended. Raises whatever the backend raises."""
+    """Return the results of those tasks that have ended. Raises whatever the backend raises while it is away."""
     backend: Any = app.backend
     ids = list(task_ids)
-    if isinstance(backend, KeyValueStoreBackend):
-        found = zip(ids, backend.mget([backend.get_key_for_task(task_id) for task_id in ids]), strict=True) if ids else ()
-        metas = {task_id: backend.decode(payload) for task_id, payload in found if payload}
+    if isinstance(backend, RedisBackend):
+        payloads = backend.mget([backend.get_key_for_task(task_id) for task_id in ids]) if ids else []
+        reads = {task_id: partial(backend.decode, payload) for task_id, payload in zip(ids, payloads, strict=True) if payload}
     else:
         user_app.close_old_connections()  # a backend may use those of Django
-        metas = {task_id: backend.get_task_meta(task_id, cache=False) for task_id in ids}
-    return {task_id: result for task_id, meta in metas.items() if (result := result_of(meta))}
+        reads = {task_id: partial(backend.get_task_meta, task_id, cache=False) for task_id in ids}
+    return {task_id: result for task_id, meta in reads.items() if (result := _decoded(meta))}
+
+
+def _decoded(meta: Callable[[], Mapping[str, Any]]) -> TaskResult | None:
+    try:
+        return result_of(meta())
+    except (DecodeError, ContentDisallowed, ValueError, KeyError, TypeError) as error:
+        return TaskResult(states.FAILURE, error_type=type(error).__name__, error=f"its result cannot be read: {error}")
 
 
 def result_of(meta: Mapping[str, Any]) -> TaskResult | None:

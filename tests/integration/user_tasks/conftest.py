@@ -27,7 +27,7 @@ from tests.waiting import until
 HERE = Path(__file__).parent
 PATIENCE_S = 40.0
 HURRIED_S = 3.0
-TASKS = ("add", "slow", "held", "pay", "fail", "shy", "deputise", "odd", "quiet", "order")
+TASKS = ("add", "slow", "held", "pay", "fail", "shy", "deputise", "odd", "quiet", "renamed", "order")
 
 
 def definitions() -> Definitions:

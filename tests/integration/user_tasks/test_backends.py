@@ -53,6 +53,14 @@ def test_a_task_that_fails(other: tuple[Client, Shop]) -> None:
     assert told in result.error.message
 
 
+@pytest.mark.parametrize("args", [[], [1], [1, "run", "step", "x"], [1, None, {}, 2], [1, "no-such-run", "a", 1]], ids=str)
+def test_a_reply_that_nobody_can_read_keeps_no_other_waiting(other: tuple[Client, Shop], args: list[object]) -> None:
+    client, shop = other
+    shop.app.send_task("cantata.task_succeeded", args, exchange="cantata.replies", routing_key="cantata.replies")
+
+    assert ask(client, tool("a", "quiet", a=1)).final_output == 2
+
+
 @pytest.mark.slow("a message is lost, and a time limit must pass")
 def test_a_task_whose_end_nobody_hears_of_is_done_again(other: tuple[Client, Shop], tmp_path: Path) -> None:
     client, shop = other

@@ -88,6 +88,25 @@ def test_a_task_whose_result_is_lost_is_done_again_when_its_time_is_over(client:
     assert types(run, "retry") == ["retry"]
 
 
+@pytest.mark.slow("another worker must look for the result")
+def test_a_result_that_cannot_be_read_fails_its_step_and_no_other(client: Client, shop: Shop, valkey: Redis, tmp_path: Path) -> None:
+    bad, good = (submit(client, tool("a", "held", mark=mark, file=str(tmp_path / mark))) for mark in ("bad", "good"))
+    task_id = dispatched(bad)["task_id"]
+    dispatched(good)
+    os.kill(pid := pid_of(client, "tasks"), signal.SIGSTOP)
+    results = shop.app.backend.client  # type: ignore[attr-defined]  # of a Redis backend
+    results.set(shop.app.backend.get_key_for_task(task_id), b"\x80 no JSON")  # type: ignore[attr-defined]  # as above
+    (tmp_path / "good").touch()
+    until(lambda: shop.lines("finish", "good"), "the other task")
+    os.kill(pid, signal.SIGKILL)
+
+    assert good.result(PATIENCE_S).final_output == "good"
+    result = bad.result(PATIENCE_S)
+    (tmp_path / "bad").touch()
+    assert result.error
+    assert "its result cannot be read" in result.error.message
+
+
 # Their workers
 
 

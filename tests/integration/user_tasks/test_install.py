@@ -14,7 +14,7 @@ from celery.utils.dispatch import Signal
 from redis import Redis
 
 from cantata import install
-from cantata.client.client import Client
+from cantata.client.client import Client, run_id_of
 from cantata.client.installation import Installation
 from cantata.errors import ConfigError, UnavailableError
 from tests.integration.user_tasks.conftest import HERE, PATIENCE_S, Shop, ask, definitions, tool, url_of
@@ -95,6 +95,12 @@ def test_a_task_of_the_application_submits_a_run_and_does_not_wait(
     assert client.run(first.get()).status() in ("accepted", "running", "succeeded", "failed")
 
 
+def test_a_task_that_is_called_as_a_function_submits_a_run_each_time(installed: Installation) -> None:
+    submit = installed.task("row", name="shop.called")
+
+    assert submit(a=1) != submit(a=2)
+
+
 @pytest.mark.parametrize(
     ("name", "given", "message"),
     [
@@ -149,6 +155,26 @@ def test_a_command_says_that_it_needs_the_application(tmp_path: Path) -> None:
 
     assert refused.returncode == 2
     assert "tool 'add' is a task of your Celery application: name that in CANTATA_APP" in refused.stderr
+
+
+PROGRAM = """
+import sys
+from celery import Celery
+from cantata import install
+app = Celery("shop", broker="redis://127.0.0.1:1/0")
+client = install(app, redis_url=sys.argv[1]).client
+print(client.submit_chain({"nodes": [{"node_id": "a", "kind": "wait"}], "entry_node": "a"}, idempotency_key="quiet").run_id)
+"""
+
+
+def test_standard_output_is_the_programs_own(client: Client, tmp_path: Path) -> None:
+    environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(HERE.parents[2])}
+    command = [sys.executable, "-c", PROGRAM, client.redis_url]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=True)
+
+    assert done.stdout == f"{run_id_of('quiet')}\n"
+    assert "dispatch_failed" in done.stderr
+    client.run(done.stdout.strip()).cancel()
 
 
 def _worker(folder: Path, url: str, *options: str) -> subprocess.CompletedProcess[str]:

@@ -102,6 +102,7 @@ def test_a_task_may_retry_or_replace_itself_keep_no_result_take_models_and_retur
         ("odd", {"what": "nan"}, "task shop.tasks.odd returned a value that is not JSON: the value is nan"),
         ("add", {"a": 1, "c": 2}, "unexpected keyword argument 'c'"),
         ("misspelt", {"a": 1}, "no task 'shop.tasks.ad' is registered with the worker that got it; did you mean 'shop.tasks.add'?"),
+        ("renamed", {}, "task shop.tasks.renamed was not sent under the id that its apply_async was given"),
         ("twice", {"mark": "x"}, "task shop.tasks.late is acknowledged late (acks_late)"),
     ],
 )

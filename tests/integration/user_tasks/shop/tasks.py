@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from celery import shared_task
+from celery import Task, shared_task
 from pydantic import BaseModel
 
 
@@ -95,6 +95,19 @@ def quiet(a: int) -> int:
 def late(mark: str) -> str:
     """Be acknowledged late."""
     return mark
+
+
+class Renaming(Task):  # type: ignore[type-arg]  # in the stubs only
+    """Tasks that choose their ids themselves."""
+
+    def apply_async(self, *args: Any, **options: Any) -> Any:
+        """Send it under another id."""
+        return super().apply_async(*args, **{**options, "task_id": "mine"})
+
+
+@shared_task(base=Renaming)
+def renamed() -> None:
+    """Be sent under another id."""
 
 
 class Order(BaseModel):

@@ -57,7 +57,8 @@ def test_a_failure_says_which_task_and_why(result: TaskResult, code: str, messag
 
 
 @pytest.mark.parametrize(
-    ("backend", "has_results"), [(None, False), ("rpc://", False), ("redis://127.0.0.1:1", True), ("cache+memory://", True)]
+    ("backend", "has_results"),
+    [(None, False), ("rpc://", False), ("redis://127.0.0.1:1", True), ("cache+memory://", False), ("file:///tmp", True)],
 )
 def test_results_are_read_where_other_processes_can_read_them(backend: str | None, has_results: bool) -> None:
     assert task_results.has_results(Celery("shop", backend=backend, set_as_current=False)) == has_results
