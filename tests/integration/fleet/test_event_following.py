@@ -117,7 +117,11 @@ def test_a_quiet_run_is_followed_over_lost_connections(client: EmbeddedClient, m
     redis = connect(client.redis_url)
     looks = Counter[str]()
 
+    really_exists = redis.exists
+
     def exists(key: str) -> int:
+        if key.endswith(":closed"):
+            return int(really_exists(key))
         looks[key] += 1
         if looks[key] % 2:
             raise RedisConnectionError("Connection closed by server.")
