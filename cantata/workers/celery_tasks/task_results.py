@@ -21,7 +21,7 @@ from cantata.models.values import JsonValue, Usage
 from cantata.suggestions import did_you_mean
 from cantata.workers.tools import schemas
 
-WORKER_LOST, TIMEOUT = "worker_lost", "timeout"
+WORKER_LOST, TIMEOUT, UNREADABLE = "worker_lost", "timeout", "unreadable_result"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +49,8 @@ class TaskResult:
             raise StepError(f"task {task} was revoked", code="revoked")
         if self.error_type == "NotRegistered":
             raise StepError(f"no task {task!r} is registered with the worker that got it{did_you_mean(task, known)}", code="unknown_task")
+        if self.error_type == UNREADABLE:  # not retryable: the task has ended
+            raise StepError(f"the result of task {task} cannot be read: {self.error}", code=UNREADABLE)
         code = WORKER_LOST if self.error_type == "WorkerLostError" else "tool_error"
         raise StepError(f"task {task} raised {self.error_type}: {self.error}", code=code, retryable=True)
 
@@ -111,7 +113,7 @@ def _decoded(meta: Callable[[], Mapping[str, Any]]) -> TaskResult | None:
     try:
         return result_of(meta())
     except (DecodeError, ContentDisallowed, ValueError, KeyError, TypeError) as error:
-        return TaskResult(states.FAILURE, error_type=type(error).__name__, error=f"its result cannot be read: {error}")
+        return TaskResult(states.FAILURE, error_type=UNREADABLE, error=f"{type(error).__name__}: {error}")
 
 
 def result_of(meta: Mapping[str, Any]) -> TaskResult | None:

@@ -93,6 +93,7 @@ def test_a_result_that_cannot_be_read_fails_its_step_and_no_other(client: Client
     bad, good = (submit(client, tool("a", "held", mark=mark, file=str(tmp_path / mark))) for mark in ("bad", "good"))
     task_id = dispatched(bad)["task_id"]
     dispatched(good)
+    until(lambda: shop.lines("start", "bad"), "the task")  # before that, its worker stores that it has started
     os.kill(pid := pid_of(client, "tasks"), signal.SIGSTOP)
     results = shop.app.backend.client  # type: ignore[attr-defined]  # of a Redis backend
     results.set(shop.app.backend.get_key_for_task(task_id), b"\x80 no JSON")  # type: ignore[attr-defined]  # as above
@@ -104,7 +105,7 @@ def test_a_result_that_cannot_be_read_fails_its_step_and_no_other(client: Client
     result = bad.result(PATIENCE_S)
     (tmp_path / "bad").touch()
     assert result.error
-    assert "its result cannot be read" in result.error.message
+    assert "the result of task shop.tasks.held cannot be read" in result.error.message
 
 
 # Their workers

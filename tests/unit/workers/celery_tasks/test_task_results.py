@@ -9,7 +9,7 @@ from celery import Celery
 
 from cantata.errors import ConfigError, StepError
 from cantata.workers.celery_tasks import task_results
-from cantata.workers.celery_tasks.task_results import TaskResult, result_of
+from cantata.workers.celery_tasks.task_results import UNREADABLE, TaskResult, result_of
 
 
 @pytest.mark.parametrize("state", ["PENDING", "RECEIVED", "STARTED", "RETRY", "PROGRESS"])
@@ -45,6 +45,7 @@ def test_a_result_is_read_in_each_form(meta: dict[str, Any], result: TaskResult)
         (TaskResult("FAILURE", error_type="WorkerLostError", error="x"), "worker_lost", "task shop.pay raised WorkerLostError: x", True),
         (TaskResult("REVOKED", error="revoked"), "revoked", "task shop.pay was revoked", False),
         (TaskResult("REVOKED", error="expired"), "timeout", "task shop.pay was not begun within its time limit", True),
+        (TaskResult("FAILURE", error_type=UNREADABLE, error="x"), UNREADABLE, "the result of task shop.pay cannot be read: x", False),
         (TaskResult("FAILURE", error_type="NotRegistered"), "unknown_task", "did you mean 'shop.buy'?", False),
     ],
 )  # fmt: skip
