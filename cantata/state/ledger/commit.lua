@@ -1,6 +1,6 @@
 -- Records the outcome of an attempt, first writer wins, and resolves what follows.
--- ARGV: run, the outcome (JSON), its output (JSON text or ""). The outcome: {step, attempt, owner, status (done | failed | retry | wait | dispatched), info (JSON
--- text), takes: [label, ...], usage?, retry_ms, resend_ms, lease_ms, next_owner: of a step begun by this call; blob?: digest under which a large output is
+-- ARGV: run, the outcome (JSON), its output (JSON text or ""). The outcome: {step, attempt, owner,
+-- status (done | failed | retry | wait | dispatched), info (JSON text), takes: [label, ...], usage?, retry_ms, resend_ms, lease_ms, next_owner: of a step begun by this call; blob?: digest under which a large output is
 -- stored, fragment?, warnings?: [text, ...], code?: [module@digest, ...] that it ran with, ahead?: {queue, cheap ("\nname\n...")}, next_step? of its batch}
 -- Replies {result, sends {step, spec, ...}, begun or false, run status, {run, priority, step, spec, ...} of the next runs of sessions};
 -- result: ok, again (a repetition; steps that the first call made ready are sent by a sweep), stale, closed, gone.

@@ -1,5 +1,5 @@
--- Reads a step whose task is under way. ARGV: run, step, attempt. Replies {what its handler got but for values, owner of its lease, ms since it was dispatched}, or {} if
--- this attempt of it is over.
+-- Reads a step whose task is under way. ARGV: run, step, attempt.
+-- Replies {what its handler got but for values, owner of its lease, ms since it was dispatched}, or {} if this attempt of it is over.
 use(ARGV[1])
 local s = get(ARGV[2])
 if not s or s.attempt ~= tonumber(ARGV[3]) then return {} end

@@ -1,9 +1,8 @@
 -- Recovers lost steps, fires timers and expires runs in one shard. ARGV: resend_ms, most entries of each sort in one call.
--- Replies {recovered, sends, overdue, lost, fired, fault, ended, waiting, left, tasks, revoked}: run, priority, step, spec, ... of recovered steps, to put at the head of
--- their queues; the same of others to send; run, priority, step, queue, when it was sent (ms), 1 at the first check, ... of steps that nobody began in time;
+-- Replies {recovered, sends, overdue, lost, fired, fault, ended, waiting, left, tasks, revoked}:
+-- run, priority, step, spec, ... of recovered steps, to put at the head of their queues; the same of others to send; run, priority, step, queue, when it was sent (ms), 1 at the first check, ... of steps that nobody began in time;
 -- how many leases were lost, and how many timers fired; "" for no fault; the runs that this ended; run|step of steps that wait for rate limits and are to
--- be checked, and of steps
--- that no longer wait; run|attempt|step of dispatched steps whose results are to be looked for, and of tasks to revoke.
+-- be checked, and of steps that no longer wait; run|attempt|step of dispatched steps whose results are to be looked for, and of tasks to revoke.
 local resend_ms, most = tonumber(ARGV[1]), tonumber(ARGV[2])
 local recovered, sends, overdue, lost, fired, waiting, tasks = {}, {}, {}, 0, 0, {}, {}
 local RECHECK_MS = 30000 -- ms until a step that waits for a rate limit is checked again

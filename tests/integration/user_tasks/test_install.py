@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -155,6 +156,28 @@ def test_a_command_says_that_it_needs_the_application(tmp_path: Path) -> None:
 
     assert refused.returncode == 2
     assert "tool 'add' is a task of your Celery application: name that in CANTATA_APP" in refused.stderr
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_process_that_is_forked_while_another_thread_connects_gets_a_client_of_its_own(installed: Installation) -> None:
+    is_held, may_end = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with installed._lock:
+            is_held.set()
+            may_end.wait(PATIENCE_S)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    is_held.wait(PATIENCE_S)
+    child = os.fork()
+    if not child:
+        os._exit(0 if installed._lock.acquire(timeout=5) else 1)
+    _, status = os.waitpid(child, 0)
+    may_end.set()
+    thread.join()
+
+    assert status == 0
 
 
 PROGRAM = """
