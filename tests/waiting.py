@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 PATIENCE_S = 40.0  # for what takes a second on a machine with nothing else to do
@@ -24,6 +27,13 @@ def until(condition: Callable[[], Any], what: str, timeout_s: float = PATIENCE_S
             raise TimeoutError(f"{what} did not come within {timeout_s:g} s")
         time.sleep(max(pause_s, min(MAX_PAUSE_S, waited_s / 10)))
     return found
+
+
+def freeze(pid: int) -> None:
+    """Stop a process, all of its threads: on a busy machine some run on for tens of milliseconds after the signal."""
+    os.kill(pid, signal.SIGSTOP)
+    threads = Path(f"/proc/{pid}/task")
+    until(lambda: {path.read_text().rpartition(")")[2].split()[0] for path in threads.glob("*/stat")} == {"T"}, f"the stop of {pid}")
 
 
 def at_best(measure: Callable[[], float], bound: float) -> float:

@@ -27,6 +27,7 @@ from cantata.embedded.process_identity import ProcessIdentity, identify, wait_en
 from cantata.embedded.stack_record import StackRecord, read_record
 from cantata.embedded.valkey import find_server, is_responding, server_command
 from cantata.errors import ConfigError, UnavailableError
+from tests.waiting import freeze
 
 READY = "import os, signal, sys\nos.write(int(os.environ['CANTATA_READY_FD']), b'ready\\n')\n"
 PAUSE = "signal.pause()\n"
@@ -407,7 +408,7 @@ def test_a_kept_stack_whose_server_hangs_is_told_of_and_no_other_is_started(home
     monkeypatch.setattr("cantata.embedded.stack.ANSWER_S", 0.1)
     with Stack.start(home, keep=True, command=WORKER) as stack:
         server = find(stack, "valkey").pid
-        os.kill(server, signal.SIGSTOP)
+        freeze(server)
         try:
             said = CliRunner().invoke(submit, ["status"])
             listed = CliRunner().invoke(submit, ["runs", "list"])

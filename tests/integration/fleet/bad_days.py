@@ -23,6 +23,7 @@ from cantata.client.client import Client
 from cantata.embedded.valkey import find_server
 from cantata.models.definitions import Definitions
 from cantata.state.redis.connection import connect
+from tests.waiting import freeze
 
 TOP = Path(__file__).parents[3]
 PATIENCE_S = 60.0  # for a process to start or to end, on a busy machine
@@ -150,7 +151,7 @@ class Town:
     @contextmanager
     def frozen(self, name: str) -> Iterator[None]:
         """A process that does nothing, for a while."""
-        os.kill(self.pid(name), signal.SIGSTOP)
+        freeze(self.pid(name))
         try:
             yield
         finally:

@@ -15,7 +15,7 @@ from redis import Redis
 from cantata.client.client import Client
 from tests.integration.user_tasks.conftest import PATIENCE_S, Shop, ask, beside, submit, tool, url_of
 from tests.integration.user_tasks.test_faults import dispatched, pid_of, types
-from tests.waiting import until
+from tests.waiting import freeze, until
 
 
 @pytest.fixture(scope="module", params=["files", "nowhere"])
@@ -67,7 +67,7 @@ def test_a_task_whose_end_nobody_hears_of_is_done_again(other: tuple[Client, Sho
     run = submit(client, tool("a", "hurried", mark="unheard", file=str(tmp_path / "go")))
     task_id = dispatched(run)["task_id"]
     until(lambda: shop.lines("start", "unheard"), "the task")
-    os.kill(pid := pid_of(client, "tasks"), signal.SIGSTOP)
+    freeze(pid := pid_of(client, "tasks"))
     (tmp_path / "go").touch()
     until(lambda: not _is_active(shop, task_id), "its end")
     if shop.environment["SHOP_BACKEND"]:

@@ -15,7 +15,7 @@ from redis import Redis
 from cantata.client.client import Client
 from cantata.client.runs import ChainRun
 from tests.integration.user_tasks.conftest import HURRIED_S, PATIENCE_S, Shop, submit, tool
-from tests.waiting import until
+from tests.waiting import freeze, until
 
 
 def pid_of(client: Any, name: str) -> int:
@@ -75,7 +75,7 @@ def test_a_task_that_ended_while_its_worker_died_before_it_was_recorded_as_sent_
 def test_a_task_whose_result_is_lost_is_done_again_when_its_time_is_over(client: Client, shop: Shop, valkey: Redis, tmp_path: Path) -> None:
     run = submit(client, tool("a", "hurried", mark="expired", file=str(tmp_path / "go")))
     task_id = dispatched(run)["task_id"]
-    os.kill(pid := pid_of(client, "tasks"), signal.SIGSTOP)
+    freeze(pid := pid_of(client, "tasks"))
     (tmp_path / "go").touch()
     until(lambda: shop.app.AsyncResult(task_id).ready(), "the result")
     shop.app.AsyncResult(task_id).forget()
@@ -94,7 +94,7 @@ def test_a_result_that_cannot_be_read_fails_its_step_and_no_other(client: Client
     task_id = dispatched(bad)["task_id"]
     dispatched(good)
     until(lambda: shop.lines("start", "bad"), "the task")  # before that, its worker stores that it has started
-    os.kill(pid := pid_of(client, "tasks"), signal.SIGSTOP)
+    freeze(pid := pid_of(client, "tasks"))
     results = shop.app.backend.client  # type: ignore[attr-defined]  # of a Redis backend
     results.set(shop.app.backend.get_key_for_task(task_id), b"\x80 no JSON")  # type: ignore[attr-defined]  # as above
     (tmp_path / "good").touch()
@@ -156,7 +156,7 @@ def test_a_task_that_their_worker_gets_too_late_is_sent_again(client: Client, sh
     shop.kill_worker()
     run = submit(client, tool("a", "hurried", mark="stale", file=str(tmp_path / "go")))
     sent = dispatched(run)
-    os.kill(pid := pid_of(client, "tasks"), signal.SIGSTOP)  # so that it is told by their worker that the task has expired
+    freeze(pid := pid_of(client, "tasks"))  # so that it is told by their worker that the task has expired
     until(lambda: time.time() > sent["at_ms"] / 1000 + HURRIED_S, "the end of its time")
     shop.start_worker()
     until(shop.app.AsyncResult(sent["task_id"]).ready, "the word of their worker")
