@@ -148,6 +148,10 @@ class MessageExecution:
             self._count_attempt()
             self.done[-1] = self.done[-1].ended(leased.outcome)
             return None
+        is_dispatched = record.outcome.status == "dispatched"
+        if is_dispatched and not self._pending and result_watcher.current().dispatch_later(begun, record):
+            self.done[-1] = self.done[-1].ended(record.outcome)
+            return None
         committed_at = clock.now()
         committed, record = self._commit(begun, record)
         if committed.result in ("ok", "again"):
@@ -158,7 +162,7 @@ class MessageExecution:
             fault_points.at("graph-expanded")
         if is_over(committed.run_status):
             fault_points.at("run-closed")
-        if committed.result == "stale" and record.outcome.status != "dispatched":  # its task has ended already
+        if committed.result == "stale" and not is_dispatched:  # its task has ended already
             log.warning("outcome_refused", run=self._run_id, step=begun.step_id, attempt=begun.attempt, reason="the lease was lost")
         self._dispatch_ready(committed.sends, record.outcome.fragment, committed_at)
         with self._leaving_to_sweep(len(committed.following)):  # the first step of the session's next turn

@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from hashlib import sha256
+from queue import Full, Queue
 from typing import Any
 
 import structlog
@@ -38,6 +39,8 @@ from cantata.workers.runtime.step_context import StepContext
 ANNOUNCED_POLL_S = (2.0, 30.0)  # at least and at most until a result that was not announced is looked for
 POLL_S = (0.05, 5.0)  # the same where none is announced
 POLL_SHARE = 0.25  # of a task's age, until its result is looked for again
+DISPATCH_DELAY_S = 0.01  # until a step is recorded as dispatched: most steps in a row of quick tasks never are
+MAX_DISPATCHES = 50  # that wait for it; their leases are not renewed
 RETRY_S = 0.5  # after the backend or the broker failed
 KEEP_S = 60.0  # past its time limit, before a task is forgotten: another process has ended its step
 THREADS = 4  # record outcomes, and execute the cheap steps behind them
@@ -89,6 +92,7 @@ class ResultWatcher:
         self._watched: dict[str, _Watched] = {}
         self._lock = threading.Lock()
         self._work = threading.Event()
+        self._dispatches: Queue[tuple[float, TaskCall, AttemptRecord] | None] = Queue(MAX_DISPATCHES)
         self._ended = threading.Event()
         self._pool = ThreadPoolExecutor(THREADS, "task results")
         self._receive: Callable[[], Mapping[str, TaskResult]] | None = None
@@ -98,7 +102,7 @@ class ResultWatcher:
     def start(self) -> None:
         """Begin to watch."""
         listeners = [self._listen] * THREADS if self._is_announced else []
-        loops = [self._consume_replies, *([self._poll] if self._has_results else []), *listeners]
+        loops = [self._consume_replies, self._record_dispatches, *([self._poll] if self._has_results else []), *listeners]
         for loop in loops:
             threading.Thread(target=self._repeat, args=(loop,), name=loop.__name__.strip("_"), daemon=True).start()
 
@@ -106,6 +110,7 @@ class ResultWatcher:
         """Stop watching, once the outcomes at hand are recorded. Other workers go on."""
         self._ended.set()
         self._work.set()
+        self._dispatches.put(None)
         self._pool.shutdown()
         for _ in range(THREADS):
             self._recording.acquire()
@@ -229,6 +234,30 @@ class ResultWatcher:
         limit_s = call.begun.spec.timeout_s or 0.0
         message = f"task {call.task} has not ended within its {limit_s:g} s and is revoked; does a worker serve its queue?"
         raise StepError(message, code=TIMEOUT, retryable=True)
+
+    # --- dispatched steps -------------------------------------------------------------------------------------------
+
+    def dispatch_later(self, begun: Begun, record: AttemptRecord) -> bool:
+        """Record a step as dispatched in a moment, unless its task has ended by then; return False if it must be recorded now."""
+        watched = self._watched.get(str(record.info["task_id"]))
+        if watched is None or begun.spec.at_most_once:
+            return False
+        try:
+            self._dispatches.put_nowait((time.monotonic() + DISPATCH_DELAY_S, watched.call, record))
+        except Full:
+            return False
+        return True
+
+    def _record_dispatches(self) -> None:
+        """Record the steps whose tasks take longer. If their run is over by then, their tasks are revoked."""
+        while item := self._dispatches.get():
+            due_at, call, record = item
+            time.sleep(max(0.0, due_at - time.monotonic()))
+            if call.task_id not in self._watched:
+                continue
+            steps, begun = self._process.ledger.steps, call.begun
+            if steps.commit(begun, record.outcome, output=record.output, info=record.info).result == "closed":
+                self.revoke([call.task_id])
 
     # --- threads ----------------------------------------------------------------------------------------------------
 
