@@ -70,15 +70,17 @@ class Stack:
         keep: bool = False,
         command: WorkerCommand = worker_command,
         virtual_time: bool = False,
+        server_only: bool = False,
         wait: bool = True,
         timeout_s: float = READY_S,
     ) -> Self:
         """Start a stack and wait until its workers take steps.
 
         `agents` is the number of processes for model turns, `tools` the number of slots of the tools worker (by default one per core).
-        Without `keep` the stack stops with the calling process, however that ends. `virtual_time`, for tests, allows `skip`. Without `wait`
-        only `url` is known, so that the caller can load its modules meanwhile; then it calls `wait_ready`. Raises UnavailableError if there
-        is no server, or another stack runs in the folder; ConfigError for `keep` with `virtual_time`.
+        Without `keep` the stack stops with the calling process, however that ends. `virtual_time`, for tests, allows `skip`. With
+        `server_only` there are no workers. Without `wait` only `url` is known, so that the caller can load its modules meanwhile; then it
+        calls `wait_ready`. Raises UnavailableError if there is no server, or another stack runs in the folder; ConfigError for `keep` with
+        `virtual_time`.
         """
         if keep and virtual_time:
             raise ConfigError(NOT_KEPT)
@@ -89,7 +91,10 @@ class Stack:
         slots = cpu_count() if tools is None else tools
         bound = ports.bind(home, {name: DEFAULT_PORTS[name] for name, is_wanted in services.items() if is_wanted})
         try:
-            plan = make_plan(home, agents=agents, tools=slots, ports=bound, config=config, command=command, virtual_time=virtual_time)
+            plan = make_plan(
+                home, agents=agents, tools=slots, ports=bound, config=config, command=command, virtual_time=virtual_time,
+                server_only=server_only,
+            )  # fmt: skip
             moved = {name: port.wanted for name, port in bound.items() if port.wanted not in (0, port.number)}
             stack = cls(home, server_url(plan.socket), link=_start_supervisor(home, plan), moved=moved, virtual_time=virtual_time)
         finally:

@@ -75,10 +75,11 @@ class StackPlan:
 
 def make_plan(
     home: Home, *, agents: int, tools: int, ports: Mapping[str, BoundPort], config: str | Path | None, command: WorkerCommand,
-    virtual_time: bool = False,
+    virtual_time: bool = False, server_only: bool = False,
 ) -> StackPlan:  # fmt: skip
     """Return the plan of a server, a coordinator, `agents` agents workers, a tools worker with `tools` slots, and services with a port.
 
+    With `server_only` there are no workers.
     If CANTATA_APP names the user's Celery application, a worker that calls its tasks is among them.
     """
     socket_path = home.make_socket()
@@ -100,7 +101,7 @@ def make_plan(
         ports={name: port.number for name, port in ports.items()},
         server=StackService(SERVER, (), server_command(find_server(), socket_path, home.data), announces=False),
         services=(
-            *_with_metrics_ports(_workers(agents, tools, command), 1),
+            *_with_metrics_ports([] if server_only else _workers(agents, tools, command), 1),
             *_port_service(ports, "flower", flower_command),
             *_with_metrics_ports(_port_service(ports, "gateway", gateway_command), 0),
         ),

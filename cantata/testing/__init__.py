@@ -1,4 +1,4 @@
-"""Test doubles: a scripted model server with OpenAI's chat completions over real HTTP.
+"""Test doubles and tests of flows: a scripted model server, runs inside the test's process, a stack whose processes can be killed.
 
 In Python:
 
@@ -15,7 +15,23 @@ and rules with `after_tools: n` a loop of tool calls. Requests that no rule matc
 `POST /script` replaces the rules.
 """
 
-from cantata.testing.rules import Rule, ToolCall
-from cantata.testing.server import ScriptedModels
+from __future__ import annotations
 
-__all__ = ["Rule", "ScriptedModels", "ToolCall"]
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from cantata.testing.inline import run_inline
+    from cantata.testing.rules import Rule, ToolCall
+    from cantata.testing.server import ScriptedModels
+
+_HOMES = {"Rule": "rules", "ScriptedModels": "server", "ToolCall": "rules", "run_inline": "inline"}
+
+__all__ = ["Rule", "ScriptedModels", "ToolCall", "run_inline"]
+
+
+def __getattr__(name: str) -> Any:
+    """Return a public name, imported when it is first used: pytest loads the plugin in this package for every suite."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

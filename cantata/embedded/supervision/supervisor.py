@@ -131,7 +131,7 @@ class Supervisor:
 
     def _preload(self) -> None:
         """Import the libraries that its workers share; also LiteLLM, which takes longest, if several workers need it."""
-        if not can_fork():
+        if not (self._workers and can_fork()):
             return
         try:
             libraries = _libraries()

@@ -16,7 +16,7 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from cantata.errors import ConfigError, UnavailableError
-from cantata.state.redis.keys import SHARDS, key_of, namespace_of, shard_key
+from cantata.state.redis.keys import SHARDS, key_of, namespace_of, shard_key, shard_of
 from cantata.state.redis.lua_scripts import TEXTS
 from cantata.state.redis.pieces import streams_in
 from cantata.state.redis.redis_errors import reason
@@ -35,6 +35,15 @@ def bring_nearer(redis: Redis, seconds: float) -> int:
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0.001 <= seconds <= MAX_S:
         raise ConfigError(f"the seconds to be skipped are a number from 0.001 to {MAX_S:.0f}, not {seconds!r}")
     return cast(int, redis.eval(TEXTS["fleet/skip"], 1, namespace_of(redis), str(round(seconds * 1000))))
+
+
+def timers_of(redis: Redis, run_id: str) -> dict[str, float]:
+    """Return the first timer of each kind that a run has, as the seconds until it is due: `retry`, `permit`, `join`, `wait`, `deadline`."""
+    seconds, micros = redis.time()
+    now = seconds + micros / 1e6
+    entries = cast("list[tuple[str, float]]", redis.zrange(f"{shard_key(redis, shard_of(run_id))}:due", 0, -1, withscores=True))
+    found = [(member.split("|", 2), due / 1000 - now) for member, due in reversed(entries)]
+    return {kind: left_s for (kind, run, _), left_s in found if run == run_id}
 
 
 def skip(redis: Redis, seconds: float, *, patience_s: float = PATIENCE_S) -> None:

@@ -365,6 +365,8 @@ def serve(watcher: ResultWatcher) -> None:
 
 
 def current() -> ResultWatcher:
-    """Return the watcher of this process, which serves the queue of tasks."""
-    assert _current is not None
+    """Return the watcher of this process. Raises StepError if it does not serve the queue of tasks."""
+    if _current is None:
+        message = "this process calls no tasks of your Celery application: in a run inside a test, give a function in the task's place"
+        raise StepError(message, code="task_worker")
     return _current

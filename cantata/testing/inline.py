@@ -1,0 +1,209 @@
+"""Runs in the test's own process: the ledger and the handlers of workers, without Celery, worker processes and waiting.
+
+submit ──▶ queue of messages in this process ──▶ begin, execute, commit ──▶ queue ──▶ … ──▶ the run is over
+                                                   nothing is ready: signal a waiting step, else skip to the next timer
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import re
+import shutil
+import tempfile
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, NamedTuple, overload
+
+import structlog
+from celery.app.task import Context
+
+from cantata.client.client import Client
+from cantata.client.runs import ChainRun, TurnRun
+from cantata.config import loading as configuration
+from cantata.coordinator.start import send_ready
+from cantata.coordinator.sweeper import sweep_once
+from cantata.dispatch.celery_app import App, Carried
+from cantata.embedded import Stack
+from cantata.errors import ConfigError
+from cantata.models.definitions import Definitions, Tool
+from cantata.models.values import JsonValue
+from cantata.models.wire import ChainRequest, ChainResponse, RunResult, TurnRequest
+from cantata.runs.results import is_over
+from cantata.state.fleet import clock_skip
+from cantata.state.redis.keys import shard_of
+from cantata.workers.code.config_folder import local_folder
+from cantata.workers.runtime.process import Process
+from cantata.workers.tasks import Delivery, MessageExecution
+from cantata.workers.tools import functions
+
+Chain = ChainRequest | Mapping[str, Any] | str | Path
+
+KEPT = {"at_most_once", "description", "hidden", "parameters", "retries", "timeout_s", "values"}
+"""The settings of a tool that hold for the function in its place too."""
+
+PERMIT_POLL_S = 0.005  # a run that waits for a rate limit, which follows the real clock, does not keep a processor busy
+RESULT_S = 10.0  # for the result of a run that is over
+
+
+@overload
+def run_inline(
+    flow: TurnRequest, input: None = None, *, tools: Mapping[str, Callable[..., Any]] | None = None,
+    definitions: Definitions | str | Path | None = None, signals: Mapping[str, JsonValue] | None = None,
+) -> RunResult: ...  # fmt: skip
+@overload
+def run_inline(
+    flow: Chain, input: Mapping[str, JsonValue] | None = None, *, tools: Mapping[str, Callable[..., Any]] | None = None,
+    definitions: Definitions | str | Path | None = None, signals: Mapping[str, JsonValue] | None = None,
+) -> ChainResponse: ...  # fmt: skip
+def run_inline(
+    flow: TurnRequest | Chain, input: Mapping[str, JsonValue] | None = None, *, tools: Mapping[str, Callable[..., Any]] | None = None,
+    definitions: Definitions | str | Path | None = None, signals: Mapping[str, JsonValue] | None = None,
+) -> ChainResponse | RunResult:  # fmt: skip
+    """Run a chain or a turn in this process, in milliseconds, and return its result.
+
+    Steps run one after the other. When none is ready, time is skipped to the run's next timer. Sessions and memory last until the end of
+    the test.
+
+    Args:
+        flow: A chain request as data, by the name of its file, or by its name in the configuration; or a TurnRequest.
+        input: Replaces the `initial_input` of a chain request.
+        tools: Name → function, in place of the configuration's tool or skill with this name, or beside them.
+        definitions: The configuration; if None, it is searched for as the command line does.
+        signals: The values of waiting steps, by the step's id or the end of it.
+
+    Raises:
+        ConfigError: The request or the configuration has faults, or a step waits for a signal that is not among `signals`, without a
+            time-out.
+    """
+    return _runner().run(flow, input, tools or {}, definitions, signals or {})
+
+
+class _Message(NamedTuple):
+    """A message of ready steps."""
+
+    run_id: str
+    steps: list[str]
+    delivery: Delivery
+
+
+class _LocalApp(App):
+    """A Celery app without a broker: its messages stay in this process. It carries no links and joins, so the ledger sends all steps."""
+
+    def __init__(self) -> None:
+        super().__init__("cantata-inline", set_as_current=False)
+        self.messages: deque[_Message] = deque()
+
+    @contextmanager
+    def producer_or_acquire(self, producer: Any = None) -> Iterator[object]:  # type: ignore[override]  # nobody uses what it yields
+        """Yield in place of a connection."""
+        yield object()
+
+    def send_task(self, name: str, args: Any = None, kwargs: Any = None, *, producer: Any = None, **options: Any) -> None:  # type: ignore[override]  # as above
+        """Keep a message."""
+        delivery = Delivery(name, self.step_queue(options["queue"]), options.get("priority") or 0)
+        self.messages.append(_Message(args[0], args[1], delivery))
+
+
+class _Runner:
+    """The server and the worker state of this process."""
+
+    def __init__(self) -> None:
+        _log_plainly()
+        home = tempfile.mkdtemp(prefix="cantata-")
+        atexit.register(shutil.rmtree, home, ignore_errors=True)
+        stack = Stack.start(home, server_only=True)
+        atexit.register(stack.stop)
+        self._client = Client(stack.url, config=Definitions())
+        self._client.app = self._app = _LocalApp()
+        self._process = Process(stack.url, "inline", send=partial(send_ready, self._app))
+        atexit.register(self._process.stop)
+        self._test = ""
+        self._lock = threading.Lock()
+
+    def run(
+        self, flow: TurnRequest | Chain, given: Mapping[str, JsonValue] | None, tools: Mapping[str, Callable[..., Any]],
+        config: Definitions | str | Path | None, signals: Mapping[str, JsonValue],
+    ) -> ChainResponse | RunResult:  # fmt: skip
+        if not isinstance(config, Definitions):
+            config = configuration.load_sound(configuration.find(None if config is None else str(config))).definitions
+        fakes = {f"inline:{re.sub(r'[^A-Za-z0-9_]', '_', name)}": function for name, function in tools.items()}
+        client = self._client.with_definitions(_with_functions(config, dict(zip(tools, fakes, strict=True))))
+        with self._lock:
+            self._begin_test()
+            functions.replace_loaded(fakes, local_folder(config.folder))
+            run: TurnRun | ChainRun
+            if isinstance(flow, TurnRequest):
+                run = client.submit_turn(**{name: getattr(flow, name) for name in flow.model_fields_set})
+            else:
+                run = client.submit_chain(flow, initial_input=given)
+            self._execute_ready()
+            while not is_over(run.status()):
+                self._go_on(run, signals)
+                self._execute_ready()
+        return run.result(timeout_s=RESULT_S)
+
+    def _begin_test(self) -> None:
+        """Empty the ledger when another test of pytest begins."""
+        test = os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" ")[0]
+        self._app.messages.clear()
+        if test != self._test:
+            self._test = test
+            self._client.redis.flushdb()
+
+    def _execute_ready(self) -> None:
+        """Execute steps until none is ready."""
+        while self._app.messages:
+            run_id, steps, delivery = self._app.messages.popleft()
+            MessageExecution(self._app, self._process, run_id, steps, delivery, Carried(Context())).run()
+
+    def _go_on(self, run: TurnRun | ChainRun, signals: Mapping[str, JsonValue]) -> None:
+        """Signal the steps that wait; if there is no signal for them, skip to the run's next timer."""
+        steps = run.record(()).steps
+        waiting = [step_id for step_id, step in steps.items() if step.state == "waiting_signal"]
+        values = {step_id: signals[name] for step_id in waiting for name in signals if step_id == name or step_id.endswith(f"/{name}")}
+        for step_id, value in values.items():
+            run.signal(step_id, value)
+        if values:
+            return
+        timers = clock_skip.timers_of(self._client.redis, run.run_id)
+        own = {kind: left_s for kind, left_s in timers.items() if kind != "deadline"}
+        if waiting and not own:
+            raise ConfigError(f"the run waits for a signal to {', '.join(map(repr, waiting))}: give its value in `signals`")
+        if not own:
+            refused = ", ".join(repr(step_id) for step_id, step in steps.items() if step.state == "sent")
+            raise ConfigError(f"this process cannot execute {refused or 'the run'}: the log has the reason")
+        if own.keys() == {"permit"}:
+            time.sleep(PERMIT_POLL_S)
+        clock_skip.bring_nearer(self._client.redis, max(0.001, min(own.values())))
+        sweep_once(self._app, self._client.ledger, sorted({0, shard_of(run.run_id)}))
+
+
+@cache
+def _runner() -> _Runner:
+    return _Runner()
+
+
+def _log_plainly() -> None:
+    """Pass log events on to the logging module, where pytest collects them; by default they are printed to standard output."""
+    if not structlog.is_configured():
+        structlog.configure(
+            processors=[structlog.processors.format_exc_info, structlog.processors.KeyValueRenderer(key_order=["event"])],
+            logger_factory=structlog.stdlib.LoggerFactory(),
+            wrapper_class=structlog.stdlib.BoundLogger,
+        )
+
+
+def _with_functions(definitions: Definitions, names: Mapping[str, str]) -> Definitions:
+    """Return definitions whose tools and skills with these names call the functions with these names."""
+    tools, skills = dict(definitions.tools), dict(definitions.skills)
+    for name, function in names.items():
+        section = skills if name in skills else tools
+        kept = section[name].model_dump(include=KEPT) if name in section else {}
+        section[name] = Tool(**kept, function=function)
+    return definitions.model_copy(update={"tools": tools, "skills": skills})

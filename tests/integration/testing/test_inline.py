@@ -1,0 +1,209 @@
+"""Runs in the test's own process: every sort of step, virtual time, signals, failures, and what is separate between two tests."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cantata.errors import ConfigError
+from cantata.models.definitions import Agent, Definitions, Tool
+from cantata.models.wire import ChainResponse, TurnRequest
+from cantata.testing import Rule, ScriptedModels, ToolCall, run_inline
+
+NONE = Definitions()
+DAY_S = 86_400.0
+
+
+def row(count: int) -> dict[str, Any]:
+    """A chain of nodes, each of which calls `double` with the output of the one before."""
+    ids = [f"n{number}" for number in range(count)]
+    nodes = [
+        {"node_id": each, "kind": "tool", "name": "double", "input_map": {"value": before}, "next_node": after}
+        for each, before, after in zip(ids, ["input.value", *ids], [*ids[1:], None], strict=False)
+    ]
+    return {"entry_node": "n0", "nodes": nodes}
+
+
+def double(value: float) -> float:
+    return 2 * value
+
+
+def approval(**options: Any) -> dict[str, Any]:
+    """A chain that waits for a person."""
+    ask = {"node_id": "ask", "kind": "wait", "next_node": "show", **options}
+    show = {"node_id": "show", "kind": "tool", "name": "show", "input_map": {"value": "ask"}}
+    return {"entry_node": "ask", "nodes": [ask, show]}
+
+
+def ask(chain: dict[str, Any], **options: Any) -> ChainResponse:
+    return run_inline(chain, tools={"show": lambda value: value}, definitions=NONE, **options)
+
+
+def test_a_chain_calls_the_functions_of_the_test() -> None:
+    result = run_inline(row(3), {"value": 1}, tools={"double": double}, definitions=NONE)
+
+    assert (result.status, result.final_output, result.outputs) == ("succeeded", 8, {"n0": 2, "n1": 4, "n2": 8})
+
+
+def test_a_run_takes_milliseconds() -> None:
+    run_inline(row(1), {"value": 1}, tools={"double": double}, definitions=NONE)  # starts the server
+    fastest = min(_seconds_of(row(10)) for _ in range(20))
+
+    assert fastest < 0.1  # 8 ms on a quiet machine
+
+
+def _seconds_of(chain: dict[str, Any]) -> float:
+    since = time.perf_counter()
+    run_inline(chain, {"value": 1}, tools={"double": double}, definitions=NONE)
+    return time.perf_counter() - since
+
+
+def test_a_map_runs_each_item() -> None:
+    item = {"node_id": "d", "kind": "tool", "name": "double", "input_map": {"value": "item"}}
+    chain = {"entry_node": "m", "nodes": [{"node_id": "m", "kind": "map", "items_path": "input.items", "map_node": "d"}, item]}
+
+    result = run_inline(chain, {"items": [*range(40)]}, tools={"double": double}, definitions=NONE)
+
+    assert result.final_output == [2 * number for number in range(40)]
+
+
+def test_a_failed_attempt_is_repeated_without_waiting() -> None:
+    calls = []
+
+    def flaky() -> int:
+        calls.append(time.monotonic())
+        if len(calls) < 5:
+            raise ValueError("not yet")
+        return len(calls)
+
+    node = {"node_id": "a", "kind": "tool", "name": "flaky", "retry": 5}
+    result = run_inline({"entry_node": "a", "nodes": [node]}, tools={"flaky": flaky}, definitions=NONE)
+
+    assert result.final_output == 5
+    assert calls[-1] - calls[0] < 1.5  # the pauses are at least 0.25 + 0.5 + 1 + 2 s
+
+
+def test_a_failure_is_the_result_of_its_run() -> None:
+    def boom(value: int) -> None:
+        raise KeyError(value)
+
+    result = run_inline(row(2), {"value": 7}, tools={"double": boom}, definitions=NONE)
+
+    assert (result.status, result.failed) == ("failed", ["n0"])
+    assert result.error is not None
+    assert result.error.message == "node 'n0' failed: inline:double raised KeyError: 7"
+
+
+def test_a_wait_ends_by_its_signal_else_by_its_time_out() -> None:
+    chain = approval(timeout=30 * DAY_S - 1, default="late")
+
+    assert ask(chain, signals={"ask": {"ok": True}}).final_output == {"ok": True}
+    assert ask(chain).final_output == "late"
+
+
+def test_a_wait_without_signal_and_time_out_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"the run waits for a signal to 'ask': give its value in `signals`"):
+        ask(approval())
+
+
+def test_a_run_that_ended_in_an_error_leaves_no_step_for_the_next() -> None:
+    with pytest.raises(ConfigError, match="waits for a signal"):
+        ask(approval())
+
+    assert run_inline(row(1), {"value": 1}, tools={"double": double}, definitions=NONE).final_output == 2
+
+
+def test_a_function_stands_for_a_tool_of_the_configuration_with_its_settings() -> None:
+    calls = []
+
+    def charge(amount: int, currency: str) -> str:
+        calls.append(amount)
+        if len(calls) == 1:
+            raise ValueError("once")
+        return f"{amount} {currency}"
+
+    tools = {"charge": Tool(task="shop.charge", retries=1, values={"currency": "EUR"})}
+    node = {"node_id": "pay", "kind": "tool", "name": "charge", "input": {"amount": 3}}
+    chain = {"entry_node": "pay", "nodes": [node]}
+
+    assert run_inline(chain, tools={"charge": charge}, definitions=Definitions(tools=tools)).final_output == "3 EUR"
+    failed = run_inline(chain, definitions=Definitions(tools=tools)).error
+    assert failed is not None
+    assert "this process calls no tasks of your Celery application" in failed.message
+
+
+def test_a_tool_of_the_configuration_is_loaded_again_for_each_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "inline_shop.py").write_text("def double(value):\n    return 2 * value\n")
+    definitions = Definitions(folder=str(tmp_path), tools={"double": Tool(function="inline_shop:double")})
+
+    first = run_inline(row(1), {"value": 3}, definitions=definitions)
+    monkeypatch.setattr(sys.modules["inline_shop"], "double", lambda value: 10 * value)
+    second = run_inline(row(1), {"value": 3}, definitions=definitions)
+
+    assert (first.final_output, second.final_output) == (6, 30)
+
+
+@pytest.fixture
+def models(monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedModels]:
+    with ScriptedModels() as server:
+        monkeypatch.setenv("OPENAI_API_BASE", server.url)
+        monkeypatch.setenv("OPENAI_API_KEY", "sk-scripted")
+        yield server
+
+
+def test_an_agent_asks_its_model_and_calls_functions(models: ScriptedModels) -> None:
+    models.script([
+        Rule(after_tools=0, tool_calls=(ToolCall(name="price", arguments={"item": "tea"}),)),
+        Rule(after_tools=1, reply="tea costs 4"),
+    ])  # fmt: skip
+    asked = []
+
+    def price(item: str) -> int:
+        """Return the price of an item."""
+        asked.append(item)
+        return 4
+
+    definitions = Definitions(
+        agents={"clerk": Agent(model="openai/scripted", tools=["price"])}, tools={"price": Tool(function="shop:price")}
+    )
+    result = run_inline(TurnRequest(text="How much is tea?", agent="clerk"), tools={"price": price}, definitions=definitions)
+
+    assert (result.output, asked, len(models.journal())) == ("tea costs 4", ["tea"], 2)
+
+
+def test_the_turns_of_a_session_follow_each_other(models: ScriptedModels) -> None:
+    definitions = Definitions(agents={"clerk": Agent(model="openai/scripted")})
+    for text in ("one", "two"):
+        run_inline(TurnRequest(text=text, agent="clerk", session="s"), definitions=definitions)
+
+    second: Any = models.journal()[1]["body"]
+    assert [message["content"] for message in second["messages"]] == ["one", "echo: one", "two"]
+
+
+def test_each_test_begins_with_an_empty_ledger(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text("""
+from cantata.models.definitions import Definitions, Tool
+from cantata.testing import inline, run_inline
+
+def runs():
+    chain = {"entry_node": "a", "nodes": [{"node_id": "a", "kind": "tool", "name": "f"}]}
+    run_inline(chain, tools={"f": lambda: 1}, definitions=Definitions())
+    return len(inline._runner()._client.runs())
+
+def test_one():
+    assert [runs(), runs()] == [1, 2]
+
+def test_two():
+    assert runs() == 1
+""")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
