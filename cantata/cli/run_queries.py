@@ -115,6 +115,16 @@ class RunQueries(RunSubmission):
             self._print_detached(run_id, "interrupted")
             return INTERRUPTED
 
+    def export(self, run_id: str) -> int:
+        """Print a run as a recording."""
+        run = self.runs.find(run_id)
+        status = run.status()
+        for piece in run.export():
+            click.echo(piece, nl=False)
+        if status not in RUN_OVER:
+            print_note(f"run {run_id} is {status}: this is the run so far")
+        return 0
+
     def cancel(self, run_id: str) -> int:
         """Cancel a run."""
         status = self.runs.cancel(run_id)

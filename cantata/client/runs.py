@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from cantata import __version__
+from cantata.client import run_export
 from cantata.coordinator.start import send_ready
 from cantata.errors import ConfigError, UnknownRunError
 from cantata.models.events import RunEvent, RunWarning
@@ -72,6 +73,13 @@ class Run:
         """Yield its log lines from workers and tools on all machines, in order; with `follow` also those to come, until it is over."""
         kept = log_store.Logs(self._client.redis, self.run_id)
         yield from kept.follow() if follow else kept.read()
+
+    def export(self) -> Iterator[str]:
+        """Yield the run, as it is now, as pieces of one JSON document: `file.writelines(run.export())`.
+
+        It has the request, the definitions, and each step with its attempts and its model and tool calls, as far as they are kept.
+        """
+        yield from run_export.export(self._client.ledger, self.record(()), self.log(timeout_s=0.0))
 
     def wait(self, timeout_s: float | None = None) -> RunRecord:
         """Wait until it is over. Raises TimeoutError past `timeout_s`, and the run goes on; UnknownRunError if it is gone."""

@@ -42,16 +42,18 @@ class StepKind:
     """Of a choice: rules, router or turn."""
     is_external: bool = False
     """True if the tool is on another server."""
+    is_call: bool = False
+    """True if it calls a tool or a command, with the input of its node or the arguments that a model gives."""
     ends_with_round: bool = False
     """Of a turn: whether the last output is a round too, not an answer."""
 
 
 _ROWS = (
     StepKind("run.start", "start"),
-    StepKind("tool.call", "tool"),
-    StepKind("mcp.call", "tool", is_external=True),
-    StepKind("task.call", "tool", is_external=True),
-    StepKind("proc.run", "function"),
+    StepKind("tool.call", "tool", is_call=True),
+    StepKind("mcp.call", "tool", is_external=True, is_call=True),
+    StepKind("task.call", "tool", is_external=True, is_call=True),
+    StepKind("proc.run", "function", is_call=True),
     StepKind("agent.turn", "turn", is_heard=True),
     StepKind("agent.run", "agent", is_heard=True),
     StepKind("agent.function", "function"),
@@ -75,6 +77,8 @@ _ROWS = (
     StepKind("chain.end"),
     StepKind("wait", "wait"),
 )
+MODEL_ROLES: frozenset[StepRole] = frozenset({"turn", "synthesis", "router"})
+"""Roles of steps that call a model."""
 STEP_KINDS = {row.name: row for row in _ROWS}
 
 

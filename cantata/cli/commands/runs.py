@@ -12,7 +12,7 @@ from cantata.cli.options import detach_option, json_option, parse_assignments, p
 
 @click.group()
 def runs() -> None:
-    """List, show, follow and cancel runs, read results, send signals, fork and retry."""
+    """List, show, follow, export and cancel runs, read results, send signals, fork and retry."""
 
 
 run_id = click.argument("run_id", metavar="ID")
@@ -58,6 +58,17 @@ def result(run_id: str, timeout: float | None, as_json: bool) -> int:
     """Wait until a run is over, and show its result."""
     with open_queries(workers=True, as_json=as_json) as queries:
         return queries.result(run_id, timeout)
+
+
+@runs.command()
+@run_id
+def export(run_id: str) -> int:
+    """Print a run as one JSON document.
+
+    It has the request, the definitions, and each step with its attempts and its model and tool calls, as far as they are kept.
+    """
+    with open_queries(workers=False, as_json=False) as queries:
+        return queries.export(run_id)
 
 
 @runs.command()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Sequence
 from contextlib import suppress
+from hashlib import sha256
 from types import TracebackType
 from typing import Self, Unpack
 
@@ -29,6 +31,7 @@ FALLBACK_CODES = frozenset(
 
 MIN_INTERVAL_S = 0.04  # pieces that come closer together are published as one: readers see no difference, Redis has less to do
 MAX_MESSAGE_CHARS = 4000  # of one message of a recorded prompt
+DIGEST_CHARS = 12
 MAX_TOTAL_CHARS = 16_000  # of all of them: a run is kept for a day, beside many others
 
 
@@ -45,12 +48,16 @@ async def call_models(
     Raises MustWait, StepError for a budget, or ModelError: that of a single model as it is, for several one with all messages. After an
     error of the request itself no fallback is called.
     """
+    if context.answer_model is not None:
+        recorded: llm.Reply = await context.answer_model(context, models, messages, options)
+        return recorded
     errors: list[ModelError] = []
     for model in models:
         if errors:
             await asyncio.to_thread(_note_fallback, context, model, errors[-1])
         try:
-            return await _reply_of(context, model, messages, stream=stream, fresh=fresh, **options)
+            reply = await _reply_of(context, model, messages, stream=stream, fresh=fresh, **options)
+            return reply.model_copy(update={"request": digests_of(models[0], messages, options)})
         except ModelError as error:
             if not errors and error.retryable and context.begun.failures < context.begun.spec.retries:
                 raise  # the step is retried with the first model, before any fallback is called
@@ -133,7 +140,17 @@ class Deltas:
 
 def reply_detail(reply: llm.Reply, messages: Sequence[Message]) -> dict[str, JsonValue]:
     """Return what is recorded of a model call beside its reply."""
-    return {"model": reply.model, "finish": reply.finish_reason, "prompt": recorded_prompt(messages)}
+    return {"model": reply.model, "finish": reply.finish_reason, "request": dict(reply.request), "prompt": recorded_prompt(messages)}
+
+
+def digests_of(model: Model, messages: Sequence[Message], options: Options) -> dict[str, str]:
+    """Return the model that is asked first, and a digest of each part of the request: of a prompt only the beginning is recorded."""
+    tools, schema = [tool.model_dump() for tool in options.get("tools", ())], options.get("schema")
+    called = {"tools": tools, "choice": options.get("tool_choice")} if tools else None
+    parts = {"messages": [*messages], "params": model.params, "tools": called, "schema": schema}
+    return {"model": model.model} | {
+        name: sha256(json.dumps(part, sort_keys=True).encode()).hexdigest()[:DIGEST_CHARS] for name, part in parts.items() if part
+    }
 
 
 def recorded_prompt(messages: Sequence[Message]) -> list[JsonValue]:

@@ -6,13 +6,13 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import cast
+from typing import Any, cast
 
 from cantata.errors import StepError
 from cantata.models.definitions import Definitions, Tool
 from cantata.models.graph import Outcome
 from cantata.models.values import JsonValue
-from cantata.planning import expressions
+from cantata.planning import expressions, step_values
 from cantata.planning.evaluation import EvaluationBudget
 from cantata.state.ledger.encoding import to_json
 from cantata.state.ledger.records import Begun
@@ -26,6 +26,8 @@ class StepContext:
 
     begun: Begun
     process: Process
+    answer_model: Callable[..., Awaitable[Any]] | None = None
+    """Answers the step's model calls in place of models: a replay's recorded answers."""
 
     @cached_property
     def definitions(self) -> Definitions:
@@ -58,18 +60,9 @@ class StepContext:
 
     @cached_property
     def root(self) -> dict[str, JsonValue]:
-        """The values that expressions of this step may name: node ids, `input` and its keys, `output`, and the item in a map."""
-        inputs = self.begun.inputs
-        initial = inputs.get("@input")
-        root: dict[str, JsonValue] = dict(initial) if isinstance(initial, dict) else {}
-        root["input"] = initial
-        before = [inputs[name] for name in sorted(inputs, key=_order) if name.startswith("@before/")]
-        root["output"] = next((value for value in before if value is not None), None)
-        window, _, rest = self.begun.step_id.partition(f"{self.begun.spec.window}/")
-        if self.begun.spec.window is not None and not window and rest:
-            item = self.begun.given
-            root |= {"_item": item, "item": item, "index": int(rest.partition("/")[0])}  # what follows it names a step that the item added
-        return root | {name: value for name, value in inputs.items() if not name.startswith("@")}
+        """The values that expressions of this step may name."""
+        begun = self.begun
+        return step_values.expression_root(begun.step_id, begun.spec.window, begun.given, begun.inputs)
 
     def evaluate(self, text: str) -> JsonValue:
         """Return the value of an expression. Raises StepError."""
@@ -90,14 +83,13 @@ class StepContext:
     @cached_property
     def names(self) -> frozenset[str]:
         """The node ids its expressions may read."""
-        return frozenset(name for name in self.begun.inputs if not name.startswith("@"))
+        return step_values.node_names(self.begun.inputs)
 
     @cached_property
     def node_input(self) -> dict[str, JsonValue]:
         """The node's input: its static part, overridden by its mapped part."""
-        given = cast("dict[str, JsonValue]", self.params.get("input") or {})
-        mapped = cast("dict[str, str]", self.params.get("map") or {})
-        return {**given, **{key: self.evaluate(text) for key, text in mapped.items()}}
+        with _expression_errors():
+            return step_values.node_input(self.params, self.root, self.names, self._budget)
 
 
 Handler = Callable[[StepContext], Outcome | Awaitable[Outcome]]
@@ -112,11 +104,6 @@ def _expression_errors() -> Iterator[None]:
         raise StepError(str(error), code="expression_too_large") from error
     except expressions.ExpressionError as error:
         raise StepError(str(error), code="bad_expression") from error
-
-
-def _order(name: str) -> tuple[int, str]:
-    number = name.rpartition("/")[2]
-    return (int(number) if number.isdigit() else -1, name)
 
 
 def text_input(context: StepContext) -> str:

@@ -61,7 +61,9 @@ def _outcome(turn: ModelTurn, reply: llm.Reply, known: Sequence[ToolSchema], ms:
     memory: dict[str, object] = {} if turn.rounds else {"memory": dict(turn.memory)}
     done = (another or ModelRound()).model_copy(update={"reply": reply.text, "usage": reply.usage, "ms": ms, **memory})
     outcome = _expanded(turn, done) if another else _answered(turn, parsed, done)
-    detail: dict[str, JsonValue] = {"model": reply.model, "finish": reply.finish_reason, **({"cached": True} if reply.cached else {})}
+    detail: dict[str, JsonValue] = {"model": reply.model, "finish": reply.finish_reason, "request": dict(reply.request)}
+    if reply.cached:
+        detail["cached"] = True
     if not turn.rounds:
         detail["prompt"] = recorded_prompt(turn.messages(known))
     warnings = () if turn.rounds else tuple(_instruction_warnings(turn))

@@ -15,7 +15,7 @@ BLOCKING_ONLY = {
     "embedded", "with_definitions", "find_config",  # `AsyncClient.of` takes a client that was made so
     "definitions", "sessions", "memory", "quotas",  # `AsyncClient.call` reads them
     "submit_checked",  # of a request that the gateway checked
-    "logs", "nearest_step", "node_events", "request", "kind", "wait",  # `call` of a run calls them; `result` waits
+    "logs", "export", "nearest_step", "node_events", "request", "kind", "wait",  # `call` of a run calls them; `result` waits
 }  # fmt: skip
 
 

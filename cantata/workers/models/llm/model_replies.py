@@ -22,6 +22,7 @@ class Reply(Value):
     finish_reason: str = Field(description="stop, length, tool_calls or content_filter")
     tool_calls: tuple[ToolCallRequest, ...] = Field(default=(), description="the tool calls that it requests, in its order")
     cached: bool = Field(default=False, description="whether it comes from the cache, and the model was not called")
+    request: Mapping[str, str] = Field(default_factory=dict, description="the model that was asked first, and digests of the request")
 
 
 @dataclass(slots=True)

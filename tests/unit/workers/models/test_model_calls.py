@@ -11,10 +11,11 @@ import pytest
 
 from cantata.errors import ModelError
 from cantata.models.definitions import Definitions, Model
-from cantata.models.values import Usage
+from cantata.models.values import ToolSchema, Usage
 from cantata.workers.models import llm, model_calls
 from cantata.workers.models.dialects.conversation import Message
-from cantata.workers.models.model_calls import MAX_MESSAGE_CHARS, MAX_TOTAL_CHARS, recorded_prompt
+from cantata.workers.models.llm.caching import Options
+from cantata.workers.models.model_calls import MAX_MESSAGE_CHARS, MAX_TOTAL_CHARS, digests_of, recorded_prompt
 from cantata.workers.runtime.step_context import StepContext
 
 FIRST, SECOND, THIRD = (Model(model=f"openai/{name}") for name in ("first", "second", "third"))
@@ -25,7 +26,7 @@ def asked(*models: Model, errors: Mapping[str, ModelError]) -> tuple[llm.Reply |
     calls: list[str] = []
     begun = SimpleNamespace(failures=0, run_id="r", step_id="s", spec=SimpleNamespace(retries=0))
     ledger = SimpleNamespace(runs=SimpleNamespace(append_event=lambda *_, **__: None))
-    context = cast(StepContext, SimpleNamespace(begun=begun, process=SimpleNamespace(ledger=ledger)))
+    context = cast(StepContext, SimpleNamespace(begun=begun, process=SimpleNamespace(ledger=ledger), answer_model=None))
 
     async def call(_context: StepContext, model: Model, _messages: object, **_: object) -> llm.Reply:
         calls.append(model.model)
@@ -112,3 +113,21 @@ def test_of_a_long_conversation_the_first_and_the_newest_are_kept() -> None:
 def test_what_has_no_text_is_recorded_empty() -> None:
     assert recorded_prompt([{"role": "assistant", "content": None}]) == [{"role": "assistant", "text": ""}]
     assert recorded_prompt([]) == []
+
+
+def test_a_changed_part_of_a_request_has_another_digest() -> None:
+    tool = ToolSchema(name="t", parameters={})
+    request = FIRST, [{"role": "user", "content": "hi"}], Options(tools=[tool], schema={"type": "object"})
+    before = digests_of(*request)
+
+    changed = {
+        "model": digests_of(SECOND, *request[1:]),
+        "messages": digests_of(FIRST, [{"role": "user", "content": "ho"}], request[2]),
+        "params": digests_of(FIRST.model_copy(update={"params": {"top_p": 1}}), *request[1:]),
+        "tools": digests_of(*request[:2], Options(**{**request[2], "tool_choice": "none"})),
+        "schema": digests_of(*request[:2], Options(tools=[tool])),
+    }
+
+    assert set(before) == {"model", "messages", "tools", "schema"}
+    for part, after in changed.items():
+        assert {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)} == {part}
