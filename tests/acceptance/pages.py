@@ -28,6 +28,7 @@ _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _FILE = re.compile(r"# (\S+\.(?:py|ya?ml))\n")
 _ANSWER = re.compile(r"\s*# → (.*)$", re.MULTILINE)
 _STATUS = re.compile(r"# exit status (\d+)")
+_TARGET = re.compile(r" > ([a-z./]+)")
 _ASSIGNED = re.compile(r"(\w+)=\$\((.*)\)")
 
 
@@ -93,9 +94,10 @@ def lines(block: Block) -> list[str]:
 
 
 def words(line: str) -> list[str]:
-    """The words of a command line, without its comment."""
+    """The words of a command line, without its comment and the file that its output goes to."""
     assigned = _ASSIGNED.match(line)
-    return shlex.split(assigned.group(2) if assigned else line, comments=True)
+    found = shlex.split(assigned.group(2) if assigned else line, comments=True)
+    return found[: found.index(">")] if ">" in found else found
 
 
 def value(text: str) -> object:
@@ -138,6 +140,8 @@ class Shell:
             assert value(out) == value(answer.group(1)), line
         if assigned:
             self._variables[assigned.group(1)] = out.strip()
+        if target := _TARGET.search(line):
+            Path(target.group(1)).write_text(out)
 
 
 def _submit(arguments: list[str]) -> tuple[int, str, str]:
