@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from cantata.frontends.promptchain import AgenticStepProcessor, PromptChain, create_memory_chain, memory_function
     from cantata.models.events import RunEvent
     from cantata.models.values import ToolContext
-    from cantata.models.wire import ChainEvent, ChainNode, ChainRequest, ChainResponse, RunResult
+    from cantata.models.wire import ChainEvent, ChainNode, ChainRequest, ChainResponse, RunResult, TurnRequest
     from cantata.planning.turns.tool_calls import get_function_name_from_tool_call
 
 __version__ = "0.1.0"
@@ -39,7 +39,7 @@ _HOMES = {
     "MemoryBank": "client.memory_bank", "create_memory_chain": "frontends.promptchain", "memory_function": "frontends.promptchain",
     # requests, results and events
     "ChainRequest": "models.wire", "ChainNode": "models.wire", "ChainResponse": "models.wire", "ChainEvent": "models.wire",
-    "RunResult": "models.wire", "RunEvent": "models.events",
+    "TurnRequest": "models.wire", "RunResult": "models.wire", "RunEvent": "models.events",
     # tools
     "tool": "config.user_code.tool_decorator", "tools_of": "config.user_code.tool_decorator", "ToolContext": "models.values",
     # errors
@@ -70,6 +70,7 @@ __all__ = [
     "RunEvent",
     "RunResult",
     "ToolContext",
+    "TurnRequest",
     "TurnRun",
     "UnavailableError",
     "UnknownRunError",

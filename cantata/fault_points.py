@@ -2,11 +2,13 @@
 
 Disabled, a point is a call that does nothing. Enabled by the environment, `CANTATA_FAULT=label:n[:kind]` injects a fault when this process
 reaches the point for the n-th time. `CANTATA_FAULT=@FILE` reads the same from the one line of a file, for whichever process reaches the
-point first: that process removes the file, and writing it again arms it again.
+point first: that process removes the file, and writing it again arms it again. With a further `:all` in the file, processes are counted
+together, in `FILE.count`, which whoever writes the file removes.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import socket
@@ -64,8 +66,8 @@ def _armed(setting: str) -> Callable[[str], bool]:
         with lock:
             text = _read(setting)
             counts[f"{text} {label}"] += 1
-            wanted, times, kind = _parse(text) if text else ("", 0, "")
-            is_now = label == wanted and counts[f"{text} {label}"] == times and _claim(setting)
+            wanted, times, kind, is_shared = _parse(text) if text else ("", 0, "", False)
+            is_now = label == wanted and times == (_count(setting) if is_shared else counts[f"{text} {label}"]) and _claim(setting)
         return is_now and _inject(kind)
 
     return at
@@ -81,13 +83,23 @@ def _read(setting: str) -> str:
         return ""
 
 
-def _parse(text: str) -> tuple[str, int, str]:
-    label, _, rest = text.partition(" ")[0].partition(":")
+def _parse(text: str) -> tuple[str, int, str, bool]:
+    spec = text.partition(" ")[0]
+    label, _, rest = spec.removesuffix(":all").partition(":")
     times, _, kind = rest.partition(":")
     kind = kind or "kill"
     if label not in LABELS or kind not in KINDS or not times.isdigit():
         sys.exit(f"{VARIABLE}: {text!r} is not label:n[:kind] with a label of {', '.join(LABELS)} and a kind of {', '.join(KINDS)}")
-    return label, int(times), kind
+    return label, int(times), kind, spec.endswith(":all")
+
+
+def _count(setting: str) -> int:
+    """Count that a process reached the wanted point; return how often any has."""
+    with open(f"{setting[1:]}.count", "ab") as counted:
+        fcntl.flock(counted, fcntl.LOCK_EX)
+        counted.write(b".")
+        counted.flush()
+        return counted.tell()
 
 
 def _claim(setting: str) -> bool:

@@ -347,12 +347,12 @@ class EmbeddedClient(Client):
             self.stack.stop()
             raise
 
-    def skip(self, seconds: float) -> None:
+    def skip(self, seconds: float = 0.0, *, minutes: float = 0.0, hours: float = 0.0, days: float = 0.0) -> None:
         """Advance the timers of the ledger: `Stack.skip` of a stack that was started with `virtual_time=True`.
 
-        Raises ConfigError without that, or unless `seconds` is a number from 0.001; UnavailableError if no worker of the stack answers.
+        Raises ConfigError without that, or unless the time is a number from 0.001 s; UnavailableError if no worker of the stack answers.
         """
-        self.stack.skip(seconds)
+        self.stack.skip(seconds, minutes=minutes, hours=hours, days=days)
 
     def close(self) -> None:
         """Close the connections and stop the stack."""

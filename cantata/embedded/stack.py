@@ -124,15 +124,15 @@ class Stack:
             self._ask(self._link, ANSWER_S)
             self._close_link(wait_s=0.0)
 
-    def skip(self, seconds: float) -> None:
-        """Advance the ledger's timers by `seconds`, and return when the ledger has handled all that became due. Takes milliseconds.
+    def skip(self, seconds: float = 0.0, *, minutes: float = 0.0, hours: float = 0.0, days: float = 0.0) -> None:
+        """Advance the ledger's timers by this time in all, and return when the ledger has handled all that became due. Takes milliseconds.
 
         This affects waits, retries, pauses that providers ask for, deadlines and time-outs of runs, and the expiry of runs, sessions,
         memories and cached replies. One call is one jump: a timer that starts because another fired runs its whole time. Steps under way
         continue and are not restarted. Leases, time-outs of tools and model calls, rate limits, daily budgets and recorded times follow
         the real clock.
 
-        Raises ConfigError unless the stack was started with `virtual_time=True` and `seconds` is a number from 0.001; UnavailableError if
+        Raises ConfigError unless the stack was started with `virtual_time=True` and the time is a number from 0.001 s; UnavailableError if
         no worker of the stack responds.
         """
         if not self._virtual_time:
@@ -140,9 +140,10 @@ class Stack:
         from cantata.state.fleet import clock_skip  # noqa: PLC0415  # with them comes redis; to attach to a stack needs none
         from cantata.state.redis import connection  # noqa: PLC0415  # with them comes redis; to attach to a stack needs none
 
+        more = 60 * minutes + 3600 * hours + 86_400 * days
         redis = connection.connect(self.url)
         try:
-            clock_skip.skip(redis, seconds)
+            clock_skip.skip(redis, seconds + more if more else seconds)
         finally:
             redis.close()
 

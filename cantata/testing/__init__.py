@@ -22,12 +22,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from cantata.testing.inline import run_inline
+    from cantata.testing.killable_stack import FAULT_POINTS, KillableStack
     from cantata.testing.rules import Rule, ToolCall
     from cantata.testing.server import ScriptedModels
 
-_HOMES = {"Rule": "rules", "ScriptedModels": "server", "ToolCall": "rules", "run_inline": "inline"}
+_HOMES = {
+    "FAULT_POINTS": "killable_stack", "Rule": "rules", "ScriptedModels": "server", "KillableStack": "killable_stack", "ToolCall": "rules",
+    "run_inline": "inline",
+}  # fmt: skip
 
-__all__ = ["Rule", "ScriptedModels", "ToolCall", "run_inline"]
+__all__ = ["FAULT_POINTS", "KillableStack", "Rule", "ScriptedModels", "ToolCall", "run_inline"]
 
 
 def __getattr__(name: str) -> Any:

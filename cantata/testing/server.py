@@ -52,6 +52,17 @@ class ScriptedModels:
         with self._lock:
             return [dict(entry) for entry in self._journal]
 
+    @property
+    def requests(self) -> list[JsonObject]:
+        """The bodies of the requests so far, in order of arrival: `{model, messages, tools, ...}`."""
+        return [cast(JsonObject, entry["body"]) for entry in self.journal()]
+
+    def clear(self) -> None:
+        """Forget the rules and the requests so far."""
+        self.script(())
+        with self._lock:
+            self._journal.clear()
+
     def receive(self, body: JsonObject, authorization: str | None) -> tuple[Rule, JsonObject]:
         """Record a request in the journal. Returns the rule that answers it, and its entry."""
         model, text = str(body.get("model", "")), answers.last_user_text(body)

@@ -43,6 +43,15 @@ def test_a_fault_in_a_file_strikes_one_process_once(tmp_path: Path) -> None:
     assert not fault.exists()
 
 
+def test_processes_may_be_counted_together(tmp_path: Path) -> None:
+    fault = tmp_path / "fault"
+    fault.write_text("begun:3:kill:all")
+
+    ends = [run(f"@{fault}", "f.at('begun'); f.at('committed')").returncode for _ in range(4)]
+
+    assert ends == [0, 0, -signal.SIGKILL, 0]
+
+
 def test_a_frozen_process_wakes_and_goes_on() -> None:
     since = time.monotonic()
     done = run("begun:1:freeze", "f.FREEZE_S = 0.3; f.at('begun'); print('woke')")

@@ -128,10 +128,10 @@ class Child:
         self.running.kill()  # a fork without a session of its own yet has started nothing
         return self.running.wait()
 
-    def schedule_restart(self) -> float:
+    def schedule_restart(self, max_delay_s: float = MAX_RESTART_DELAY_S) -> float:
         """Set the time of the next start: at once, or with exponential back-off after early exits. Returns the delay in seconds."""
         self.early_exits = self.early_exits + 1 if time.time() - self.started_s < MIN_UPTIME_S else 0
-        delay_s = min(MAX_RESTART_DELAY_S, FIRST_DELAY_S * 2 ** (self.early_exits - 1)) if self.early_exits else 0.0
+        delay_s = min(max_delay_s, FIRST_DELAY_S * 2 ** (self.early_exits - 1)) if self.early_exits else 0.0
         self.running, self.is_ready, self.due = None, False, time.monotonic() + delay_s
         return delay_s
 

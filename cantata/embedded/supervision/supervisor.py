@@ -25,10 +25,10 @@ from typing import Any
 from cantata.embedded import ports, valkey
 from cantata.embedded.home import Home
 from cantata.embedded.process_identity import identify
-from cantata.embedded.stack_member import STACK_PID
+from cantata.embedded.stack_member import STACK_PID, VIRTUAL_TIME
 from cantata.embedded.stack_plan import KEEP, ORPHAN_GRACE_S, SERVER_STOP_S, StackPlan
 from cantata.embedded.stack_record import StackProcess, StackRecord, clear_record, read_record
-from cantata.embedded.supervision.child import Child
+from cantata.embedded.supervision.child import FIRST_DELAY_S, Child
 from cantata.embedded.supervision.code_watch import POLL_S, CodeWatch, compare
 from cantata.embedded.supervision.prefork import can_fork
 from cantata.errors import UnavailableError
@@ -56,6 +56,7 @@ class Supervisor:
         self._code_fault = ""
         self._environment = {**os.environ, **plan.environment, STACK_PID: str(os.getpid())}
         self._started_s = time.time()
+        self._is_tested = VIRTUAL_TIME in plan.environment  # its processes are killed on purpose
         self._is_kept = False
         self._stop_by: float | None = None
         self._selector = selectors.DefaultSelector()
@@ -171,7 +172,7 @@ class Supervisor:
             _log("code_finished", name=child.service.name, generation=child.generation, status=status)
             self._write_record()
             return
-        delay_s = child.schedule_restart()
+        delay_s = child.schedule_restart(FIRST_DELAY_S) if self._is_tested else child.schedule_restart()
         _log("child_died", name=child.service.name, status=status, lived_s=round(lived_s, 1), restart_in_s=delay_s)
 
     def _restart(self, child: Child) -> None:

@@ -1,0 +1,239 @@
+"""A stack for tests: its workers can be killed, frozen or cut off at a named point, and its time can be skipped."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast, overload
+
+from cantata import fault_points
+from cantata.client.client import Client
+from cantata.client.runs import ChainRun, TurnRun
+from cantata.embedded import Stack
+from cantata.errors import ConfigError
+from cantata.models.definitions import Definitions
+from cantata.models.values import JsonValue
+from cantata.models.wire import ChainResponse, RunResult, TurnRequest
+from cantata.runs.results import is_over
+from cantata.state.fleet import registry
+from cantata.state.ledger.records import owner_of
+from cantata.state.redis.keys import namespace_of, shard_key
+from cantata.suggestions import hint, nearest
+from cantata.testing.inline import Chain
+
+OF_CLIENTS = ("accepted", "accept-replied", "fork-replied")
+FAULT_POINTS = tuple(label for label in fault_points.LABELS if label not in OF_CLIENTS)
+"""The points at which a worker of a test's stack can be killed, frozen or cut off."""
+
+TOOL_SLOTS = 2
+RESULT_S = 60.0  # for a run whose worker was killed; it takes two seconds longer than others
+LOOK_S = 0.05  # between two looks for steps of a killed worker
+REACHED_S = 0.2  # for the points that a worker reaches after a run is closed
+POLL_S = 0.005
+
+Result = ChainResponse | RunResult
+
+
+@dataclass(frozen=True)
+class ArmedFault:
+    """A fault that is armed for the next worker that reaches a point."""
+
+    file: Path
+
+    @property
+    def happened(self) -> bool:
+        """Return whether a worker has reached the point."""
+        return not self.file.exists()
+
+
+def outcome_of(result: Result) -> tuple[str, JsonValue]:
+    """Return what a run must end with whatever is killed: its status and its output."""
+    return result.status, result.final_output if isinstance(result, ChainResponse) else result.output
+
+
+class KillableStack:
+    """An embedded stack with virtual time and fault points, in a folder of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        """Start the stack. Its workers have the environment of this process."""
+        self._fault = ArmedFault(folder / "fault")
+        self._clients: list[Client] = []
+        os.environ[fault_points.VARIABLE] = f"@{self._fault.file}"  # for the workers: this process has imported its own points
+        try:
+            self._stack = Stack.start(folder / "home", tools=TOOL_SLOTS, virtual_time=True)
+        finally:
+            del os.environ[fault_points.VARIABLE]
+        self._own = Client(self._stack.url, config=Definitions())
+
+    @property
+    def url(self) -> str:
+        """The URL of its Redis, for REDIS_URL."""
+        return self._stack.url
+
+    def client(self, config: Definitions | str | Path | None = None) -> Client:
+        """Return a client, which is closed when the test ends. Without `config` it searches for one as the command line does."""
+        client = Client(self.url, config=config)
+        self._clients.append(client)
+        return client
+
+    @overload
+    def submit(
+        self, flow: TurnRequest, input: None = None, *,
+        definitions: Definitions | str | Path | None = None, signals: Mapping[str, JsonValue] | None = None,
+    ) -> TurnRun: ...  # fmt: skip
+    @overload
+    def submit(
+        self, flow: Chain, input: Mapping[str, JsonValue] | None = None, *,
+        definitions: Definitions | str | Path | None = None, signals: Mapping[str, JsonValue] | None = None,
+    ) -> ChainRun: ...  # fmt: skip
+    def submit(
+        self, flow: TurnRequest | Chain, input: Mapping[str, JsonValue] | None = None, *,
+        definitions: Definitions | str | Path | None = None, signals: Mapping[str, JsonValue] | None = None,
+    ) -> TurnRun | ChainRun:  # fmt: skip
+        """Submit a chain or a turn, and send its waiting steps their `signals`; the arguments are those of `run_inline`."""
+        client = self.client(definitions)
+        run: TurnRun | ChainRun
+        if isinstance(flow, TurnRequest):
+            run = client.submit_turn(**{name: getattr(flow, name) for name in flow.model_fields_set})
+        else:
+            run = client.submit_chain(flow, initial_input=input)
+        for step_id, value in (signals or {}).items():
+            run.signal(step_id, value)
+        return run
+
+    def until_waiting(self, run: TurnRun | ChainRun, timeout_s: float = RESULT_S) -> None:
+        """Return when a step of a run waits for a signal. Raises TimeoutError, also if the run ends before."""
+        give_up = time.monotonic() + timeout_s
+        while not any(step.state == "waiting_signal" for step in run.record(()).steps.values()):
+            if time.monotonic() > give_up or is_over(run.status()):
+                raise TimeoutError(f"no step of run {run.run_id} waits for a signal; the run is {run.status()}")
+            time.sleep(POLL_S)
+
+    def skip(self, seconds: float = 0.0, *, minutes: float = 0.0, hours: float = 0.0, days: float = 0.0) -> None:
+        """Skip time: `Stack.skip`."""
+        self._stack.skip(seconds, minutes=minutes, hours=hours, days=days)
+
+    @contextmanager
+    def kill_at(self, point: str, *, times: int = 1) -> Iterator[ArmedFault]:
+        """Kill the first worker that reaches a point for the `times`-th time in the block. Raises ConfigError for an unknown point."""
+        with self._armed(point, times, "kill") as fault:
+            yield fault
+
+    @contextmanager
+    def freeze_at(self, point: str, *, times: int = 1) -> Iterator[ArmedFault]:
+        """Freeze the worker for ten seconds, which is longer than its leases last; otherwise like `kill_at`."""
+        with self._armed(point, times, "freeze") as fault:
+            yield fault
+
+    @contextmanager
+    def drop_at(self, point: str, *, times: int = 1) -> Iterator[ArmedFault]:
+        """Cut all connections of the worker; otherwise like `kill_at`."""
+        with self._armed(point, times, "drop") as fault:
+            yield fault
+
+    def survives_kills(
+        self, flow: TurnRequest | Chain, input: Mapping[str, JsonValue] | None = None, *, at: str | None = None,
+        before: Callable[[], object] = tuple, effects: Callable[[], Sequence[object]] = tuple,
+        outcome: Callable[[Result], object] = outcome_of,
+        definitions: Definitions | str | Path | None = None, signals: Mapping[str, JsonValue] | None = None,
+        timeout_s: float = RESULT_S,
+    ) -> None:  # fmt: skip
+        """Assert that a flow ends with the same outcome, and the same effects, wherever a worker is killed as if none is.
+
+        Args:
+            at: A point; if None, each of FAULT_POINTS. Workers are killed there as often as the flow reaches it, in a run for each. A test
+                of one point that the flow does not reach is skipped.
+            before: Called before each run, such as to empty a table.
+            effects: Returns what the flow's tools have done so far, such as the rows of a table; what a run adds to it is compared.
+            outcome: What of a result is compared; by default its status and output.
+
+        Raises AssertionError. The other arguments are those of `run_inline`.
+        """
+        __tracebackhide__ = True
+
+        def run(fault: ArmedFault | None = None) -> tuple[object, list[str]]:
+            before()
+            old = len(effects())
+            result = self._result(self.submit(cast(Chain, flow), input, definitions=definitions, signals=signals), fault, timeout_s)
+            return outcome(result), sorted(map(repr, effects()[old:]))
+
+        undisturbed = run()
+        for point in FAULT_POINTS if at is None else (at,):
+            for times in itertools.count(1):
+                with self.kill_at(point, times=times) as fault:
+                    killed = run(fault)
+                    is_reached = _comes_true(fault)
+                for what, expected, found in zip(("ended with", "had the effects"), undisturbed, killed, strict=True):
+                    if found != expected:
+                        where = f"{point!r} (time {times} that it was reached)"
+                        raise AssertionError(f"with a worker killed at {where} the flow {what} {found}; undisturbed: {expected}")
+                if not is_reached:
+                    break
+            if at is not None and times == 1:
+                import pytest  # noqa: PLC0415  # not needed elsewhere
+
+                pytest.skip(f"the flow does not reach {point!r}")
+
+    def clear(self) -> None:
+        """Delete all runs, sessions, memories and limits, disarm faults and close clients: another test begins."""
+        self._fault.file.unlink(missing_ok=True)
+        while self._clients:
+            self._clients.pop().close()
+        redis = self._own.redis
+        for key in redis.scan_iter(match=f"{namespace_of(redis)}:{{*", count=1000):
+            if not str(key).endswith("}:sweep"):  # the lock of the sweeper
+                redis.unlink(key)
+
+    def stop(self) -> None:
+        """Stop the stack."""
+        self.clear()
+        self._own.close()
+        self._stack.stop()
+
+    def _result(self, run: TurnRun | ChainRun, fault: ArmedFault | None, timeout_s: float) -> Result:
+        """Return the result of a run. The steps of a worker that was killed are recovered at once; the sweep itself takes two seconds."""
+        give_up = time.monotonic() + timeout_s
+        while True:
+            try:
+                return run.result(LOOK_S if fault else timeout_s)
+            except TimeoutError:
+                if not fault or time.monotonic() > give_up:
+                    raise
+            if fault.happened:
+                self._expire_dead_leases()
+
+    def _expire_dead_leases(self) -> None:
+        ledger = self._own.ledger
+        leases = ledger.leases.names()
+        connected = registry.connected(ledger.redis, shard_key(ledger.redis, 0)) if leases else None
+        if dead := [lease for lease in leases if connected and owner_of(lease.split("|")[2]) not in connected]:
+            ledger.leases.expire(dead)
+            self.skip(0.001)  # wakes the sweeper
+
+    @contextmanager
+    def _armed(self, point: str, times: int, kind: str) -> Iterator[ArmedFault]:
+        if point not in FAULT_POINTS:
+            raise ConfigError(
+                f"there is no fault point {point!r}{hint(nearest(point, FAULT_POINTS))}; cantata.testing.FAULT_POINTS lists them"
+            )
+        written = self._fault.file.with_suffix(".new")
+        written.write_text(f"{point}:{times}:{kind}:all\n", "utf-8")
+        self._fault.file.with_suffix(".count").unlink(missing_ok=True)
+        written.replace(self._fault.file)  # at once: workers read it all the time
+        try:
+            yield self._fault
+        finally:
+            self._fault.file.unlink(missing_ok=True)
+
+
+def _comes_true(fault: ArmedFault) -> bool:
+    """Return whether a fault happens, now or in a moment."""
+    give_up = time.monotonic() + REACHED_S
+    while not fault.happened and time.monotonic() < give_up:
+        time.sleep(POLL_S)
+    return fault.happened

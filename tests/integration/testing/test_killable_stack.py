@@ -1,0 +1,113 @@
+"""The fixture `cantata_stack` in this project: faults, what a flow must keep, and what is separate between two tests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cantata.errors import ConfigError
+from cantata.models.definitions import Definitions, Tool
+from cantata.testing import KillableStack, ScriptedModels
+from cantata.testing.killable_stack import Result
+
+TOOLS = """
+from pathlib import Path
+
+CALLS = Path(__file__).with_name("calls.txt")
+
+
+def count() -> int:
+    with CALLS.open("a") as file:
+        file.write("called\\n")
+    return len(CALLS.read_text().split())
+"""
+CHAIN = {"entry_node": "count", "nodes": [{"node_id": "count", "kind": "tool", "name": "count"}]}
+
+
+@pytest.fixture
+def definitions(tmp_path: Path) -> Definitions:
+    (tmp_path / "count_tools.py").write_text(TOOLS)
+    return Definitions(folder=str(tmp_path), tools={"count": Tool(function="count_tools:count")})
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_each_test_begins_without_runs(cantata_stack: KillableStack, definitions: Definitions, times: int) -> None:
+    client = cantata_stack.client(definitions)
+    assert client.runs() == []
+
+    assert cantata_stack.submit(CHAIN, definitions=definitions).result(30).final_output == 1
+
+    assert len(client.runs()) == 1
+
+
+def test_an_unknown_point_is_named_with_the_nearest(cantata_stack: KillableStack) -> None:
+    with (
+        pytest.raises(ConfigError, match=r"no fault point 'commited'; did you mean 'committed'\?.*FAULT_POINTS"),
+        cantata_stack.kill_at("commited"),
+    ):
+        pass
+
+
+def test_a_fault_that_does_not_happen_is_disarmed_at_the_end_of_its_block(cantata_stack: KillableStack, definitions: Definitions) -> None:
+    with cantata_stack.kill_at("tool-finished") as fault:
+        assert not fault.happened
+
+    assert cantata_stack.submit(CHAIN, definitions=definitions).result(30).status == "succeeded"
+
+
+def test_an_output_that_a_kill_changes_fails_the_test(cantata_stack: KillableStack, definitions: Definitions) -> None:
+    calls = Path(str(definitions.folder), "calls.txt")
+
+    def before() -> None:
+        calls.unlink(missing_ok=True)
+
+    cantata_stack.survives_kills(CHAIN, at="tool-started", before=before, definitions=definitions)
+    with pytest.raises(
+        AssertionError, match=r"killed at 'tool-finished' \(time 1 .* ended with \('succeeded', 2\); undisturbed: \('succeeded', 1\)"
+    ):
+        cantata_stack.survives_kills(CHAIN, at="tool-finished", before=before, definitions=definitions)
+
+
+def test_the_test_chooses_what_must_be_equal(cantata_stack: KillableStack, definitions: Definitions) -> None:
+    def status(result: Result) -> str:
+        return result.status
+
+    cantata_stack.survives_kills(CHAIN, at="tool-finished", outcome=status, definitions=definitions)
+
+
+def test_a_point_that_is_not_reached_skips_its_test(cantata_stack: KillableStack, definitions: Definitions) -> None:
+    with pytest.raises(pytest.skip.Exception, match="the flow does not reach 'model-sent'"):
+        cantata_stack.survives_kills(CHAIN, at="model-sent", outcome=lambda result: result.status, definitions=definitions)
+
+
+@pytest.mark.slow("the worker stands still for ten seconds, and its lease runs out after five")
+def test_the_step_of_a_frozen_worker_is_done_by_another(cantata_stack: KillableStack, definitions: Definitions) -> None:
+    with cantata_stack.freeze_at("tool-started") as fault:
+        result = cantata_stack.submit(CHAIN, definitions=definitions).result(60)
+
+        assert fault.happened
+    assert result.status == "succeeded"
+
+
+def test_time_is_skipped_in_units(cantata_stack: KillableStack) -> None:
+    chain = {"entry_node": "ask", "nodes": [{"node_id": "ask", "kind": "wait", "timeout": 90_000, "default": "late"}]}
+    run = cantata_stack.submit(chain, definitions=Definitions())
+    cantata_stack.until_waiting(run)
+
+    cantata_stack.skip(days=1, minutes=50)
+    assert run.status() == "running"
+    cantata_stack.skip(601)
+
+    assert run.result(30).outputs == {"ask": "late"}
+    with pytest.raises(TimeoutError, match=r"no step of run .* waits for a signal; the run is succeeded"):
+        cantata_stack.until_waiting(run)
+
+
+def test_a_scripted_model_begins_without_rules_and_requests(scripted_model: ScriptedModels) -> None:
+    scripted_model.receive({"model": "m", "messages": [{"role": "user", "content": "Hi"}]}, None)
+    assert [request["model"] for request in scripted_model.requests] == ["m"]
+
+    scripted_model.clear()
+
+    assert scripted_model.requests == []
