@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from cantata.client.memory_bank import MemoryBank
     from cantata.client.runs import ChainRun, Run, TurnRun
     from cantata.config.user_code.tool_decorator import tool, tools_of
-    from cantata.errors import CantataError, ConfigError, RunError, UnavailableError, UnknownRunError
+    from cantata.errors import CantataError, ConfigError, RunError, StepError, UnavailableError, UnknownRunError
     from cantata.frontends.agentchain import AgentChain
     from cantata.frontends.chainbuilder import ChainBuilder, DynamicChainBuilder
     from cantata.frontends.promptchain import AgenticStepProcessor, PromptChain, create_memory_chain, memory_function
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from cantata.models.values import ToolContext
     from cantata.models.wire import ChainEvent, ChainNode, ChainRequest, ChainResponse, RunResult, TurnRequest
     from cantata.planning.turns.tool_calls import get_function_name_from_tool_call
+    from cantata.workflows.api import Workflow
+    from cantata.workflows.decorator import workflow
 
 __version__ = "0.1.0"
 
@@ -35,6 +37,8 @@ _HOMES = {
     "get_function_name_from_tool_call": "planning.turns.tool_calls",
     "AgentChain": "frontends.agentchain", "ChainBuilder": "frontends.chainbuilder",
     "DynamicChainBuilder": "frontends.chainbuilder",
+    # workflows in Python
+    "workflow": "workflows.decorator", "Workflow": "workflows.api",
     # memory
     "MemoryBank": "client.memory_bank", "create_memory_chain": "frontends.promptchain", "memory_function": "frontends.promptchain",
     # requests, results and events
@@ -43,7 +47,8 @@ _HOMES = {
     # tools
     "tool": "config.user_code.tool_decorator", "tools_of": "config.user_code.tool_decorator", "ToolContext": "models.values",
     # errors
-    "CantataError": "errors", "ConfigError": "errors", "RunError": "errors", "UnavailableError": "errors", "UnknownRunError": "errors",
+    "CantataError": "errors", "ConfigError": "errors", "RunError": "errors", "StepError": "errors", "UnavailableError": "errors",
+    "UnknownRunError": "errors",
 }  # fmt: skip
 
 __all__ = [
@@ -69,17 +74,20 @@ __all__ = [
     "RunError",
     "RunEvent",
     "RunResult",
+    "StepError",
     "ToolContext",
     "TurnRequest",
     "TurnRun",
     "UnavailableError",
     "UnknownRunError",
+    "Workflow",
     "create_memory_chain",
     "get_function_name_from_tool_call",
     "install",
     "memory_function",
     "tool",
     "tools_of",
+    "workflow",
 ]
 
 

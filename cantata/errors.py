@@ -115,5 +115,9 @@ class StepError(CantataError):
         self.retry_after_s = retry_after_s
 
 
+class StepRefused(CantataError):
+    """This worker cannot execute a step; another one may, such as one with other code."""
+
+
 class ModelError(StepError):
     """A model call failed."""

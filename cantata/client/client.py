@@ -6,14 +6,15 @@ import copy
 import itertools
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, overload
 
 from celery import Celery
+from pydantic_core import to_jsonable_python
 
 from cantata import __version__, embedded, fault_points
 from cantata.client.memory_bank import MAX_OUTAGE_S
@@ -46,8 +47,10 @@ from cantata.state.redis.connection import check, connect
 from cantata.state.redis.keys import definitions_digest, shard_of
 from cantata.state.sessions import conversations
 from cantata.state.sessions.conversations import Sessions
+from cantata.workflows.decorator import reference_of
 
 COSTS_TTL_S = 2.0
+MAX_WORKFLOW_S = 30 * 86400.0  # of a run of a workflow in Python without a time limit of its own; it may sleep for days
 
 
 class _Timeout(NamedTuple):
@@ -142,12 +145,45 @@ class Client:
         timeout = _Timeout(timeout_s, "timeout_s of the turn") if timeout_s else _Timeout(own_s, f"timeout_s of chain {workflow!r}")
         return TurnRun(self, self._accept("turn", request, timeout, idempotency_key, labels, session=session))
 
+    @overload
     def submit_workflow(
-        self, name: str, text: str, *, session: str | None = None, timeout_s: float | None = None, idempotency_key: str | None = None,
+        self, workflow: str, given: str, *, session: str | None = None, timeout_s: float | None = None, idempotency_key: str | None = None,
         labels: Mapping[str, str] | None = None,
-    ) -> TurnRun:  # fmt: skip
-        """Submit a user turn to a workflow, a chain of the configuration that gets the text as its input. Otherwise like `submit_turn`."""
-        return self.submit_turn(text, workflow=name, session=session, timeout_s=timeout_s, idempotency_key=idempotency_key, labels=labels)
+    ) -> TurnRun: ...  # fmt: skip
+
+    @overload
+    def submit_workflow(
+        self, workflow: str | Callable[..., Any], given: Mapping[str, Any], *, timeout_s: float | None = None,
+        idempotency_key: str | None = None, labels: Mapping[str, str] | None = None,
+    ) -> ChainRun: ...  # fmt: skip
+
+    def submit_workflow(
+        self, workflow: str | Callable[..., Any], given: str | Mapping[str, Any], *, session: str | None = None,
+        timeout_s: float | None = None, idempotency_key: str | None = None, labels: Mapping[str, str] | None = None,
+    ) -> TurnRun | ChainRun:  # fmt: skip
+        """Submit a turn to a workflow that is a chain, or the input of one in Python. The same `idempotency_key` gives the same run.
+
+        Args:
+            workflow: Its name in the configuration; of one in Python also its function.
+            given: The text of a turn, otherwise like `submit_turn`; for a workflow in Python the arguments of its function by name.
+            session: The conversation of a turn.
+            timeout_s: The time limit of the run, in seconds; that of the configuration if None.
+            idempotency_key: As in `submit_turn`.
+            labels: Labels of the run.
+
+        Raises:
+            ConfigError: The configuration has no such workflow, or the input is not JSON.
+        """
+        name = workflow if isinstance(workflow, str) else _workflow_name(workflow, self.definitions)
+        if isinstance(given, str):
+            return self.submit_turn(
+                given, workflow=name, session=session, timeout_s=timeout_s, idempotency_key=idempotency_key, labels=labels
+            )
+        known = self.definitions.workflows.get(name)
+        limit_s = timeout_s or (known and known.timeout_s) or MAX_WORKFLOW_S
+        node = {"node_id": name, "kind": "workflow", "name": name, "input": to_jsonable_python(dict(given))}
+        request = {"nodes": [node], "entry_node": name, "timeout": limit_s}
+        return self.submit_chain(request, idempotency_key=idempotency_key, labels=labels)
 
     def submit_chain(
         self,
@@ -384,3 +420,15 @@ def _id_of_key(key: str) -> str:
 def _id_in_shard(shard: int, first: str) -> str:
     """Return a run id in a shard, with `first` as its prefix."""
     return next(run_id for number in itertools.count() if shard_of(run_id := f"{first}{number:x}") == shard)
+
+
+def _workflow_name(function: Callable[..., Any], definitions: Definitions) -> str:
+    """Return the name of a workflow's function in a configuration. Raises ConfigError."""
+    try:
+        reference = reference_of(function)
+    except TypeError as error:
+        raise ConfigError(str(error), source="workflow") from None
+    found = next((name for name, known in definitions.workflows.items() if known.function == reference), None)
+    if found is None:
+        raise ConfigError(f"the configuration has no workflow with the function {reference!r}; add it under 'workflows'", source="workflow")
+    return found

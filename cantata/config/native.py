@@ -26,7 +26,7 @@ PROVIDERS = frozenset(Path(__file__).with_name("providers.txt").read_text("utf-8
 _Name = tuple[str, str]
 """A section and a name in it."""
 
-_SECTIONS = ("models", "tools", "skills", "commands", "agents", "teams", "chains")
+_SECTIONS = ("models", "tools", "skills", "commands", "agents", "teams", "chains", "workflows")
 _SKILLS = ("skills", "agents", "teams", "chains")  # sections that a node of kind `skill` may refer to
 _STEPS = ("agents", "chains")  # sections whose names become ids of steps
 _SET_WHEN_READ = {
@@ -55,13 +55,13 @@ _MODELS = (
     "defaults.model",
 )
 _FUNCTIONS = (
-    "tools.*.function", "skills.*.function", "agents.*.instructions.*.function", "agents.*.chainbreakers.*",
+    "tools.*.function", "skills.*.function", "workflows.*.function", "agents.*.instructions.*.function", "agents.*.chainbreakers.*",
     "agents.*.chainbreakers.*.function", "agents.*.output.class",
     "teams.*.rules.*.function", "teams.*.router.function",
 )  # fmt: skip
 _AGENTS_TOOLS = ("agents.*.tools.*", "agents.*.instructions.*.*.*")  # of an instruction: `tools: [...]`, or `[text, [...]]`
 _ASKS = {"agents.*.instructions.*.agent": "agents", "agents.*.instructions.*.chain": "chains", "teams.*.agents.*": "agents"}
-_NODES_ASK = {"agent": ("agents", "teams"), "skill": ("agents", "teams", "chains"), "chain": ("chains",)}
+_NODES_ASK = {"agent": ("agents", "teams"), "skill": ("agents", "teams", "chains"), "chain": ("chains",), "workflow": ("workflows",)}
 _OWN_SERVER = frozenset(
     {"api_base", "base_url", "custom_llm_provider"}
 )  # parameters with which a model needs no provider that LiteLLM knows

@@ -173,6 +173,13 @@ class Command(Value):
     timeout_s: float = Field(60.0, gt=0, description="time limit in seconds; then it is killed")
 
 
+class PythonWorkflow(Value):
+    """A workflow in Python."""
+
+    function: str = Field(description="`module:name` of the function, decorated with @workflow")
+    timeout_s: float | None = Field(None, gt=0, description="time limit of a run of it, in seconds; none if absent, since it may sleep")
+
+
 class Example(Value):
     """An example of an agent's answer."""
 
@@ -533,6 +540,7 @@ class Definitions(Value):
     agents: dict[str, Agent] = Field(default_factory=dict, description="agents that answer turns, alone or in teams, and nodes of chains")
     teams: dict[str, Team] = Field(default_factory=dict, description="agents that answer together")
     chains: dict[str, Chain] = Field(default_factory=dict, description="named chains")
+    workflows: dict[str, PythonWorkflow] = Field(default_factory=dict, description="workflows in Python")
     refused: dict[str, list[str]] = Field(
         default_factory=dict, description="chains that have faults, and are refused when they are called; set when files are read"
     )

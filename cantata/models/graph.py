@@ -73,6 +73,7 @@ class Edge(Value):
         True,
         description="whether it starts its target, or only orders; a target without an edge that wakes is started by the parent step",
     )
+    alone: bool = Field(False, description="whether its target then no longer waits for its other in-edges")
 
 
 class ItemSteps(Value):

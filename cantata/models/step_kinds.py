@@ -75,6 +75,8 @@ _ROWS = (
     StepKind("chain.gather"),
     StepKind("chain.run", "expansion"),
     StepKind("chain.end"),
+    StepKind("workflow.advance", "expansion"),
+    StepKind("workflow.call", "function"),
     StepKind("wait", "wait"),
 )
 MODEL_ROLES: frozenset[StepRole] = frozenset({"turn", "synthesis", "router"})

@@ -10,7 +10,7 @@ from cantata.errors import RunError
 from cantata.models.values import ErrorInfo, Usage, Value
 from cantata.suggestions import hint, nearest
 
-NodeKind = Literal["tool", "skill", "agent", "chain", "proc", "branch", "map", "wait"]
+NodeKind = Literal["tool", "skill", "agent", "chain", "workflow", "proc", "branch", "map", "wait"]
 NODE_KINDS: tuple[str, ...] = get_args(NodeKind)
 MAX_QUOTED_KIND = 60  # characters of a kind in a message
 
@@ -51,7 +51,7 @@ class ChainNode(_WithoutNulls):
     kind: str = Field(
         description="what the node does", json_schema_extra={"enum": list(NODE_KINDS)}
     )  # validated with the other fields of a node, so that no fault hides the others
-    name: str = Field("", description="skill, tool, agent, chain or command to call")
+    name: str = Field("", description="skill, tool, agent, chain, workflow or command to call")
     input: dict[str, JsonValue] = Field(default_factory=dict, description="static input")
     input_map: dict[str, str] = Field(default_factory=dict, description="JMESPath expressions over earlier outputs; they win over `input`")
     condition: str = Field("", description="branch: expression that decides")

@@ -9,7 +9,7 @@ from importlib.metadata import entry_points
 
 from cantata.workers.celery_tasks import task_calls
 from cantata.workers.runtime.step_context import Handler
-from cantata.workers.steps import agent_turns, decisions, instruction_steps, routing, session_history, team_calls
+from cantata.workers.steps import agent_turns, decisions, instruction_steps, routing, session_history, team_calls, workflow_steps
 from cantata.workers.tools import commands, functions, mcp, memory_access
 
 HANDLERS: dict[str, Handler] = {
@@ -39,6 +39,8 @@ HANDLERS: dict[str, Handler] = {
     "chain.gather": decisions.chain_gather,
     "chain.run": decisions.chain_run,
     "chain.end": decisions.chain_end,
+    "workflow.advance": workflow_steps.workflow_advance,
+    "workflow.call": workflow_steps.workflow_call,
 }
 
 for each in entry_points(group="cantata.step_handlers"):

@@ -112,7 +112,7 @@ def _name_faults(node: ChainNode, definitions: Definitions) -> Faults:
     section = section_of(node.kind, node.name, definitions)
     if section is None:
         yield "name", _unknown(node, definitions)
-    elif section in ("teams", "chains"):
+    elif section in ("teams", "chains", "workflows"):
         for field in ("retry", "timeout"):
             if getattr(node, field):
                 yield field, f"has no effect on a {section.removesuffix('s')}; put it on what the {section.removesuffix('s')} runs"

@@ -17,9 +17,12 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
     "skill": ("skills", "agents", "teams", "chains"),
     "agent": ("agents", "teams"),
     "chain": ("chains",),
+    "workflow": ("workflows",),
     "proc": ("commands",),
 }
 """Kind of a node → the sections in which its name is looked up."""
+
+ADVANCE_TIMEOUT_S = 60.0  # of one execution of a workflow's code, which waits for nothing: it imports its modules
 
 Reads = Mapping[str, str]
 
@@ -114,6 +117,11 @@ def _graph(section: str, node: ChainNode, reads: Reads, definitions: Definitions
     return _called(f"{named}.run", section, node, reads, {named: node.name}, decides=True, expands=True)
 
 
+def _workflow(section: str, node: ChainNode, reads: Reads, definitions: Definitions) -> Spec:
+    timeout_s = node.timeout or ADVANCE_TIMEOUT_S
+    return _called("workflow.advance", section, node, reads, {"workflow": node.name}, queue="tools", expands=True, timeout_s=timeout_s)
+
+
 def _command(section: str, node: ChainNode, reads: Reads, definitions: Definitions) -> Spec:
     timeout_s = node.timeout or definitions.commands[node.name].timeout_s
     return _called("proc.run", section, node, reads, {"command": node.name}, queue="tools", timeout_s=timeout_s)
@@ -125,5 +133,6 @@ _CALLS: Mapping[str, Callable[[str, ChainNode, Reads, Definitions], Spec]] = {
     "agents": _agent,
     "teams": _graph,
     "chains": _graph,
+    "workflows": _workflow,
     "commands": _command,
 }

@@ -79,6 +79,8 @@ if outcome.status == 'wait' then
   end
   return wait_for_retry('permit')
 end
+local spec = spec_of(s.id)
+if spec.kind == 'workflow.advance' and not outcome.fragment then stop_name(spec.params.root or s.id) end
 if outcome.status == 'failed' then
   fail(s, 'failed', info)
 else

@@ -61,7 +61,7 @@ def fragment_of(graph: Graph) -> dict[str, JsonValue]:
     rows = [[s.id, step_text(s, given=s.id == like), *([] if s.given is None else [to_json(s.given)])] for s in graph.steps]
     fragment: dict[str, JsonValue] = {
         "steps": cast(JsonValue, rows),
-        "edges": [[e.source, e.target, e.label, e.wakes] for e in graph.edges],
+        "edges": [[e.source, e.target, e.label, e.wakes, *([True] if e.alone else [])] for e in graph.edges],
         "names": dict(graph.names),
         "scoped": graph.scoped,
         "terminals": list(graph.terminals),

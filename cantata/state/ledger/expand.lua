@@ -1,5 +1,5 @@
 -- Between lib.lua and commit.lua: expands a step, that is, adds a fragment behind it. The step is the parent of the steps it adds.
--- A fragment: {steps: [[id, spec, given?], ...], edges: [[source, target, label, wakes], ...], items?: {like, prefix, given: [...], window},
+-- A fragment: {steps: [[id, spec, given?], ...], edges: [[source, target, label, wakes, alone?], ...], items?: {like, prefix, given: [...], window},
 --              exit?, names: {}, scoped, terminals: [...]}. Specs and given values are JSON texts inside it; only specs are opened.
 
 local function hset_all(key, flat)
@@ -60,6 +60,7 @@ local function count_over(source, target, edge)
     target.quorum = target.quorum - 1
     target.enough = target.quorum == 0
   end
+  target.waits_no_more = target.waits_no_more or edge[5]
 end
 
 -- Adds the edges and counts them on their targets; an edge whose source is over is resolved at once. A new step that no edge wakes is woken by the parent.
@@ -90,13 +91,13 @@ local function add_edges(parent, fragment, added, order)
       end
       if older and OVER[older.state] then
         count_over(older, target, edge)
-        counted[#counted + 1] = {source, edge[2], edge[3], edge[4]}
+        counted[#counted + 1] = {source, edge[2], edge[3], edge[4], edge[5]}
       else
         if not out[source] then
           out[source] = older and edges_of(source) or {}
           sources[#sources + 1] = source
         end
-        table.insert(out[source], {edge[2], edge[3], edge[4]})
+        table.insert(out[source], {edge[2], edge[3], edge[4], edge[5]})
         target.pending = target.pending + weight
       end
     end
@@ -104,6 +105,7 @@ local function add_edges(parent, fragment, added, order)
   for _, source in ipairs(sources) do redis.call('HSET', R .. ':edges', source, cjson.encode(out[source])) end
   for _, step in ipairs(order) do
     if step.new and not step.asked then step.taken = 1 end
+    if step.waits_no_more then step.pending = 0 end
   end
   return counted
 end

@@ -40,7 +40,7 @@
 --   R:steps      hash   step -> its spec (JSON), or =<step> for the spec it shares
 --   R:state      hash   step -> state attempt pending taken failures crashes quorum owner (of a sent or dispatched step: since when; of an ended
 --                       step: > and the step that its commit began). An open step of an ended run counts as skipped
---   R:edges      hash   step -> its out-edges, [[target, label, wakes], ...]
+--   R:edges      hash   step -> its out-edges, [[target, label, wakes, alone?], ...]
 --   R:out        hash   step -> its output (JSON text), or @<sha256> of a blob
 --   R:info       hash   step -> how it ended (JSON)
 --   R:given      hash   step -> its given value (JSON text)
@@ -525,7 +525,7 @@ local function open_edges(id, state, takes, except)
   for _, edge in ipairs(edges_of(id)) do
     local target = edge[1] ~= except and get(edge[1])
     if target and target.state == 'waiting' and target.pending > 0 then
-      target.pending = target.pending - 1
+      target.pending = edge[4] and 0 or target.pending - 1
       if takes[edge[2]] and edge[3] then target.taken = target.taken + 1 end
       local enough = false
       if target.quorum > 0 and state == 'done' then

@@ -122,6 +122,17 @@ class RunReader:
         infos = self._known(run_key(self._redis, run_id), ":info", list(step_ids))
         return [json.loads(infos.get(step_id, "{}")) for step_id in step_ids]
 
+    def outcomes(self, run_id: str, names: Sequence[str]) -> list[tuple[str, str | None, dict[str, JsonValue]]]:
+        """Return the state, the output as JSON text and the info of the steps that answer to names now, in order."""
+        found: list[str] = []
+        for start in range(0, len(names), PIECE):
+            piece = names[start : start + PIECE]
+            found += self._answers(run_id, piece)[2][: 3 * len(piece)]
+        ids, states = found[1::3], [packed.partition(" ")[0] for packed in found[2::3]]
+        over = [step_id for step_id, state in zip(ids, states, strict=True) if state in STEP_OVER]
+        texts, infos = dict(zip(over, self.outputs(run_id, over), strict=True)), dict(zip(over, self.infos(run_id, over), strict=True))
+        return [(state, texts.get(step_id), infos.get(step_id, {})) for step_id, state in zip(ids, states, strict=True)]
+
     def answering(self, run_id: str, names: Sequence[str]) -> list[str]:
         """Return the steps that answer to names now, in order."""
         found: list[str] = []

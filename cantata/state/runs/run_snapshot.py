@@ -200,7 +200,7 @@ def _decoded(texts: Mapping[str, str]) -> dict[str, Mapping[str, JsonValue]]:
 
 def _edges(found: JsonValue) -> list[tuple[str, str, bool]]:
     """Return edges that Lua wrote: an empty list may be an object."""
-    return [(str(target), str(label), bool(wakes)) for target, label, wakes in cast("list[list[JsonValue]]", found or [])]
+    return [(str(target), str(label), bool(wakes)) for target, label, wakes, *_ in cast("list[list[JsonValue]]", found or [])]
 
 
 # --- outputs ----------------------------------------------------------------------------------------------------------------

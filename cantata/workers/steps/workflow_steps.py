@@ -1,0 +1,108 @@
+"""Steps of workflows in Python: their advances, and the functions that they call."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from cantata.errors import StepError, StepRefused
+from cantata.models.graph import STEP_OVER, Outcome
+from cantata.models.values import ErrorInfo, JsonValue, Usage
+from cantata.state.redis import clock
+from cantata.workers.runtime.step_context import StepContext
+from cantata.workers.tools import functions, schemas
+from cantata.workflows import expansion
+from cantata.workflows.api import Workflow
+from cantata.workflows.decorator import is_workflow
+from cantata.workflows.history import Activation, CommandOutcome
+from cantata.workflows.replay import WARNED_COMMANDS, NonDeterminismError, Replay, arguments_of
+
+MAX_HISTORIES = 100  # of workflows that one process advanced last, kept in memory
+
+_histories: dict[tuple[str, str], _Recorded] = {}
+
+
+def workflow_advance(context: StepContext) -> Outcome:
+    """Replay a workflow, and expand to the commands that it gives next, or return its result."""
+    root, number, name = context.text_param("root") or context.begun.step_id, context.int_param("advance"), context.text_param("workflow")
+    reference = context.definitions.workflows[name].function
+    function = functions.load(reference, context.folder)
+    if not is_workflow(function):
+        raise StepError(f"{reference} is not a workflow; decorate it with @workflow", code="not_a_workflow")
+    recorded = _read(context, root, number)
+    history, outcomes = recorded.activations, recorded.outcomes
+    given = history[0].input if history else context.node_input
+    commands = [command for activation in history for command in activation.commands]
+    ids = [expansion.step_id(root, command) for command in commands]
+    known = {index for activation in history for index in activation.received}
+    received = [index for index in sorted(outcomes) if index not in known]
+    replay = Replay(context.begun.run_id, context.definitions, history, outcomes, root)
+    arguments = arguments_of(function, given)
+    try:
+        advance = replay.run(lambda: function(Workflow(replay), **arguments), at=clock.now(), received=received, given=given)
+    except NonDeterminismError as error:
+        message = f"the code of workflow {name!r} ({reference}) does not follow the run's history: {error}. Deploy the code that the run"
+        raise StepRefused(f"{message} began with, or keep both ways with wf.patched") from error
+    if advance.is_over:
+        return Outcome(output=advance.output)
+    ids += [expansion.step_id(root, command.recorded) for command in advance.commands]
+    is_long = len(commands) < WARNED_COMMANDS <= len(ids)
+    warnings = (f"the workflow has {len(ids):,} commands, and each advance replays them all",) if is_long else ()
+    return Outcome(
+        output=advance.activation.model_dump(mode="json", exclude_defaults=True), warnings=warnings,
+        fragment=expansion.fragment(root, number, context.begun.spec, advance, ids, context.definitions),
+    )  # fmt: skip
+
+
+@dataclass(slots=True)
+class _Recorded:
+    """What was read of a workflow in earlier advances: it does not change any more."""
+
+    activations: list[Activation] = field(default_factory=list)
+    outcomes: dict[int, CommandOutcome] = field(default_factory=dict)
+
+
+def _read(context: StepContext, root: str, number: int) -> _Recorded:
+    """Return the history of a workflow before advance `number`, and the outcomes of its commands that are over.
+
+    A process keeps what it read of the workflows that it advanced last, and reads only what came since.
+    """
+    run_id, reader = context.begun.run_id, context.process.ledger.reader
+    known = _histories.pop((run_id, root), _Recorded())
+    del known.activations[number:]  # a fork, or an attempt that was late
+    activations = [*known.activations]
+    missing = [expansion.advance_id(root, each) for each in range(len(activations), number)]
+    activations += [Activation.model_validate_json(text or "") for text in reader.outputs(run_id, missing)]
+    commands = [command for activation in activations for command in activation.commands]
+    received = {index for activation in activations for index in activation.received}
+    outcomes = {index: outcome for index, outcome in known.outcomes.items() if index in received}
+    wanted = [index for index in range(len(commands)) if index not in outcomes]
+    found = reader.outcomes(run_id, [expansion.step_id(root, commands[index]) for index in wanted]) if wanted else []
+    outcomes |= {index: _outcome(*each) for index, each in zip(wanted, found, strict=True) if each[0] in STEP_OVER}
+    recorded = _Recorded(activations, outcomes)
+    _histories[run_id, root] = recorded
+    while len(_histories) > MAX_HISTORIES:
+        _histories.pop(next(iter(_histories)), None)
+    return recorded
+
+
+def _outcome(state: str, output: str | None, info: Mapping[str, Any]) -> CommandOutcome:
+    if state == "skipped":
+        return CommandOutcome(error=ErrorInfo(code="stopped", message="the step was stopped"))
+    if state == "failed":
+        return CommandOutcome(error=ErrorInfo.model_validate(info["error"]))
+    return CommandOutcome(json.loads(output or "null"), timed_out=bool(info.get("timed_out")))
+
+
+def workflow_call(context: StepContext) -> Outcome:
+    """Call a function of a workflow's module."""
+    name = context.text_param("function")
+    function = functions.load(name, context.folder)
+    args, kwargs = cast("list[JsonValue]", context.params["args"]), cast("dict[str, JsonValue]", context.params["kwargs"])
+
+    def call() -> Any:
+        return function(*args, **kwargs)
+
+    return Outcome(output=schemas.jsonable(functions.call(context, name, call, {})), usage=Usage(tool_calls=1))

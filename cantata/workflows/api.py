@@ -1,0 +1,146 @@
+"""The object by which the code of a workflow gives commands."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import uuid
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, cast
+
+from pydantic_core import PydanticSerializationError, to_jsonable_python
+
+from cantata.errors import StepError
+from cantata.models.values import JsonValue
+from cantata.planning.chains.specs import SECTIONS, section_of
+from cantata.suggestions import did_you_mean
+from cantata.workflows.decorator import reference_of
+from cantata.workflows.history import CommandOutcome
+from cantata.workflows.replay import AllFuture, Replay
+
+
+class Workflow:
+    """Gives the commands of a workflow; each is a step of its run, executed by a worker and recorded once.
+
+    The methods that call something return a future at once: the step begins whether or not it is awaited. Awaiting it returns the
+    step's output, or raises StepError if it failed.
+    """
+
+    def __init__(self, replay: Replay, options: Mapping[str, JsonValue] | None = None) -> None:
+        """Create the object for one replay; users get it as the first argument of their function."""
+        self._replay = replay
+        self._options = dict(options or {})
+
+    @property
+    def run_id(self) -> str:
+        """The id of the run."""
+        return self._replay.run_id
+
+    def options(
+        self, *, timeout_s: float | None = None, retries: int | None = None, at_most_once: bool | None = None, queue: str | None = None
+    ) -> Workflow:
+        """Return the same workflow with options for the commands that it gives.
+
+        Args:
+            timeout_s: The time limit of one attempt, in seconds.
+            retries: Attempts after the first one.
+            at_most_once: Whether to leave it to a person, instead of repeating it, if its worker dies.
+            queue: The queue of a function's or tool's step.
+        """
+        given = {"timeout_s": timeout_s, "retries": retries, "at_most_once": at_most_once, "queue": queue}
+        return Workflow(self._replay, {**self._options, **{name: value for name, value in given.items() if value is not None}})
+
+    # --- steps ------------------------------------------------------------------------------------------------------
+
+    def agent(self, name: str, text: str | Mapping[str, JsonValue] = "") -> asyncio.Future[Any]:
+        """Ask an agent or a team; its answer. A mapping also fills the placeholders of the agent's texts."""
+        given = {"text": text} if isinstance(text, str) else dict(text)
+        return self._named("agent", name, given)
+
+    def tool(self, name: str, /, **arguments: Any) -> asyncio.Future[Any]:
+        """Call a tool of the configuration: a function, a tool of an MCP server, or a task of your own Celery application."""
+        return self._named("tool", name, arguments)
+
+    def chain(self, name: str, /, **arguments: Any) -> asyncio.Future[Any]:
+        """Run a chain of the configuration; its output."""
+        return self._named("chain", name, arguments)
+
+    def workflow(self, name: str, /, **arguments: Any) -> asyncio.Future[Any]:
+        """Run another workflow in Python, as a part of this run; its result."""
+        return self._named("workflow", name, arguments)
+
+    def call(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> asyncio.Future[Any]:
+        """Call a function of a module in a step of its own; what it returns. It may do I/O, and be `async`."""
+        arguments = {"args": list(args), "kwargs": kwargs}
+        return self._replay.command("call", reference_of(function), _json(arguments), self._options, _output)
+
+    def wait(self, name: str, asks: Any = None, *, timeout_s: float | None = None, **default: Any) -> asyncio.Future[Any]:
+        """Wait for a signal to `name`, such as an approval; its value.
+
+        Args:
+            name: Names the step for `submit runs signal` and pages.
+            asks: The question, shown to the person who answers.
+            timeout_s: How long to wait, in seconds; for ever if None.
+            **default: `default=...`, the value after that time. Without it StepError is raised, with the code timeout.
+        """
+        if default.keys() - {"default"}:
+            raise TypeError(f"wait() has no argument {min(default.keys() - {'default'})!r}")
+
+        def convert(outcome: CommandOutcome) -> Any:
+            if outcome.timed_out and not default:
+                raise StepError(f"no signal {name!r} came within {timeout_s:g} s", code="timeout")
+            return default["default"] if outcome.timed_out else _output(outcome)
+
+        arguments = _json({"asks": asks if isinstance(asks, Mapping) or asks is None else {"question": asks}, "timeout_s": timeout_s})
+        return self._replay.command("wait", name, arguments, {}, convert, name)
+
+    def sleep(self, seconds: float) -> asyncio.Future[None]:
+        """Sleep, for seconds or for months: no worker waits meanwhile."""
+        return self._replay.command("sleep", "", {"seconds": max(0.0, float(seconds))}, {}, lambda _: None, "sleep")
+
+    async def gather(self, *awaitables: Awaitable[Any], return_exceptions: bool = False) -> list[Any]:
+        """Await all, and return their results in order. When all are over, the first failure is raised, unless `return_exceptions`."""
+        futures = [asyncio.ensure_future(each) for each in awaitables]
+        await AllFuture(self._replay, futures)
+        if return_exceptions:
+            return [future.exception() or future.result() for future in futures]
+        return [future.result() for future in futures]
+
+    def _named(self, kind: str, name: str, arguments: Mapping[str, Any]) -> asyncio.Future[Any]:
+        definitions = self._replay.definitions
+        if section_of(kind, name, definitions) is None:
+            known = [each for section in SECTIONS[kind] for each in getattr(definitions, section)]
+            raise StepError(f"the configuration has no {kind} {name!r}{did_you_mean(name, known)}", code=f"unknown_{kind}")
+        return self._replay.command(kind, name, _json(arguments), self._options, _output)
+
+    # --- values that are the same in every replay -------------------------------------------------------------------
+
+    def now(self) -> datetime.datetime:
+        """Return the time, in UTC: when the code was woken. It stands still until the next await."""
+        return datetime.datetime.fromtimestamp(self._replay.loop.now, datetime.UTC)
+
+    def random(self) -> float:
+        """Return a random number from 0 to 1."""
+        return self._replay.random.random()
+
+    def uuid4(self) -> uuid.UUID:
+        """Return a random UUID."""
+        return uuid.UUID(int=self._replay.random.getrandbits(128), version=4)
+
+    def patched(self, name: str) -> bool:
+        """Return whether to take the new code of a change: False in a run that went past this line with the old code."""
+        return self._replay.patched(name)
+
+
+def _json(arguments: Mapping[str, Any]) -> dict[str, JsonValue]:
+    """Return arguments as JSON: models, dataclasses, dates and the like are converted. Raises StepError for other objects."""
+    try:
+        return cast("dict[str, JsonValue]", to_jsonable_python(arguments))
+    except (PydanticSerializationError, ValueError, RecursionError) as error:
+        raise StepError(f"an argument is not JSON: {error}", code="not_json") from None
+
+
+def _output(outcome: CommandOutcome) -> JsonValue:
+    if outcome.error is not None:
+        raise StepError(outcome.error.message, code=outcome.error.code)
+    return outcome.output

@@ -1,0 +1,53 @@
+"""What an advance of a workflow adds to its run: a step for each new command, and the next advance."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cantata.models.definitions import Definitions
+from cantata.models.graph import Edge, Graph, Spec, Step
+from cantata.models.values import JsonValue
+from cantata.models.wire import ChainNode
+from cantata.planning.chains import specs
+from cantata.workflows.history import Command, Recorded
+from cantata.workflows.replay import Advance
+
+_OPTIONS = ("timeout_s", "retries", "at_most_once", "queue")
+
+
+def step_id(root: str, command: Recorded) -> str:
+    """Return the id of a command's step."""
+    return f"{root}/{command.step}"
+
+
+def advance_id(root: str, number: int) -> str:
+    """Return the id of an advance; the first one is the workflow's own step."""
+    return f"{root}/@{number}" if number else root
+
+
+def fragment(root: str, number: int, spec: Spec, advance: Advance, step_ids: list[str], definitions: Definitions) -> Graph:
+    """Return what advance `number` adds. `step_ids` are the steps of all commands so far, in order."""
+    steps = [_step(root, command, definitions) for command in advance.commands]
+    params: dict[str, JsonValue] = {"root": root, "advance": number + 1, "workflow": spec.params["workflow"]}
+    following = Step(**{**dict(spec), "params": params, "reads": {}, "has_given": False}, id=advance_id(root, number + 1))
+    edges = (Edge(source=step_ids[index], target=following.id, wakes=False, alone=not advance.waits_for_all) for index in advance.awaited)
+    return Graph(steps=(*steps, following), edges=tuple(edges), exit=following.id)
+
+
+def _step(root: str, command: Command, definitions: Definitions) -> Step:
+    spec, given = _spec(command, definitions)
+    own: dict[str, Any] = {name: value for name, value in command.options.items() if name in _OPTIONS}
+    return Step(**{**dict(spec), "on_error": "skip", **own}, id=step_id(root, command.recorded), given=given)
+
+
+def _spec(command: Command, definitions: Definitions) -> tuple[Spec, JsonValue]:
+    """Return the spec of a command's step, and its given value."""
+    kind, target, arguments = command.recorded.kind, command.recorded.target, dict(command.arguments)
+    if kind == "sleep":
+        return Spec(kind="wait", timeout_s=float(str(arguments["seconds"])) or 0.001), True
+    if kind == "wait":
+        asks = {"asks": arguments["asks"]} if arguments["asks"] else {}
+        return Spec(kind="wait", timeout_s=arguments["timeout_s"], params=asks), None  # type: ignore[arg-type]  # checked by the model
+    if kind == "call":
+        return Spec(kind="workflow.call", queue="tools", work=f"functions:{target}", params={"function": target, **arguments}), None
+    return specs.call(ChainNode(node_id="command", kind=kind, name=target, input=arguments), {}, definitions), None

@@ -1,0 +1,261 @@
+"""Replays a workflow from its history, and continues it with the outcomes that came since."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import random
+import sys
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import PydanticSerializationError, to_jsonable_python
+
+from cantata.errors import StepError
+from cantata.models.definitions import Definitions
+from cantata.models.values import JsonValue
+from cantata.workflows.event_loop import NumberedFuture, WorkflowLoop
+from cantata.workflows.history import Activation, Command, CommandOutcome, Recorded, digest_of
+
+WARNED_COMMANDS, MAX_COMMANDS = 2000, 10_000  # of one workflow
+_OURS = (str(Path(__file__).parent), str(Path(asyncio.__file__).parent))
+
+
+class NonDeterminismError(Exception):
+    """The code asks for something else than what its history has."""
+
+
+class _Diverged(BaseException):
+    """Leaves the workflow's code, which must not handle it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Advance:
+    """What became of a workflow in one activation."""
+
+    activation: Activation
+    commands: Sequence[Command] = ()
+    """The new commands, in order."""
+    awaited: Sequence[int] = ()
+    """Indexes of the commands for which it waits."""
+    waits_for_all: bool = False
+    """True if it goes on when all of these are over, false if when one is."""
+    is_over: bool = False
+    output: JsonValue = None
+
+
+class CommandFuture(NumberedFuture):
+    """The outcome of a command, to be awaited."""
+
+    def __init__(self, replay: Replay, index: int) -> None:
+        super().__init__(replay.loop)
+        self.index = index
+
+
+class AllFuture(NumberedFuture):
+    """Done when all of some commands are over."""
+
+    def __init__(self, replay: Replay, children: Sequence[asyncio.Future[Any]]) -> None:
+        super().__init__(replay.loop)
+        self.children = children
+        self._left = len(children)
+        for child in children:
+            child.add_done_callback(self._count)
+        if not children:
+            self.set_result(None)
+
+    def _count(self, _: object) -> None:
+        self._left -= 1
+        if not self._left and not self.done():
+            self.set_result(None)
+
+
+class Replay:
+    """One execution of a workflow's code from its beginning."""
+
+    def __init__(
+        self, run_id: str, definitions: Definitions, history: Sequence[Activation], outcomes: Mapping[int, CommandOutcome], name: str = ""
+    ) -> None:
+        self.run_id = run_id
+        self.definitions = definitions
+        self.loop = WorkflowLoop(self._start_timer)  # type: ignore[abstract]  # what it lacks raises NotImplementedError
+        self.random = random.Random(f"{run_id}/{name}")
+        self._history = history
+        self._outcomes = outcomes
+        self._known = [command for activation in history for command in activation.commands]
+        self._given: list[Recorded] = []
+        self._new: list[Command] = []
+        self._futures: list[CommandFuture] = []
+        self._convert: list[Callable[[CommandOutcome], Any]] = []
+        self._patches: dict[str, bool] = {}
+        self._new_patches: list[str] = []
+        self._number = 0
+        self._fault: NonDeterminismError | None = None
+
+    # --- what the workflow calls ------------------------------------------------------------------------------------
+
+    def command(
+        self, kind: str, target: str, arguments: Mapping[str, JsonValue], options: Mapping[str, JsonValue],
+        convert: Callable[[CommandOutcome], Any], label: str = "",
+    ) -> asyncio.Future[Any]:  # fmt: skip
+        """Give a command; return the future of what `convert` makes of its outcome."""
+        line = _line()
+        index = len(self._given)
+        if index >= MAX_COMMANDS:
+            message = f"a workflow can have {MAX_COMMANDS:,} commands; split it into children (wf.workflow)"
+            raise StepError(message, code="too_many_commands")
+        try:
+            digest = digest_of({**arguments, **{f"@{name}": value for name, value in options.items()}})
+        except (TypeError, ValueError, RecursionError) as error:
+            raise StepError(f"the arguments of {kind} {target!r} are not JSON: {error} (at {line})", code="not_json") from None
+        asked = Recorded(step=f"{index}/{label}" if label else f"{index}", kind=kind, target=target, digest=digest, line=line)
+        if index < len(self._known):
+            if not asked.same_as(self._known[index]):
+                what = "" if asked.target != self._known[index].target or asked.kind != self._known[index].kind else " with other arguments"
+                self._diverge(f"command {index} was {self._known[index]}, and now is {asked}{what}")
+        else:
+            self._new.append(Command(asked, arguments, options))
+        self._given.append(asked)
+        self._convert.append(convert)
+        future = CommandFuture(self, index)
+        self._futures.append(future)
+        return future
+
+    def patched(self, name: str) -> bool:
+        """Return whether to take the new code of a patch: not where a run under way went past it with the old code."""
+        if name not in self._patches:
+            is_recorded = any(name in activation.patches for activation in self._history)
+            self._patches[name] = is_recorded or self._number >= len(self._history)
+            if self._patches[name] and not is_recorded:
+                self._new_patches.append(name)
+        return self._patches[name]
+
+    def _start_timer(self, delay_s: float) -> asyncio.Future[Any]:
+        return self.command("sleep", "", {"seconds": round(delay_s, 3)}, {}, lambda _: None, "sleep")
+
+    def _diverge(self, what: str) -> None:
+        self._fault = NonDeterminismError(what)
+        raise _Diverged
+
+    # --- execution --------------------------------------------------------------------------------------------------
+
+    def run(self, main: Callable[[], Any], *, at: float, received: Sequence[int], given: Mapping[str, JsonValue]) -> Advance:
+        """Run the coroutine that `main` returns, through its history and one activation more, which begins at `at`.
+
+        Raises NonDeterminismError if the code does not follow its history, and StepError if it failed.
+        """
+        try:
+            task = self.loop.create_task(main())
+            for number, activation in enumerate([*self._history, Activation(at=at, received=tuple(received))]):
+                self._number = number
+                self._activate(activation)
+                if self._fault:
+                    raise self._fault
+                if self._number < len(self._history):
+                    self._check(activation, is_over=task.done())
+            return self._advance(task, at, received, given)
+        finally:
+            self.loop.discard()
+
+    def _activate(self, activation: Activation) -> None:
+        self.loop.now = activation.at
+        for index in activation.received:
+            future, outcome = self._futures[index], self._outcomes[index]
+            if not future.done():  # it may have been cancelled
+                try:
+                    future.set_result(self._convert[index](outcome))
+                except Exception as error:  # noqa: BLE001  # the failure of a step, or an output of another type than expected
+                    future.set_exception(error)
+                    future.exception()  # it may never be awaited
+        self.loop.run_ready()
+
+    def _check(self, activation: Activation, *, is_over: bool) -> None:
+        wanted = sum(len(each.commands) for each in self._history[: self._number + 1])
+        if len(self._given) < wanted:
+            what = "ended" if is_over else "waits"
+            raise NonDeterminismError(f"command {len(self._given)} was {self._known[len(self._given)]}, and now the code {what} without it")
+        if len(self._given) > wanted:
+            raise NonDeterminismError(f"the code waited after command {wanted - 1}, and now gives {self._given[wanted]} before that")
+        if is_over:
+            raise NonDeterminismError(f"the code went on after command {wanted - 1}, and now ends there")
+
+    def _advance(self, task: asyncio.Task[Any], at: float, received: Sequence[int], given: Mapping[str, JsonValue]) -> Advance:
+        activation = Activation(
+            at=at, received=tuple(received), commands=tuple(command.recorded for command in self._new), patches=tuple(self._new_patches),
+            input=dict(given) if not self._history else {},
+        )  # fmt: skip
+        if task.done():
+            return Advance(activation, is_over=True, output=_output_of(task))
+        pending = [future.index for future in self._futures if not future.done()]
+        awaited = self._awaited(task)
+        if not awaited and not pending:
+            raise StepError(f"the workflow waits for something that no step will give (at {_waiting_line(task)})", code="workflow_stuck")
+        return Advance(activation, self._new, awaited or pending, waits_for_all=bool(awaited))
+
+    def _awaited(self, main: asyncio.Task[Any]) -> list[int]:
+        """Return the commands that must all be over before any code can run; empty if one of those pending may be enough."""
+        if self.loop.timers or any(not task.done() for task in self.loop.tasks if task is not main):
+            return []
+        waited = main._fut_waiter  # type: ignore[attr-defined]  # no other way shows for what a task waits
+        futures = waited.children if isinstance(waited, AllFuture) else [waited]
+        commands = [future for future in futures if isinstance(future, CommandFuture)]
+        return [future.index for future in commands if not future.done()] if len(commands) == len(futures) else []
+
+
+def _output_of(task: asyncio.Task[Any]) -> JsonValue:
+    error = asyncio.CancelledError("the workflow cancelled itself") if task.cancelled() else task.exception()
+    if isinstance(error, StepError):
+        raise StepError(f"{error} (at {_raised_at(error)})" if not _has_place(str(error)) else str(error), code=error.code) from error
+    if error is not None:
+        raise StepError(f"{type(error).__name__}: {error} (at {_raised_at(error)})", code="workflow_error") from error
+    try:
+        output: JsonValue = to_jsonable_python(task.result())
+    except (PydanticSerializationError, ValueError, RecursionError) as fault:
+        raise StepError(f"the result of the workflow is not JSON: {fault}", code="not_json") from None
+    return output
+
+
+def _has_place(message: str) -> bool:
+    return message.endswith(")") and " (at " in message
+
+
+def _raised_at(error: BaseException) -> str:
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(_OURS)]
+    return f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else "an unknown line"
+
+
+def _line() -> str:
+    """Return the line of the workflow's code that is executed."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_OURS):
+        frame = frame.f_back
+    return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+
+
+def _waiting_line(task: asyncio.Task[Any]) -> str:
+    frames = task.get_stack(limit=1)
+    return f"{Path(frames[0].f_code.co_filename).name}:{frames[0].f_lineno}" if frames else "an unknown line"
+
+
+def arguments_of(function: Callable[..., Any], given: Mapping[str, JsonValue]) -> dict[str, Any]:
+    """Return the keyword arguments of a workflow function, converted to the types that it declares. Raises StepError."""
+    parameters = list(inspect.signature(function).parameters.values())[1:]
+    hints, name = get_type_hints(function), getattr(function, "__qualname__", "workflow")
+    takes_any = any(each.kind is each.VAR_KEYWORD for each in parameters)
+    named = {each.name: each for each in parameters if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)}
+    missing = [each.name for each in named.values() if each.default is each.empty and each.name not in given]
+    unknown = [] if takes_any else sorted(given.keys() - named.keys())
+    if missing or unknown:
+        what = f"lacks {', '.join(map(repr, missing))}" if missing else f"has {', '.join(map(repr, unknown))} besides"
+        raise StepError(f"the input of workflow {name!r} {what}; it takes {', '.join(named) or 'nothing'}", code="bad_arguments")
+    arguments: dict[str, Any] = {}
+    for key, value in given.items():
+        try:
+            arguments[key] = TypeAdapter(hints[key]).validate_python(value) if key in named and key in hints else value
+        except ValidationError as error:
+            raise StepError(f"the input {key!r} of workflow {name!r}: {error.errors()[0]['msg']}", code="bad_arguments") from None
+    return arguments
