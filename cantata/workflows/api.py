@@ -96,7 +96,7 @@ class Workflow:
 
     def sleep(self, seconds: float) -> asyncio.Future[None]:
         """Sleep, for seconds or for months: no worker waits meanwhile."""
-        return self._replay.command("sleep", "", {"seconds": max(0.0, float(seconds))}, {}, lambda _: None, "sleep")
+        return self._replay.sleep(max(0.0, float(seconds)))
 
     async def gather(self, *awaitables: Awaitable[Any], return_exceptions: bool = False) -> list[Any]:
         """Await all, and return their results in order. When all are over, the first failure is raised, unless `return_exceptions`."""

@@ -82,7 +82,7 @@ class Replay:
     ) -> None:
         self.run_id = run_id
         self.definitions = definitions
-        self.loop = WorkflowLoop(self._start_timer)  # type: ignore[abstract]  # what it lacks raises NotImplementedError
+        self.loop = WorkflowLoop(self.sleep)  # type: ignore[abstract]  # what it lacks raises NotImplementedError
         self.random = random.Random(f"{run_id}/{name}")
         self._history = history
         self._outcomes = outcomes
@@ -134,8 +134,15 @@ class Replay:
                 self._new_patches.append(name)
         return self._patches[name]
 
-    def _start_timer(self, delay_s: float) -> asyncio.Future[Any]:
-        return self.command("sleep", "", {"seconds": round(delay_s, 3)}, {}, lambda _: None, "sleep")
+    def sleep(self, seconds: float) -> asyncio.Future[None]:
+        """Give a command that is over after some seconds. Then the clock of the loop has gone on by as many, at least."""
+        ends_at = self.loop.now + seconds
+
+        def convert(outcome: CommandOutcome) -> None:
+            if outcome.timed_out:
+                self.loop.now = max(self.loop.now, ends_at)
+
+        return self.command("sleep", "", {"seconds": round(seconds, 3)}, {}, convert, "sleep")
 
     def _diverge(self, what: str) -> None:
         self._fault = NonDeterminismError(what)

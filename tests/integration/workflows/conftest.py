@@ -17,7 +17,7 @@ HERE = Path(__file__).parent
 PATIENCE_S = 40.0
 NAMES = (
     "row", "fan", "asyncio_fan", "caught", "uncaught", "broken", "approval", "sleeper", "first", "parent", "values", "journey", "stuck",
-    "reads_a_socket", "misspelt", "not_json",
+    "reads_a_socket", "misspelt", "not_json", "late_question",
 )  # fmt: skip
 
 

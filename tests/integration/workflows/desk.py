@@ -190,3 +190,10 @@ async def not_json(wf: Workflow) -> None:
 def lines(journal: Path) -> list[str]:
     """What was done."""
     return journal.read_text().splitlines()
+
+
+@workflow
+async def late_question(wf: Workflow) -> Any:
+    """Ask only after a step."""
+    await wf.call(add, 1)
+    return await wf.wait("approve")

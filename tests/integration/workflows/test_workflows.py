@@ -1,0 +1,173 @@
+"""Workflows in Python with real workers: what their code gives, what it raises, and what is refused."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cantata.client.client import Client
+from cantata.client.runs import ChainRun
+from cantata.errors import ConfigError, RunError
+from tests.integration.workflows import desk
+from tests.integration.workflows.conftest import HERE, PATIENCE_S
+from tests.waiting import until
+
+
+def result(client: Client, name: str, **given: Any) -> Any:
+    """The result of a workflow."""
+    return client.submit_workflow(name, given).result(PATIENCE_S).raise_for_status().final_output
+
+
+def error(client: Client, name: str, **given: Any) -> str:
+    """The message with which a workflow fails."""
+    with pytest.raises(RunError) as raised:
+        result(client, name, **given)
+    return str(raised.value)
+
+
+def states(run: ChainRun) -> dict[str, str]:
+    """The states of its steps."""
+    return {step_id: step.state for step_id, step in run.record().steps.items()}
+
+
+def test_awaits_in_a_row(client: Client) -> None:
+    assert result(client, "row", steps=12, start=5) == 17
+
+
+def test_a_workflow_that_gives_no_command(client: Client) -> None:
+    assert result(client, "row", steps=0) == 0
+
+
+def test_its_function_may_name_it(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(HERE))
+    run = client.submit_workflow(importlib.import_module("desk").row, {"steps": 2})
+
+    assert run.result(PATIENCE_S).final_output == 2
+
+
+def test_the_same_key_gives_the_same_run(client: Client) -> None:
+    runs = [client.submit_workflow("row", {"steps": 1}, idempotency_key="once").run_id for _ in range(2)]
+
+    assert len(set(runs)) == 1
+
+
+def test_a_gather_waits_once_for_all(client: Client) -> None:
+    run = client.submit_workflow("fan", {"width": 50})
+
+    assert run.result(PATIENCE_S).final_output == [number + 1 for number in range(50)]
+    advances = [step_id for step_id, step in run.record().steps.items() if step.spec.kind == "workflow.advance"]
+    assert len(advances) == 2, "one gives all commands, one gets all outcomes"
+
+
+def test_constructs_of_asyncio(client: Client) -> None:
+    assert result(client, "asyncio_fan") == [[2, 3, 4], [12, 13]]
+
+
+def test_failures_are_caught_where_they_are_awaited(client: Client) -> None:
+    assert result(client, "caught") == ["tool_error", "desk:fail raised ValueError: one", "StepError", "2"]
+
+
+def test_a_failure_that_is_not_caught_names_the_line(client: Client) -> None:
+    assert "desk:fail raised ValueError: not caught (at desk.py:" in error(client, "uncaught")
+
+
+def test_an_error_of_its_own_code_names_the_line(client: Client) -> None:
+    assert "KeyError: 'pen' (at desk.py:" in error(client, "broken", order={"item": "pen"})
+
+
+def test_children_of_all_kinds(client: Client) -> None:
+    *values, failure = result(client, "parent")
+
+    assert values == [7, 2, 3, "Paris"]
+    assert failure.startswith("desk:fail raised ValueError: not caught")
+
+
+def test_chance_and_time_are_the_same_in_each_replay(client: Client) -> None:
+    random, drawn, at, later = result(client, "values")
+
+    assert 0 <= random < 1
+    assert random != later
+    assert drawn.count("-") == 4
+    assert at > 1e9
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "message"),
+    [
+        ("row", {"stps": 3}, "the input of workflow 'row' lacks 'steps'; it takes steps, start"),
+        ("row", {"steps": 1, "more": 2}, "the input of workflow 'row' has 'more' besides; it takes steps, start"),
+        ("row", {"steps": "many"}, "the input 'steps' of workflow 'row': Input should be a valid integer"),
+        ("stuck", {}, "waits for something that no step will give (at desk.py:"),
+        ("reads_a_socket", {}, "a workflow has no I/O and no threads of its own (create_connection): do this in a function"),
+        ("misspelt", {}, "the configuration has no tool 'ad'; did you mean 'add'?"),
+        ("not_json", {}, "an argument is not JSON"),
+    ],
+)
+def test_what_cannot_be_is_told(client: Client, name: str, given: dict[str, Any], message: str) -> None:
+    assert message in error(client, name, **given)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("rwo", "did you mean 'row'"), (desk.add, "no workflow with the function"), (lambda wf: None, "cannot be imported by a worker")],
+)
+def test_an_unknown_workflow_is_refused_at_once(client: Client, name: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        client.submit_workflow(name, {})
+
+
+def test_the_first_of_two_ends_the_workflow_and_stops_the_other(client: Client, tmp_path: Path) -> None:
+    run = client.submit_workflow("first", {"file": str(tmp_path / "go")})
+
+    assert run.result(PATIENCE_S).raise_for_status().final_output == [1, 1, 6]
+    assert states(run)["first/0"] == "skipped"
+    (tmp_path / "go").touch()
+
+
+# Waits and time
+
+
+def test_a_signal_is_what_a_wait_gives(client: Client) -> None:
+    run = client.submit_workflow("approval", {})
+    until(lambda: "waiting_signal" in states(run).values(), "the question")
+
+    assert run.signal("approve", {"ok": True}) == "taken"
+
+    assert run.result(PATIENCE_S).final_output == [{"ok": True}, 2]
+
+
+def test_a_signal_may_come_before_the_wait(client: Client) -> None:
+    run = client.submit_workflow("late_question", {})
+    assert run.signal("approve", "early") in ("kept", "taken")
+
+    assert run.result(PATIENCE_S).final_output == "early"
+
+
+def test_a_wait_without_a_signal_gives_its_default(client: Client) -> None:
+    run = client.submit_workflow("approval", {})
+    until(lambda: "waiting_signal" in states(run).values(), "the question")
+    client.stack.skip(90_000)  # type: ignore[attr-defined]
+
+    assert run.result(PATIENCE_S).final_output == ["nobody", 2]
+
+
+def test_hours_pass_in_all_ways_to_sleep(client: Client) -> None:
+    run = client.submit_workflow("sleeper", {})
+    for hours in (1, 1, 0.02):
+        until(lambda: "waiting_signal" in states(run).values() or run.status() == "succeeded", "a sleep")
+        client.stack.skip(hours * 3600)  # type: ignore[attr-defined]
+
+    assert 7260 <= run.result(PATIENCE_S).raise_for_status().final_output < 7400  # type: ignore[operator]
+
+
+def test_a_cancelled_run_stops(client: Client, tmp_path: Path) -> None:
+    run = client.submit_workflow("journey", {"file": str(tmp_path / "go")})
+    until(lambda: "running" in states(run).values(), "the held step")
+    run.cancel()
+    (tmp_path / "go").touch()
+
+    assert run.result(PATIENCE_S).status == "cancelled"
+    assert "running" not in states(run).values()
