@@ -115,8 +115,8 @@ class StepError(CantataError):
         self.retry_after_s = retry_after_s
 
 
-class StepRefused(CantataError):
-    """This worker cannot execute a step; another one may, such as one with other code."""
+class CodeMismatchError(CantataError):
+    """The code of this worker cannot continue a run; that of another worker may."""
 
 
 class ModelError(StepError):

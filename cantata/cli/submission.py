@@ -89,6 +89,13 @@ class RunSubmission:
         self.print_fleet_warnings()
         return self.client.submit_checked(request, labels=labels)
 
+    def submit_workflow(
+        self, name: str, *, given: Mapping[str, JsonValue], timeout_s: float | None, labels: Mapping[str, str] | None = None
+    ) -> ChainRun:
+        """Submit the input of a workflow in Python. Raises ConfigError."""
+        self.print_fleet_warnings()
+        return self.client.submit_workflow(name, given, timeout_s=timeout_s, labels=labels)
+
     def detach(self, run: TurnRun | ChainRun) -> int:
         """Print the id of a run, which goes on, and return exit status 0."""
         click.echo(json.dumps({"run_id": run.run_id}) if self._as_json else run.run_id)

@@ -176,6 +176,10 @@ class Client:
         """
         name = workflow if isinstance(workflow, str) else _workflow_name(workflow, self.definitions)
         if isinstance(given, str):
+            if name in self.definitions.workflows:
+                raise ConfigError(
+                    f"workflow {name!r} is in Python, so its input is a mapping of its function's arguments", source="workflow"
+                )
             return self.submit_turn(
                 given, workflow=name, session=session, timeout_s=timeout_s, idempotency_key=idempotency_key, labels=labels
             )

@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from pydantic import Field, JsonValue
 
 from cantata.models.values import Value
 
-OutEdge = tuple[str, str, bool]
-"""An edge without its source: target, label, whether it wakes."""
+
+class OutEdge(NamedTuple):
+    """An edge without its source."""
+
+    target: str
+    label: str
+    wakes: bool
+    alone: bool = False
+
+
+class CountedEdge(NamedTuple):
+    """An edge whose source was over already when it was added."""
+
+    source: str
+    target: str
+    label: str
+    wakes: bool
+    alone: bool = False
 
 
 class EndedStep(Value):
@@ -54,9 +70,7 @@ class Expansion(Value):
     items: ExpandedItems | None = None
     exit: str | None = None
     own: tuple[OutEdge, ...] = Field((), description="the edges of the exit that it does not have from its parent")
-    counted: tuple[tuple[str, str, str, bool], ...] = Field(
-        (), description="source, target, label, wakes: edges whose source was over already"
-    )
+    counted: tuple[CountedEdge, ...] = Field((), description="edges whose source was over already")
     names: dict[str, str | Literal[False]] = Field(
         default_factory=dict, description="name → the step that it meant before; false: the step of that id"
     )

@@ -109,8 +109,8 @@ class _Rewind:
         self._parent = {step_id: parent for parent, expansion in ended.expansions.items() for step_id in expansion.steps}
         self._counted: dict[str, list[OutEdge]] = defaultdict(list)
         for expansion in ended.expansions.values():
-            for source, target, label, wakes in expansion.counted:
-                self._counted[source].append((target, label, wakes))
+            for edge in expansion.counted:
+                self._counted[edge.source].append(OutEdge(*edge[1:]))
         self._invalidated = self._behind(seeds)
         expansions = [ended.expansions[step_id] for step_id in self._invalidated if step_id in ended.expansions]
         self._removed = {step_id for expansion in expansions for step_id in expansion.steps}
@@ -190,27 +190,28 @@ class _Rewind:
     # --- steps ------------------------------------------------------------------------------------------------------
 
     @cached_property
-    def _into(self) -> dict[str, list[tuple[str, str, bool]]]:
-        """Return the edges into each restarted step: source, label, whether it wakes."""
-        into: dict[str, list[tuple[str, str, bool]]] = defaultdict(list)
+    def _into(self) -> dict[str, list[tuple[str, OutEdge]]]:
+        """Return the edges into each restarted step, with their sources."""
+        into: dict[str, list[tuple[str, OutEdge]]] = defaultdict(list)
         for source, edges in self._edges.items():
-            for target, label, wakes in edges:
-                into[target].append((source, label, wakes))
+            for edge in edges:
+                into[edge.target].append((source, edge))
         for source, counted in self._counted.items():
             if source in self._ended.steps and source not in self._invalidated:
-                for target, label, wakes in counted:
-                    into[target].append((source, label, wakes))
+                for edge in counted:
+                    into[edge.target].append((source, edge))
         return into
 
     def _start_of(self, step_id: str) -> RestartedStep:
         spec, into = self._ended.specs[step_id], self._into[step_id]
-        open_sources = [source for source, _, _ in into if source in self._invalidated]
-        over = [(self._ended.steps[source], label, wakes) for source, label, wakes in into if source not in self._invalidated]
-        taken = sum(wakes and label in step_end.takes for step_end, label, wakes in over)
-        has_waking = any(wakes for _, _, wakes in into)
-        missing = max(0, (spec.quorum or 0) - sum(step_end.state == "done" for step_end, _, _ in over))
+        open_sources = [source for source, _ in into if source in self._invalidated]
+        over = [(self._ended.steps[source], edge) for source, edge in into if source not in self._invalidated]
+        taken = sum(edge.wakes and edge.label in step_end.takes for step_end, edge in over)
+        has_waking = any(edge.wakes for _, edge in into)
+        missing = max(0, (spec.quorum or 0) - sum(step_end.state == "done" for step_end, _ in over))
+        waits_no_more = any(edge.alone for _, edge in over)
         return RestartedStep(
-            step_id=step_id, pending=len(open_sources), taken=taken if has_waking else 1, quorum=missing,
+            step_id=step_id, pending=0 if waits_no_more else len(open_sources), taken=taken if has_waking else 1, quorum=missing,
             is_quorum_met=bool(spec.quorum) and missing == 0, deadline_s=spec.deadline_s, waits=spec.kind == "wait",
             joins=[*open_sources] if spec.quorum or spec.deadline_s else None,
         )  # fmt: skip

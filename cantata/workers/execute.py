@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 import structlog
 from pydantic import ValidationError
 
-from cantata.errors import CantataError, MustWait, StepError, StepRefused, UnavailableError
+from cantata.errors import CantataError, CodeMismatchError, MustWait, StepError, UnavailableError
 from cantata.models.graph import Outcome
 from cantata.observability import logs, traces
 from cantata.observability.logs.lines import bind
@@ -91,7 +91,7 @@ def _attempt(context: StepContext) -> AttemptRecord | None:
         return None
     except MustWait as wait:
         return outcomes.wait_record(begun, wait)
-    except StepRefused as error:
+    except CodeMismatchError as error:
         process.ledger.steps.refuse(begun.run_id, begun.step_id, begun.attempt, begun.owner, str(error))
         return None
     except StepError as error:

@@ -1,4 +1,4 @@
-"""What an advance of a workflow adds to its run: a step for each new command, and the next advance."""
+"""The steps that an advance of a workflow adds to its run: one for each new command, and the next advance."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cantata.models.graph import Edge, Graph, Spec, Step
 from cantata.models.values import JsonValue
 from cantata.models.wire import ChainNode
 from cantata.planning.chains import specs
-from cantata.workflows.history import Command, Recorded
+from cantata.workflows.history import Recorded, WorkflowCommand
 from cantata.workflows.replay import Advance
 
 _OPTIONS = ("timeout_s", "retries", "at_most_once", "queue")
@@ -34,13 +34,13 @@ def fragment(root: str, number: int, spec: Spec, advance: Advance, step_ids: lis
     return Graph(steps=(*steps, following), edges=tuple(edges), exit=following.id)
 
 
-def _step(root: str, command: Command, definitions: Definitions) -> Step:
+def _step(root: str, command: WorkflowCommand, definitions: Definitions) -> Step:
     spec, given = _spec(command, definitions)
     own: dict[str, Any] = {name: value for name, value in command.options.items() if name in _OPTIONS}
     return Step(**{**dict(spec), "on_error": "skip", **own}, id=step_id(root, command.recorded), given=given)
 
 
-def _spec(command: Command, definitions: Definitions) -> tuple[Spec, JsonValue]:
+def _spec(command: WorkflowCommand, definitions: Definitions) -> tuple[Spec, JsonValue]:
     """Return the spec of a command's step, and its given value."""
     kind, target, arguments = command.recorded.kind, command.recorded.target, dict(command.arguments)
     if kind == "sleep":

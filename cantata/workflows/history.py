@@ -50,8 +50,8 @@ class CommandOutcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
-    """What a workflow asks for: a step."""
+class WorkflowCommand:
+    """A command that is not a step of the run yet."""
 
     recorded: Recorded
     arguments: Mapping[str, JsonValue]

@@ -9,6 +9,7 @@ import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from os.path import basename
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -19,7 +20,7 @@ from cantata.errors import StepError
 from cantata.models.definitions import Definitions
 from cantata.models.values import JsonValue
 from cantata.workflows.event_loop import NumberedFuture, WorkflowLoop
-from cantata.workflows.history import Activation, Command, CommandOutcome, Recorded, digest_of
+from cantata.workflows.history import Activation, CommandOutcome, Recorded, WorkflowCommand, digest_of
 
 WARNED_COMMANDS, MAX_COMMANDS = 2000, 10_000  # of one workflow
 _OURS = (str(Path(__file__).parent), str(Path(asyncio.__file__).parent))
@@ -35,10 +36,10 @@ class _Diverged(BaseException):
 
 @dataclass(frozen=True, slots=True)
 class Advance:
-    """What became of a workflow in one activation."""
+    """The result of one activation."""
 
     activation: Activation
-    commands: Sequence[Command] = ()
+    commands: Sequence[WorkflowCommand] = ()
     """The new commands, in order."""
     awaited: Sequence[int] = ()
     """Indexes of the commands for which it waits."""
@@ -88,12 +89,13 @@ class Replay:
         self._outcomes = outcomes
         self._known = [command for activation in history for command in activation.commands]
         self._given: list[Recorded] = []
-        self._new: list[Command] = []
+        self._new: list[WorkflowCommand] = []
         self._futures: list[CommandFuture] = []
         self._convert: list[Callable[[CommandOutcome], Any]] = []
         self._patches: dict[str, bool] = {}
         self._new_patches: list[str] = []
         self._number = 0
+        self._wanted = 0
         self._fault: NonDeterminismError | None = None
 
     # --- what the workflow calls ------------------------------------------------------------------------------------
@@ -118,7 +120,7 @@ class Replay:
                 what = "" if asked.target != self._known[index].target or asked.kind != self._known[index].kind else " with other arguments"
                 self._diverge(f"command {index} was {self._known[index]}, and now is {asked}{what}")
         else:
-            self._new.append(Command(asked, arguments, options))
+            self._new.append(WorkflowCommand(asked, arguments, options))
         self._given.append(asked)
         self._convert.append(convert)
         future = CommandFuture(self, index)
@@ -181,7 +183,8 @@ class Replay:
         self.loop.run_ready()
 
     def _check(self, activation: Activation, *, is_over: bool) -> None:
-        wanted = sum(len(each.commands) for each in self._history[: self._number + 1])
+        self._wanted += len(activation.commands)
+        wanted = self._wanted
         if len(self._given) < wanted:
             what = "ended" if is_over else "waits"
             raise NonDeterminismError(f"command {len(self._given)} was {self._known[len(self._given)]}, and now the code {what} without it")
@@ -240,7 +243,7 @@ def _line() -> str:
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_OURS):
         frame = frame.f_back
-    return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+    return f"{basename(frame.f_code.co_filename)}:{frame.f_lineno}"
 
 
 def _waiting_line(task: asyncio.Task[Any]) -> str:

@@ -1,4 +1,4 @@
-"""`submit turn` and `submit chain`."""
+"""`submit turn`, `submit chain` and `submit workflow`."""
 
 from __future__ import annotations
 
@@ -64,6 +64,26 @@ def chain(
     with _print_rejection(as_json or events, "refused_chain"), open_submission(config=config, as_json=as_json or events) as submission:
         run = submission.submit_chain(file, given=given, timeout_s=timeout, labels=labels)
         return submission.detach(run) if detach else submission.watch(run, events=events)
+
+
+@click.command()
+@click.argument("name")
+@click.option(
+    "--input", "given", callback=parse_json_object, metavar="JSON|@FILE", help="The arguments of its function, by name; none if absent."
+)
+@config_option
+@timeout
+@label_option
+@detach_option
+@json_option
+def workflow(
+    name: str, given: dict[str, JsonValue] | None, config: str | None, timeout: float | None, labels: dict[str, str], detach: bool,
+    as_json: bool,
+) -> int:  # fmt: skip
+    """Run a workflow in Python and show its result. NAME is a name under `workflows:` of the configuration."""
+    with _print_rejection(as_json, "refused_chain"), open_submission(config=config, as_json=as_json) as submission:
+        run = submission.submit_workflow(name, given=given or {}, timeout_s=timeout, labels=labels)
+        return submission.detach(run) if detach else submission.watch(run)
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from cantata.errors import StepError, StepRefused
+from cantata.errors import CodeMismatchError, StepError
 from cantata.models.graph import STEP_OVER, Outcome
 from cantata.models.values import ErrorInfo, JsonValue, Usage
 from cantata.state.redis import clock
@@ -44,7 +44,7 @@ def workflow_advance(context: StepContext) -> Outcome:
         advance = replay.run(lambda: function(Workflow(replay), **arguments), at=clock.now(), received=received, given=given)
     except NonDeterminismError as error:
         message = f"the code of workflow {name!r} ({reference}) does not follow the run's history: {error}. Deploy the code that the run"
-        raise StepRefused(f"{message} began with, or keep both ways with wf.patched") from error
+        raise CodeMismatchError(f"{message} began with, or keep both ways with wf.patched") from error
     if advance.is_over:
         return Outcome(output=advance.output)
     ids += [expansion.step_id(root, command.recorded) for command in advance.commands]
@@ -58,7 +58,7 @@ def workflow_advance(context: StepContext) -> Outcome:
 
 @dataclass(slots=True)
 class _Recorded:
-    """What was read of a workflow in earlier advances: it does not change any more."""
+    """The part of a workflow's history that does not change any more."""
 
     activations: list[Activation] = field(default_factory=list)
     outcomes: dict[int, CommandOutcome] = field(default_factory=dict)

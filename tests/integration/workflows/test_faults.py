@@ -179,3 +179,24 @@ def test_a_patch_keeps_runs_under_way_on_the_old_code(trip: Trip) -> None:
 
     assert run.result(PATIENCE_S).final_output == [2, 3, False, True]
     assert fresh.result(PATIENCE_S).final_output == [2, 3, True, True]
+
+
+def test_a_fork_executes_the_commands_from_a_step_on_again(client: Client, journal: Path, tmp_path: Path) -> None:
+    (tmp_path / "go").touch()
+    run = client.submit_workflow("journey", {"file": str(tmp_path / "go")})
+    assert run.result(PATIENCE_S).success
+    before = Counter(journal.read_text().splitlines())
+
+    fork = client.fork(run.run_id, "journey/1")
+
+    assert fork.result(PATIENCE_S).raise_for_status().final_output == [2, "middle", 4]
+    assert Counter(journal.read_text().splitlines()) - before == Counter(["start middle", "middle", "add 3 1"])
+
+
+def test_a_retry_of_a_failed_workflow_goes_on_where_it_failed(client: Client, journal: Path) -> None:
+    run = client.submit_workflow("broken", {"order": {"item": "pen", "amount": 41}})
+    assert not run.result(PATIENCE_S).success
+    before = Counter(journal.read_text().splitlines())
+
+    assert "KeyError" in str(client.retry(run.run_id).result(PATIENCE_S).error)
+    assert Counter(journal.read_text().splitlines()) == before
