@@ -17,7 +17,7 @@ from cantata.models.events import (
 from cantata.models.graph import START, StepState
 from cantata.models.values import JsonValue, Usage
 from cantata.models.wire import RUN_OVER
-from cantata.planning.chains.step_ids import END, GATHER
+from cantata.planning.chains.step_ids import ADVANCE, END, GATHER
 from cantata.state.runs.summaries import state_of
 
 ViewState = StepState | Literal["expanded", "timed_out", "stopped"]
@@ -27,8 +27,8 @@ MAX_REPLY = 400
 """Characters of a reply that are kept while it comes."""
 
 GATHERED = f"/{GATHER}"
-EXITS = (GATHERED, f"/{END}")
-"""The ends of the ids of steps that only close an expansion: they are shown as the step that expanded."""
+EXITS = (GATHERED, f"/{END}", f"/{ADVANCE}")
+"""The ends of the ids of steps that only continue or close an expansion: they are shown as the step that expanded."""
 
 
 @dataclass(frozen=True, slots=True)

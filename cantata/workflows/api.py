@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import re
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, cast
@@ -17,6 +18,8 @@ from cantata.suggestions import did_you_mean
 from cantata.workflows.decorator import reference_of
 from cantata.workflows.history import CommandOutcome
 from cantata.workflows.replay import AllFuture, Replay
+
+_NAME = re.compile(r"[\w.-]+")
 
 
 class Workflow:
@@ -72,7 +75,7 @@ class Workflow:
     def call(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> asyncio.Future[Any]:
         """Call a function of a module in a step of its own; what it returns. It may do I/O, and be `async`."""
         arguments = {"args": list(args), "kwargs": kwargs}
-        return self._replay.command("call", reference_of(function), _json(arguments), self._options, _output)
+        return self._replay.command("call", reference_of(function), _json(arguments), self._options, _output, function.__name__)
 
     def wait(self, name: str, asks: Any = None, *, timeout_s: float | None = None, **default: Any) -> asyncio.Future[Any]:
         """Wait for a signal to `name`, such as an approval; its value.
@@ -83,6 +86,8 @@ class Workflow:
             timeout_s: How long to wait, in seconds; for ever if None.
             **default: `default=...`, the value after that time. Without it StepError is raised, with the code timeout.
         """
+        if not _NAME.fullmatch(name):
+            raise StepError(f"wf.wait: {name!r} is no name for a signal; use letters, digits, '-', '_' and '.'", code="bad_arguments")
         if default.keys() - {"default"}:
             raise TypeError(f"wait() has no argument {min(default.keys() - {'default'})!r}")
 
@@ -92,7 +97,7 @@ class Workflow:
             return default["default"] if outcome.timed_out else _output(outcome)
 
         arguments = _json({"asks": asks if isinstance(asks, Mapping) or asks is None else {"question": asks}, "timeout_s": timeout_s})
-        return self._replay.command("wait", name, arguments, {}, convert, name)
+        return self._replay.command("wait", name, arguments, {}, convert, f"wait/{name}")
 
     def sleep(self, seconds: float) -> asyncio.Future[None]:
         """Sleep, for seconds or for months: no worker waits meanwhile."""
@@ -111,7 +116,7 @@ class Workflow:
         if section_of(kind, name, definitions) is None:
             known = [each for section in SECTIONS[kind] for each in getattr(definitions, section)]
             raise StepError(f"the configuration has no {kind} {name!r}{did_you_mean(name, known)}", code=f"unknown_{kind}")
-        return self._replay.command(kind, name, _json(arguments), self._options, _output)
+        return self._replay.command(kind, name, _json(arguments), self._options, _output, name)
 
     # --- values that are the same in every replay -------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from cantata.models.graph import Edge, Graph, Spec, Step
 from cantata.models.values import JsonValue
 from cantata.models.wire import ChainNode
 from cantata.planning.chains import specs
+from cantata.planning.chains.step_ids import ADVANCE
 from cantata.workflows.history import Recorded, WorkflowCommand
 from cantata.workflows.replay import Advance
 
@@ -22,7 +23,7 @@ def step_id(root: str, command: Recorded) -> str:
 
 def advance_id(root: str, number: int) -> str:
     """Return the id of an advance; the first one is the workflow's own step."""
-    return f"{root}/@{number}" if number else root
+    return f"{root}/@{number}/{ADVANCE}" if number else root
 
 
 def fragment(root: str, number: int, spec: Spec, advance: Advance, step_ids: list[str], definitions: Definitions) -> Graph:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import random
+import re
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -23,6 +24,7 @@ from cantata.workflows.event_loop import NumberedFuture, WorkflowLoop
 from cantata.workflows.history import Activation, CommandOutcome, Recorded, WorkflowCommand, digest_of
 
 WARNED_COMMANDS, MAX_COMMANDS = 2000, 10_000  # of one workflow
+_UNSAFE = re.compile(r"[^\w./-]")  # in the id of a step
 _OURS = (str(Path(__file__).parent), str(Path(asyncio.__file__).parent))
 
 
@@ -102,9 +104,9 @@ class Replay:
 
     def command(
         self, kind: str, target: str, arguments: Mapping[str, JsonValue], options: Mapping[str, JsonValue],
-        convert: Callable[[CommandOutcome], Any], label: str = "",
+        convert: Callable[[CommandOutcome], Any], label: str,
     ) -> asyncio.Future[Any]:  # fmt: skip
-        """Give a command; return the future of what `convert` makes of its outcome."""
+        """Give a command; return the future of what `convert` makes of its outcome. `label` ends the id of its step."""
         line = _line()
         index = len(self._given)
         if index >= MAX_COMMANDS:
@@ -114,7 +116,7 @@ class Replay:
             digest = digest_of({**arguments, **{f"@{name}": value for name, value in options.items()}})
         except (TypeError, ValueError, RecursionError) as error:
             raise StepError(f"the arguments of {kind} {target!r} are not JSON: {error} (at {line})", code="not_json") from None
-        asked = Recorded(step=f"{index}/{label}" if label else f"{index}", kind=kind, target=target, digest=digest, line=line)
+        asked = Recorded(step=f"{index}.{_UNSAFE.sub('_', label)}", kind=kind, target=target, digest=digest, line=line)
         if index < len(self._known):
             if not asked.same_as(self._known[index]):
                 what = "" if asked.target != self._known[index].target or asked.kind != self._known[index].kind else " with other arguments"

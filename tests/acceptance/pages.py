@@ -21,8 +21,8 @@ from cantata.cli.main import COMMANDS, submit
 TOP = Path(__file__).parents[2]
 PAGES = [TOP / "README.md", *sorted((TOP / "docs").glob("*.md"))]
 
-PROJECTS = {f"docs/{name}.md" for name in ("your-celery", "django", "flask", "testing")}
-"""Pages whose blocks are one project of a user, which test_your_celery.py and test_testing.py run."""
+PROJECTS = {f"docs/{name}.md" for name in ("your-celery", "django", "flask", "testing", "python-workflows")}
+"""Pages whose blocks are one project of a user, which a test of their own runs."""
 
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _FILE = re.compile(r"# (\S+\.(?:py|ya?ml))\n")

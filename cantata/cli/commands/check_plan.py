@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from cantata.config.chain_requests import is_request, load_request, with_lines
 from cantata.config.documents import Document
 from cantata.config.faults import in_order
 from cantata.config.formats import Configuration
+from cantata.config.user_code import determinism
 from cantata.errors import ConfigError, Fault, without_warnings
 from cantata.models.definitions import Definitions
 from cantata.models.graph import Step
@@ -26,6 +28,8 @@ from cantata.planning.chain_checks.declared_inputs import read_from_input
 from cantata.planning.chains import expansion
 from cantata.planning.chains.outline import outline
 from cantata.planning.turns import turn_plan
+
+_WORKFLOW = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 
 @click.command()
@@ -65,9 +69,9 @@ def plan(file: str | None, text: str | None, team: str | None, agent: str | None
 @config_option
 @json_option
 def check(file: str, config: str | None, is_strict: bool, as_json: bool) -> int:
-    """Report every fault and warning of a configuration or a chain request.
+    """Report every fault and warning of a configuration or a chain request, or of a workflow in Python.
 
-    FILE may be - for standard input.
+    FILE may be - for standard input, or MODULE:FUNCTION for a workflow in Python, of this folder or an installed package.
     """
     found, description = _check(file, config)
     faults = found if is_strict else without_warnings(found)
@@ -85,6 +89,8 @@ def check(file: str, config: str | None, is_strict: bool, as_json: bool) -> int:
 
 def _check(file: str, config: str | None) -> tuple[Sequence[Fault], str]:
     """Return the faults of a document and its description. Raises ConfigError for faults in the configuration behind a chain request."""
+    if _WORKFLOW.fullmatch(file) and not Path(file).exists():
+        return determinism.faults_of(file, folder=Path.cwd()), "a workflow in Python"
     try:
         document = read_document(file) if file == "-" else configuration.opened(Path(file))
         if isinstance(document, Configuration):

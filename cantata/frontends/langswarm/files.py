@@ -54,7 +54,14 @@ def is_langswarm(data: JsonValue) -> bool:
     if not isinstance(data, dict):
         return False
     lists = any(isinstance(data.get(section), list) for section in ("agents", "tools"))
-    return lists or "workflows" in data or (isinstance(data.get("version"), str) and "agents" in data)
+    return lists or _has_workflows(data.get("workflows", ())) or (isinstance(data.get("version"), str) and "agents" in data)
+
+
+def _has_workflows(found: object) -> bool:
+    """Return whether `workflows` of a document are LangSwarm's; each of ours has a function."""
+    if isinstance(found, dict):
+        return not found or not all(isinstance(each, dict) and "function" in each for each in found.values())
+    return found != ()
 
 
 def files_in(folder: Path) -> list[Path]:

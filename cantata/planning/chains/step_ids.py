@@ -10,6 +10,9 @@ m/@gather   the gather of their outputs
 g/read      a node of the chain that g runs
 g/@7        a node of that chain whose id is all digits: `g/7` is an item
 g/@end      the end of that chain
+w/2.read    the command with the index 2 of the workflow in Python w
+w/@3/@advance
+            the execution of its code that follows three others
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ MAX_NODE_ID = 128  # characters: a step's id is in every message, lease and even
 
 GATHER = "@gather"
 END = "@end"
+ADVANCE = "@advance"
 
 
 @dataclass(frozen=True, slots=True)

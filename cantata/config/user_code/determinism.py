@@ -1,0 +1,80 @@
+"""Finds what a workflow's code must not do: what differs in each replay, and I/O. It reads the source, and imports nothing."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from cantata.config.user_code.function_source import bindings, definition_of, fault_of
+from cantata.errors import Fault
+
+_BUILT_IN = ("open", "input")
+_IO = "do this in a function, and call it with wf.call"
+_NOW, _RANDOM, _SLEEP = "use wf.now()", "use wf.random()", "use await wf.sleep(seconds)"
+REMEDIES: Mapping[str, str] = {
+    "time.sleep": _SLEEP, "time.time": _NOW, "time.time_ns": _NOW, "time.monotonic": _NOW, "time.perf_counter": _NOW,
+    "datetime.datetime.now": _NOW, "datetime.datetime.utcnow": _NOW, "datetime.datetime.today": _NOW, "datetime.date.today": _NOW,
+    "uuid.uuid1": "use wf.uuid4()", "uuid.uuid4": "use wf.uuid4()", "random": _RANDOM, "secrets": _RANDOM, "os.urandom": _RANDOM,
+    "open": _IO, "input": _IO, "socket": _IO, "subprocess": _IO, "urllib.request": _IO, "requests": _IO, "httpx": _IO, "aiohttp": _IO,
+    "threading": _IO, "multiprocessing": _IO, "concurrent.futures": _IO, "os.system": _IO, "os.environ": _IO, "os.getenv": _IO,
+    "asyncio.to_thread": _IO, "asyncio.open_connection": _IO, "asyncio.create_subprocess_exec": _IO,
+}  # fmt: skip
+"""A name, or a module whose names all count → the way to do it."""
+
+
+def faults_of(function: str, *, folder: Path | None) -> list[Fault]:
+    """Return what is not deterministic in workflow `module:name` and in the functions of its module that it calls itself."""
+    if fault := fault_of(function, folder=folder):
+        return [Fault(fault)]
+    found = definition_of(function, folder=folder)
+    if found is None:
+        return []
+    functions = {name: node for name, node in bindings(found.tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+    imported = dict(_imports(found.tree))
+    if not isinstance(found.node, ast.AsyncFunctionDef) or not any(_is_workflow(each, imported) for each in found.node.decorator_list):
+        return [Fault(f"{function} is not a workflow: decorate an async function with @workflow", line=found.node.lineno)]
+    pending, seen, faults = [found.node.name], set[str](), []
+    while pending:
+        name = pending.pop()
+        if name in seen or name not in functions:
+            continue
+        seen.add(name)
+        for node in ast.walk(functions[name]):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                pending.append(node.func.id)
+            if isinstance(node, ast.Name | ast.Attribute) and (remedy := _remedy(node, imported)):
+                message = f"{ast.unparse(node)} in {name!r} differs in each replay, or waits: {remedy}"
+                faults.append(Fault(message, line=node.lineno))
+    return sorted(faults, key=lambda fault: fault.line or 0)
+
+
+def _imports(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    """Yield the names that the module imports, with what they mean."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield (alias.asname, alias.name) if alias.asname else (alias.name.partition(".")[0], alias.name.partition(".")[0])
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            yield from ((alias.asname or alias.name, f"{node.module}.{alias.name}") for alias in node.names)
+
+
+def _is_workflow(decorator: ast.expr, imported: Mapping[str, str]) -> bool:
+    return _full_name(decorator, imported) in ("cantata.workflow", "cantata.workflows.decorator.workflow")
+
+
+def _remedy(node: ast.Name | ast.Attribute, imported: Mapping[str, str]) -> str | None:
+    """Return the remedy for a use of a name; None if it may be used. The name of a module alone is no use of it."""
+    full = _full_name(node, imported)
+    if isinstance(node, ast.Name) and "." not in full and full not in _BUILT_IN:
+        return None
+    return REMEDIES.get(full) or REMEDIES.get(full.rpartition(".")[0])
+
+
+def _full_name(node: ast.expr, imported: Mapping[str, str]) -> str:
+    """Return the full name of `a.b`, if `a` is imported or built in; else an empty text."""
+    if isinstance(node, ast.Name):
+        return imported.get(node.id, node.id if node.id in _BUILT_IN else "")
+    if isinstance(node, ast.Attribute) and (base := _full_name(node.value, imported)):
+        return f"{base}.{node.attr}"
+    return ""

@@ -1,0 +1,79 @@
+"""What is found in the source of workflows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cantata.config.user_code.determinism import faults_of
+
+HEAD = """import asyncio, datetime, json, os, random, time
+import random as chance
+from datetime import datetime as clock
+from time import sleep
+from uuid import uuid4
+from cantata import workflow
+
+def helper():
+    return time.time()
+
+def effect():
+    return time.time()
+
+@workflow
+async def trip(wf, x=1):
+    """
+
+
+def found(folder: Path, body: str) -> list[str]:
+    """The messages about a workflow with this body."""
+    (folder / "trip.py").write_text(HEAD + body + "\n")
+    return [str(fault) for fault in faults_of("trip:trip", folder=folder)]
+
+
+@pytest.mark.parametrize(
+    ("body", "remedy"),
+    [
+        ("return time.time()", "wf.now()"),
+        ("return datetime.datetime.now()", "wf.now()"),
+        ("return clock.utcnow()", "wf.now()"),
+        ("return datetime.date.today()", "wf.now()"),
+        ("return random.choice([1, 2])", "wf.random()"),
+        ("return chance.random()", "wf.random()"),
+        ("return uuid4()", "wf.uuid4()"),
+        ("sleep(1)", "wf.sleep(seconds)"),
+        ("return open('file').read()", "wf.call"),
+        ("return os.environ['HOME']", "wf.call"),
+        ("return await asyncio.to_thread(print)", "wf.call"),
+        ("return helper()", "time.time in 'helper'"),
+        ("async def inner():\n        return random.random()\n    return await inner()", "wf.random()"),
+    ],
+)
+def test_what_differs_is_named_with_its_replacement(tmp_path: Path, body: str, remedy: str) -> None:
+    messages = found(tmp_path, body)
+
+    assert len(messages) == 1, messages
+    assert remedy in messages[0]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "return await wf.call(effect)",
+        "return wf.now(), wf.random(), wf.uuid4()",
+        "await asyncio.sleep(1)",
+        "return json.dumps([x]), os.path.join('a', 'b')",
+        "random_number = wf.random()\n    return random_number",
+    ],
+)
+def test_what_is_the_same_is_let_alone(tmp_path: Path, body: str) -> None:
+    assert found(tmp_path, body) == []
+
+
+def test_a_function_that_is_no_workflow(tmp_path: Path) -> None:
+    found(tmp_path, "pass")
+
+    assert "is not a workflow" in str(faults_of("trip:helper", folder=tmp_path)[0])
+    assert "function 'trop' is not in trip.py; did you mean 'trip'?" in str(faults_of("trip:trop", folder=tmp_path)[0])
+    assert "module 'tripp' is not in" in str(faults_of("tripp:trip", folder=tmp_path)[0])
