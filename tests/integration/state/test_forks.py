@@ -12,7 +12,7 @@ import pytest
 from redis import Redis
 
 from cantata.errors import CantataError, ConfigError, UnknownRunError
-from cantata.models.forks import Fork
+from cantata.models.forks import Fork, OutEdge
 from cantata.models.graph import Edge, Graph, ItemSteps
 from cantata.planning import rewind as planning
 from cantata.state.forks import fork_store
@@ -502,7 +502,7 @@ def test_a_loop_is_named_by_its_last_round_or_done_from_its_first(ledger: Ledger
     assert last.sends == ["body#3"]
     assert {each.step_id for each in first.restarted} == {"branch#1", "out"}
     assert first.names["body"] == "body#1"
-    assert first.edges["branch#1"] == [("out", "false", True)]
+    assert first.edges["branch#1"] == [OutEdge("out", "false", True)]
 
 
 def test_a_scope_that_failed_is_tried_again_inside(ledger: Ledger) -> None:

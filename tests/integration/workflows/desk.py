@@ -74,7 +74,7 @@ async def asyncio_fan(wf: Workflow) -> Any:
     """Gather coroutines of two calls each with asyncio's own functions."""
 
     async def twice(number: int) -> int:
-        return await wf.call(add, await wf.call(add, number))
+        return int(await wf.call(add, await wf.call(add, number)))
 
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(twice(number)) for number in range(3)]

@@ -188,6 +188,7 @@ def test_a_fork_executes_the_commands_from_a_step_on_again(client: Client, journ
     before = Counter(journal.read_text().splitlines())
 
     fork = client.fork(run.run_id, "journey/1.held")
+    assert isinstance(fork, ChainRun)
 
     assert fork.result(PATIENCE_S).raise_for_status().final_output == [2, "middle", 4]
     assert Counter(journal.read_text().splitlines()) - before == Counter(["start middle", "middle", "add 3 1"])

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from cantata.models.forks import EndedRun, ExpandedItems, Expansion
+from cantata.models.forks import EndedRun, ExpandedItems, Expansion, OutEdge
 
 RUN = EndedRun(
     run_id="r", status="failed", kind="chain", request={}, definitions="", labels={}, steps={}, specs={},
-    shared={"m/0": "m/*", "m/1": "m/*"}, edges={"m/*": (("end", "done", True),), "m/1": ()},
+    shared={"m/0": "m/*", "m/1": "m/*"}, edges={"m/*": (OutEdge("end", "done", True),), "m/1": ()},
     names={"a": "a#1", "a#1": "a#2"}, expansions={}, terminals="[]",
 )  # fmt: skip
 
@@ -16,7 +16,7 @@ def test_a_name_that_moved_several_times_means_the_last_step() -> None:
 
 
 def test_an_item_of_a_map_has_the_edges_of_its_common_spec_unless_it_has_its_own() -> None:
-    assert [RUN.edges_of(step_id) for step_id in ("m/0", "m/1", "b")] == [(("end", "done", True),), (), ()]
+    assert [RUN.edges_of(step_id) for step_id in ("m/0", "m/1", "b")] == [(OutEdge("end", "done", True),), (), ()]
 
 
 def test_an_expansion_adds_its_items_in_place_of_their_common_spec() -> None:

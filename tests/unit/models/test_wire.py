@@ -15,7 +15,7 @@ from cantata.models.wire import NODE_KINDS, ChainError, ChainRequest, RunOutcome
     [("tol", "found 'tol'; did you mean 'tool'?"), ("", "found ''"), ("x" * 99, f"found {'x' * 60!r}")],
 )
 def test_an_unknown_kind_is_answered_with_all_kinds_and_the_nearest(kind: str, end: str) -> None:
-    expected = "expected 'tool', 'skill', 'agent', 'chain', 'proc', 'branch', 'map' or 'wait', "
+    expected = "expected 'tool', 'skill', 'agent', 'chain', 'workflow', 'proc', 'branch', 'map' or 'wait', "
 
     assert fault_of_kind(kind) == expected + end
     assert [fault_of_kind(each) for each in NODE_KINDS] == [None] * len(NODE_KINDS)

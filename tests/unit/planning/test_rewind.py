@@ -24,7 +24,7 @@ def ended(
     """A run with these steps behind @start; an edge is `a -> b`."""
     out: dict[str, tuple[OutEdge, ...]] = {}
     for source, target in (edge.split(" -> ") for edge in edges):
-        out[source] = (*out.get(source, ()), (target, "done", True))
+        out[source] = (*out.get(source, ()), OutEdge(target, "done", True))
     return EndedRun(
         run_id="old", status="failed", kind="turn", request={}, definitions="", labels={}, steps={START: DONE, **steps},
         specs=dict.fromkeys((START, *steps), ForkSpec()) | (specs or {}), shared={}, edges=out, names=names or {},
@@ -81,15 +81,15 @@ def test_a_step_that_expanded_expands_again_without_what_it_added() -> None:
     fork = rewind.fork(run.model_copy(update={"names": {}}), "a")
     assert [step.step_id for step in fork.restarted] == ["a", "d"]
     assert (fork.removed, fork.expand_again) == (("a/x", "a/end"), ("a",))
-    assert fork.edges == {"a": [("d", "done", True)]}
+    assert fork.edges == {"a": [OutEdge("d", "done", True)]}
     assert fork.names == {"a": False, "was": "a"}
 
 
 def test_edges_that_an_exit_has_of_its_own_go_with_it() -> None:
-    grown = {"a": Expansion(ids=("a/end",), exit="a/end", own=(("e", "done", True),))}
+    grown = {"a": Expansion(ids=("a/end",), exit="a/end", own=(OutEdge("e", "done", True),))}
     run = ended({"a": DONE, "a/end": DONE, "d": DONE, "e": DONE}, ("a/end -> d", "a/end -> e"), expansions=grown)
 
-    assert rewind.fork(run, "a").edges == {"a": [("d", "done", True)]}
+    assert rewind.fork(run, "a").edges == {"a": [OutEdge("d", "done", True)]}
 
 
 def test_the_items_of_a_map_that_finished_stay() -> None:
