@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from cantata.models.definitions import Definitions
-from cantata.models.graph import Edge, Graph, Spec, Step
+from cantata.models.graph import RAW, Edge, Graph, Spec, Step
 from cantata.models.values import JsonValue
 from cantata.models.wire import ChainNode
 from cantata.planning.chains import specs
@@ -13,6 +13,10 @@ from cantata.planning.chains.step_ids import ADVANCE
 from cantata.workflows.history import Recorded, WorkflowCommand
 from cantata.workflows.replay import Advance
 
+LAST = "@last"
+"""The name under which an advance reads the activation before it; under their indexes, it reads outcomes of commands."""
+
+MAX_READS = 500  # outcomes that come with the advance; more are read by it
 _OPTIONS = ("timeout_s", "retries", "at_most_once", "queue")
 
 
@@ -30,7 +34,10 @@ def fragment(root: str, number: int, spec: Spec, advance: Advance, step_ids: lis
     """Return what advance `number` adds. `step_ids` are the steps of all commands so far, in order."""
     steps = [_step(root, command, definitions) for command in advance.commands]
     params: dict[str, JsonValue] = {"root": root, "advance": number + 1, "workflow": spec.params["workflow"]}
-    following = Step(**{**dict(spec), "params": params, "reads": {}, "has_given": False}, id=advance_id(root, number + 1))
+    reads = {LAST: f"{RAW}{advance_id(root, number)}"}
+    if advance.waits_for_all and len(advance.awaited) <= MAX_READS:
+        reads |= {str(index): step_ids[index] for index in advance.awaited}
+    following = Step(**{**dict(spec), "params": params, "reads": reads, "has_given": False}, id=advance_id(root, number + 1))
     edges = (Edge(source=step_ids[index], target=following.id, wakes=False, alone=not advance.waits_for_all) for index in advance.awaited)
     return Graph(steps=(*steps, following), edges=tuple(edges), exit=following.id)
 
@@ -45,7 +52,7 @@ def _spec(command: WorkflowCommand, definitions: Definitions) -> tuple[Spec, Jso
     """Return the spec of a command's step, and its given value."""
     kind, target, arguments = command.recorded.kind, command.recorded.target, dict(command.arguments)
     if kind == "sleep":
-        return Spec(kind="wait", timeout_s=float(str(arguments["seconds"])) or 0.001), True
+        return Spec(kind="wait", timeout_s=float(str(arguments["seconds"])) or 0.001), None
     if kind == "wait":
         asks = {"asks": arguments["asks"]} if arguments["asks"] else {}
         return Spec(kind="wait", timeout_s=arguments["timeout_s"], params=asks), None  # type: ignore[arg-type]  # checked by the model

@@ -13,6 +13,7 @@ from cantata.models.values import JsonValue
 from cantata.state.redis.connection import connect
 from tests.bench import report
 from tests.bench.agents import measure_agents
+from tests.bench.code import measure_code
 from tests.bench.expansions import measure_expansions
 from tests.bench.fairness import measure_fairness
 from tests.bench.growth import measure_growth
@@ -74,6 +75,11 @@ def main() -> int:
         beside = measure_neighbours()
         report.print_neighbours(beside)
         measured["neighbours"] = {each.shape.name: {"ours": asdict(each.ours), "theirs": asdict(each.theirs)} for each in beside}
+    if options.code:
+        with stack() as client:
+            code = measure_code(client)
+        report.print_code(code)
+        measured["code"] = asdict(code)
     if options.json:
         report.write_json(options.json, measured)
     return 0
@@ -105,6 +111,7 @@ def _options() -> argparse.Namespace:
         "--workflows", action="store_true", help="workflows, conductors and groups beside LiteLLM alone; parked runs, and forks"
     )
     parser.add_argument("--neighbours", action="store_true", help="tasks of an existing Celery application, beside its own canvases")
+    parser.add_argument("--code", action="store_true", help="workflows in Python, beside chains of the same steps")
     parser.add_argument("--pages", metavar="N", type=int, default=0, help="lists of N runs, and graphs of large ones; say 100000")
     parser.add_argument("--only", metavar="TEXT", help="only shapes whose name has this text; with none, only what other options ask for")
     parser.add_argument("--json", metavar="FILE", help="write machine, versions and raw samples")

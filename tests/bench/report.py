@@ -17,6 +17,8 @@ from redis import Redis
 
 from cantata.models.values import JsonValue
 from tests.bench.agents import Figure
+from tests.bench.code import LONG, CodeFigures
+from tests.bench.code import TARGET_RATIO as TARGET_CODE_RATIO
 from tests.bench.expansions import ItemCost, verdict
 from tests.bench.fairness import TARGET_S, Fairness
 from tests.bench.growth import Grown, verdicts
@@ -179,6 +181,17 @@ def print_neighbours(measured: Sequence[Beside]) -> None:
     _say(
         f"\nRow of 10: target ≤ {TARGET_RATIO:g}, {_word(measured[0].ratio <= TARGET_RATIO)}. One worker of the application, "
         f"prefork {PROCESSES}, Celery's own settings, results in Redis; medians, both sides in turns."
+    )
+
+
+def print_code(measured: CodeFigures) -> None:
+    """What workflows in Python cost beside chains of the same steps."""
+    _say("")
+    head = ("workflows in Python", "workflow", "chain", "workflow/chain")
+    _table(head, ((each.shape, _ms(each.code.ms), _ms(each.chain.ms), f"{each.ratio:.2f}") for each in measured.shapes))
+    _say(
+        f"\nTarget ≤ {TARGET_CODE_RATIO:g} each, {_word(all(each.ratio <= TARGET_CODE_RATIO for each in measured.shapes))}. "
+        f"{LONG:,} awaits in a row: {measured.long_ms / LONG:.2f} ms each. A run that waits for a person: {measured.parked_bytes / 1000:.1f} kB."
     )
 
 

@@ -23,7 +23,7 @@ from cantata.planning.graphs import cycles, reach, shortest_cycle
 Found = Iterator[tuple[str, Fault]]
 """Pairs of an error code and a fault."""
 
-_BODY_KINDS = ("tool", "skill", "agent", "chain", "proc", "map")
+_BODY_KINDS = ("tool", "skill", "agent", "chain", "workflow", "proc", "map")
 _MAX_SHOWN_NODES = 8  # nodes of a cycle in a message
 
 

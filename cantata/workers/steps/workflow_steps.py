@@ -67,18 +67,22 @@ class _Recorded:
 def _read(context: StepContext, root: str, number: int) -> _Recorded:
     """Return the history of a workflow before advance `number`, and the outcomes of its commands that are over.
 
-    A process keeps what it read of the workflows that it advanced last, and reads only what came since.
+    A process keeps what it read of the workflows that it advanced last, and reads only what came since: if the step waited for all of
+    some commands, their outputs come with it, and only an output of null needs another look, since the command may have failed.
     """
-    run_id, reader = context.begun.run_id, context.process.ledger.reader
+    run_id, reader, inputs = context.begun.run_id, context.process.ledger.reader, context.begun.inputs
     known = _histories.pop((run_id, root), _Recorded())
-    del known.activations[number:]  # a fork, or an attempt that was late
-    activations = [*known.activations]
+    activations = known.activations[:number]  # fewer for a fork, or an attempt that was late
+    if number and len(activations) == number - 1:
+        activations.append(Activation.model_validate(inputs[expansion.LAST]))
     missing = [expansion.advance_id(root, each) for each in range(len(activations), number)]
-    activations += [Activation.model_validate_json(text or "") for text in reader.outputs(run_id, missing)]
+    activations += [Activation.model_validate_json(text or "") for text in reader.outputs(run_id, missing)] if missing else []
     commands = [command for activation in activations for command in activation.commands]
     received = {index for activation in activations for index in activation.received}
     outcomes = {index: outcome for index, outcome in known.outcomes.items() if index in received}
-    wanted = [index for index in range(len(commands)) if index not in outcomes]
+    given = {int(name): value for name, value in inputs.items() if name.isdecimal()}
+    outcomes |= {index: CommandOutcome(value) for index, value in given.items() if value is not None}
+    wanted = [index for index in (received.union(given) if given else range(len(commands))) if index not in outcomes]
     found = reader.outcomes(run_id, [expansion.step_id(root, commands[index]) for index in wanted]) if wanted else []
     outcomes |= {index: _outcome(*each) for index, each in zip(wanted, found, strict=True) if each[0] in STEP_OVER}
     recorded = _Recorded(activations, outcomes)
