@@ -191,7 +191,8 @@ def print_code(measured: CodeFigures) -> None:
     _table(head, ((each.shape, _ms(each.code.ms), _ms(each.chain.ms), f"{each.ratio:.2f}") for each in measured.shapes))
     _say(
         f"\nTarget ≤ {TARGET_CODE_RATIO:g} each, {_word(all(each.ratio <= TARGET_CODE_RATIO for each in measured.shapes))}. "
-        f"{LONG:,} awaits in a row: {measured.long_ms / LONG:.2f} ms each. A run that waits for a person: {measured.parked_bytes / 1000:.1f} kB."
+        f"{LONG:,} awaits in a row: {measured.long_ms / LONG:.2f} ms each. "
+        f"A run that waits for a person: {measured.parked_bytes / 1000:.1f} kB."
     )
 
 

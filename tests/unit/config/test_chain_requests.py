@@ -120,7 +120,8 @@ def test_every_fault_is_told_with_its_node_and_field() -> None:
 
     assert faults_of(text) == [
         "line 7: nodes[0] 'fetch'.next_nod: unknown key 'next_nod'; did you mean 'next_node'?",
-        "line 8: nodes[1] 'sum-up'.kind: expected 'tool', 'skill', 'agent', 'chain', 'workflow', 'proc', 'branch', 'map' or 'wait', found 'agnet'; "
+        "line 8: nodes[1] 'sum-up'.kind: expected 'tool', 'skill', 'agent', 'chain', 'workflow', "
+        "'proc', 'branch', 'map' or 'wait', found 'agnet'; "
         "did you mean 'agent'?",
         "line 10: timeout: expected at least 0, found -1",
     ]

@@ -241,7 +241,8 @@ def test_a_model_of_a_known_provider_or_of_a_server_of_ones_own_is_sound(folder:
 def test_the_kinds_of_nodes_are_told_with_the_faults_of_the_form(folder: Path) -> None:
     assert faults_of("agnets: {}\nchains: {c: {entry_node: a, nodes: [{node_id: a, kind: tol}]}}", folder) == [
         "line 1: agnets: unknown key 'agnets'; did you mean 'agents'?",
-        "line 2: chains.c.nodes[0] 'a'.kind: expected 'tool', 'skill', 'agent', 'chain', 'workflow', 'proc', 'branch', 'map' or 'wait', found 'tol'; "
+        "line 2: chains.c.nodes[0] 'a'.kind: expected 'tool', 'skill', 'agent', 'chain', 'workflow', "
+        "'proc', 'branch', 'map' or 'wait', found 'tol'; "
         "did you mean 'tool'?",
     ]
 
