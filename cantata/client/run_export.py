@@ -13,6 +13,7 @@ from cantata import __version__
 from cantata.errors import CantataError
 from cantata.models.definitions import Limits
 from cantata.models.events import ModelFallback, RunEvent, StepExpanded
+from cantata.models.graph import Spec
 from cantata.models.step_kinds import MODEL_ROLES, kind_named
 from cantata.models.values import JsonValue
 from cantata.models.wire import RUN_OVER, HistoryEntry
@@ -149,7 +150,7 @@ class _Step:
             step["detail"] = detail
         if self.kind.is_call and record.attempt:
             inputs = {name: json.loads(outputs.get(source) or "null") for name, source in self.inputs.items()}
-            step["tool_call"] = {"tool": _tool_of(record), "arguments": _arguments(record, inputs, given)}
+            step["tool_call"] = {"tool": tool_of(record.spec), "arguments": _arguments(record, inputs, given)}
         if self.kind.role in MODEL_ROLES and "model" in info:
             step["model_call"] = self._model_call()
         return step
@@ -165,10 +166,9 @@ class _Step:
         }  # fmt: skip
 
 
-def _tool_of(record: StepRecord) -> str:
-    """Return the name of a tool or command; with its method, of a server's tool."""
-    params = record.spec.params
-    return ".".join(str(params[part]) for part in ("command", "tool", "method") if params.get(part))
+def tool_of(spec: Spec) -> str:
+    """Return the name of a tool or command that a step calls; with its method, of a server's tool."""
+    return ".".join(str(spec.params[part]) for part in ("command", "tool", "method") if spec.params.get(part))
 
 
 def _arguments(record: StepRecord, inputs: Mapping[str, JsonValue], given: JsonValue) -> JsonValue:
@@ -184,12 +184,13 @@ def _arguments(record: StepRecord, inputs: Mapping[str, JsonValue], given: JsonV
 
 
 def _text(value: JsonObject, secrets: Sequence[str]) -> str:
-    return json.dumps(_redacted(value, secrets), ensure_ascii=False)
+    return json.dumps(redacted(value, secrets), ensure_ascii=False)
 
 
-def _redacted(value: Any, secrets: Sequence[str]) -> Any:
+def redacted(value: Any, secrets: Sequence[str]) -> Any:
+    """Return a JSON value in which secrets in texts are replaced by `***`."""
     if isinstance(value, str):
         return redact(value, secrets)
     if isinstance(value, dict):
-        return {name: _redacted(each, secrets) for name, each in value.items()}
-    return [_redacted(each, secrets) for each in value] if isinstance(value, list) else value
+        return {name: redacted(each, secrets) for name, each in value.items()}
+    return [redacted(each, secrets) for each in value] if isinstance(value, list) else value

@@ -21,17 +21,23 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from cantata.testing.comparisons import Comparison, Difference, Evaluation
     from cantata.testing.inline import run_inline
     from cantata.testing.killable_stack import FAULT_POINTS, KillableStack
+    from cantata.testing.recordings import evaluate, replay
     from cantata.testing.rules import Rule, ToolCall
     from cantata.testing.server import ScriptedModels
 
 _HOMES = {
-    "FAULT_POINTS": "killable_stack", "Rule": "rules", "ScriptedModels": "server", "KillableStack": "killable_stack", "ToolCall": "rules",
-    "run_inline": "inline",
+    "Comparison": "comparisons", "Difference": "comparisons", "Evaluation": "comparisons", "FAULT_POINTS": "killable_stack",
+    "KillableStack": "killable_stack", "Rule": "rules", "ScriptedModels": "server", "ToolCall": "rules", "evaluate": "recordings",
+    "replay": "recordings", "run_inline": "inline",
 }  # fmt: skip
 
-__all__ = ["FAULT_POINTS", "KillableStack", "Rule", "ScriptedModels", "ToolCall", "run_inline"]
+__all__ = [
+    "FAULT_POINTS", "Comparison", "Difference", "Evaluation", "KillableStack", "Rule", "ScriptedModels", "ToolCall", "evaluate", "replay",
+    "run_inline",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

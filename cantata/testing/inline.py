@@ -110,7 +110,7 @@ class _LocalApp(App):
         self.messages.append(_Message(args[0], args[1], delivery))
 
 
-class _Runner:
+class Runner:
     """The server and the worker state of this process."""
 
     def __init__(self) -> None:
@@ -119,12 +119,12 @@ class _Runner:
         atexit.register(shutil.rmtree, home, ignore_errors=True)
         stack = Stack.start(home, server_only=True)
         atexit.register(stack.stop)
-        self._client = Client(stack.url, config=Definitions())
-        self._client.app = self._app = _LocalApp()
-        self._process = Process(stack.url, "inline", send=partial(send_ready, self._app))
-        atexit.register(self._process.stop)
+        self.client = Client(stack.url, config=Definitions())
+        self.client.app = self.app = _LocalApp()
+        self.process = Process(stack.url, "inline", send=partial(send_ready, self.app))
+        atexit.register(self.process.stop)
         self._test = ""
-        self._lock = threading.Lock()
+        self.lock = threading.Lock()
 
     def run(
         self, flow: TurnRequest | Chain, given: Mapping[str, JsonValue] | None, tools: Mapping[str, Callable[..., Any]],
@@ -133,8 +133,8 @@ class _Runner:
         if not isinstance(config, Definitions):
             config = configuration.load_sound(configuration.find(None if config is None else str(config))).definitions
         fakes = {f"inline:{re.sub(r'[^A-Za-z0-9_]', '_', name)}": function for name, function in tools.items()}
-        client = self._client.with_definitions(_with_functions(config, dict(zip(tools, fakes, strict=True))))
-        with self._lock:
+        client = self.client.with_definitions(_with_functions(config, dict(zip(tools, fakes, strict=True))))
+        with self.lock:
             self._begin_test()
             functions.replace_loaded(fakes, local_folder(config.folder))
             run: TurnRun | ChainRun
@@ -151,16 +151,16 @@ class _Runner:
     def _begin_test(self) -> None:
         """Empty the ledger when another test of pytest begins."""
         test = os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" ")[0]
-        self._app.messages.clear()
+        self.app.messages.clear()
         if test != self._test:
             self._test = test
-            self._client.redis.flushdb()
+            self.client.redis.flushdb()
 
     def _execute_ready(self) -> None:
         """Execute steps until none is ready."""
-        while self._app.messages:
-            run_id, steps, delivery = self._app.messages.popleft()
-            MessageExecution(self._app, self._process, run_id, steps, delivery, Carried(Context())).run()
+        while self.app.messages:
+            run_id, steps, delivery = self.app.messages.popleft()
+            MessageExecution(self.app, self.process, run_id, steps, delivery, Carried(Context())).run()
 
     def _go_on(self, run: TurnRun | ChainRun, signals: Mapping[str, JsonValue]) -> None:
         """Signal the steps that wait; if there is no signal for them, skip to the run's next timer."""
@@ -171,22 +171,28 @@ class _Runner:
             run.signal(step_id, value)
         if values:
             return
-        timers = clock_skip.timers_of(self._client.redis, run.run_id)
-        own = {kind: left_s for kind, left_s in timers.items() if kind != "deadline"}
-        if waiting and not own:
+        if self.skip_to_timer(run.run_id):
+            return
+        if waiting:
             raise ConfigError(f"the run waits for a signal to {', '.join(map(repr, waiting))}: give its value in `signals`")
-        if not own:
-            refused = ", ".join(repr(step_id) for step_id, step in steps.items() if step.state == "sent")
-            raise ConfigError(f"this process cannot execute {refused or 'the run'}: the log has the reason")
+        refused = ", ".join(repr(step_id) for step_id, step in steps.items() if step.state == "sent")
+        raise ConfigError(f"this process cannot execute {refused or 'the run'}: the log has the reason")
+
+    def skip_to_timer(self, run_id: str) -> bool:
+        """Skip time to a run's next timer, and send what is due then; return False if it has none but its deadline."""
+        timers = clock_skip.timers_of(self.client.redis, run_id)
+        own = {kind: left_s for kind, left_s in timers.items() if kind != "deadline"}
         if own.keys() == {"permit"}:
             time.sleep(PERMIT_POLL_S)
-        clock_skip.bring_nearer(self._client.redis, max(0.001, min(own.values())))
-        sweep_once(self._app, self._client.ledger, sorted({0, shard_of(run.run_id)}))
+        if own:
+            clock_skip.bring_nearer(self.client.redis, max(0.001, min(own.values())))
+            sweep_once(self.app, self.client.ledger, sorted({0, shard_of(run_id)}))
+        return bool(own)
 
 
 @cache
-def _runner() -> _Runner:
-    return _Runner()
+def _runner() -> Runner:
+    return Runner()
 
 
 def _log_plainly() -> None:

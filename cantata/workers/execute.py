@@ -29,7 +29,7 @@ from cantata.workers.handlers import HANDLERS
 from cantata.workers.runtime import outcomes
 from cantata.workers.runtime.outcomes import AttemptRecord
 from cantata.workers.runtime.process import Process
-from cantata.workers.runtime.step_context import StepContext
+from cantata.workers.runtime.step_context import Handler, ModelAnswers, StepContext
 from cantata.workers.tools import inline_scripts
 
 if TYPE_CHECKING:
@@ -46,7 +46,9 @@ log = structlog.get_logger(__name__)
 _attempts: OrderedDict[tuple[str, str], int] = OrderedDict()
 
 
-def execute(process: Process, begun: Begun) -> AttemptRecord | None:
+def execute(
+    process: Process, begun: Begun, handlers: Mapping[str, Handler] = HANDLERS, answer_model: ModelAnswers | None = None
+) -> AttemptRecord | None:  # fmt: skip
     """Execute a step; return its record, or None if there is nothing to commit: its lease was lost, or it was released or refused."""
     with bind({"run": begun.run_id, "step": begun.step_id, "attempt": begun.attempt, "worker": begun.worker}):
         lost = _lost_before(process, begun) if begun.attempt > begun.failures + 1 else None
@@ -55,7 +57,7 @@ def execute(process: Process, begun: Begun) -> AttemptRecord | None:
             log.warning("attempt_lost", lost_attempt=lost["attempt"], lost_worker=lost["worker"], note=note)
         started_at, spans = time.monotonic(), traces.active()
         with user_code.recording() as used, nullcontext() if spans is None else _span(spans, process, begun, lost) as span:
-            record = _attempt(StepContext(begun, process))
+            record = _attempt(StepContext(begun, process, answer_model), handlers)
             if record and used:
                 record = replace(record, info={**record.info, "code": [*sorted(used)]})
             if spans is not None and span is not None:
@@ -65,7 +67,7 @@ def execute(process: Process, begun: Begun) -> AttemptRecord | None:
         return record
 
 
-def _attempt(context: StepContext) -> AttemptRecord | None:
+def _attempt(context: StepContext, handlers: Mapping[str, Handler]) -> AttemptRecord | None:
     """Call the handler of a step, and return the record of its outcome."""
     begun, process, started_at = context.begun, context.process, time.perf_counter()
     try:
@@ -75,7 +77,7 @@ def _attempt(context: StepContext) -> AttemptRecord | None:
         if reason := _refusal(context):
             process.ledger.steps.refuse(begun.run_id, begun.step_id, begun.attempt, begun.owner, reason)
             return None
-        outcome = _call_handler(context)
+        outcome = _call_handler(context, handlers[begun.spec.kind])
         if outcome.fragment is not None:
             outcome = outcome.model_copy(update={"fragment": fragments.adopt(outcome.fragment, begun.step_id, begun.spec)})
         took_ms = (time.perf_counter() - started_at) * 1000
@@ -118,9 +120,8 @@ def _refusal(context: StepContext) -> str:
     return inline_scripts.refusal(context)
 
 
-def _call_handler(context: StepContext) -> Outcome:
+def _call_handler(context: StepContext, handler: Handler) -> Outcome:
     begun, process = context.begun, context.process
-    handler = HANDLERS[begun.spec.kind]
     timeout_s = begun.spec.timeout_s
     if inspect.iscoroutinefunction(handler):
         try:

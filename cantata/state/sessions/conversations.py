@@ -79,6 +79,13 @@ class Sessions:
 
         return self._ledger.with_retries(call)[0]
 
+    def restore(self, session: str, entries: Sequence[HistoryEntry]) -> None:
+        """Replace the messages by recorded ones; the turns that follow see these."""
+        key, texts = _key(self._ledger.redis, self._scope(session), "history"), [entry.model_dump_json() for entry in entries]
+        self.clear(session)
+        if texts:
+            self._ledger.redis.rpush(key, *texts)
+
     def list(self, most: int = 100) -> list[SessionInfo]:
         """Return the conversations that were used last, newest first."""
         redis, tenant = self._ledger.redis, quote(self._tenant, safe="")

@@ -19,6 +19,9 @@ from cantata.state.ledger.records import Begun
 from cantata.workers.code.config_folder import local_folder
 from cantata.workers.runtime.process import Process
 
+ModelAnswers = Callable[..., Awaitable[Any]]
+"""As `model_calls.call_models`, with its options as a mapping."""
+
 
 @dataclass(frozen=True)
 class StepContext:
@@ -26,7 +29,7 @@ class StepContext:
 
     begun: Begun
     process: Process
-    answer_model: Callable[..., Awaitable[Any]] | None = None
+    answer_model: ModelAnswers | None = None
     """Answers the step's model calls in place of models: a replay's recorded answers."""
 
     @cached_property

@@ -194,7 +194,7 @@ from cantata.testing import inline, run_inline
 def runs():
     chain = {"entry_node": "a", "nodes": [{"node_id": "a", "kind": "tool", "name": "f"}]}
     run_inline(chain, tools={"f": lambda: 1}, definitions=Definitions())
-    return len(inline._runner()._client.runs())
+    return len(inline._runner().client.runs())
 
 def test_one():
     assert [runs(), runs()] == [1, 2]
