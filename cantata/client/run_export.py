@@ -168,7 +168,12 @@ class _Step:
 
 def tool_of(spec: Spec) -> str:
     """Return the name of a tool or command that a step calls; with its method, of a server's tool."""
-    return ".".join(str(spec.params[part]) for part in ("command", "tool", "method") if spec.params.get(part))
+    return ".".join(str(spec.params[part]) for part in ("command", "tool", "method", "function") if spec.params.get(part))
+
+
+def positional(spec: Spec) -> JsonObject:
+    """Return the arguments that a workflow in Python calls a function with; none of other steps."""
+    return {name: spec.params[name] for name in ("args", "kwargs") if name in spec.params}
 
 
 def _arguments(record: StepRecord, inputs: Mapping[str, JsonValue], given: JsonValue) -> JsonValue:
@@ -176,9 +181,9 @@ def _arguments(record: StepRecord, inputs: Mapping[str, JsonValue], given: JsonV
     root = step_values.expression_root(record.step_id, record.spec.window, given, inputs)
     limits = Limits()
     try:
-        return cast(JsonValue, step_values.node_input(
-            record.spec.params, root, step_values.node_names(inputs), EvaluationBudget(limits.expression_nodes, limits.expression_bytes)
-        ))  # fmt: skip
+        budget = EvaluationBudget(limits.expression_nodes, limits.expression_bytes)
+        found = step_values.node_input(record.spec.params, root, step_values.node_names(inputs), budget)
+        return found | positional(record.spec)
     except (expressions.ExpressionError, expressions.ExpressionLimitError):
         return None
 

@@ -76,7 +76,7 @@ _ROWS = (
     StepKind("chain.run", "expansion"),
     StepKind("chain.end"),
     StepKind("workflow.advance", "expansion"),
-    StepKind("workflow.call", "function"),
+    StepKind("workflow.call", "function", is_call=True),
     StepKind("wait", "wait"),
 )
 MODEL_ROLES: frozenset[StepRole] = frozenset({"turn", "synthesis", "router"})

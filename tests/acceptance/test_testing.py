@@ -49,7 +49,7 @@ def test_the_project_of_the_page_passes(tmp_path: Path) -> None:
 
     status, counts, output = run_pytest(tmp_path, "--deselect=test_crashes.py")
 
-    assert (status, counts) == (0, {"passed": 9}), output
+    assert (status, counts) == (0, {"passed": 12}), output
 
 
 @pytest.mark.slow("kills a worker at each point that the flow reaches")
