@@ -185,11 +185,8 @@ class _Replay:
             record = execute(process, begun, self._handlers, self._answer)
             if record is None or self._stopped:
                 return []
-            outcome = record.outcome
-            if outcome.status == "retry":  # the replay has each answer once
-                outcome = outcome.model_copy(update={"status": "failed"})
-            self._compare_outcome(begun, outcome)
-            committed = process.ledger.steps.commit(begun, outcome, output=record.output, info=record.info)
+            self._compare_outcome(begun, record.outcome)
+            committed = process.ledger.steps.commit(begun, record.outcome, output=record.output, info=record.info)
         return [each.step_id for each in committed.sends]
 
     def _signal(self, run: TurnRun | ChainRun) -> bool:
@@ -265,8 +262,8 @@ class _Replay:
         step = self._steps.get(begun.step_id)
         if (self._is_live and begun.step_id != START) or begun.spec.kind == "workflow.advance":  # its commands may end in another order
             return
-        if step is None or step["state"] == "skipped":
-            self._differ(begun.step_id, "graph", step and "skipped", _title(begun.spec.kind, begun.spec.work_name))
+        if step is None:
+            self._differ(begun.step_id, "graph", None, _title(begun.spec.kind, begun.spec.work_name))
         elif outcome.fragment is not None:
             self._compare_graph(begun.step_id, outcome.fragment)
         elif outcome.status in STEP_OVER:

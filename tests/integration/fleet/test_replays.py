@@ -160,6 +160,17 @@ def test_teams_are_replayed(client: EmbeddedClient, stage: AgentStage, team: str
     assert comparison.same, str(comparison)
 
 
+def test_a_team_whose_synthesizer_failed_is_replayed(client: EmbeddedClient, stage: AgentStage) -> None:
+    stage.script({"match": "^merge", "status": 401, "reply": "no such key"})
+    run = client.submit_turn("hello", team="merged")
+    result = run.result(PATIENCE_S)
+    assert "the synthesizer failed" in result.warnings[0]
+
+    comparison = replay(document_of(run), definitions=client.definitions)
+
+    assert (comparison.same, comparison.now.output) == (True, result.output), str(comparison)
+
+
 def test_a_structured_answer_and_its_corrections_are_replayed(client: EmbeddedClient, stage: AgentStage) -> None:
     stage.script({"reply": "none of these", "times": 1}, {"reply": {"pick": "b"}})
     run = client.submit_turn("a or b?", agent="picker")
