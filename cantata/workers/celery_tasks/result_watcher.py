@@ -94,6 +94,7 @@ class ResultWatcher:
         self._work = threading.Event()
         self._dispatches: Queue[tuple[float, TaskCall, AttemptRecord] | None] = Queue(MAX_DISPATCHES)
         self._ended = threading.Event()
+        self._dispatcher = threading.Thread(target=self._repeat, args=(self._record_dispatches,), name="dispatcher", daemon=True)
         self._pool = ThreadPoolExecutor(THREADS, "task results")
         self._receive: Callable[[], Mapping[str, TaskResult]] | None = None
         self._listening = threading.Lock()
@@ -102,15 +103,17 @@ class ResultWatcher:
     def start(self) -> None:
         """Begin to watch."""
         listeners = [self._listen] * THREADS if self._is_announced else []
-        loops = [self._consume_replies, self._record_dispatches, *([self._poll] if self._has_results else []), *listeners]
+        loops = [self._consume_replies, *([self._poll] if self._has_results else []), *listeners]
         for loop in loops:
             threading.Thread(target=self._repeat, args=(loop,), name=loop.__name__.strip("_"), daemon=True).start()
+        self._dispatcher.start()
 
     def stop(self) -> None:
         """Stop watching, once the outcomes at hand are recorded. Other workers go on."""
         self._ended.set()
         self._work.set()
         self._dispatches.put(None)
+        self._dispatcher.join()  # a step that is neither over nor dispatched would be leased until this process is known to be dead
         self._pool.shutdown()
         for _ in range(THREADS):
             self._recording.acquire()
@@ -240,7 +243,7 @@ class ResultWatcher:
     def dispatch_later(self, begun: Begun, record: AttemptRecord) -> bool:
         """Record a step as dispatched in a moment, unless its task has ended by then; return False if it must be recorded now."""
         watched = self._watched.get(str(record.info["task_id"]))
-        if watched is None or begun.spec.at_most_once:
+        if watched is None or begun.spec.at_most_once or self._ended.is_set():
             return False
         try:
             self._dispatches.put_nowait((time.monotonic() + DISPATCH_DELAY_S, watched.call, record))

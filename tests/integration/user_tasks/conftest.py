@@ -112,7 +112,7 @@ def beside(shop: Shop, home: Path) -> Iterator[Client]:
         yield client
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def models() -> Iterator[ScriptedModels]:
     """A model server; nothing else can be reached."""
     with ScriptedModels() as server, pytest.MonkeyPatch.context() as patch:
