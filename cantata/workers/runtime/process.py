@@ -237,7 +237,8 @@ class Process:
                     self._exchange_costs()
             except (CantataError, RedisFailure, OSError) as error:
                 renew_at = now + TICK_S
-                outages.warn(log, "lease_renewal_failed", error, worker=self.name)
+                if not self._stopping.is_set():
+                    outages.warn(log, "lease_renewal_failed", error, worker=self.name)
             except MemoryError:  # a function has it all: a log line takes some, and this thread must live to stop the function
                 renew_at = now + TICK_S
             except Exception:  # the edge of a thread: without it every step of this process would be lost
