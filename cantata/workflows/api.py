@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import datetime
+import math
 import re
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
@@ -36,7 +38,7 @@ class Workflow:
 
     @property
     def run_id(self) -> str:
-        """The id of the run."""
+        """The id of the run in which the workflow began: a fork that does not begin anew has that of its source."""
         return self._replay.run_id
 
     def options(
@@ -50,6 +52,8 @@ class Workflow:
             at_most_once: Whether to leave it to a person, instead of repeating it, if its worker dies.
             queue: The queue of a function's or tool's step.
         """
+        if (timeout_s is not None and not timeout_s > 0) or (retries is not None and retries < 0):
+            raise StepError(f"wf.options: timeout_s={timeout_s!r} must be above 0, retries={retries!r} at least 0", code="bad_arguments")
         given = {"timeout_s": timeout_s, "retries": retries, "at_most_once": at_most_once, "queue": queue}
         return Workflow(self._replay, {**self._options, **{name: value for name, value in given.items() if value is not None}})
 
@@ -88,6 +92,8 @@ class Workflow:
         """
         if not _NAME.fullmatch(name):
             raise StepError(f"wf.wait: {name!r} is no name for a signal; use letters, digits, '-', '_' and '.'", code="bad_arguments")
+        if timeout_s is not None and not timeout_s > 0:
+            raise StepError(f"wf.wait: timeout_s={timeout_s!r} must be above 0", code="bad_arguments")
         if default.keys() - {"default"}:
             raise TypeError(f"wait() has no argument {min(default.keys() - {'default'})!r}")
 
@@ -101,6 +107,8 @@ class Workflow:
 
     def sleep(self, seconds: float) -> asyncio.Future[None]:
         """Sleep, for seconds or for months: no worker waits meanwhile."""
+        if not math.isfinite(seconds):
+            raise StepError(f"wf.sleep takes a number of seconds, not {seconds!r}", code="bad_arguments")
         return self._replay.sleep(max(0.0, float(seconds)))
 
     async def gather(self, *awaitables: Awaitable[Any], return_exceptions: bool = False) -> list[Any]:
@@ -148,4 +156,4 @@ def _json(arguments: Mapping[str, Any]) -> dict[str, JsonValue]:
 def _output(outcome: CommandOutcome) -> JsonValue:
     if outcome.error is not None:
         raise StepError(outcome.error.message, code=outcome.error.code)
-    return outcome.output
+    return copy.deepcopy(outcome.output)  # what the code does with it must not change what the next replay gets

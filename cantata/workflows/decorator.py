@@ -18,7 +18,10 @@ def workflow(function: Function) -> Function:
     """
     if not inspect.iscoroutinefunction(function):
         raise TypeError(f"a workflow must be an async function, and {getattr(function, '__qualname__', function)!r} is not")
-    if not inspect.signature(function).parameters:
+    parameters = list(inspect.signature(function).parameters.values())
+    if any(each.kind in (each.POSITIONAL_ONLY, each.VAR_POSITIONAL) for each in parameters[1:]):
+        raise TypeError(f"workflow {function.__qualname__!r} gets its input by name, so it cannot have positional-only parameters")
+    if not parameters:
         raise TypeError(f"workflow {function.__qualname__!r} needs a first parameter for the Workflow")
     setattr(function, _MARK, True)
     return function

@@ -17,6 +17,8 @@ REFUSED = (
     "sock_connect", "sock_accept", "add_signal_handler", "call_soon_threadsafe",
 )  # fmt: skip
 
+MAX_AWAITS_IN_FINALLY = 100  # of one task that is dropped
+
 
 class NumberedFuture(asyncio.Future[Any]):
     """A future whose hash is the number of its creation, so that sets of futures have the same order in every replay."""
@@ -80,12 +82,17 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
             asyncio._set_running_loop(None)
 
     def discard(self) -> None:
-        """Drop all tasks; what their `finally` blocks do has no effect."""
+        """Drop all tasks. Their `finally` blocks are executed, and whatever they await or raise has no effect."""
         asyncio._set_running_loop(self)
         try:
             for task in self.tasks:
                 task._log_destroy_pending = False  # type: ignore[attr-defined]  # they are meant to be dropped
-                task.get_coro().close()
+                for _ in range(MAX_AWAITS_IN_FINALLY):
+                    try:
+                        task.get_coro().close()
+                        break
+                    except BaseException:  # noqa: BLE001  # of code that is executed for nothing
+                        continue
         finally:
             self._ready.clear()
             asyncio._set_running_loop(None)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import inspect
 import random
 import re
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from os.path import basename
 from pathlib import Path
@@ -71,6 +73,12 @@ class AllFuture(NumberedFuture):
         if not children:
             self.set_result(None)
 
+    def cancel(self, msg: object = None) -> bool:
+        """Cancel what is awaited too, as `asyncio.gather` does."""
+        for child in self.children:
+            child.cancel(msg)
+        return super().cancel(msg)
+
     def _count(self, _: object) -> None:
         self._left -= 1
         if not self._left and not self.done():
@@ -83,10 +91,10 @@ class Replay:
     def __init__(
         self, run_id: str, definitions: Definitions, history: Sequence[Activation], outcomes: Mapping[int, CommandOutcome], name: str = ""
     ) -> None:
-        self.run_id = run_id
+        self.run_id = history[0].run_id if history else run_id
         self.definitions = definitions
         self.loop = WorkflowLoop(self.sleep)  # type: ignore[abstract]  # what it lacks raises NotImplementedError
-        self.random = random.Random(f"{run_id}/{name}")
+        self.random = random.Random(f"{self.run_id}/{name}")
         self._history = history
         self._outcomes = outcomes
         self._known = [command for activation in history for command in activation.commands]
@@ -98,6 +106,7 @@ class Replay:
         self._new_patches: list[str] = []
         self._number = 0
         self._wanted = 0
+        self._is_over = False
         self._fault: NonDeterminismError | None = None
 
     # --- what the workflow calls ------------------------------------------------------------------------------------
@@ -107,6 +116,8 @@ class Replay:
         convert: Callable[[CommandOutcome], Any], label: str,
     ) -> asyncio.Future[Any]:  # fmt: skip
         """Give a command; return the future of what `convert` makes of its outcome. `label` ends the id of its step."""
+        if self._is_over:
+            raise _Diverged  # in a `finally` block of a task that is dropped
         line = _line()
         index = len(self._given)
         if index >= MAX_COMMANDS:
@@ -169,7 +180,10 @@ class Replay:
                 if self._number < len(self._history):
                     self._check(activation, is_over=task.done())
             return self._advance(task, at, received, given)
+        except SystemExit as error:
+            raise StepError(f"the workflow called exit({error.code})", code="workflow_error") from error
         finally:
+            self._is_over = True
             self.loop.discard()
 
     def _activate(self, activation: Activation) -> None:
@@ -198,7 +212,7 @@ class Replay:
     def _advance(self, task: asyncio.Task[Any], at: float, received: Sequence[int], given: Mapping[str, JsonValue]) -> Advance:
         activation = Activation(
             at=at, received=tuple(received), commands=tuple(command.recorded for command in self._new), patches=tuple(self._new_patches),
-            input=dict(given) if not self._history else {},
+            input=dict(given) if not self._history else {}, run_id="" if self._history else self.run_id,
         )  # fmt: skip
         if task.done():
             return Advance(activation, is_over=True, output=_output_of(task))
@@ -206,7 +220,7 @@ class Replay:
         awaited = self._awaited(task)
         if not awaited and not pending:
             raise StepError(f"the workflow waits for something that no step will give (at {_waiting_line(task)})", code="workflow_stuck")
-        return Advance(activation, self._new, awaited or pending, waits_for_all=bool(awaited))
+        return Advance(activation, tuple(self._new), awaited or pending, waits_for_all=bool(awaited))
 
     def _awaited(self, main: asyncio.Task[Any]) -> list[int]:
         """Return the commands that must all be over before any code can run; empty if one of those pending may be enough."""
@@ -215,11 +229,15 @@ class Replay:
         waited = main._fut_waiter  # type: ignore[attr-defined]  # no other way shows for what a task waits
         futures = waited.children if isinstance(waited, AllFuture) else [waited]
         commands = [future for future in futures if isinstance(future, CommandFuture)]
+        if any(future._callbacks for future in self._futures if not future.done() and future not in commands):
+            return []
         return [future.index for future in commands if not future.done()] if len(commands) == len(futures) else []
 
 
 def _output_of(task: asyncio.Task[Any]) -> JsonValue:
     error = asyncio.CancelledError("the workflow cancelled itself") if task.cancelled() else task.exception()
+    while isinstance(error, BaseExceptionGroup):  # of a TaskGroup
+        error = error.exceptions[0]
     if isinstance(error, StepError):
         raise StepError(f"{error} (at {_raised_at(error)})" if not _has_place(str(error)) else str(error), code=error.code) from error
     if error is not None:
@@ -256,7 +274,7 @@ def _waiting_line(task: asyncio.Task[Any]) -> str:
 def arguments_of(function: Callable[..., Any], given: Mapping[str, JsonValue]) -> dict[str, Any]:
     """Return the keyword arguments of a workflow function, converted to the types that it declares. Raises StepError."""
     parameters = list(inspect.signature(function).parameters.values())[1:]
-    hints, name = get_type_hints(function), getattr(function, "__qualname__", "workflow")
+    hints, name = _hints(function), getattr(function, "__qualname__", "workflow")
     takes_any = any(each.kind is each.VAR_KEYWORD for each in parameters)
     named = {each.name: each for each in parameters if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)}
     missing = [each.name for each in named.values() if each.default is each.empty and each.name not in given]
@@ -267,7 +285,20 @@ def arguments_of(function: Callable[..., Any], given: Mapping[str, JsonValue]) -
     arguments: dict[str, Any] = {}
     for key, value in given.items():
         try:
+            value = copy.deepcopy(value)  # what the code does with it must not change what the next replay gets
             arguments[key] = TypeAdapter(hints[key]).validate_python(value) if key in named and key in hints else value
         except ValidationError as error:
             raise StepError(f"the input {key!r} of workflow {name!r}: {error.errors()[0]['msg']}", code="bad_arguments") from None
     return arguments
+
+
+def _hints(function: Callable[..., Any]) -> dict[str, Any]:
+    """Return the types of a function's parameters; without those that only type checkers import."""
+    try:
+        return get_type_hints(function)
+    except NameError:
+        hints = {}
+        for name, hint in function.__annotations__.items():
+            with suppress(NameError, AttributeError, TypeError, SyntaxError):
+                hints[name] = eval(hint, function.__globals__) if isinstance(hint, str) else hint  # as get_type_hints does
+        return hints

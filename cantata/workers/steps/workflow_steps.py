@@ -46,6 +46,7 @@ def workflow_advance(context: StepContext) -> Outcome:
         message = f"the code of workflow {name!r} ({reference}) does not follow the run's history: {error}. Deploy the code that the run"
         raise CodeMismatchError(f"{message} began with, or keep both ways with wf.patched") from error
     if advance.is_over:
+        _histories.pop((context.begun.run_id, root), None)
         return Outcome(output=advance.output)
     ids += [expansion.step_id(root, command.recorded) for command in advance.commands]
     is_long = len(commands) < WARNED_COMMANDS <= len(ids)

@@ -197,3 +197,142 @@ async def late_question(wf: Workflow) -> Any:
     """Ask only after a step."""
     await wf.call(add, 1)
     return await wf.wait("approve")
+
+
+@workflow
+async def tidy(wf: Workflow) -> list[Any]:
+    """Clean up in `finally`, with steps of its own, also in a task that is cancelled."""
+    found: list[Any] = []
+
+    async def worker() -> None:
+        try:
+            await wf.wait("never")
+        finally:
+            found.append(await wf.call(add, 40))
+
+    task = asyncio.create_task(worker())
+    try:
+        found.append(await wf.call(add, 1))
+        task.cancel()
+        await asyncio.wait([task])
+    finally:
+        found.append(await wf.call(add, 100))
+    return found
+
+
+@workflow
+async def swallows(wf: Workflow) -> list[Any]:
+    """Catch all there is."""
+    found: list[Any] = []
+    for number in range(3):
+        try:
+            found.append(await wf.call(add, number))
+        except BaseException as error:  # noqa: BLE001  # what users write
+            found.append(str(error))
+    return found
+
+
+@workflow
+async def leaves(wf: Workflow) -> None:
+    """End its process."""
+    await wf.call(add, 1)
+    raise SystemExit(3)
+
+
+@workflow
+async def synchronized(wf: Workflow) -> list[Any]:
+    """Use a queue, a lock, an event and a semaphore between tasks."""
+    queue: asyncio.Queue[int] = asyncio.Queue()
+    lock, ready, few = asyncio.Lock(), asyncio.Event(), asyncio.Semaphore(2)
+    order: list[str] = []
+
+    async def produce() -> None:
+        for number in range(4):
+            await queue.put(await wf.call(add, number))
+        ready.set()
+
+    async def consume(name: str) -> int:
+        await ready.wait()
+        async with few, lock:
+            order.append(name)
+            return int(await wf.call(add, await queue.get()))
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(produce())
+        tasks = [group.create_task(consume(name)) for name in "abcd"]
+    as_they_come = [await each for each in asyncio.as_completed([wf.call(add, 1), wf.call(add, 2)])]
+    return [order, sorted(task.result() for task in tasks), sorted(as_they_come)]
+
+
+def numbers() -> list[int]:
+    """Return a list."""
+    return [1, 2]
+
+
+def same(value: Any) -> Any:
+    """Return the argument."""
+    note(f"same {value}")
+    return value
+
+
+@workflow
+async def changes_values(wf: Workflow, items: Any) -> list[Any]:
+    """Change what it was given, in place."""
+    found = await wf.call(numbers)
+    while items:
+        found.append(await wf.call(same, items.pop(0)))
+    await wf.call(same, found)
+    return list(found)
+
+
+@workflow
+async def unique(wf: Workflow) -> list[str]:
+    """Use what is of one run."""
+    key = await wf.call(same, [wf.run_id, str(wf.uuid4())])
+    await wf.call(add, 1)
+    return list(key)
+
+
+@workflow
+async def calls_back(wf: Workflow) -> str:
+    """Wait for what only a callback of another command ends."""
+    ended, never = wf.call(add, 1), wf.wait("never")
+    ended.add_done_callback(lambda _: never.cancel())
+    try:
+        await never
+    except asyncio.CancelledError:
+        return "cancelled"
+    return "a signal"
+
+
+@workflow
+async def hurried_gather(wf: Workflow) -> str:
+    """Give up a gather: its coroutines are cancelled."""
+
+    async def two(number: int) -> None:
+        await wf.wait("never", timeout_s=1)
+        await wf.call(add, number)
+
+    try:
+        async with asyncio.timeout(0.1):
+            await wf.gather(two(901), two(902))
+    except TimeoutError:
+        await wf.sleep(2)
+    return "given up"
+
+
+@workflow
+async def group_fails(wf: Workflow) -> None:
+    """Fail in a TaskGroup."""
+    async with asyncio.TaskGroup() as group:
+        group.create_task(_await(wf.call(fail, "in a group")))
+
+
+async def _await(future: asyncio.Future[Any]) -> Any:
+    return await future
+
+
+@workflow
+async def sleeps_badly(wf: Workflow, seconds: str) -> None:
+    """Sleep for what is no number of seconds."""
+    await wf.sleep(float(seconds))

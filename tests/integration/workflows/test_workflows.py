@@ -66,6 +66,51 @@ def test_constructs_of_asyncio(client: Client) -> None:
     assert result(client, "asyncio_fan") == [[2, 3, 4], [12, 13]]
 
 
+def test_steps_in_finally_are_executed_once(client: Client, journal: Path) -> None:
+    before = len(journal.read_text().splitlines())
+
+    assert result(client, "tidy") == [2, 41, 101]
+    assert sorted(journal.read_text().splitlines()[before:]) == ["add 1 1", "add 100 1", "add 40 1"]
+
+
+def test_code_that_catches_all_there_is(client: Client) -> None:
+    assert result(client, "swallows") == [1, 2, 3]
+
+
+def test_code_that_ends_its_process_fails_its_run(client: Client) -> None:
+    assert "the workflow called exit(3)" in error(client, "leaves")
+
+
+def test_queues_and_locks_between_tasks(client: Client) -> None:
+    assert result(client, "synchronized") == [["a", "b", "c", "d"], [2, 3, 4, 5], [2, 3]]
+
+
+def test_values_may_be_changed_in_place(client: Client) -> None:
+    assert result(client, "changes_values", items=[0, 1, 2]) == [1, 2, 0, 1, 2]
+
+
+def test_a_fork_has_the_id_and_the_chance_of_its_source(client: Client) -> None:
+    run = client.submit_workflow("unique", {})
+    key = run.result(PATIENCE_S).final_output
+
+    fork = client.fork(run.run_id, "unique/1.add")
+    assert isinstance(fork, ChainRun)
+
+    assert fork.result(PATIENCE_S).raise_for_status().final_output == key
+    assert isinstance(key, list)
+    assert key[0] == run.run_id
+
+
+def test_callbacks_of_commands_wake_the_workflow(client: Client) -> None:
+    assert result(client, "calls_back") == "cancelled"
+
+
+@pytest.mark.slow("a time-out of the workflow must pass")
+def test_a_gather_that_is_given_up_is_cancelled(client: Client, journal: Path) -> None:
+    assert result(client, "hurried_gather") == "given up"
+    assert not {"add 901 1", "add 902 1"} & set(journal.read_text().splitlines())
+
+
 def test_failures_are_caught_where_they_are_awaited(client: Client) -> None:
     assert result(client, "caught") == ["tool_error", "desk:fail raised ValueError: one", "StepError", "2"]
 
@@ -104,6 +149,8 @@ def test_chance_and_time_are_the_same_in_each_replay(client: Client) -> None:
         ("reads_a_socket", {}, "a workflow has no I/O and no threads of its own (create_connection): do this in a function"),
         ("misspelt", {}, "the configuration has no tool 'ad'; did you mean 'add'?"),
         ("not_json", {}, "an argument is not JSON"),
+        ("group_fails", {}, "desk:fail raised ValueError: in a group (at desk.py:"),
+        ("sleeps_badly", {"seconds": "inf"}, "wf.sleep takes a number of seconds, not inf"),
     ],
 )
 def test_what_cannot_be_is_told(client: Client, name: str, given: dict[str, Any], message: str) -> None:
