@@ -274,7 +274,7 @@ def was_open() -> bool:
 """,
     "more.yaml": """
 version: 1
-tools: {{was_open: {{function: "shop.connections:was_open"}}}}
+tools: {{was_open: {{function: "shop.connections:was_open", cheap: false}}}}  # each step a task, after which Django closes them
 chains:
   four:
     entry_node: a
