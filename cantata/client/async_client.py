@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial, update_wrapper
 from pathlib import Path
 from threading import Lock
 from types import TracebackType
-from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
 
 from celery import Celery
 
@@ -174,10 +174,22 @@ class AsyncClient(_InThreads[Client]):
         return made
 
     submit_turn = accepting(Client.submit_turn, AsyncTurnRun)
-    submit_workflow = accepting(Client.submit_workflow, AsyncTurnRun)
     submit_chain = accepting(Client.submit_chain, AsyncChainRun)
     run, fork, retry = accepting(Client.run, handle_of), accepting(Client.fork, handle_of), accepting(Client.retry, handle_of)
     runs, fleet_warnings, read_definitions = in_thread(Client.runs), in_thread(Client.fleet_warnings), in_thread(Client.read_definitions)
+
+    @overload
+    async def submit_workflow(self, workflow: str, given: str, **options: Any) -> AsyncTurnRun: ...
+
+    @overload
+    async def submit_workflow(self, workflow: str | Callable[..., Any], given: Mapping[str, Any], **options: Any) -> AsyncChainRun: ...
+
+    async def submit_workflow(
+        self, workflow: str | Callable[..., Any], given: str | Mapping[str, Any], **options: Any
+    ) -> AsyncTurnRun | AsyncChainRun:
+        """Submit to a workflow as `Client.submit_workflow` does, with its options."""
+        submit: Callable[..., TurnRun | ChainRun] = Client.submit_workflow
+        return handle_of(self, await self.call(submit, workflow, given, **options))
 
     def _blocking(self) -> Client:
         with self._lock:
