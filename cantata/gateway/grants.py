@@ -46,7 +46,7 @@ class Grant(Value):
     )
     teams: list[str] | None = Field(default=None, description="the teams that it may use")
     agents: list[str] | None = Field(default=None, description="the agents that it may use")
-    chains: list[str] | None = Field(default=None, description="the chains that it may use")
+    chains: list[str] | None = Field(default=None, description="the chains, and the workflows in Python, that it may use")
     approve_own: bool = Field(default=False, description="whether it may approve the `wait` steps of runs that it submitted itself")
 
     def require(self, scope: Scope) -> None:

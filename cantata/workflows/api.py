@@ -21,6 +21,7 @@ from cantata.workflows.decorator import reference_of
 from cantata.workflows.history import CommandOutcome
 from cantata.workflows.replay import AllFuture, Replay
 
+NO_DEFAULT: Any = object()
 _NAME = re.compile(r"[\w.-]+")
 
 
@@ -81,26 +82,24 @@ class Workflow:
         arguments = {"args": list(args), "kwargs": kwargs}
         return self._replay.command("call", reference_of(function), _json(arguments), self._options, _output, function.__name__)
 
-    def wait(self, name: str, asks: Any = None, *, timeout_s: float | None = None, **default: Any) -> asyncio.Future[Any]:
+    def wait(self, name: str, asks: Any = None, *, timeout_s: float | None = None, default: Any = NO_DEFAULT) -> asyncio.Future[Any]:
         """Wait for a signal to `name`, such as an approval; its value.
 
         Args:
             name: Names the step for `submit runs signal` and pages.
             asks: The question, shown to the person who answers.
             timeout_s: How long to wait, in seconds; for ever if None.
-            **default: `default=...`, the value after that time. Without it StepError is raised, with the code timeout.
+            default: The value after that time. Without it StepError is raised, with the code timeout.
         """
         if not _NAME.fullmatch(name):
             raise StepError(f"wf.wait: {name!r} is no name for a signal; use letters, digits, '-', '_' and '.'", code="bad_arguments")
         if timeout_s is not None and not timeout_s > 0:
             raise StepError(f"wf.wait: timeout_s={timeout_s!r} must be above 0", code="bad_arguments")
-        if default.keys() - {"default"}:
-            raise TypeError(f"wait() has no argument {min(default.keys() - {'default'})!r}")
 
         def convert(outcome: CommandOutcome) -> Any:
-            if outcome.timed_out and not default:
+            if outcome.timed_out and default is NO_DEFAULT:
                 raise StepError(f"no signal {name!r} came within {timeout_s:g} s", code="timeout")
-            return default["default"] if outcome.timed_out else _output(outcome)
+            return default if outcome.timed_out else _output(outcome)
 
         arguments = _json({"asks": asks if isinstance(asks, Mapping) or asks is None else {"question": asks}, "timeout_s": timeout_s})
         return self._replay.command("wait", name, arguments, {}, convert, f"wait/{name}")
@@ -116,7 +115,7 @@ class Workflow:
         futures = [asyncio.ensure_future(each) for each in awaitables]
         await AllFuture(self._replay, futures)
         if return_exceptions:
-            return [future.exception() or future.result() for future in futures]
+            return [asyncio.CancelledError() if each.cancelled() else each.exception() or each.result() for each in futures]
         return [future.result() for future in futures]
 
     def _named(self, kind: str, name: str, arguments: Mapping[str, Any]) -> asyncio.Future[Any]:

@@ -34,10 +34,6 @@ class NonDeterminismError(Exception):
     """The code asks for something else than what its history has."""
 
 
-class _Diverged(BaseException):
-    """Leaves the workflow's code, which must not handle it."""
-
-
 @dataclass(frozen=True, slots=True)
 class Advance:
     """The result of one activation."""
@@ -75,6 +71,8 @@ class AllFuture(NumberedFuture):
 
     def cancel(self, msg: object = None) -> bool:
         """Cancel what is awaited too, as `asyncio.gather` does."""
+        if self.done():
+            return False
         for child in self.children:
             child.cancel(msg)
         return super().cancel(msg)
@@ -91,6 +89,7 @@ class Replay:
     def __init__(
         self, run_id: str, definitions: Definitions, history: Sequence[Activation], outcomes: Mapping[int, CommandOutcome], name: str = ""
     ) -> None:
+        """Create a replay of the workflow whose own step is `name`. `outcomes` are those of its commands, by their indexes."""
         self.run_id = history[0].run_id if history else run_id
         self.definitions = definitions
         self.loop = WorkflowLoop(self.sleep)  # type: ignore[abstract]  # what it lacks raises NotImplementedError
@@ -116,8 +115,8 @@ class Replay:
         convert: Callable[[CommandOutcome], Any], label: str,
     ) -> asyncio.Future[Any]:  # fmt: skip
         """Give a command; return the future of what `convert` makes of its outcome. `label` ends the id of its step."""
-        if self._is_over:
-            raise _Diverged  # in a `finally` block of a task that is dropped
+        if self._is_over or self._fault:  # what the code still does has no effect
+            return self.loop.create_future()
         line = _line()
         index = len(self._given)
         if index >= MAX_COMMANDS:
@@ -131,7 +130,8 @@ class Replay:
         if index < len(self._known):
             if not asked.same_as(self._known[index]):
                 what = "" if asked.target != self._known[index].target or asked.kind != self._known[index].kind else " with other arguments"
-                self._diverge(f"command {index} was {self._known[index]}, and now is {asked}{what}")
+                self._fault = NonDeterminismError(f"command {index} was {self._known[index]}, and now is {asked}{what}")
+                return self.loop.create_future()
         else:
             self._new.append(WorkflowCommand(asked, arguments, options))
         self._given.append(asked)
@@ -158,10 +158,6 @@ class Replay:
                 self.loop.now = max(self.loop.now, ends_at)
 
         return self.command("sleep", "", {"seconds": round(seconds, 3)}, {}, convert, "sleep")
-
-    def _diverge(self, what: str) -> None:
-        self._fault = NonDeterminismError(what)
-        raise _Diverged
 
     # --- execution --------------------------------------------------------------------------------------------------
 

@@ -336,3 +336,24 @@ async def _await(future: asyncio.Future[Any]) -> Any:
 async def sleeps_badly(wf: Workflow, seconds: str) -> None:
     """Sleep for what is no number of seconds."""
     await wf.sleep(float(seconds))
+
+
+@workflow
+async def echo(wf: Workflow, value: Any = "nothing") -> Any:
+    """Give a value through a step."""
+    return await wf.call(same_quietly, value)
+
+
+def same_quietly(value: Any) -> Any:
+    """Return the argument, and write nothing."""
+    return value
+
+
+@workflow
+async def stubborn(wf: Workflow, file: str) -> Any:
+    """Try again whatever comes, for ever."""
+    while True:
+        try:
+            return await wf.call(held, "stubborn", file)
+        except BaseException:  # noqa: BLE001  # what users write
+            continue

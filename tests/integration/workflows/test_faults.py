@@ -181,6 +181,20 @@ def test_a_patch_keeps_runs_under_way_on_the_old_code(trip: Trip) -> None:
     assert fresh.result(PATIENCE_S).final_output == [2, 3, True, True]
 
 
+def test_messages_that_come_twice_execute_nothing_twice(client: Client, journal: Path, tmp_path: Path) -> None:
+    before = Counter(journal.read_text().splitlines())
+    run = client.submit_workflow("journey", {"file": str(tmp_path / "go")})
+    until(lambda: "journey/1.held" in run.record().steps, "the held step")
+    for step_id, step in run.record().steps.items():
+        for _ in range(3):
+            client.app.send_task(step.spec.kind, args=[run.run_id, [step_id]], queue=client.app.broker_queue(step.spec.queue))
+    (tmp_path / "go").touch()
+
+    assert run.result(PATIENCE_S).raise_for_status().final_output == [2, "middle", 4]
+    done = Counter(journal.read_text().splitlines()) - before
+    assert done == Counter(["add 1 1", "start middle", "middle", "add 3 1"])
+
+
 def test_a_fork_executes_the_commands_from_a_step_on_again(client: Client, journal: Path, tmp_path: Path) -> None:
     (tmp_path / "go").touch()
     run = client.submit_workflow("journey", {"file": str(tmp_path / "go")})

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from cantata.client.async_client import AsyncClient
 from cantata.client.client import Client
 from cantata.client.runs import ChainRun
 from cantata.errors import ConfigError, RunError
+from cantata.models.wire import ChainResponse
 from tests.integration.workflows import desk
-from tests.integration.workflows.conftest import HERE, PATIENCE_S
+from tests.integration.workflows.conftest import HERE, PATIENCE_S, definitions
 from tests.waiting import until
 
 
@@ -172,6 +175,29 @@ def test_the_first_of_two_ends_the_workflow_and_stops_the_other(client: Client, 
     assert run.result(PATIENCE_S).raise_for_status().final_output == [1, 1, 6]
     assert states(run)["first/0.held"] == "skipped"
     (tmp_path / "go").touch()
+
+
+@pytest.mark.parametrize("value", [None, "", [], {}, "x" * 10_000_000], ids=["null", "empty", "list", "object", "10 MB"])
+def test_values_of_all_sizes(client: Client, value: Any) -> None:
+    assert result(client, "echo", value=value) == value
+
+
+def test_code_that_tries_for_ever_gives_each_command_once(client: Client, journal: Path, tmp_path: Path) -> None:
+    run = client.submit_workflow("stubborn", {"file": str(tmp_path / "go")})
+    until(lambda: "start stubborn" in journal.read_text(), "the step")
+    (tmp_path / "go").touch()
+
+    assert run.result(PATIENCE_S).final_output == "stubborn"
+    assert journal.read_text().count("start stubborn") == 1
+
+
+def test_an_asynchronous_client_starts_workflows(client: Client) -> None:
+    async def main() -> ChainResponse:
+        async with AsyncClient(client.redis_url, config=definitions()) as asynchronous:
+            run = await asynchronous.submit_workflow("row", {"steps": 2})
+            return await run.result(PATIENCE_S)
+
+    assert asyncio.run(main()).final_output == 2
 
 
 # Waits and time
