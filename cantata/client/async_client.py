@@ -179,16 +179,24 @@ class AsyncClient(_InThreads[Client]):
     runs, fleet_warnings, read_definitions = in_thread(Client.runs), in_thread(Client.fleet_warnings), in_thread(Client.read_definitions)
 
     @overload
-    async def submit_workflow(self, workflow: str, given: str, **options: Any) -> AsyncTurnRun: ...
+    async def submit_workflow(
+        self, workflow: str, given: str, *, session: str | None = None, timeout_s: float | None = None, idempotency_key: str | None = None,
+        labels: Mapping[str, str] | None = None,
+    ) -> AsyncTurnRun: ...  # fmt: skip
 
     @overload
-    async def submit_workflow(self, workflow: str | Callable[..., Any], given: Mapping[str, Any], **options: Any) -> AsyncChainRun: ...
+    async def submit_workflow(
+        self, workflow: str | Callable[..., Any], given: Mapping[str, Any], *, timeout_s: float | None = None,
+        idempotency_key: str | None = None, labels: Mapping[str, str] | None = None,
+    ) -> AsyncChainRun: ...  # fmt: skip
 
     async def submit_workflow(
-        self, workflow: str | Callable[..., Any], given: str | Mapping[str, Any], **options: Any
-    ) -> AsyncTurnRun | AsyncChainRun:
-        """Submit to a workflow as `Client.submit_workflow` does, with its options."""
+        self, workflow: str | Callable[..., Any], given: str | Mapping[str, Any], *, session: str | None = None,
+        timeout_s: float | None = None, idempotency_key: str | None = None, labels: Mapping[str, str] | None = None,
+    ) -> AsyncTurnRun | AsyncChainRun:  # fmt: skip
+        """Submit to a workflow, as `Client.submit_workflow` does."""
         submit: Callable[..., TurnRun | ChainRun] = Client.submit_workflow
+        options: dict[str, Any] = {"session": session, "timeout_s": timeout_s, "idempotency_key": idempotency_key, "labels": labels}
         return handle_of(self, await self.call(submit, workflow, given, **options))
 
     def _blocking(self) -> Client:
