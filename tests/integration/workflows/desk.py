@@ -357,3 +357,9 @@ async def stubborn(wf: Workflow, file: str) -> Any:
             return await wf.call(held, "stubborn", file)
         except BaseException:  # noqa: BLE001  # what users write
             continue
+
+
+@workflow
+async def asyncio_pair(wf: Workflow) -> list[int]:
+    """Gather commands, all of which are given before one is over."""
+    return list(await asyncio.gather(*(wf.call(add, number) for number in range(5))))

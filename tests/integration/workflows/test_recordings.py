@@ -19,7 +19,7 @@ from tests.waiting import until
     [
         ("row", {"steps": 5}, 5),
         ("fan", {"width": 20}, list(range(1, 21))),
-        ("asyncio_fan", {}, [[2, 3, 4], [12, 13]]),
+        ("asyncio_pair", {}, [1, 2, 3, 4, 5]),
     ],
 )
 def test_a_workflow_is_replayed_without_calling_its_functions(
