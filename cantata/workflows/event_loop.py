@@ -62,8 +62,6 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         self._ready: deque[asyncio.Handle] = deque()
         self._numbers = 0
         self._start_timer = start_timer
-        for name in REFUSED:
-            setattr(self, name, _refusal(name))
 
     def next_number(self) -> int:
         """Return a number that no future or task of this loop has."""
@@ -166,3 +164,7 @@ def _refusal(name: str) -> Callable[..., Never]:
         raise StepError(message, code="workflow_io")
 
     return refuse
+
+
+for _name in REFUSED:
+    setattr(WorkflowLoop, _name, _refusal(_name))

@@ -12,6 +12,7 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from os.path import basename
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -93,7 +94,7 @@ class Replay:
         self.run_id = history[0].run_id if history else run_id
         self.definitions = definitions
         self.loop = WorkflowLoop(self.sleep)  # type: ignore[abstract]  # what it lacks raises NotImplementedError
-        self.random = random.Random(f"{self.run_id}/{name}")
+        self._name = name
         self._history = history
         self._outcomes = outcomes
         self._known = [command for activation in history for command in activation.commands]
@@ -107,6 +108,11 @@ class Replay:
         self._wanted = 0
         self._is_over = False
         self._fault: NonDeterminismError | None = None
+
+    @cached_property
+    def random(self) -> random.Random:
+        """The source of chance, the same in every replay."""
+        return random.Random(f"{self.run_id}/{self._name}")
 
     # --- what the workflow calls ------------------------------------------------------------------------------------
 
@@ -269,23 +275,34 @@ def _waiting_line(task: asyncio.Task[Any]) -> str:
 
 def arguments_of(function: Callable[..., Any], given: Mapping[str, JsonValue]) -> dict[str, Any]:
     """Return the keyword arguments of a workflow function, converted to the types that it declares. Raises StepError."""
-    parameters = list(inspect.signature(function).parameters.values())[1:]
-    hints, name = _hints(function), getattr(function, "__qualname__", "workflow")
-    takes_any = any(each.kind is each.VAR_KEYWORD for each in parameters)
-    named = {each.name: each for each in parameters if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)}
-    missing = [each.name for each in named.values() if each.default is each.empty and each.name not in given]
+    named, takes_any = _parameters(function)
+    missing = [name for name, (is_required, _) in named.items() if is_required and name not in given]
     unknown = [] if takes_any else sorted(given.keys() - named.keys())
+    workflow = getattr(function, "__qualname__", "workflow")
     if missing or unknown:
         what = f"lacks {', '.join(map(repr, missing))}" if missing else f"has {', '.join(map(repr, unknown))} besides"
-        raise StepError(f"the input of workflow {name!r} {what}; it takes {', '.join(named) or 'nothing'}", code="bad_arguments")
+        raise StepError(f"the input of workflow {workflow!r} {what}; it takes {', '.join(named) or 'nothing'}", code="bad_arguments")
     arguments: dict[str, Any] = {}
     for key, value in given.items():
+        adapter = named[key][1] if key in named else None
         try:
             value = copy.deepcopy(value)  # what the code does with it must not change what the next replay gets
-            arguments[key] = TypeAdapter(hints[key]).validate_python(value) if key in named and key in hints else value
+            arguments[key] = adapter.validate_python(value) if adapter else value
         except ValidationError as error:
-            raise StepError(f"the input {key!r} of workflow {name!r}: {error.errors()[0]['msg']}", code="bad_arguments") from None
+            raise StepError(f"the input {key!r} of workflow {workflow!r}: {error.errors()[0]['msg']}", code="bad_arguments") from None
     return arguments
+
+
+@lru_cache(maxsize=256)
+def _parameters(function: Callable[..., Any]) -> tuple[dict[str, tuple[bool, TypeAdapter[Any] | None]], bool]:
+    """Return the parameters of a workflow function : whether it is required, and its type if it has one; and whether others are taken."""
+    parameters = list(inspect.signature(function).parameters.values())[1:]
+    hints = _hints(function)
+    named = {
+        each.name: (each.default is each.empty, TypeAdapter(hints[each.name]) if each.name in hints else None)
+        for each in parameters if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)
+    }  # fmt: skip
+    return named, any(each.kind is each.VAR_KEYWORD for each in parameters)
 
 
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
