@@ -8,8 +8,8 @@ import datetime
 import math
 import re
 import uuid
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, cast
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any, NoReturn, cast
 
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
@@ -19,7 +19,7 @@ from cantata.planning.chains.specs import SECTIONS, section_of
 from cantata.suggestions import did_you_mean
 from cantata.workflows.decorator import reference_of
 from cantata.workflows.history import CommandOutcome
-from cantata.workflows.replay import AllFuture, Replay
+from cantata.workflows.replay import AllFuture, ContinueAs, Replay
 
 NO_DEFAULT: Any = object()
 _NAME = re.compile(r"[\w.-]+")
@@ -36,11 +36,8 @@ class Workflow:
         """Create the object for one replay; users get it as the first argument of their function."""
         self._replay = replay
         self._options = dict(options or {})
-
-    @property
-    def run_id(self) -> str:
+        self.run_id = replay.run_id
         """The id of the run in which the workflow began: a fork that does not begin anew has that of its source."""
-        return self._replay.run_id
 
     def options(
         self, *, timeout_s: float | None = None, retries: int | None = None, at_most_once: bool | None = None, queue: str | None = None
@@ -104,6 +101,11 @@ class Workflow:
         arguments = _json({"asks": asks if isinstance(asks, Mapping) or asks is None else {"question": asks}, "timeout_s": timeout_s})
         return self._replay.command("wait", name, arguments, {}, convert, f"wait/{name}")
 
+    async def signals(self, name: str) -> AsyncIterator[Any]:
+        """Yield the values of all signals to `name`, in order and without end: `async for value in wf.signals("order")`."""
+        while True:
+            yield await self.wait(name)
+
     def sleep(self, seconds: float) -> asyncio.Future[None]:
         """Sleep, for seconds or for months: no worker waits meanwhile."""
         if not math.isfinite(seconds):
@@ -117,6 +119,13 @@ class Workflow:
         if return_exceptions:
             return [asyncio.CancelledError() if each.cancelled() else each.exception() or each.result() for each in futures]
         return [future.result() for future in futures]
+
+    def continue_as(self, **arguments: Any) -> NoReturn:
+        """End this history, and begin the workflow again with these arguments, in the same run: for loops without end.
+
+        Commands that are open are stopped. The result is that of the last history.
+        """
+        raise ContinueAs(_json(arguments))
 
     def _named(self, kind: str, name: str, arguments: Mapping[str, Any]) -> asyncio.Future[Any]:
         definitions = self._replay.definitions

@@ -34,12 +34,21 @@ def fragment(root: str, number: int, spec: Spec, advance: Advance, step_ids: lis
     """Return what advance `number` adds. `step_ids` are the steps of all commands so far, in order."""
     steps = [_step(root, command, definitions) for command in advance.commands]
     params: dict[str, JsonValue] = {"root": root, "advance": number + 1, "workflow": spec.params["workflow"]}
+    params |= {name: spec.params[name] for name in ("base", "continuation") if name in spec.params}
     reads = {LAST: f"{RAW}{advance_id(root, number)}"}
     if advance.waits_for_all and len(advance.awaited) <= MAX_READS:
         reads |= {str(index): step_ids[index] for index in advance.awaited}
     following = Step(**{**dict(spec), "params": params, "reads": reads, "has_given": False}, id=advance_id(root, number + 1))
     edges = (Edge(source=step_ids[index], target=following.id, wakes=False, alone=not advance.waits_for_all) for index in advance.awaited)
     return Graph(steps=(*steps, following), edges=tuple(edges), exit=following.id)
+
+
+def continuation(root: str, spec: Spec, given: dict[str, JsonValue]) -> Graph:
+    """Return the workflow with a new input and a new history, which nothing of the one before is part of."""
+    base, number = str(spec.params.get("base") or root), int(str(spec.params.get("continuation") or 0)) + 1
+    params: dict[str, JsonValue] = {"workflow": spec.params["workflow"], "input": given, "base": base, "continuation": number}
+    step = Step(**{**dict(spec), "params": params, "reads": {}, "has_given": False}, id=f"{base}/@again-{number}/{ADVANCE}")
+    return Graph(steps=(step,), exit=step.id)
 
 
 def _step(root: str, command: WorkflowCommand, definitions: Definitions) -> Step:
@@ -55,7 +64,7 @@ def _spec(command: WorkflowCommand, definitions: Definitions) -> tuple[Spec, Jso
         return Spec(kind="wait", timeout_s=float(str(arguments["seconds"])) or 0.001), None
     if kind == "wait":
         asks = {"asks": arguments["asks"]} if arguments["asks"] else {}
-        return Spec(kind="wait", timeout_s=arguments["timeout_s"], params=asks), None  # type: ignore[arg-type]  # checked by the model
+        return Spec(kind="wait", timeout_s=arguments["timeout_s"], params={"repeats": True, **asks}), None  # type: ignore[arg-type]  # checked by the model
     if kind == "call":
         return Spec(kind="workflow.call", queue="tools", work=f"functions:{target}", params={"function": target, **arguments}), None
     return specs.call(ChainNode(node_id="command", kind=kind, name=target, input=arguments), {}, definitions), None

@@ -31,6 +31,14 @@ _UNSAFE = re.compile(r"[^\w./-]")  # in the id of a step
 _OURS = (str(Path(__file__).parent), str(Path(asyncio.__file__).parent))
 
 
+class ContinueAs(BaseException):
+    """Ends the code of a workflow, which begins again with other arguments."""
+
+    def __init__(self, arguments: dict[str, JsonValue]) -> None:
+        super().__init__("the workflow continues with other arguments")
+        self.arguments = arguments
+
+
 class NonDeterminismError(Exception):
     """The code asks for something else than what its history has."""
 
@@ -48,6 +56,8 @@ class Advance:
     """True if it goes on when all of these are over, false if when one is."""
     is_over: bool = False
     output: JsonValue = None
+    continues_with: dict[str, JsonValue] | None = None
+    """The input with which the workflow begins again, with a history of its own."""
 
 
 class CommandFuture(NumberedFuture):
@@ -126,7 +136,7 @@ class Replay:
         line = _line()
         index = len(self._given)
         if index >= MAX_COMMANDS:
-            message = f"a workflow can have {MAX_COMMANDS:,} commands; split it into children (wf.workflow)"
+            message = f"a workflow can have {MAX_COMMANDS:,} commands; begin a new history with wf.continue_as"
             raise StepError(message, code="too_many_commands")
         try:
             digest = digest_of({**arguments, **{f"@{name}": value for name, value in options.items()}})
@@ -217,6 +227,9 @@ class Replay:
             input=dict(given) if not self._history else {}, run_id="" if self._history else self.run_id,
         )  # fmt: skip
         if task.done():
+            fault = None if task.cancelled() else task.exception()
+            if isinstance(fault, ContinueAs):
+                return Advance(activation, is_over=True, continues_with=fault.arguments)
             return Advance(activation, is_over=True, output=_output_of(task))
         pending = [future.index for future in self._futures if not future.done()]
         awaited = self._awaited(task)

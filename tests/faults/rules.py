@@ -83,18 +83,23 @@ def starts_again_for_a_reason_only(past: Past) -> Iterator[Violation]:
 
 
 def starts_after_its_sources(past: Past) -> Iterator[Violation]:
-    """A step that waits for others starts when all of them are over; one with a quorum or a deadline may go on without some."""
+    """A step that waits for others starts when all of them are over, or one whose edge is alone; a quorum may do without some."""
     first = {step: past.of(step, "started")[0] for step in past.picture.cells if past.of(step, "started")}
-    for source in past.picture.cells:
+    edges = [
+        (source, str(edge[0]), len(edge) > 3 and bool(edge[3])) for source in past.picture.cells for edge in past.picture.edges_of(source)
+    ]
+    over_at = {source: outcome.seq for source in past.picture.cells if (outcome := past.outcome(source))}
+    free = {
+        target for source, target, alone in edges
+        if alone and target in first and source in over_at and over_at[source] < first[target].seq
+    }  # fmt: skip
+    for source, target, _ in edges:
         outcome = past.outcome(source)
-        for target, *_ in past.picture.edges_of(source):
-            started, spec = first.get(str(target)), past.picture.spec(str(target))
-            is_bound = "quorum" not in spec and "deadline_s" not in spec
-            if started and is_bound and (outcome is None or outcome.seq > started.seq):
-                over = f"over at offset {outcome.seq}" if outcome else "not over"
-                yield past.violation(
-                    str(target), f"its source {source} over before it starts", f"a start at offset {started.seq}, {source} {over}"
-                )
+        started, spec = first.get(target), past.picture.spec(target)
+        is_bound = "quorum" not in spec and "deadline_s" not in spec and target not in free
+        if started and is_bound and (outcome is None or outcome.seq > started.seq):
+            over = f"over at offset {outcome.seq}" if outcome else "not over"
+            yield past.violation(target, f"its source {source} over before it starts", f"a start at offset {started.seq}, {source} {over}")
 
 
 def loses_leases_of_the_dead_only(past: Past) -> Iterator[Violation]:

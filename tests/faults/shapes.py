@@ -20,6 +20,7 @@ from cantata.models.definitions import (
     Defaults,
     Definitions,
     Limits,
+    PythonWorkflow,
     Rates,
     Router,
     Synthesizer,
@@ -333,6 +334,21 @@ def _parked() -> Shape:
     return Shape("parked", nodes, 10 + 11 + 20, signals={"early": 10, "late": 20})
 
 
+def _code() -> Shape:
+    """A workflow in Python: a step, three at once of which one lingers, a wait, a step."""
+    return Shape("code", (_in_python("code"),), 6 + 7 + 1, signals={"flow/4.wait/approve": 7})
+
+
+def _code_race() -> Shape:
+    """A workflow in Python takes the first of two, again and again, and leaves the others."""
+    return Shape("race", (_in_python("race"),), 3)
+
+
+def _in_python(name: str) -> ChainNode:
+    given = {"journal": "input.journal", "linger_s": "input.linger_s"}
+    return ChainNode(node_id="flow", kind="workflow", name=name, input_map=given)
+
+
 def _tasks() -> Shape:
     """Tasks of the user's application, and a tool of ours between them."""
     nodes = (
@@ -355,7 +371,21 @@ def _forked() -> Shape:
     return Shape("fork", nodes, forked_at="slow", answers=_of_forks)
 
 
-CHAINS = (_row(), _fan(), _diamond(), _map(), _loop(), _retry(), _memory(), _parked(), _tasks(), _forked(), _unserved())
+CHAINS = (
+    _row(),
+    _fan(),
+    _diamond(),
+    _map(),
+    _loop(),
+    _retry(),
+    _memory(),
+    _parked(),
+    _code(),
+    _code_race(),
+    _tasks(),
+    _forked(),
+    _unserved(),
+)
 TURNS = (
     Shape("broadcast", team="all", answers=_of_all),
     Shape("agent", agent=HAND, answers=_of_hand),
@@ -401,6 +431,7 @@ def definitions(*, version: int = 1) -> Definitions:
             "round": Team(mode="round_robin", agents=list(ROUND)),
             "talk": Team(mode="round_robin", agents=list(TALKERS), auto_include_history=True),
         },
+        workflows={name: PythonWorkflow(function=f"fault_workflows:{name}") for name in ("code", "race")},
         chains={"deployed": Chain(entry_node="told", nodes=[versioned])},
         defaults=Defaults(max_attempts=NEVER_POISON, timeout_s=600),
         limits=Limits(models={MODEL: Rates(concurrency=CALLS_AT_ONCE)}, budgets=Budgets(run=Budget(tokens=TOKENS_A_RUN))),

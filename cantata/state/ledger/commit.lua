@@ -80,7 +80,9 @@ if outcome.status == 'wait' then
   return wait_for_retry('permit')
 end
 local spec = spec_of(s.id)
-if spec.kind == 'workflow.advance' and not outcome.fragment then stop_name(spec.params.root or s.id) end
+if spec.kind == 'workflow.advance' and (not outcome.fragment or #outcome.fragment.edges == 0) then -- it is the last of its history
+  stop_name(spec.params.root or s.id)
+end
 if outcome.status == 'failed' then
   fail(s, 'failed', info)
 else

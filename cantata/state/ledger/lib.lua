@@ -49,7 +49,7 @@
 --   R:joins      hash   step with a quorum or deadline -> its sources; {map, prefix, count} for the items of a map
 --   R:window     hash   map -> "size inflight"
 --   R:backlog:*  list   of a map, the items not yet sent
---   R:signals    hash   waiting step, or the end of its id -> the value of an early signal
+--   R:signals    hash   waiting step, or the end of its id -> the value of an early signal; `name\nN`: further ones for the same name
 --   R:blobs      hash   sha256 -> text of a large output
 --   R:log        stream of events; ids 0-1, 0-2, ...
 --   R:logs       stream of the lines that workers logged for it, bounded; log_bytes and log_dropped of the run count the kept and the dropped
@@ -447,7 +447,14 @@ end
 
 local resolve, fail, refill, stop_name
 
--- Takes the early signal of a step, stored under its id or under the end of it behind a '/'.
+-- Keeps an early signal. Under a name for which one is kept already, it is the last of a queue: fields `name\nN`, whose ends are fields of the run.
+local function keep_early_signal(name, value)
+  local key, field = R .. ':signals', name
+  if redis.call('HEXISTS', key, name) == 1 then field = name .. '\n' .. redis.call('HINCRBY', R, 'signals_to:' .. name, 1) end
+  redis.call('HSET', key, field, value)
+end
+
+-- Takes the early signal of a step, stored under its id or under the end of it behind a '/'. The next one of its queue follows.
 local function take_early_signal(id)
   local key, name = R .. ':signals', id
   if redis.call('EXISTS', key) == 0 then return nil end
@@ -456,6 +463,15 @@ local function take_early_signal(id)
     if value then
       redis.call('HDEL', key, name)
       count('signals', tenant, -1)
+      local next_of = 'signals_from:' .. name
+      local field = redis.call('HEXISTS', R, 'signals_to:' .. name) == 1 and name .. '\n' .. redis.call('HINCRBY', R, next_of, 1)
+      local queued = field and redis.call('HGET', key, field)
+      if queued then
+        redis.call('HDEL', key, field)
+        redis.call('HSET', key, name, queued)
+      elseif field then
+        redis.call('HDEL', R, next_of, 'signals_to:' .. name)
+      end
       return value
     end
     name = string.match(name, '/(.+)$')

@@ -1,10 +1,14 @@
 -- Signals a waiting step; the signal is kept if the step does not wait yet. One for a step that the run does not have is kept too, unless other steps wait.
+-- In a run with a workflow in Python, several are kept for the steps of a name that are to come: elsewhere a second one must not answer another question.
 -- ARGV: run, the signal (JSON) and its value (JSON). The signal: {step, resend_ms, max_kept, max_bytes: early signals that the run may keep, after a search
 -- count: the number of steps that the run had before it, and found: the ids and names that end in '/' and the name}
 -- The step is named by its id, or by the end of it behind a '/' if only one step matches.
 -- Replies {result, sends}: taken, kept, over, closed, unknown, unclear, full; or {search, number of steps}: no step has this id, or steps were added since.
 
--- The found steps that wait for a signal; else those that waited or will wait; else any one.
+-- Whether a step is a wait of a workflow in Python, behind which others of its name may come.
+local function repeats(id) return (spec_of(id).params or {}).repeats end
+
+-- The found steps that wait for a signal; else those that waited or will wait; else any one. Of waits that are over and may come again, one.
 local function waiting_of(names)
   local seen = {}
   local waiting, others, not_waits = {}, {}, {}
@@ -14,7 +18,7 @@ local function waiting_of(names)
     if s then
       seen[id] = true
       local into = s.state == 'waiting_signal' and waiting or spec_of(id).kind == 'wait' and others or not_waits
-      into[#into + 1] = id
+      if not (into == others and #others > 0 and OVER[s.state] and repeats(id)) then into[#into + 1] = id end
     end
   end
   if #waiting > 0 then return waiting end
@@ -35,6 +39,7 @@ if not s then
   s = get(id)
   if not s and asking > 0 then return {'unknown', {}} end
 end
+if s and OVER[s.state] and repeats(id) and id ~= signal.step then id, s = signal.step, nil end
 if s and OVER[s.state] then
   local spec = spec_of(id)
   local has_value = s.state ~= 'skipped' and (spec.kind == 'wait' or spec.at_most_once)
@@ -47,10 +52,11 @@ if s and s.state == 'waiting_signal' then
   return {'taken', (dispatch(signal.resend_ms))}
 end
 if s and spec_of(id).kind ~= 'wait' then return {'unknown', {}} end
-if redis.call('HEXISTS', R .. ':signals', id) == 1 then return {'over', {}} end
+local is_python = meta('has_workflow') or string.find(meta('request'), '"kind":"workflow"', 1, true)
+if (s or not is_python) and redis.call('HEXISTS', R .. ':signals', id) == 1 then return {'over', {}} end
 local bytes = tonumber(meta('signal_bytes') or 0) + #id + #value
 if redis.call('HLEN', R .. ':signals') >= signal.max_kept or bytes > signal.max_bytes then return {'full', {}} end
-redis.call('HSET', R .. ':signals', id, value)
+keep_early_signal(id, value)
 redis.call('HSET', R, 'signal_bytes', bytes)
 count('signals', tenant, 1)
 add_bytes(#id + #value)

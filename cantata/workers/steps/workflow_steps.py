@@ -47,10 +47,14 @@ def workflow_advance(context: StepContext) -> Outcome:
         raise CodeMismatchError(f"{message} began with, or keep both ways with wf.patched") from error
     if advance.is_over:
         _histories.pop((context.begun.run_id, root), None)
-        return Outcome(output=advance.output)
+        if advance.continues_with is None:
+            return Outcome(output=advance.output)
+        return Outcome(fragment=expansion.continuation(root, context.begun.spec, advance.continues_with))
     ids += [expansion.step_id(root, command.recorded) for command in advance.commands]
     is_long = len(commands) < WARNED_COMMANDS <= len(ids)
-    warnings = (f"the workflow has {len(ids):,} commands, and each advance replays them all",) if is_long else ()
+    warnings = (
+        (f"the workflow has {len(ids):,} commands, and each advance replays them all; wf.continue_as begins a new history",) if is_long else ()
+    )
     return Outcome(
         output=advance.activation.model_dump(mode="json", exclude_defaults=True), warnings=warnings,
         fragment=expansion.fragment(root, number, context.begun.spec, advance, ids, context.definitions),
@@ -85,7 +89,7 @@ def _read(context: StepContext, root: str, number: int) -> _Recorded:
     outcomes |= {index: CommandOutcome(value) for index, value in given.items() if value is not None}
     wanted = [index for index in (received.union(given) if given else range(len(commands))) if index not in outcomes]
     found = reader.outcomes(run_id, [expansion.step_id(root, commands[index]) for index in wanted]) if wanted else []
-    outcomes |= {index: _outcome(*each) for index, each in zip(wanted, found, strict=True) if each[0] in STEP_OVER}
+    outcomes |= {index: outcome_of(*each) for index, each in zip(wanted, found, strict=True) if each[0] in STEP_OVER}
     recorded = _Recorded(activations, outcomes)
     _histories[run_id, root] = recorded
     while len(_histories) > MAX_HISTORIES:
@@ -93,7 +97,8 @@ def _read(context: StepContext, root: str, number: int) -> _Recorded:
     return recorded
 
 
-def _outcome(state: str, output: str | None, info: Mapping[str, Any]) -> CommandOutcome:
+def outcome_of(state: str, output: str | None, info: Mapping[str, Any]) -> CommandOutcome:
+    """Return the outcome of a command from the state, the output as JSON text and the info of its step."""
     if state == "skipped":
         return CommandOutcome(error=ErrorInfo(code="stopped", message="the step was stopped"))
     if state == "failed":

@@ -363,3 +363,31 @@ async def stubborn(wf: Workflow, file: str) -> Any:
 async def asyncio_pair(wf: Workflow) -> list[int]:
     """Gather commands, all of which are given before one is over."""
     return list(await asyncio.gather(*(wf.call(add, number) for number in range(5))))
+
+
+@workflow
+async def orders(wf: Workflow, until: str) -> list[Any]:
+    """Receive signals until one says that it is over, with a step between them."""
+    found: list[Any] = []
+    async for value in wf.signals("order"):
+        found.append(value)
+        await wf.call(add, len(found))
+        if value == until:
+            break
+    return found
+
+
+@workflow
+async def rounds(wf: Workflow, left: int, total: int = 0) -> int:
+    """Begin again for each round, and leave a wait open each time."""
+    wf.wait("nobody")
+    total = await wf.call(add, total)
+    if left:
+        wf.continue_as(left=left - 1, total=total)
+    return total
+
+
+@workflow
+async def nests_rounds(wf: Workflow) -> list[int]:
+    """Have a child that begins again."""
+    return [await wf.workflow("rounds", left=2), await wf.workflow("rounds", left=0)]

@@ -1,0 +1,61 @@
+"""Repeated signals, and workflows that begin again."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from cantata.client.client import Client
+from cantata.client.runs import ChainRun
+from tests.integration.workflows.conftest import PATIENCE_S
+from tests.waiting import until
+
+
+def test_repeated_signals_come_in_order_and_none_is_lost(client: Client) -> None:
+    run = client.submit_workflow("orders", {"until": "end"})
+    values = [*range(30), "end"]
+
+    answers = Counter(run.signal("order", value) for value in values)
+
+    assert run.result(PATIENCE_S).raise_for_status().final_output == values
+    assert answers.keys() <= {"taken", "kept"}
+
+
+def test_a_signal_behind_a_wait_that_is_over_is_kept_for_the_next_one(client: Client) -> None:
+    run = client.submit_workflow("orders", {"until": "end"})
+    for value in ("one", "two"):
+        until(lambda: any(step.state == "waiting_signal" for step in run.record().steps.values()), "the wait")
+        assert run.signal("order", value) == "taken"
+    until(lambda: any(step.state == "waiting_signal" for step in run.record().steps.values()), "the third wait")
+    assert run.signal("orders/0.wait/order", "again") == "over", "a step that is named by its id has its value"
+    assert run.signal("order", "end") == "taken"
+
+    assert run.result(PATIENCE_S).final_output == ["one", "two", "end"]
+
+
+@pytest.mark.parametrize("left", [0, 1, 25])
+def test_a_workflow_that_begins_again_has_the_result_of_the_last_time(client: Client, left: int) -> None:
+    run = client.submit_workflow("rounds", {"left": left})
+
+    assert run.result(PATIENCE_S).raise_for_status().final_output == left + 1
+    steps = run.record().steps
+    assert Counter(step.state for step in steps.values() if step.spec.kind == "wait") == {"skipped": left + 1}
+    assert max(map(len, steps)) < 60, "names do not grow with each time"
+
+
+def test_a_child_may_begin_again(client: Client) -> None:
+    assert client.submit_workflow("nests_rounds", {}).result(PATIENCE_S).raise_for_status().final_output == [3, 1]
+
+
+def test_a_fork_of_an_earlier_history_begins_again_from_there(client: Client, journal: Path) -> None:
+    run = client.submit_workflow("rounds", {"left": 2})
+    assert run.result(PATIENCE_S).success
+    before = Counter(journal.read_text().splitlines())
+
+    fork = client.fork(run.run_id, "rounds/@again-1/@advance/1.add")
+    assert isinstance(fork, ChainRun)
+
+    assert fork.result(PATIENCE_S).raise_for_status().final_output == 3
+    assert Counter(journal.read_text().splitlines()) - before == Counter(["add 1 1", "add 2 1"])
