@@ -53,7 +53,7 @@ def workflow_advance(context: StepContext) -> Outcome:
     ids += [expansion.step_id(root, command.recorded) for command in advance.commands]
     is_long = len(commands) < WARNED_COMMANDS <= len(ids)
     warnings = (
-        (f"the workflow has {len(ids):,} commands, and each advance replays them all; wf.continue_as begins a new history",) if is_long else ()
+        (f"the workflow has {len(ids):,} commands, and each advance replays them all; use wf.continue_as",) if is_long else ()
     )
     return Outcome(
         output=advance.activation.model_dump(mode="json", exclude_defaults=True), warnings=warnings,
