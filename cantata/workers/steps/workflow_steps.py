@@ -52,9 +52,7 @@ def workflow_advance(context: StepContext) -> Outcome:
         return Outcome(fragment=expansion.continuation(root, context.begun.spec, advance.continues_with))
     ids += [expansion.step_id(root, command.recorded) for command in advance.commands]
     is_long = len(commands) < WARNED_COMMANDS <= len(ids)
-    warnings = (
-        (f"the workflow has {len(ids):,} commands, and each advance replays them all; use wf.continue_as",) if is_long else ()
-    )
+    warnings = (f"the workflow has {len(ids):,} commands, and each advance replays them all; use wf.continue_as",) if is_long else ()
     return Outcome(
         output=advance.activation.model_dump(mode="json", exclude_defaults=True), warnings=warnings,
         fragment=expansion.fragment(root, number, context.begun.spec, advance, ids, context.definitions),
