@@ -227,7 +227,7 @@ class Replay:
             input=dict(given) if not self._history else {}, run_id="" if self._history else self.run_id,
         )  # fmt: skip
         if task.done():
-            fault = None if task.cancelled() else task.exception()
+            fault = None if task.cancelled() else _first_of(task.exception())
             if isinstance(fault, ContinueAs):
                 return Advance(activation, is_over=True, continues_with=fault.arguments)
             return Advance(activation, is_over=True, output=_output_of(task))
@@ -250,9 +250,7 @@ class Replay:
 
 
 def _output_of(task: asyncio.Task[Any]) -> JsonValue:
-    error = asyncio.CancelledError("the workflow cancelled itself") if task.cancelled() else task.exception()
-    while isinstance(error, BaseExceptionGroup):  # of a TaskGroup
-        error = error.exceptions[0]
+    error = asyncio.CancelledError("the workflow cancelled itself") if task.cancelled() else _first_of(task.exception())
     if isinstance(error, StepError):
         raise StepError(f"{error} (at {_raised_at(error)})" if not _has_place(str(error)) else str(error), code=error.code) from error
     if error is not None:
@@ -262,6 +260,13 @@ def _output_of(task: asyncio.Task[Any]) -> JsonValue:
     except (PydanticSerializationError, ValueError, RecursionError) as fault:
         raise StepError(f"the result of the workflow is not JSON: {fault}", code="not_json") from None
     return output
+
+
+def _first_of(error: BaseException | None) -> BaseException | None:
+    """Return the first failure of a TaskGroup; others as they are."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
 
 
 def _has_place(message: str) -> bool:

@@ -463,6 +463,7 @@ local function take_early_signal(id)
     if value then
       redis.call('HDEL', key, name)
       count('signals', tenant, -1)
+      redis.call('HINCRBY', R, 'signal_bytes', -#name - #value)
       local next_of = 'signals_from:' .. name
       local field = redis.call('HEXISTS', R, 'signals_to:' .. name) == 1 and name .. '\n' .. redis.call('HINCRBY', R, next_of, 1)
       local queued = field and redis.call('HGET', key, field)

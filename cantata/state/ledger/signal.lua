@@ -1,9 +1,18 @@
 -- Signals a waiting step; the signal is kept if the step does not wait yet. One for a step that the run does not have is kept too, unless other steps wait.
 -- In a run with a workflow in Python, several are kept for the steps of a name that are to come: elsewhere a second one must not answer another question.
--- ARGV: run, the signal (JSON) and its value (JSON). The signal: {step, resend_ms, max_kept, max_bytes: early signals that the run may keep, after a search
+-- ARGV: run, the signal (JSON) and its value (JSON). The signal: {step, key: KEY_LENGTH characters of its own, so that a call which is repeated after a lost
+-- reply counts once, resend_ms, max_kept, max_bytes: early signals that the run may keep, after a search
 -- count: the number of steps that the run had before it, and found: the ids and names that end in '/' and the name}
 -- The step is named by its id, or by the end of it behind a '/' if only one step matches.
 -- Replies {result, sends}: taken, kept, over, closed, unknown, unclear, full; or {search, number of steps}: no step has this id, or steps were added since.
+
+local KEY_LENGTH, MAX_KEYS = 16, 256 -- of the signals last counted
+
+-- Remembers that a signal counted, and as what.
+local function counted(key, word)
+  local kept = key and string.sub(key .. word .. (meta('signal_keys') or ''), 1, (KEY_LENGTH + #word) * MAX_KEYS)
+  if kept then redis.call('HSET', R, 'signal_keys', kept) end
+end
 
 -- Whether a step is a wait of a workflow in Python, behind which others of its name may come.
 local function repeats(id) return (spec_of(id).params or {}).repeats end
@@ -28,6 +37,9 @@ end
 local signal, value = cjson.decode(ARGV[2]), ARGV[3]
 use(ARGV[1])
 if not status then return {'unknown', {}} end
+local keys = meta('signal_keys') or ''
+local _, counted_as = string.find(keys, signal.key or '-', 1, true) -- older clients give none
+if counted_as then return {string.match(keys, '^%l+', counted_as + 1), {}} end
 if not OPEN[status] then return {'closed', {}} end
 local id = answering(signal.step)
 local s = get(id)
@@ -49,6 +61,7 @@ if s and s.state == 'waiting_signal' then
   event('signal', id)
   event('done', id)
   resolve(s, 'done', {done = true}, value)
+  counted(signal.key, 'taken ')
   return {'taken', (dispatch(signal.resend_ms))}
 end
 if s and spec_of(id).kind ~= 'wait' then return {'unknown', {}} end
@@ -61,4 +74,5 @@ redis.call('HSET', R, 'signal_bytes', bytes)
 count('signals', tenant, 1)
 add_bytes(#id + #value)
 event('signal', id)
+counted(signal.key, 'kept  ')
 return {'kept', {}}

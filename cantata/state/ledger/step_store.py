@@ -8,6 +8,7 @@ import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
+from secrets import token_hex
 from typing import cast
 
 import structlog
@@ -131,7 +132,13 @@ class StepStore:
         A run keeps at most `max_kept` signals for steps that do not wait yet.
         """
         key, text = run_key(self._caller.redis, run_id), to_json(value)
-        call: dict[str, JsonValue] = {"step": step_id, "resend_ms": RESEND_MS, "max_kept": max_kept, "max_bytes": EARLY_SIGNAL_BYTES}
+        call: dict[str, JsonValue] = {
+            "step": step_id,
+            "key": token_hex(8),
+            "resend_ms": RESEND_MS,
+            "max_kept": max_kept,
+            "max_bytes": EARLY_SIGNAL_BYTES,
+        }
         word, rest = self._caller.call("ledger/signal", run_id, to_json(call), text)
         while word == "search":
             pattern = "*/" + re.sub(r"([*?\[\]\\])", r"\\\1", step_id)

@@ -391,3 +391,27 @@ async def rounds(wf: Workflow, left: int, total: int = 0) -> int:
 async def nests_rounds(wf: Workflow) -> list[int]:
     """Have a child that begins again."""
     return [await wf.workflow("rounds", left=2), await wf.workflow("rounds", left=0)]
+
+
+@workflow
+async def grouped_rounds(wf: Workflow, left: int) -> int:
+    """Begin again in a task of a group."""
+
+    async def part() -> None:
+        if await wf.call(add, left) and left:
+            wf.continue_as(left=left - 1)
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(part())
+    return left
+
+
+@workflow
+async def paced_orders(wf: Workflow, count: int) -> int:
+    """Pause before each signal is received."""
+    orders = wf.signals("order")
+    await anext(orders)
+    for _ in range(count):
+        await wf.wait("go")
+        await anext(orders)
+    return count

@@ -6,9 +6,11 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from redis.exceptions import ConnectionError as RedisConnectionError
 
 from cantata.client.client import Client
 from cantata.client.runs import ChainRun
+from cantata.state.ledger.script_caller import ScriptCaller
 from tests.integration.workflows.conftest import PATIENCE_S
 from tests.waiting import until
 
@@ -35,6 +37,41 @@ def test_a_signal_behind_a_wait_that_is_over_is_kept_for_the_next_one(client: Cl
     assert run.result(PATIENCE_S).final_output == ["one", "two", "end"]
 
 
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_signal_whose_reply_is_lost_counts_once(client: Client, monkeypatch: pytest.MonkeyPatch, waits: bool) -> None:
+    run = client.submit_workflow("orders", {"until": "end"})
+    if waits:
+        until(lambda: any(step.state == "waiting_signal" for step in run.record().steps.values()), "the wait")
+    execute = ScriptCaller._execute
+    lost: list[object] = []
+
+    def lose_replies(self: ScriptCaller, *command: str | float) -> object:
+        reply = execute(self, *command)
+        if "max_kept" in str(command) and isinstance(reply, list) and str(reply[0]) != "search" and len(lost) < 2:
+            lost.append(reply)
+            raise RedisConnectionError("the reply was dropped")
+        return reply
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ScriptCaller, "_execute", lose_replies)
+        assert run.signal("order", "one") in (("taken",) if waits else ("taken", "kept"))
+    assert len(lost) == 2
+    run.signal("order", "end")
+
+    assert run.result(PATIENCE_S).final_output == ["one", "end"]
+
+
+def test_signals_that_were_received_no_longer_count_as_kept(client: Client) -> None:
+    run, large = client.submit_workflow("paced_orders", {"count": 8}), "x" * 3_000_000
+    run.signal("order", "first")
+    for number in range(8):  # 24 MB in all, of which the run may keep 16 MB at once
+        until(lambda number=number: run.record(()).steps.get(f"paced_orders/{2 * number + 1}.wait/go"), "the pause")  # type: ignore[misc]
+        assert run.signal("order", large) == "kept"
+        run.signal("go", None)
+
+    assert run.result(PATIENCE_S).raise_for_status().final_output == 8
+
+
 @pytest.mark.parametrize("left", [0, 1, 25])
 def test_a_workflow_that_begins_again_has_the_result_of_the_last_time(client: Client, left: int) -> None:
     run = client.submit_workflow("rounds", {"left": left})
@@ -59,3 +96,7 @@ def test_a_fork_of_an_earlier_history_begins_again_from_there(client: Client, jo
 
     assert fork.result(PATIENCE_S).raise_for_status().final_output == 3
     assert Counter(journal.read_text().splitlines()) - before == Counter(["add 1 1", "add 2 1"])
+
+
+def test_a_task_of_a_group_may_begin_the_workflow_again(client: Client) -> None:
+    assert client.submit_workflow("grouped_rounds", {"left": 2}).result(PATIENCE_S).raise_for_status().final_output == 0
