@@ -37,10 +37,14 @@ from cantata.workers.models.llm import Reply
 from cantata.workers.models.llm.caching import Options
 from cantata.workers.models.model_calls import call_models, digests_of, recorded_prompt
 from cantata.workers.runtime.step_context import StepContext
+from cantata.workers.steps.workflow_steps import LAST_ACTIVATION, workflow_advance
+from cantata.workflows import expansion
+from cantata.workflows.history import Activation
 
 Compare = Callable[[JsonValue, JsonValue], bool]
 JsonObject = dict[str, Any]
 
+ADVANCE = "workflow.advance"
 MODEL = "model"
 MASK = "***"
 
@@ -126,6 +130,11 @@ class _Replay:
         self._handlers = HANDLERS | {
             kind: self._recorded_outcome for kind in HANDLERS if kind_named(kind).is_call or kind == "agent.memory"
         }
+        self._handlers[ADVANCE] = self._advance
+        self._ready: list[str] = []
+        self._commands: dict[str, list[str]] = {}
+        """The next advance of each workflow in Python → the recorded commands before it."""
+        self._follows = True
 
     def run(self, request: ChainRequest | Mapping[str, Any] | str | Path | None) -> Comparison:
         """Run to the end, or as far as recorded results lead."""
@@ -139,7 +148,8 @@ class _Replay:
             self._execute_ready(run)
             while not self._stopped and not is_over(run.status()):
                 if not self._signal(run) and not self._runner.skip_to_timer(run.run_id):
-                    self._stopped = "a step waits, and its end is not recorded"
+                    self._follows = False  # nothing more is over, so what an advance received in the recording never will be
+                    self._stopped = "" if self._ready else "a step waits, and its end is not recorded"
                 self._execute_ready(run)
             return self._compare_end(run)
 
@@ -165,15 +175,19 @@ class _Replay:
     # --- execution --------------------------------------------------------------------------------------------------
 
     def _execute_ready(self, run: TurnRun | ChainRun) -> None:
-        """Execute steps until none is ready. Of several, the one that ended first in the recording goes first: joins may depend on it."""
-        messages, ready = self._runner.app.messages, list[str]()
+        """Execute steps until none is ready. Of several, the one that ended first in the recording goes first: joins may depend on it.
+
+        An advance of a workflow in Python is left for later while something that it received in the recording is not over.
+        """
+        messages, ready = self._runner.app.messages, self._ready
         while not self._stopped:
             while messages:
                 ready += messages.popleft().steps
-            if not ready:
+            ready.sort(key=self._ended)
+            number = next((number for number, step_id in enumerate(ready) if not self._is_early(run.run_id, step_id)), None)
+            if number is None:
                 return
-            step_id = min(ready, key=self._ended)
-            ready.remove(step_id)
+            step_id = ready.pop(number)
             begun = self._runner.process.ledger.steps.begin(run.run_id, step_id, self._runner.process.owner)
             if isinstance(begun, Begun):
                 ready += self._execute(begun)
@@ -200,6 +214,27 @@ class _Replay:
 
     def _ended(self, step_id: str) -> float:
         return self._steps.get(step_id, {}).get("ended") or math.inf
+
+    def _activation(self, step_id: str) -> Activation | None:
+        """Return the recorded activation of an advance; None if it has none, such as one that failed."""
+        step = self._steps.get(step_id, {}) if self._follows else {}
+        found = step.get("detail", {}).get(LAST_ACTIVATION) or (step.get("expanded") and step["output"])
+        return Activation.model_validate(found) if found else None
+
+    def _is_early(self, run_id: str, step_id: str) -> bool:
+        """Return whether a step is an advance, and something that it received in the recording is not over."""
+        activation = self._activation(step_id) if step_id in self._commands else None
+        received = [self._commands[step_id][index] for index in activation.received] if activation else []
+        return any(state not in STEP_OVER for state, *_ in self._runner.process.ledger.reader.outcomes(run_id, received)) if received else False
+
+    def _advance(self, context: StepContext) -> Outcome:
+        """Repeat the recorded activation of a workflow in Python, as far as its code asks for the same."""
+        step_id, root, number = context.begun.step_id, context.text_param("root") or context.begun.step_id, context.int_param("advance")
+        activation, commands = self._activation(step_id), self._commands.pop(step_id, [])
+        if activation is not None:
+            commands += (expansion.step_id(root, command) for command in activation.commands)
+            self._commands[expansion.advance_id(root, number + 1)] = commands
+        return workflow_advance(context, activation)
 
     def _recorded_outcome(self, context: StepContext) -> Outcome:
         """Return the recorded outcome of a step that calls a tool, after a look at its arguments."""
@@ -260,9 +295,12 @@ class _Replay:
     def _compare_outcome(self, begun: Begun, outcome: Outcome) -> None:
         """Compare what a step added to the graph, or its end."""
         step = self._steps.get(begun.step_id)
-        if (self._is_live and begun.step_id != START) or begun.spec.kind == "workflow.advance":  # its commands may end in another order
+        if self._is_live and begun.step_id != START:
             return
-        if step is None:
+        if begun.spec.kind == ADVANCE:
+            if step is not None and step["state"] == "done" and outcome.status == "done":
+                self._compare_graph(begun.step_id, outcome.fragment or Graph())
+        elif step is None:
             self._differ(begun.step_id, "graph", None, _title(begun.spec.kind, begun.spec.work_name))
         elif outcome.fragment is not None:
             self._compare_graph(begun.step_id, outcome.fragment)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -19,13 +19,17 @@ from cantata.workflows.decorator import is_workflow
 from cantata.workflows.history import Activation, CommandOutcome
 from cantata.workflows.replay import WARNED_COMMANDS, NonDeterminismError, Replay, arguments_of
 
+LAST_ACTIVATION = "activation"  # in the detail of the last advance, whose output is the result; that of others is their activation
 MAX_HISTORIES = 100  # of workflows that one process advanced last, kept in memory
 
 _histories: dict[tuple[str, str], _Recorded] = {}
 
 
-def workflow_advance(context: StepContext) -> Outcome:
-    """Replay a workflow, and expand to the commands that it gives next, or return its result."""
+def workflow_advance(context: StepContext, recorded_activation: Activation | None = None) -> Outcome:
+    """Replay a workflow, and expand to the commands that it gives next, or return its result.
+
+    If all that a recorded activation received is over, this one receives the same, at the recorded time.
+    """
     root, number, name = context.text_param("root") or context.begun.step_id, context.int_param("advance"), context.text_param("workflow")
     reference = context.definitions.workflows[name].function
     function = functions.load(reference, context.folder)
@@ -37,19 +41,23 @@ def workflow_advance(context: StepContext) -> Outcome:
     commands = [command for activation in history for command in activation.commands]
     ids = [expansion.step_id(root, command) for command in commands]
     known = {index for activation in history for index in activation.received}
-    received = [index for index in sorted(outcomes) if index not in known]
-    replay = Replay(context.begun.run_id, context.definitions, history, outcomes, root)
+    received: Sequence[int] = [index for index in sorted(outcomes) if index not in known]
+    at, run_id = clock.now(), context.begun.run_id
+    if recorded_activation is not None and outcomes.keys() >= set(recorded_activation.received):
+        at, received, run_id = recorded_activation.at, recorded_activation.received, recorded_activation.run_id or run_id
+    replay = Replay(run_id, context.definitions, history, outcomes, root)
     arguments = arguments_of(function, given)
     try:
-        advance = replay.run(lambda: function(Workflow(replay), **arguments), at=clock.now(), received=received, given=given)
+        advance = replay.run(lambda: function(Workflow(replay), **arguments), at=at, received=received, given=given)
     except NonDeterminismError as error:
         message = f"the code of workflow {name!r} ({reference}) does not follow the run's history: {error}. Deploy the code that the run"
         raise CodeMismatchError(f"{message} began with, or keep both ways with wf.patched") from error
     if advance.is_over:
         _histories.pop((context.begun.run_id, root), None)
+        detail: dict[str, JsonValue] = {LAST_ACTIVATION: advance.activation.model_dump(mode="json", exclude_defaults=True, exclude={"input"})}
         if advance.continues_with is None:
-            return Outcome(output=advance.output)
-        return Outcome(fragment=expansion.continuation(root, context.begun.spec, advance.continues_with))
+            return Outcome(output=advance.output, detail=detail)
+        return Outcome(fragment=expansion.continuation(root, context.begun.spec, advance.continues_with), detail=detail)
     ids += [expansion.step_id(root, command.recorded) for command in advance.commands]
     is_long = len(commands) < WARNED_COMMANDS <= len(ids)
     warnings = (f"the workflow has {len(ids):,} commands, and each advance replays them all; use wf.continue_as",) if is_long else ()

@@ -415,3 +415,15 @@ async def paced_orders(wf: Workflow, count: int) -> int:
         await wf.wait("go")
         await anext(orders)
     return count
+
+
+@workflow
+async def racers(wf: Workflow, file: str) -> list[Any]:
+    """Let a function race with a signal, and give a step with chance and time after each."""
+    tasks = {asyncio.ensure_future(wf.call(held, "racer", file)), asyncio.ensure_future(wf.wait("go"))}
+    found: list[Any] = []
+    while tasks:
+        done, tasks = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        found += [task.result() for task in done]
+        await wf.call(same_quietly, [*found, wf.random(), wf.now().timestamp(), wf.run_id])
+    return [*found, wf.random(), wf.now().timestamp()]

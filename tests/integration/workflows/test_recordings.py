@@ -19,7 +19,7 @@ from tests.waiting import until
     [
         ("row", {"steps": 5}, 5),
         ("fan", {"width": 20}, list(range(1, 21))),
-        ("asyncio_pair", {}, [1, 2, 3, 4, 5]),
+        ("asyncio_fan", {}, [[2, 3, 4], [12, 13]]),
     ],
 )
 def test_a_workflow_is_replayed_without_calling_its_functions(
@@ -34,6 +34,33 @@ def test_a_workflow_is_replayed_without_calling_its_functions(
 
     assert (comparison.same, comparison.now.output) == (True, output), str(comparison)
     assert journal.read_text() == before
+
+
+def test_what_raced_ends_in_the_recorded_order_with_the_recorded_chance_and_time(client: Client, tmp_path: Path) -> None:
+    run = client.submit_workflow("racers", {"file": str(tmp_path / "go")})
+    until(lambda: any(step.state == "waiting_signal" for step in run.record().steps.values()), "the wait")
+    assert run.signal("go", "signal") == "taken"
+    until(lambda: any(name.endswith("2.same_quietly") and each.state == "done" for name, each in run.record().steps.items()), "its step")
+    (tmp_path / "go").touch()
+    output = run.result(PATIENCE_S).raise_for_status().final_output
+
+    comparison = replay(json.loads("".join(run.export())), definitions=definitions())
+
+    assert isinstance(output, list)
+    assert output[:2] == ["signal", "racer"]
+    assert (comparison.same, comparison.now.output) == (True, output), str(comparison)
+
+
+@pytest.mark.parametrize(("left", "waits"), [(3, 0), (0, 3)])
+def test_rounds_and_repeated_signals_are_replayed(client: Client, left: int, waits: int) -> None:
+    run = client.submit_workflow("rounds", {"left": left}) if left else client.submit_workflow("orders", {"until": "2"})
+    for number in range(waits):
+        run.signal("order", str(number))
+    output = run.result(PATIENCE_S).raise_for_status().final_output
+
+    comparison = replay(json.loads("".join(run.export())), definitions=definitions())
+
+    assert (comparison.same, comparison.now.output) == (True, output), str(comparison)
 
 
 @pytest.mark.parametrize("name", ["caught", "uncaught"])
@@ -71,3 +98,56 @@ def test_changed_code_of_a_workflow_is_found(client: Client, tmp_path: Path) -> 
     assert comparison.first is not None
     assert comparison.first.part == "arguments"
     assert comparison.first.now == {"args": [7], "kwargs": {}}
+
+
+@pytest.mark.parametrize(
+    ("code", "step", "recorded", "now"),
+    [
+        ("return await wf.call(add, 0)", "row/1.add", "workflow.call desk:add", None),
+        ("return [await wf.call(add, number) for number in (0, 1, 2)][-1]", "row/2.add", None, "workflow.call desk:add"),
+        ("return 2", "row/0.add", "workflow.call desk:add", None),
+        ("await wf.sleep(1)\n    return await wf.call(add, 0)", "row/0.add", "workflow.call desk:add", None),
+    ],
+    ids=["fewer", "more", "none", "other"],
+)
+def test_calls_that_are_not_made_any_more_or_are_new_are_found(
+    client: Client, tmp_path: Path, code: str, step: str, recorded: str | None, now: str | None
+) -> None:
+    run = client.submit_workflow("row", {"steps": 2})
+    run.result(PATIENCE_S)
+    (tmp_path / "desk.py").write_text(
+        "from cantata import Workflow, workflow\n\ndef add(a: int, b: int = 1) -> int:\n    return a + b\n\n"
+        f"@workflow\nasync def row(wf: Workflow, steps: int) -> int:\n    {code}\n"
+    )
+
+    comparison = replay(json.loads("".join(run.export())), definitions=definitions(tmp_path))
+
+    assert comparison.first is not None
+    assert (comparison.first.step, comparison.first.part) == (step, "graph"), str(comparison)
+    assert (comparison.first.recorded, comparison.first.now) == (recorded, now)
+
+
+def test_code_that_gives_fewer_commands_goes_on_without_the_others(client: Client, tmp_path: Path) -> None:
+    run = client.submit_workflow("fan", {"width": 3})
+    run.result(PATIENCE_S)
+    (tmp_path / "desk.py").write_text(
+        "from cantata import Workflow, workflow\n\ndef add(a: int, b: int = 1) -> int:\n    return a + b\n\n"
+        "@workflow\nasync def fan(wf: Workflow, width: int) -> int:\n    return await wf.call(add, 0)\n"
+    )
+
+    comparison = replay(json.loads("".join(run.export())), definitions=definitions(tmp_path))
+
+    assert comparison.first is not None
+    assert (comparison.first.step, comparison.first.part) == ("fan/1.add", "graph")
+    assert (comparison.stopped, comparison.now.output) == ("", 1)
+
+
+def test_a_workflow_that_waits_is_replayed_as_far_as_it_came(client: Client) -> None:
+    run = client.submit_workflow("late_question", {})
+    until(lambda: any(step.state == "waiting_signal" for step in run.record().steps.values()), "the wait")
+    document = json.loads("".join(run.export()))
+    run.cancel()
+
+    comparison = replay(document, definitions=definitions())
+
+    assert (comparison.same, comparison.stopped) == (True, "a step waits, and its end is not recorded"), str(comparison)

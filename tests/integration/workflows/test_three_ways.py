@@ -1,7 +1,8 @@
-"""A workflow gives the same inline, on a stack, and replayed from each part of its history."""
+"""A workflow gives the same inline, on a stack, replayed from each part of its history, and replayed from its recording."""
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Mapping
 from typing import Any, cast
@@ -16,7 +17,7 @@ from cantata.models.graph import STEP_OVER
 from cantata.models.wire import ChainResponse
 from cantata.runs.results import is_over
 from cantata.state.ledger.records import StepRecord
-from cantata.testing import run_inline
+from cantata.testing import replay, run_inline
 from cantata.workers.steps.workflow_steps import outcome_of
 from cantata.workers.tools import functions
 from cantata.workflows import expansion
@@ -64,7 +65,7 @@ def test_planned_workflows(client: Client, plan: list[dict[str, Any]]) -> None:
 
 
 def check(client: Client, name: str, given: Mapping[str, Any]) -> None:
-    """Run a workflow in the three ways, and compare."""
+    """Run a workflow in these ways, and compare."""
     node = {"node_id": name, "kind": "workflow", "name": name, "input": dict(given)}
     signals = {f"{plans.SIGNAL}-{number}": number for number in range(10)} | {"approve": True}
     inline = run_inline({"nodes": [node], "entry_node": name, "timeout": 86400.0}, definitions=definitions(), signals=signals)
@@ -76,6 +77,8 @@ def check(client: Client, name: str, given: Mapping[str, Any]) -> None:
 
     assert ending(on_stack) == ending(inline)
     replay_each_part(client, run.run_id, name, on_stack)
+    comparison = replay(json.loads("".join(run.export())), definitions=definitions())
+    assert (comparison.same, comparison.now.output) == (True, on_stack.final_output), str(comparison)
 
 
 def ending(response: ChainResponse) -> tuple[bool, Any, str]:
