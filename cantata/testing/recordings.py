@@ -225,7 +225,8 @@ class _Replay:
         """Return whether a step is an advance, and something that it received in the recording is not over."""
         activation = self._activation(step_id) if step_id in self._commands else None
         received = [self._commands[step_id][index] for index in activation.received] if activation else []
-        return any(state not in STEP_OVER for state, *_ in self._runner.process.ledger.reader.outcomes(run_id, received)) if received else False
+        found = self._runner.process.ledger.reader.outcomes(run_id, received) if received else ()
+        return any(state not in STEP_OVER for state, *_ in found)
 
     def _advance(self, context: StepContext) -> Outcome:
         """Repeat the recorded activation of a workflow in Python, as far as its code asks for the same."""

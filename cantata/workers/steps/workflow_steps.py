@@ -54,7 +54,8 @@ def workflow_advance(context: StepContext, recorded_activation: Activation | Non
         raise CodeMismatchError(f"{message} began with, or keep both ways with wf.patched") from error
     if advance.is_over:
         _histories.pop((context.begun.run_id, root), None)
-        detail: dict[str, JsonValue] = {LAST_ACTIVATION: advance.activation.model_dump(mode="json", exclude_defaults=True, exclude={"input"})}
+        activation = advance.activation.model_dump(mode="json", exclude_defaults=True, exclude={"input"})
+        detail: dict[str, JsonValue] = {LAST_ACTIVATION: activation}
         if advance.continues_with is None:
             return Outcome(output=advance.output, detail=detail)
         return Outcome(fragment=expansion.continuation(root, context.begun.spec, advance.continues_with), detail=detail)
