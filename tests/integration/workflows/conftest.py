@@ -18,7 +18,7 @@ PATIENCE_S = 40.0
 NAMES = (
     "row", "fan", "asyncio_fan", "caught", "uncaught", "broken", "approval", "sleeper", "first", "parent", "values", "journey", "stuck",
     "reads_a_socket", "misspelt", "not_json", "late_question", "tidy", "swallows", "leaves", "synchronized", "changes_values", "unique",
-    "calls_back", "orders", "rounds", "nests_rounds", "hurried_gather", "group_fails", "sleeps_badly", "echo", "stubborn", "asyncio_pair",
+    "calls_back", "orders", "rounds", "nests_rounds", "hurried_gather", "group_fails", "sleeps_badly", "echo", "stubborn",
     "grouped_rounds", "paced_orders", "racers",
 )  # fmt: skip
 

@@ -360,12 +360,6 @@ async def stubborn(wf: Workflow, file: str) -> Any:
 
 
 @workflow
-async def asyncio_pair(wf: Workflow) -> list[int]:
-    """Gather commands, all of which are given before one is over."""
-    return list(await asyncio.gather(*(wf.call(add, number) for number in range(5))))
-
-
-@workflow
 async def orders(wf: Workflow, until: str) -> list[Any]:
     """Receive signals until one says that it is over, with a step between them."""
     found: list[Any] = []
