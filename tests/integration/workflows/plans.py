@@ -32,7 +32,7 @@ async def _do(wf: Workflow, statement: dict[str, Any]) -> Any:
         except StepError as error:
             return error.code
     if kind == "break":
-        return await wf.call(fail, given)
+        return await wf.call(fail, "broken")  # all alike, since any of several at once may be the first
     if kind == "tasks":
         return await asyncio.gather(*(planned(wf, branch) for branch in given))
     if kind == "group":
