@@ -141,8 +141,9 @@ class Client:
         if faults:
             raise ConfigError(faults, source="turn")
         request = turn.model_dump_json(exclude_defaults=True)
-        own_s = self.definitions.chains[workflow].timeout_s if workflow else None
-        timeout = _Timeout(timeout_s, "timeout_s of the turn") if timeout_s else _Timeout(own_s, f"timeout_s of chain {workflow!r}")
+        chain, python = (self.definitions.chains.get(workflow), self.definitions.workflows.get(workflow)) if workflow else (None, None)
+        own_s = chain.timeout_s if chain else (python.timeout_s or MAX_WORKFLOW_S) if python else None
+        timeout = _Timeout(timeout_s, "timeout_s of the turn") if timeout_s else _Timeout(own_s, f"timeout_s of workflow {workflow!r}")
         return TurnRun(self, self._accept("turn", request, timeout, idempotency_key, labels, session=session))
 
     @overload
@@ -165,7 +166,7 @@ class Client:
 
         Args:
             workflow: Its name in the configuration; of one in Python also its function.
-            given: The text of a turn, otherwise like `submit_turn`; for a workflow in Python the arguments of its function by name.
+            given: The text of a turn, otherwise like `submit_turn`; for a workflow in Python also the arguments of its function by name.
             session: The conversation of a turn.
             timeout_s: The time limit of the run, in seconds; that of the configuration if None.
             idempotency_key: As in `submit_turn`.
@@ -176,10 +177,6 @@ class Client:
         """
         name = workflow if isinstance(workflow, str) else _workflow_name(workflow, self.definitions)
         if isinstance(given, str):
-            if name in self.definitions.workflows:
-                raise ConfigError(
-                    f"workflow {name!r} is in Python, so its input is a mapping of its function's arguments", source="workflow"
-                )
             return self.submit_turn(
                 given, workflow=name, session=session, timeout_s=timeout_s, idempotency_key=idempotency_key, labels=labels
             )

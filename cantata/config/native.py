@@ -28,7 +28,7 @@ _Name = tuple[str, str]
 
 _SECTIONS = ("models", "tools", "skills", "commands", "agents", "teams", "chains", "workflows")
 _SKILLS = ("skills", "agents", "teams", "chains")  # sections that a node of kind `skill` may refer to
-_STEPS = ("agents", "chains")  # sections whose names become ids of steps
+_STEPS = ("agents", "chains", "workflows")  # sections whose names become ids of steps
 _SET_WHEN_READ = {
     "folder": "functions are imported from the folder of the file",
     "refused": "only files of a further format set it when they are read",
@@ -138,8 +138,8 @@ def _check_references(document: Document, folder: Path | None) -> Iterator[Fault
 
 
 def _check_agents_tools(document: Document, folder: Path | None) -> Iterator[Fault]:
-    tools = value_at(document.data, "tools")
-    known = tools if isinstance(tools, dict) else {}
+    tools, workflows = value_at(document.data, "tools"), value_at(document.data, "workflows")
+    known = {**(workflows if isinstance(workflows, dict) else {}), **(tools if isinstance(tools, dict) else {})}
     servers = [name for name, tool in known.items() if isinstance(tool, dict) and "mcp" in tool]
     for pattern in _AGENTS_TOOLS:
         for path, name in _texts(document, pattern):

@@ -97,7 +97,7 @@ class TurnRequest(Value):
     text: str = Field(description="the user's message")
     team: str | None = Field(None, description="the team to answer; the default one if neither is named")
     agent: str | None = Field(None, description="the agent to answer")
-    workflow: str | None = Field(None, description="the chain to answer, by its name in the configuration")
+    workflow: str | None = Field(None, description="the chain or workflow in Python to answer, by its name in the configuration")
     session: str | None = Field(None, description="the conversation it belongs to; its turns run one after the other")
     send_history: bool = Field(False, description="whether the agent's input begins with the conversation so far, as text")
     timeout_s: float | None = Field(None, gt=0, le=30 * 86400, description="time limit of the run, in seconds")

@@ -9,6 +9,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Never
 
 from cantata.errors import StepError
+from cantata.workflows import guard
 
 REFUSED = (
     "run_in_executor", "getaddrinfo", "getnameinfo", "create_connection", "create_server", "sendfile", "start_tls",
@@ -72,17 +73,20 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         """Run callbacks until none is ready."""
         asyncio._set_running_loop(self)  # as every event loop does
         try:
+            guard.refuse_io()
             while self._ready:
                 handle = self._ready.popleft()
                 if not handle.cancelled():
                     handle._run()
         finally:
+            guard.allow_io()
             asyncio._set_running_loop(None)
 
     def discard(self) -> None:
         """Drop all tasks. Their `finally` blocks are executed, and whatever they await or raise has no effect."""
         asyncio._set_running_loop(self)
         try:
+            guard.refuse_io()
             for task in self.tasks:
                 task._log_destroy_pending = False  # type: ignore[attr-defined]  # they are meant to be dropped
                 for _ in range(MAX_AWAITS_IN_FINALLY):
@@ -92,6 +96,7 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
                     except BaseException:  # noqa: BLE001  # of code that is executed for nothing
                         continue
         finally:
+            guard.allow_io()
             self._ready.clear()
             asyncio._set_running_loop(None)
 

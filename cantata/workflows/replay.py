@@ -28,6 +28,7 @@ from cantata.workflows.history import Activation, CommandOutcome, Recorded, Work
 
 WARNED_COMMANDS, MAX_COMMANDS = 2000, 10_000  # of one workflow
 _UNSAFE = re.compile(r"[^\w./-]")  # in the id of a step
+_OUR_MODULES = ("cantata.workflows.", "asyncio.")
 _OURS = (str(Path(__file__).parent), str(Path(asyncio.__file__).parent))
 
 
@@ -281,7 +282,7 @@ def _raised_at(error: BaseException) -> str:
 def _line() -> str:
     """Return the line of the workflow's code that is executed."""
     frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_OURS):
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(_OUR_MODULES):  # f_code would be audited each time
         frame = frame.f_back
     return f"{basename(frame.f_code.co_filename)}:{frame.f_lineno}"
 
@@ -309,6 +310,16 @@ def arguments_of(function: Callable[..., Any], given: Mapping[str, JsonValue]) -
         except ValidationError as error:
             raise StepError(f"the input {key!r} of workflow {workflow!r}: {error.errors()[0]['msg']}", code="bad_arguments") from None
     return arguments
+
+
+def text_parameter(function: Callable[..., Any]) -> str:
+    """Return the only required parameter of a workflow function, which gets the text of a turn. Raises StepError if it has not one."""
+    required = [name for name, (is_required, _) in _parameters(function)[0].items() if is_required]
+    if len(required) != 1:
+        found = ", ".join(map(repr, required)) or "none"
+        message = f"a turn gives one text, and workflow {getattr(function, '__qualname__', '')!r} has other required parameters: {found}"
+        raise StepError(f"{message}; give it one, or use submit workflow --input", code="bad_arguments")
+    return required[0]
 
 
 @lru_cache(maxsize=256)

@@ -23,7 +23,7 @@ timeout = click.option("--timeout", type=SECONDS, metavar="SECONDS", help="The l
 @click.argument("text")
 @click.option("--team", metavar="NAME", help="The team to answer; the configured default if absent.")
 @click.option("--agent", metavar="NAME", help="The agent to answer.")
-@click.option("--workflow", metavar="NAME", help="The workflow to answer: a chain of the configuration.")
+@click.option("--workflow", metavar="NAME", help="The workflow to answer: a chain, or one in Python with one required parameter.")
 @click.option("--session", metavar="NAME", help="The session that the turn belongs to; turns of a session run in order.")
 @click.option("--history", is_flag=True, help="Put the conversation so far before the text.")
 @config_option

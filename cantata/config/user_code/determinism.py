@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import TypeGuard
 
 from cantata.config.user_code.function_source import bindings, definition_of, fault_of
 from cantata.errors import Fault
@@ -46,6 +47,10 @@ def faults_of(function: str, *, folder: Path | None) -> list[Fault]:
             if isinstance(node, ast.Name | ast.Attribute) and (remedy := _remedy(node, imported)):
                 message = f"{ast.unparse(node)} in {name!r} differs in each replay, or waits: {remedy}"
                 faults.append(Fault(message, line=node.lineno))
+            iterated = node.value if isinstance(node, ast.Starred) else getattr(node, "iter", None)
+            if _is_set(iterated):
+                message = f"{ast.unparse(iterated)} in {name!r} has another order in each process: iterate over sorted(...)"
+                faults.append(Fault(message, line=iterated.lineno))
     return sorted(faults, key=lambda fault: fault.line or 0)
 
 
@@ -61,6 +66,11 @@ def _imports(tree: ast.Module) -> Iterator[tuple[str, str]]:
 
 def _is_workflow(decorator: ast.expr, imported: Mapping[str, str]) -> bool:
     return _full_name(decorator, imported) in ("cantata.workflow", "cantata.workflows.decorator.workflow")
+
+
+def _is_set(node: ast.expr | None) -> TypeGuard[ast.expr]:
+    is_call = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("set", "frozenset")
+    return is_call or isinstance(node, ast.Set | ast.SetComp)
 
 
 def _remedy(node: ast.Name | ast.Attribute, imported: Mapping[str, str]) -> str | None:

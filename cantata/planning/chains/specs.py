@@ -11,6 +11,7 @@ from cantata.models.values import JsonValue
 from cantata.models.wire import ChainNode
 from cantata.planning.chains.links import ON_ERROR_WORDS
 from cantata.planning.turns.agent_steps import agent_spec, tool_fields
+from cantata.planning.workflow_specs import ADVANCE_TIMEOUT_S, workflow_spec
 
 SECTIONS: Mapping[str, tuple[str, ...]] = {
     "tool": ("tools",),
@@ -22,7 +23,6 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
 }
 """Kind of a node → the sections in which its name is looked up."""
 
-ADVANCE_TIMEOUT_S = 60.0  # of one execution of a workflow's code, which waits for nothing: it imports its modules
 
 Reads = Mapping[str, str]
 
@@ -118,8 +118,8 @@ def _graph(section: str, node: ChainNode, reads: Reads, definitions: Definitions
 
 
 def _workflow(section: str, node: ChainNode, reads: Reads, definitions: Definitions) -> Spec:
-    timeout_s = node.timeout or ADVANCE_TIMEOUT_S
-    return _called("workflow.advance", section, node, reads, {"workflow": node.name}, queue="tools", expands=True, timeout_s=timeout_s)
+    own = {"reads": dict(reads), "on_error": _on_error(node), "retries": node.retry, "timeout_s": node.timeout or ADVANCE_TIMEOUT_S}
+    return workflow_spec(node.name, _params(node, {}), **own)
 
 
 def _command(section: str, node: ChainNode, reads: Reads, definitions: Definitions) -> Spec:

@@ -13,6 +13,7 @@ from cantata.models.instructions import AgenticStep, FunctionStep, Instruction, 
 from cantata.models.values import JsonValue
 from cantata.planning import templates
 from cantata.planning.turns.history import MAX_HISTORY_TOKENS
+from cantata.planning.workflow_specs import workflow_spec
 
 TASK_TIMEOUT_S = 600.0  # of a task for which no time limit is configured
 STOP = "stop"
@@ -198,8 +199,15 @@ def next_round(begun: str, spec: Spec, number: int, calls: Sequence[Step], *, gi
     return Graph(steps=(*calls, turn), edges=edges, exit=turn_id)
 
 
+def is_workflow(name: str, definitions: Definitions) -> bool:
+    """Return whether a tool's name is that of a workflow in Python, and of no tool."""
+    return name in definitions.workflows and name not in definitions.tools
+
+
 def tool_step(step_id: str, name: str, arguments: Mapping[str, JsonValue], definitions: Definitions) -> Step:
     """Return the step of a tool call that a model asked for. The model gets a failure as the result, so it does not fail the agent."""
+    if is_workflow(name, definitions):
+        return Step(id=step_id, **dict(workflow_spec(name, {"input": dict(arguments), "failure": ""}, on_error="skip")))
     server, method = mcp_tool(name, definitions.tools) or (name, "")
     tool = definitions.tools[server]
     params: dict[str, JsonValue] = {"section": "tools", "tool": server, "input": dict(arguments), "asked_by": "model", "failure": ""}

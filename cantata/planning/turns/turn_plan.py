@@ -12,6 +12,7 @@ from cantata.models.wire import TurnRequest
 from cantata.planning.chain_checks.declared_inputs import TURN_INPUTS, turn_faults
 from cantata.planning.turns import routing
 from cantata.planning.turns.agent_steps import MemberSteps, chain_edges, member, numbered
+from cantata.planning.workflow_specs import workflow_spec
 from cantata.suggestions import hint, nearest
 
 SYNTHESIZER_MARGIN_S = 30.0
@@ -28,7 +29,8 @@ def check_turn(turn: TurnRequest, definitions: Definitions) -> list[Fault]:
         faults.append(Fault("only an agent that is named can be sent the history", "send_history"))
     if sum(map(bool, (turn.team, turn.agent, turn.workflow))) > 1:
         faults.append(Fault("name a team, an agent or a workflow, one of them", "team"))
-    known: dict[str, Mapping[str, object]] = {"team": definitions.teams, "agent": definitions.agents, "workflow": definitions.chains}
+    workflows = {**definitions.workflows, **definitions.chains}
+    known: dict[str, Mapping[str, object]] = {"team": definitions.teams, "agent": definitions.agents, "workflow": workflows}
     for kind, names in known.items():
         name = getattr(turn, kind)
         if kind == "workflow" and name in definitions.refused:
@@ -58,7 +60,8 @@ def plan_turn(turn: TurnRequest, definitions: Definitions) -> Graph:
         )
         graph, last = Graph(steps=(opening,)), opening.id
     elif kind == "workflow":
-        graph, last = Graph(steps=(_workflow(name, text),)), name
+        step = _workflow(name, text) if name in definitions.chains else _python_workflow(name, text)
+        graph, last = Graph(steps=(step,)), name
     else:
         alone = member(name, name, definitions, text, is_chosen=True, send_history=turn.send_history)
         graph, last = Graph(steps=alone.steps, edges=alone.edges), alone.last
@@ -126,6 +129,12 @@ def _workflow(name: str, text: str) -> Step:
     mapped: JsonValue = dict.fromkeys(TURN_INPUTS, "text")
     params: dict[str, JsonValue] = {"chain": name, "map": mapped}
     return Step(id=name, kind="chain.run", work=f"chains:{name}", reads={"text": text}, params=params, decides=True, expands=True)
+
+
+def _python_workflow(name: str, text: str) -> Step:
+    """Return the step that runs a workflow in Python whose only required parameter gets the text."""
+    mapped: JsonValue = {"text": "text"}
+    return Step(id=name, **dict(workflow_spec(name, {"map": mapped, "is_turn": True}, reads={"text": text})))
 
 
 def target_of(turn: TurnRequest, definitions: Definitions) -> tuple[str, str] | None:

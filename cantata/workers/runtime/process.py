@@ -65,6 +65,8 @@ class LeasedStep:
     """The monotonic time at which its handler is stopped."""
     part_error: str = ""
     """The error past `deadline`, if that bounds only a part of the step."""
+    watch: Callable[[], str] | None = None
+    """Returns an error for which its handler is stopped at once; empty if there is none."""
     is_cancelled: bool = False
     outcome: Outcome | None = None
     """The outcome that was recorded for the handler when it timed out."""
@@ -161,6 +163,18 @@ class Process:
         finally:
             with self._lock:
                 step.deadline, step.part_error = step_deadline, ""
+
+    @contextmanager
+    def watched(self, begun: Begun, watch: Callable[[], str]) -> Iterator[None]:
+        """Let a part of a step fail with the error that `watch` returns, and kill a prefork child then. It is called often."""
+        with self._lock:
+            step = self._leased[begun.lease]
+            step.watch = watch
+        try:
+            yield
+        finally:
+            with self._lock:
+                step.watch = None
 
     def keep_permit(self, lease: str) -> None:
         """Renew the permit that a model call holds under this lease, until it is dropped."""
@@ -268,7 +282,7 @@ class Process:
 
     def _time_out_steps(self, now: float) -> None:
         """Record the failure of steps past their deadline, and stop their handlers."""
-        for step in self._mark_cancelled(lambda step: step.deadline is not None and step.deadline < now):
+        for step in self._mark_cancelled(partial(_is_late, now=now)):
             begun = step.begun
             log.info("step_timed_out", worker=self.name, run=begun.run_id, step=begun.step_id)
             error = StepError(step.part_error, code="timeout") if step.part_error else outcomes.timed_out(begun)
@@ -305,6 +319,14 @@ class Process:
     def _exchange_costs(self) -> None:
         self.costs.exchange(partial(step_costs.share, self._renewal_redis))
         self.slots = registry.slots(self._renewal_redis)  # and the offset of this machine's clock
+
+
+def _is_late(step: LeasedStep, *, now: float) -> bool:
+    """Return whether a step is past its deadline, or its watch has an error, which is kept."""
+    if step.watch is not None and (error := step.watch()):
+        step.part_error = error
+        return True
+    return step.deadline is not None and step.deadline < now
 
 
 def _kill_descendants(pid: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,7 +17,7 @@ from cantata.models.values import JsonValue, ToolSchema
 from cantata.models.wire import HistoryEntry
 from cantata.planning import templates
 from cantata.planning.turns import history
-from cantata.planning.turns.agent_steps import template, tools_of
+from cantata.planning.turns.agent_steps import is_workflow, template, tools_of
 from cantata.workers.celery_tasks import task_calls
 from cantata.workers.models.dialects.conversation import Message, ModelRound, ToolResult, conversation
 from cantata.workers.runtime.step_context import StepContext, placeholder_values, text_input
@@ -55,7 +56,9 @@ class ModelTurn:
         ids = [base if i == 0 else f"{base}/r{i}" for i in range(number)]
         rounds = tuple(ModelRound.model_validate(json.loads(text)) for text in ledger.reader.outputs(run_id, ids) if text)
         calls = [f"{step_id}/t{i}" for step_id, done in zip(ids, rounds, strict=True) for i in range(len(done.calls))]
-        found = map(_result_of, ledger.reader.outputs(run_id, calls), ledger.reader.infos(run_id, calls)) if calls else ()
+        expands = any(is_workflow(call.name, context.definitions) for done in rounds for call in done.calls)
+        answering = ledger.reader.answering(run_id, calls) if expands else calls
+        found = map(_result_of, ledger.reader.outputs(run_id, answering), ledger.reader.infos(run_id, answering)) if calls else ()
         results = dict(zip(calls, found, strict=True))
         answers = tuple(
             tuple(results[f"{step_id}/t{i}"] for i in range(len(done.calls))) for step_id, done in zip(ids, rounds, strict=True)
@@ -138,6 +141,9 @@ class ModelTurn:
         folder = self.context.folder
         found: list[ToolSchema] = []
         for name in tools_of(self.agent, self.instruction):
+            if is_workflow(name, self.context.definitions):
+                found.append(await asyncio.to_thread(_workflow_schema, name, self.context))
+                continue
             server, method = mcp_tool(name, known) or (name, "*")
             tool = known[server]
             if tool.mcp is None:
@@ -215,6 +221,13 @@ def _function_schema(name: str, tool: Tool, folder: str | None) -> ToolSchema:
     if tool.task is not None:
         return task_calls.schema_of(name, tool)
     return schemas.schema_of(functions.load(str(tool.function), folder), tool, name)
+
+
+def _workflow_schema(name: str, context: StepContext) -> ToolSchema:
+    """Return the schema of a workflow from its function's signature, without the parameter that is the Workflow."""
+    function = functions.load(context.definitions.workflows[name].function, context.folder)
+    first = next(iter(inspect.signature(function).parameters), "")
+    return schemas.schema_of(function, Tool(function=context.definitions.workflows[name].function, values={first: None}), name)
 
 
 def _result_of(output: str | None, info: Mapping[str, JsonValue]) -> ToolResult:

@@ -13,11 +13,11 @@ from cantata.models.values import ErrorInfo, JsonValue, Usage
 from cantata.state.redis import clock
 from cantata.workers.runtime.step_context import StepContext
 from cantata.workers.tools import functions, schemas
-from cantata.workflows import expansion
+from cantata.workflows import expansion, guard
 from cantata.workflows.api import Workflow
 from cantata.workflows.decorator import is_workflow
 from cantata.workflows.history import Activation, CommandOutcome
-from cantata.workflows.replay import WARNED_COMMANDS, NonDeterminismError, Replay, arguments_of
+from cantata.workflows.replay import WARNED_COMMANDS, NonDeterminismError, Replay, arguments_of, text_parameter
 
 LAST_ACTIVATION = "activation"  # in the detail of the last advance, whose output is the result; that of others is their activation
 MAX_HISTORIES = 100  # of workflows that one process advanced last, kept in memory
@@ -38,6 +38,8 @@ def workflow_advance(context: StepContext, recorded_activation: Activation | Non
     recorded = _read(context, root, number)
     history, outcomes = recorded.activations, recorded.outcomes
     given = history[0].input if history else context.node_input
+    if context.params.get("is_turn") and not history:
+        given = {text_parameter(function): given["text"]}
     commands = [command for activation in history for command in activation.commands]
     ids = [expansion.step_id(root, command) for command in commands]
     known = {index for activation in history for index in activation.received}
@@ -48,7 +50,8 @@ def workflow_advance(context: StepContext, recorded_activation: Activation | Non
     replay = Replay(run_id, context.definitions, history, outcomes, root)
     arguments = arguments_of(function, given)
     try:
-        advance = replay.run(lambda: function(Workflow(replay), **arguments), at=at, received=received, given=given)
+        with context.process.watched(context.begun, guard.blocked()):
+            advance = replay.run(lambda: function(Workflow(replay), **arguments), at=at, received=received, given=given)
     except NonDeterminismError as error:
         message = f"the code of workflow {name!r} ({reference}) does not follow the run's history: {error}. Deploy the code that the run"
         raise CodeMismatchError(f"{message} began with, or keep both ways with wf.patched") from error

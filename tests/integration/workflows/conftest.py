@@ -15,11 +15,13 @@ from cantata.testing import Rule, ScriptedModels
 
 HERE = Path(__file__).parent
 PATIENCE_S = 40.0
+RULES = [Rule(match="capital", reply="Paris")]
 NAMES = (
     "row", "fan", "asyncio_fan", "caught", "uncaught", "broken", "approval", "sleeper", "first", "parent", "values", "journey", "stuck",
     "reads_a_socket", "misspelt", "not_json", "late_question", "tidy", "swallows", "leaves", "synchronized", "changes_values", "unique",
     "calls_back", "orders", "rounds", "nests_rounds", "hurried_gather", "group_fails", "sleeps_badly", "echo", "stubborn",
     "grouped_rounds", "paced_orders", "racers",
+    "opens", "harmless", "spins", "greeting", "first_of",
 )  # fmt: skip
 
 
@@ -30,7 +32,10 @@ def definitions(folder: Path = HERE) -> Definitions:
         folder=str(folder),
         workflows={name: PythonWorkflow(function=f"desk:{name}") for name in NAMES},
         tools={"add": Tool(function="desk:add")},
-        agents={"clerk": Agent(model="openai/gpt-4o-mini", retries=0)},
+        agents={
+            "clerk": Agent(model="openai/gpt-4o-mini", retries=0),
+            "foreman": Agent(model="openai/gpt-4o-mini", retries=0, tools=["greeting", "uncaught", "approval", "add"]),
+        },
         chains={"pair": pair},
     )
 
@@ -38,7 +43,7 @@ def definitions(folder: Path = HERE) -> Definitions:
 @pytest.fixture(scope="package")
 def models() -> Iterator[ScriptedModels]:
     """A model server."""
-    with ScriptedModels([Rule(match="capital", reply="Paris")]) as server, pytest.MonkeyPatch.context() as patch:
+    with ScriptedModels(RULES) as server, pytest.MonkeyPatch.context() as patch:
         patch.setenv("OPENAI_API_BASE", server.url)
         patch.setenv("OPENAI_API_KEY", "sk-test-secret-0123456789")
         yield server

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
+import socket
+import subprocess
+import threading
 import time
+import zoneinfo
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -421,3 +427,70 @@ async def racers(wf: Workflow, file: str) -> list[Any]:
         found += [task.result() for task in done]
         await wf.call(same_quietly, [*found, wf.random(), wf.now().timestamp(), wf.run_id])
     return [*found, wf.random(), wf.now().timestamp()]
+
+
+@workflow
+async def opens(wf: Workflow, how: str) -> Any:
+    """Do I/O in a way that asyncio does not see."""
+    await wf.call(add, 1)
+    if how == "file":
+        return Path(__file__).read_text()  # noqa: ASYNC240  # what users write
+    if how == "connection":
+        return socket.create_connection(("127.0.0.1", 1), timeout=1)
+    if how == "socket":
+        return socket.socket().connect(("127.0.0.1", 1))
+    if how == "process":
+        return subprocess.run(["true"], check=True).returncode  # noqa: ASYNC221  # what users write
+    if how == "system":
+        return os.system("true")  # noqa: ASYNC221  # what users write
+    return threading.Thread(target=print).start()
+
+
+@workflow
+async def harmless(wf: Workflow, folder: str) -> Any:
+    """Import, log and use a time zone, all of which read files."""
+    await wf.call(add, 1)
+    import colorsys  # noqa: PLC0415  # what users write
+
+    handler = logging.FileHandler(Path(folder) / "log", delay=True)
+    log = logging.getLogger("desk")
+    log.addHandler(handler)
+    try:
+        raise ValueError("logged")
+    except ValueError:
+        log.exception("caught")
+    finally:
+        log.removeHandler(handler)
+        handler.close()
+    return [colorsys.__name__, str(wf.now().astimezone(zoneinfo.ZoneInfo("Europe/Berlin")).tzinfo)]
+
+
+@workflow
+async def spins(wf: Workflow) -> None:
+    """Never come to an await, whatever is raised in it."""
+    await wf.call(add, 1)
+    while True:
+        _count()
+
+
+def _count() -> None:
+    with suppress(BaseException):
+        while True:
+            pass
+
+
+@workflow
+async def greeting(wf: Workflow, name: str, times: int = 1) -> str:
+    """Greet somebody.
+
+    Args:
+        name: Who is greeted.
+        times: How often.
+    """
+    return " ".join([await wf.call(same_quietly, f"hello {name}") for _ in range(times)])
+
+
+@workflow
+async def first_of(wf: Workflow, one: str, two: str) -> str:
+    """Return the first of two texts."""
+    return one

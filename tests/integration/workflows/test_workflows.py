@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import re
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -158,6 +161,33 @@ def test_chance_and_time_are_the_same_in_each_replay(client: Client) -> None:
 )
 def test_what_cannot_be_is_told(client: Client, name: str, given: dict[str, Any], message: str) -> None:
     assert message in error(client, name, **given)
+
+
+@pytest.mark.parametrize(
+    ("how", "what"),
+    [
+        ("file", "open '"), ("connection", "the look-up of a host"), ("socket", "a connection"), ("process", "subprocess"),
+        ("system", "os.system"),
+        pytest.param("thread", "a thread", marks=pytest.mark.skipif(sys.version_info < (3, 12), reason="Python 3.11 does not tell of it")),
+    ],
+)  # fmt: skip
+def test_io_that_asyncio_does_not_see_is_refused(client: Client, how: str, what: str) -> None:
+    assert f"a workflow has no I/O and no threads of its own ({what}" in error(client, "opens", how=how)
+
+
+def test_imports_log_lines_and_time_zones_are_no_io(client: Client, tmp_path: Path) -> None:
+    assert result(client, "harmless", folder=str(tmp_path)) == ["colorsys", "Europe/Berlin"]
+    assert "ValueError: logged" in (tmp_path / "log").read_text()
+
+
+def test_code_that_never_waits_fails_with_its_line(client: Client) -> None:
+    began = time.monotonic()
+    message = error(client, "spins")
+
+    assert "used 2 s of processor time" in message
+    assert re.search(r"at desk\.py:\d+ → desk\.py:\d+\)", message)
+    assert time.monotonic() - began < PATIENCE_S / 2
+    assert result(client, "row", steps=2) == 2, "its process was replaced"
 
 
 @pytest.mark.parametrize(

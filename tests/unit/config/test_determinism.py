@@ -47,6 +47,9 @@ def found(folder: Path, body: str) -> list[str]:
         ("return os.environ['HOME']", "wf.call"),
         ("return await asyncio.to_thread(print)", "wf.call"),
         ("return helper()", "time.time in 'helper'"),
+        ("for each in {'a', 'b'}:\n        await wf.call(effect)", "sorted(...)"),
+        ("return [each for each in set(x)]", "sorted(...)"),
+        ("return print(*frozenset(x))", "sorted(...)"),
         ("async def inner():\n        return random.random()\n    return await inner()", "wf.random()"),
     ],
 )

@@ -296,6 +296,13 @@ def test_both_spellings_of_round_robin_are_read() -> None:
     assert modes == ["round_robin", "round_robin"]
 
 
+def test_an_agent_may_have_workflows_among_its_tools(folder: Path) -> None:
+    text = "workflows: {desk: {function: 'text_tools:word_count'}}\nagents: {a: {model: openai/gpt-4o-mini, tools: [desk]}}\n"
+
+    assert load(text, folder).agents["a"].tools == ["desk"]
+    assert "there is no tool 'dsk'; did you mean 'desk'?" in faults_of(text.replace("[desk]", "[dsk]"), folder)[0]
+
+
 def test_a_tool_may_share_its_name_with_an_agent(folder: Path) -> None:
     definitions = load("{tools: {words: {function: 'text_tools:word_count'}}, agents: {words: {}}}", folder)
 

@@ -1,0 +1,31 @@
+"""Steps that begin workflows in Python: of a turn, and of a model's call."""
+
+from __future__ import annotations
+
+from cantata.models.definitions import Definitions, PythonWorkflow, Tool
+from cantata.models.wire import TurnRequest
+from cantata.planning.turns.agent_steps import tool_step
+from cantata.planning.turns.turn_plan import plan_turn
+
+DEFINITIONS = Definitions(workflows={"desk": PythonWorkflow(function="desk:desk"), "both": PythonWorkflow(function="desk:both")})
+
+
+def test_a_turn_gives_its_text() -> None:
+    graph = plan_turn(TurnRequest(text="hello", workflow="desk"), DEFINITIONS)
+
+    (step,) = graph.steps
+    assert (step.id, step.kind, step.params["is_turn"]) == ("desk", "workflow.advance", True)
+    assert graph.terminals == ("desk",)
+
+
+def test_a_call_of_a_model_does_not_fail_its_turn() -> None:
+    step = tool_step("a/t0", "desk", {"question": "why?"}, DEFINITIONS)
+
+    assert (step.kind, step.on_error, step.expands) == ("workflow.advance", "skip", True)
+    assert step.params["input"] == {"question": "why?"}
+
+
+def test_a_tool_wins_over_a_workflow_of_its_name() -> None:
+    definitions = DEFINITIONS.model_copy(update={"tools": {"both": Tool(function="desk:tool")}})
+
+    assert tool_step("a/t0", "both", {}, definitions).kind != "workflow.advance"
