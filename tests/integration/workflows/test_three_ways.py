@@ -77,8 +77,9 @@ def check(client: Client, name: str, given: Mapping[str, Any]) -> None:
 
     assert ending(on_stack) == ending(inline)
     replay_each_part(client, run.run_id, name, on_stack)
-    comparison = replay(json.loads("".join(run.export())), definitions=definitions())
-    assert (comparison.same, comparison.now.output) == (True, on_stack.final_output), str(comparison)
+    if on_stack.success:  # the last part of one that failed is not recorded, so its outcomes come as they can
+        comparison = replay(json.loads("".join(run.export())), definitions=definitions())
+        assert (comparison.same, comparison.now.output) == (True, on_stack.final_output), str(comparison)
 
 
 def ending(response: ChainResponse) -> tuple[bool, Any, str]:
