@@ -8,10 +8,43 @@ from typing import Any
 from hypothesis import strategies
 
 from cantata import StepError, Workflow, workflow
+from cantata.models.definitions import Definitions, PythonWorkflow
+from tests.integration.workflows import conftest
 from tests.integration.workflows.desk import add, fail
 
 SIGNAL = "answered"
 """The waits whose names begin so are signalled; others pass by their time."""
+OWN = ("planned", "branches")
+
+
+def definitions() -> Definitions:
+    """The workflows of the desk, and those of this module."""
+    desk = conftest.definitions()
+    own = {name: PythonWorkflow(function=f"{__name__}:{name}") for name in OWN}
+    return desk.model_copy(update={"workflows": {**desk.workflows, **own}})
+
+
+@workflow
+async def branches(wf: Workflow, until: int) -> list[Any]:
+    """Loop with branches: what is asked next depends on what was answered."""
+    found: list[Any] = []
+    value = 0
+    while True:
+        value = await wf.call(add, value)
+        if value % 3 == 0:
+            continue
+        if value > until:
+            break
+        for name in {"odd": [value], "even": [value, value]}["odd" if value % 2 else "even"]:
+            try:
+                found.append(await (wf.call(add, name, b=10) if name % 4 else wf.call(fail, str(name))))
+            except StepError as error:
+                found.append(error.code)
+            else:
+                found.append("done")
+    else:
+        found.append("never")
+    return found
 
 
 @workflow
