@@ -77,6 +77,11 @@ async def _do(wf: Workflow, statement: dict[str, Any]) -> Any:
         done, _ = await asyncio.wait([late, first], return_when=asyncio.FIRST_COMPLETED)
         late.cancel()
         return [task.result() for task in done]
+    if kind == "crowd":
+        futures = [wf.call(add, number) for number in given]
+        tasks = [asyncio.create_task(planned(wf, [{"call": number}])) for number in given]
+        done, _ = await asyncio.wait({*tasks, *futures})
+        return [await wf.call(add, future.result(), 2) if future in futures else future.result() for future in done]
     if kind == "hurry":
         try:
             async with asyncio.timeout(given):
@@ -107,6 +112,7 @@ def plans() -> strategies.SearchStrategy[list[dict[str, Any]]]:
     leaf = strategies.one_of(
         *(strategies.builds(lambda value, kind=kind: {kind: value}, number) for kind in KINDS),
         strategies.builds(lambda numbers: {"gather": numbers}, strategies.lists(number, max_size=4)),
+        strategies.builds(lambda numbers: {"crowd": numbers}, strategies.lists(number, min_size=1, max_size=4)),
     )
 
     def nested(inner: strategies.SearchStrategy[dict[str, Any]]) -> strategies.SearchStrategy[dict[str, Any]]:

@@ -40,6 +40,7 @@ NAMED: Mapping[str, tuple[str, Any]] = {
     "gather": ("fan", {"width": 9}),
     "task groups": ("asyncio_fan", {}),
     "race": ("planned", {"plan": [{"race": [{"call": 1}, {"call": 2}]}, {"race": []}, {"call": 3}]}),
+    "sets of tasks and futures": ("planned", {"plan": [{"crowd": [1, 2, 3, 4, 5]}]}),
     "a race of callbacks": ("calls_back", {}),
     "timeout": ("planned", {"plan": [{"hurry": 2}, {"tasks": [[{"hurry": 1}], [{"call": 1}]]}]}),
     "a gather that is given up": ("hurried_gather", {}),
@@ -67,7 +68,6 @@ def test_a_named_workflow(client: Client, named: str) -> None:
     check(client, *NAMED[named])
 
 
-@pytest.mark.slow("a process that imports all starts from nothing")
 def test_another_process_replays_the_same(client: Client) -> None:
     client = client.with_definitions(definitions())
     runs = [(name, client.submit_workflow(name, given)) for name, given in NAMED.values()]
@@ -87,6 +87,7 @@ def test_another_process_replays_the_same(client: Client) -> None:
     assert [each.activations for each in replayed] == [each.activations for each in histories]
 
 
+@pytest.mark.slow("with all of its examples, some hundred runs")
 @settings(examples(100), deadline=None, phases=[Phase.generate, Phase.shrink], suppress_health_check=list(HealthCheck))
 @given(plan=plans.plans())
 def test_planned_workflows(client: Client, plan: list[dict[str, Any]]) -> None:
