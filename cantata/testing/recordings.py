@@ -213,7 +213,9 @@ class _Replay:
         return is_signalled
 
     def _ended(self, step_id: str) -> float:
-        return self._steps.get(step_id, {}).get("ended") or math.inf
+        """Return the place of a step's end in the recording; one that was stopped comes last, as its end came before what stopped it."""
+        step = self._steps.get(step_id, {})
+        return math.inf if step.get("state") == "skipped" else step.get("ended") or math.inf
 
     def _activation(self, step_id: str) -> Activation | None:
         """Return the recorded activation of an advance; None if it has none, such as one that failed."""

@@ -218,7 +218,8 @@ class Replay:
             what = "ended" if is_over else "waits"
             raise NonDeterminismError(f"command {len(self._given)} was {self._known[len(self._given)]}, and now the code {what} without it")
         if len(self._given) > wanted:
-            raise NonDeterminismError(f"the code waited after command {wanted - 1}, and now gives {self._given[wanted]} before that")
+            last = f"command {wanted - 1}, {self._known[wanted - 1]}" if wanted else "its start"
+            raise NonDeterminismError(f"the code waited after {last}, and now gives {self._given[wanted]} before that")
         if is_over:
             raise NonDeterminismError(f"the code went on after command {wanted - 1}, and now ends there")
 
@@ -266,7 +267,7 @@ def _output_of(task: asyncio.Task[Any]) -> JsonValue:
 def _first_of(error: BaseException | None) -> BaseException | None:
     """Return the first failure of a TaskGroup; others as they are."""
     while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
+        error = error.exceptions[0].with_traceback(error.exceptions[0].__traceback__ or error.__traceback__)
     return error
 
 

@@ -1,4 +1,4 @@
-"""`./run faults [--minutes N] [--seed S]`: strikes, chaos, recovery and deploys; every violation a line, and 1 if there is any.
+"""`./run faults [--minutes N] [--seed S]`: strikes, cases, chaos, recovery and deploys; every violation a line, and 1 if there is any.
 
 With `--fuzz` other parts: the gateway, chats and chains are fed what nobody should send, and texts that are hardly texts are read.
 """
@@ -21,6 +21,7 @@ from pathlib import Path
 
 import structlog
 
+from tests.faults import cases as named_cases
 from tests.faults import chaos, deploys, history, points, recovery
 from tests.faults.fuzz import parts as fuzz
 from tests.faults.past import Violation
@@ -55,6 +56,19 @@ def strike_points(folder: Path, seed: int, seconds: float, *, shapes: Collection
         report = points.strike(world, cases, time.monotonic() + seconds, print)
     missed = "".join(f"\n    {label} is not reached in {', '.join(shapes)}" for label, shapes in report.missed_by_label())
     return Result(f"{report.cases} cases{missed}", report.violations)
+
+
+def do_cases(folder: Path, seed: int, seconds: float) -> Result:
+    """The named cases of workflows in Python."""
+    violations: list[Violation] = []
+    with stage(folder) as world:
+        for name in named_cases.CASES:
+            since = time.monotonic()
+            found = named_cases.do(world, name)
+            violations += found
+            print(f"    {time.monotonic() - since:5.1f} s  {len(found)} violations  {name}", flush=True)
+        violations += [each for each in history.check(world.journal, world.client.redis) if each not in violations]
+    return Result(f"{len(named_cases.CASES)} cases", violations)
 
 
 def wreak_chaos(folder: Path, seed: int, seconds: float) -> Result:
@@ -97,11 +111,12 @@ def roll_out(folder: Path, seed: int, seconds: float) -> Result:
 
 PARTS: dict[str, tuple[Part, float]] = {
     "points": (strike_points, 0.45),
+    "cases": (do_cases, 0.0),
     "chaos": (wreak_chaos, 0.3),
     "recovery": (measure_recovery, 0.0),
     "deploys": (roll_out, 0.25),
 }
-"""The parts, and the share of each in the minutes; recovery takes the two or three that its kills need."""
+"""The parts, and the share of each in the minutes; cases and recovery take the two or three that they need."""
 
 
 def fuzz_gateway(rounds: fuzz.Round) -> Part:

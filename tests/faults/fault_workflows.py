@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from cantata import Workflow, workflow
+from cantata import StepError, Workflow, workflow
 
 
 @workflow
@@ -27,3 +27,21 @@ async def race(wf: Workflow, journal: str, linger_s: float = 0.0) -> int:
         assert done == {wins}
         value = wins.result()
     return value
+
+
+@workflow
+async def mixed(wf: Workflow, journal: str, tag: str, linger_s: float = 0.0) -> str:
+    """Sleep, ask a model, have a child, catch a failure, hurry."""
+    await wf.sleep(0.2)
+    said, child = await asyncio.gather(wf.agent("lou", tag), wf.workflow("race", journal=journal))
+    try:
+        await wf.wait("nobody", timeout_s=0.2)
+    except StepError as error:
+        missed = error.code
+    try:
+        async with asyncio.timeout(0.2):
+            await wf.wait("never")
+    except TimeoutError:
+        last = await wf.tool("stumble", journal=journal, value=child)
+    await wf.tool("work", journal=journal, seconds=linger_s)
+    return f"{said} {missed} {last}"

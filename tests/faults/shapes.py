@@ -114,7 +114,7 @@ class Shape:
         if self.forked_at:
             return list(zip((SOURCE, tag), self.answers((SOURCE, tag)), strict=True))
         if self.nodes:
-            return [(tag, self.expected)]
+            return [(tag, self.answers([tag])[0] if self.expected is None else self.expected)]
         tags, texts = zip(*self._texts(tag, linger_s), strict=True)
         return list(zip(tags, self.answers(texts), strict=True))
 
@@ -344,8 +344,13 @@ def _code_race() -> Shape:
     return Shape("race", (_in_python("race"),), 3)
 
 
-def _in_python(name: str) -> ChainNode:
-    given = {"journal": "input.journal", "linger_s": "input.linger_s"}
+def _code_mixed() -> Shape:
+    """A workflow in Python sleeps, asks a model, has a child, catches failures and hurries."""
+    return Shape("mixed", (_in_python("mixed", tag="input.tag"),), answers=lambda tags: [f"echo: lou <{tag}> timeout 4" for tag in tags])
+
+
+def _in_python(name: str, **reads: str) -> ChainNode:
+    given = {"journal": "input.journal", "linger_s": "input.linger_s", **reads}
     return ChainNode(node_id="flow", kind="workflow", name=name, input_map=given)
 
 
@@ -382,6 +387,7 @@ CHAINS = (
     _parked(),
     _code(),
     _code_race(),
+    _code_mixed(),
     _tasks(),
     _forked(),
     _unserved(),
@@ -431,7 +437,7 @@ def definitions(*, version: int = 1) -> Definitions:
             "round": Team(mode="round_robin", agents=list(ROUND)),
             "talk": Team(mode="round_robin", agents=list(TALKERS), auto_include_history=True),
         },
-        workflows={name: PythonWorkflow(function=f"fault_workflows:{name}") for name in ("code", "race")},
+        workflows={name: PythonWorkflow(function=f"fault_workflows:{name}") for name in ("code", "race", "mixed")},
         chains={"deployed": Chain(entry_node="told", nodes=[versioned])},
         defaults=Defaults(max_attempts=NEVER_POISON, timeout_s=600),
         limits=Limits(models={MODEL: Rates(concurrency=CALLS_AT_ONCE)}, budgets=Budgets(run=Budget(tokens=TOKENS_A_RUN))),

@@ -51,6 +51,7 @@ LONG = (
     Case("graph-expanded", "kill", "code", 2),
     Case("committed", "freeze", "race", 3),
     Case("commit-replied", "drop", "code", 3),
+    Case("timer-fired", "kill", "mixed"),
     Case("event-appended", "drop", "unserved"),
     Case("task-published", "freeze", "task"),
     Case("task-published", "drop", "task", 2),

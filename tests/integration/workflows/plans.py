@@ -8,10 +8,43 @@ from typing import Any
 from hypothesis import strategies
 
 from cantata import StepError, Workflow, workflow
+from cantata.models.definitions import Definitions, PythonWorkflow
+from tests.integration.workflows import conftest
 from tests.integration.workflows.desk import add, fail
 
 SIGNAL = "answered"
 """The waits whose names begin so are signalled; others pass by their time."""
+OWN = ("planned", "branches")
+
+
+def definitions() -> Definitions:
+    """The workflows of the desk, and those of this module."""
+    desk = conftest.definitions()
+    own = {name: PythonWorkflow(function=f"{__name__}:{name}") for name in OWN}
+    return desk.model_copy(update={"workflows": {**desk.workflows, **own}})
+
+
+@workflow
+async def branches(wf: Workflow, until: int) -> list[Any]:
+    """Loop with branches: what is asked next depends on what was answered."""
+    found: list[Any] = []
+    value = 0
+    while True:
+        value = await wf.call(add, value)
+        if value % 3 == 0:
+            continue
+        if value > until:
+            break
+        for name in {"odd": [value], "even": [value, value]}["odd" if value % 2 else "even"]:
+            try:
+                found.append(await (wf.call(add, name, b=10) if name % 4 else wf.call(fail, str(name))))
+            except StepError as error:
+                found.append(error.code)
+            else:
+                found.append("done")
+    else:
+        found.append("never")
+    return found
 
 
 @workflow
@@ -44,6 +77,12 @@ async def _do(wf: Workflow, statement: dict[str, Any]) -> Any:
         done, _ = await asyncio.wait([late, first], return_when=asyncio.FIRST_COMPLETED)
         late.cancel()
         return [task.result() for task in done]
+    if kind == "crowd":
+        futures = [wf.call(add, number) for number in given]
+        tasks = [asyncio.create_task(planned(wf, [{"call": number}])) for number in given]
+        done, _ = await asyncio.wait({*tasks, *futures})
+        found = [await wf.call(add, future.result(), 2) if future in futures else future.result() for future in done]
+        return sorted(found, key=str)  # each replay of a run has the order of the set; another run may have another one
     if kind == "hurry":
         try:
             async with asyncio.timeout(given):
@@ -74,6 +113,7 @@ def plans() -> strategies.SearchStrategy[list[dict[str, Any]]]:
     leaf = strategies.one_of(
         *(strategies.builds(lambda value, kind=kind: {kind: value}, number) for kind in KINDS),
         strategies.builds(lambda numbers: {"gather": numbers}, strategies.lists(number, max_size=4)),
+        strategies.builds(lambda numbers: {"crowd": numbers}, strategies.lists(number, min_size=1, max_size=4)),
     )
 
     def nested(inner: strategies.SearchStrategy[dict[str, Any]]) -> strategies.SearchStrategy[dict[str, Any]]:

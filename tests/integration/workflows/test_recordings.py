@@ -51,6 +51,16 @@ def test_what_raced_ends_in_the_recorded_order_with_the_recorded_chance_and_time
     assert (comparison.same, comparison.now.output) == (True, output), str(comparison)
 
 
+def test_a_step_that_was_stopped_when_the_workflow_ended_is_not_called(client: Client, tmp_path: Path) -> None:
+    run = client.submit_workflow("first", {"file": str(tmp_path / "go")})
+    output = run.result(PATIENCE_S).raise_for_status().final_output
+    (tmp_path / "go").touch()
+
+    comparison = replay(json.loads("".join(run.export())), definitions=definitions())
+
+    assert (comparison.same, comparison.now.output) == (True, output), str(comparison)
+
+
 @pytest.mark.parametrize(("left", "waits"), [(3, 0), (0, 3)])
 def test_rounds_and_repeated_signals_are_replayed(client: Client, left: int, waits: int) -> None:
     run = client.submit_workflow("rounds", {"left": left}) if left else client.submit_workflow("orders", {"until": "2"})

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Mapping
 from typing import Any, cast
@@ -11,53 +14,80 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
 from cantata.client.client import Client
-from cantata.errors import StepError
-from cantata.models.definitions import Definitions, PythonWorkflow
 from cantata.models.graph import STEP_OVER
+from cantata.models.values import JsonValue
 from cantata.models.wire import ChainResponse
 from cantata.runs.results import is_over
-from cantata.state.ledger.records import StepRecord
 from cantata.testing import replay, run_inline
 from cantata.workers.steps.workflow_steps import outcome_of
-from cantata.workers.tools import functions
 from cantata.workflows import expansion
-from cantata.workflows.api import Workflow
 from cantata.workflows.history import Activation
-from cantata.workflows.replay import Advance, Replay, arguments_of
 from tests.examples import examples
-from tests.integration.workflows import conftest, plans
+from tests.integration.workflows import plans
 from tests.integration.workflows.conftest import PATIENCE_S
+from tests.integration.workflows.plans import definitions
+from tests.integration.workflows.replayer import HISTORIES, REPLAYED, History, replay_each_part
 from tests.waiting import until
 
 WAITING = ("waiting", "waiting_signal")  # states in which nothing happens without a signal, or before time has passed
-NAMED: Mapping[str, Any] = {
-    "row": {"steps": 5},
-    "fan": {"width": 9},
-    "asyncio_fan": {},
-    "caught": {},
-    "uncaught": {},
-    "broken": {"order": {"item": "pen"}},
-    "approval": {},
-    "sleeper": {},
-    "parent": {},
-    "synchronized": {},
-    "hurried_gather": {},
-    "group_fails": {},
+SIGNALS: Mapping[str, JsonValue] = {
+    **{f"{plans.SIGNAL}-{number}": number for number in range(10)},
+    "approve": True,
+    "order": "end",
+}
+NAMED: Mapping[str, tuple[str, Any]] = {
+    "row": ("row", {"steps": 5}),
+    "gather": ("fan", {"width": 9}),
+    "task groups": ("asyncio_fan", {}),
+    "race": ("planned", {"plan": [{"race": [{"call": 1}, {"call": 2}]}, {"race": []}, {"call": 3}]}),
+    "sets of tasks and futures": ("planned", {"plan": [{"crowd": [1, 2, 3, 4, 5]}]}),
+    "a race of callbacks": ("calls_back", {}),
+    "timeout": ("planned", {"plan": [{"hurry": 2}, {"tasks": [[{"hurry": 1}], [{"call": 1}]]}]}),
+    "a gather that is given up": ("hurried_gather", {}),
+    "except": ("caught", {}),
+    "finally": ("tidy", {}),
+    "all is caught": ("swallows", {}),
+    "a failure": ("uncaught", {}),
+    "a failure in a task group": ("group_fails", {}),
+    "an error of its own": ("broken", {"order": {"item": "pen"}}),
+    "a wait with a signal": ("approval", {}),
+    "a wait that has no default": ("late_question", {}),
+    "a wait that takes its default": ("planned", {"plan": [{"ask": 4}, {"tasks": [[{"ask": 5}], [{"wait": 1}]]}]}),
+    "signals": ("orders", {"until": "end"}),
+    "sleep": ("sleeper", {}),
+    "children": ("parent", {}),
+    "a loop with branches": ("branches", {"until": 11}),
+    "queues and locks between tasks": ("synchronized", {}),
+    "patched": ("planned", {"plan": [{"patch": 1}, {"call": 1}, {"patch": 2}, {"patch": 1}]}),
+    "values changed in place": ("changes_values", {"items": [1, 2]}),
 }
 
 
-def definitions() -> Definitions:
-    """The workflows of the desk, and the planned one."""
-    own = conftest.definitions()
-    planned = PythonWorkflow(function="tests.integration.workflows.plans:planned")
-    return own.model_copy(update={"workflows": {**own.workflows, "planned": planned}})
+@pytest.mark.parametrize("named", NAMED)
+def test_a_named_workflow(client: Client, named: str) -> None:
+    check(client, *NAMED[named])
 
 
-@pytest.mark.parametrize("name", NAMED)
-def test_a_named_workflow(client: Client, name: str) -> None:
-    check(client, name, NAMED[name])
+def test_another_process_replays_the_same(client: Client) -> None:
+    client = client.with_definitions(definitions())
+    runs = [(name, client.submit_workflow(name, given)) for name, given in NAMED.values()]
+    histories = []
+    for name, run in runs:
+        drive(client, run, SIGNALS)
+        run.result(PATIENCE_S)
+        histories.append(history_of(client, run.run_id, name))
+
+    command = [sys.executable, "-m", "tests.integration.workflows.replayer"]
+    other = {**os.environ, "PYTHONHASHSEED": "17"}
+    told = subprocess.run(command, input=HISTORIES.dump_json(histories), env=other, capture_output=True, check=False)
+
+    assert told.returncode == 0, told.stderr.decode()
+    replayed = REPLAYED.validate_json(told.stdout)
+    assert replayed == [replay_each_part(each) for each in histories]
+    assert [each.activations for each in replayed] == [each.activations for each in histories]
 
 
+@pytest.mark.slow("with all of its examples, some hundred runs")
 @settings(examples(100), deadline=None, phases=[Phase.generate, Phase.shrink], suppress_health_check=list(HealthCheck))
 @given(plan=plans.plans())
 def test_planned_workflows(client: Client, plan: list[dict[str, Any]]) -> None:
@@ -67,16 +97,20 @@ def test_planned_workflows(client: Client, plan: list[dict[str, Any]]) -> None:
 def check(client: Client, name: str, given: Mapping[str, Any]) -> None:
     """Run a workflow in these ways, and compare."""
     node = {"node_id": name, "kind": "workflow", "name": name, "input": dict(given)}
-    signals = {f"{plans.SIGNAL}-{number}": number for number in range(10)} | {"approve": True}
-    inline = run_inline({"nodes": [node], "entry_node": name, "timeout": 86400.0}, definitions=definitions(), signals=signals)
+    inline = run_inline({"nodes": [node], "entry_node": name, "timeout": 86400.0}, definitions=definitions(), signals=SIGNALS)
 
     client = client.with_definitions(definitions())
     run = client.submit_workflow(name, given)
-    drive(client, run, signals)
+    drive(client, run, SIGNALS)
     on_stack = run.result(PATIENCE_S)
 
     assert ending(on_stack) == ending(inline)
-    replay_each_part(client, run.run_id, name, on_stack)
+    history = history_of(client, run.run_id, name)
+    replayed = replay_each_part(history)
+    assert replayed.activations == history.activations
+    assert replayed.output == on_stack.final_output
+    assert replayed.fault in ending(on_stack)[2]
+    assert bool(replayed.fault) != on_stack.success
     if on_stack.success:  # the last part of one that failed is not recorded, so its outcomes come as they can
         comparison = replay(json.loads("".join(run.export())), definitions=definitions())
         assert (comparison.same, comparison.now.output) == (True, on_stack.final_output), str(comparison)
@@ -105,32 +139,18 @@ def drive(client: Client, run: Any, signals: Mapping[str, Any]) -> None:
     until(go_on, f"the end of {run.run_id}", PATIENCE_S)
 
 
-def replay_each_part(client: Client, run_id: str, name: str, response: ChainResponse) -> None:
-    """Replay each part of a workflow's history: it gives the activation that is recorded next, and at the end the result."""
-    reader, function = client.ledger.reader, functions.load(definitions().workflows[name].function, str(conftest.HERE))
+def history_of(client: Client, run_id: str, name: str) -> History:
+    """What is recorded of a workflow that is over."""
+    reader = client.ledger.reader
     steps = reader.read(run_id).steps
     ids = [name, *(each for number in range(1, len(steps)) if (each := expansion.advance_id(name, number)) in steps)]
-    history = [Activation.model_validate(steps[each].output) for each in ids[:-1]]
-    commands = [command for activation in history for command in activation.commands]
+    activations = [Activation.model_validate(steps[each].output) for each in ids[:-1]]
+    commands = [command for activation in activations for command in activation.commands]
     found = reader.outcomes(run_id, [expansion.step_id(name, command) for command in commands])
     outcomes = {index: outcome_of(*each) for index, each in enumerate(found) if each[0] in STEP_OVER}
-    known = {index for activation in history for index in activation.received}
-    last = [index for index, each in enumerate(found) if each[0] in ("done", "failed") and index not in known]
-
-    def advance(number: int, at: float, received: list[int], given: Mapping[str, Any]) -> Advance:
-        replay = Replay(run_id, client.definitions, history[:number], outcomes, name)
-        arguments = arguments_of(function, history[0].input if history else given)
-        return replay.run(lambda: function(Workflow(replay), **arguments), at=at, received=received, given=given)
-
-    for number, activation in enumerate(history):
-        assert advance(number, activation.at, list(activation.received), activation.input).activation == activation
-    try:
-        output, fault = advance(len(history), time.time(), last, given_to(steps[name])).output, ""
-    except StepError as error:
-        output, fault = None, str(error)
-    assert (output, fault in ending(response)[2]) == (response.final_output, True)
-
-
-def given_to(step: StepRecord) -> Mapping[str, Any]:
-    """The input of a workflow's step."""
-    return cast("Mapping[str, Any]", step.spec.params.get("input", {}))
+    known = {index for activation in activations for index in activation.received}
+    last = tuple(index for index, each in enumerate(found) if each[0] in ("done", "failed") and index not in known)
+    given = cast("dict[str, JsonValue]", steps[name].spec.params.get("input", {}))
+    return History(
+        run_id=run_id, name=name, given=given, activations=tuple(activations), outcomes=outcomes, ended_at=time.time(), last=last
+    )  # fmt: skip
