@@ -23,7 +23,7 @@ from tests.bench.measure import database
 ROOT = Path(__file__).parents[2]
 ENVIRONMENTS = ROOT / ".cantata" / "bench-peers"
 INSTALL_S = 300.0
-PEER_S = 180.0
+PEER_S = 400.0
 END_S = 5.0
 POSTGRES_S = 20.0
 POSTGRES_TOOLS = ("initdb", "pg_ctl")

@@ -1,13 +1,13 @@
 """Temporal: its development server on loopback with a SQLite file, and two worker processes.
 
-`python -m tests.bench.peers.temporal_peer ADDRESS` is a worker. Activities have the timeout of the documentation's examples, and no heartbeat.
+`python -m tests.bench.peers.temporal_peer ADDRESS` is a worker.
+Activities have the timeout of the documentation's examples, and no heartbeat.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-import sqlite3
 import subprocess
 import sys
 import uuid
@@ -158,7 +158,7 @@ async def measure(client: Any, workers: list[subprocess.Popen[bytes]], database:
             for _ in range(PARKED):
                 await client.start_workflow(Parked.run, id=uuid.uuid4().hex, task_queue=QUEUE)
 
-        tell_samples("parked", [await asyncio.to_thread(parked_bytes, lambda: stored_bytes(database), in_loop(loop, park))])
+        tell_samples("parked", [await asyncio.to_thread(parked_bytes, lambda: float(database.stat().st_size), in_loop(loop, park))])
     if is_wanted("recovery"):
         marker = Path(os.environ["PEER_HOME"]) / "begun"
         running = asyncio.create_task(call(Recovering.run, str(marker)))
@@ -170,16 +170,6 @@ async def measure(client: Any, workers: list[subprocess.Popen[bytes]], database:
             next(worker for worker in workers if worker.pid == pid).kill()
 
         tell_samples("recovery", [await asyncio.to_thread(recovery_ms, marker, kill, in_loop(loop, finish))])
-
-
-def stored_bytes(database: Path) -> float:
-    """Return the size of the pages in use in the server's database."""
-    connection = sqlite3.connect(f"file:{database}?mode=ro", uri=True)
-    try:
-        pages, free, size = (connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "freelist_count", "page_size"))
-    finally:
-        connection.close()
-    return float((pages - free) * size)
 
 
 async def main() -> None:
