@@ -30,9 +30,9 @@ from tests.bench.workflows import measure_workflows
 PEER_SHAPES = ("row of 10", "1 → 100 → 1", "50 rows of 10 at once")
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and print."""
-    options = _options()
+    options = options_of(arguments)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # by way of every `finally`: what was started is ended
     measured: dict[str, JsonValue] = {"machine": report.machine(), "versions": report.versions()}
     wanted = [shape for shape in shapes(quick=options.quick) if not options.only or options.only in shape.name]
@@ -103,7 +103,8 @@ def _shapes(wanted: Sequence[Shape], *, peers: bool) -> dict[str, JsonValue]:
     return {"server": dict(server), "shapes": report.raw_shapes(results), "peers": [asdict(each) for each in told]}
 
 
-def _options() -> argparse.Namespace:
+def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Return the options of a command line; without one, of this process's."""
     parser = argparse.ArgumentParser(prog="./run bench", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="leave out 10,000 wide, and growth; fewer turns")
     parser.add_argument("--peers", action="store_true", help="other engines too; installs them under .cantata")
@@ -122,7 +123,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--pages", metavar="N", type=int, default=0, help="lists of N runs, and graphs of large ones; say 100000")
     parser.add_argument("--only", metavar="TEXT", help="only shapes whose name has this text; with none, only what other options ask for")
     parser.add_argument("--json", metavar="FILE", help="write machine, versions and raw samples")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     if 0 < options.soak < SAMPLES or options.soak < 0:
         parser.error(f"--soak needs at least {SAMPLES} runs")
     options.growth = options.growth or not (options.quick or options.only)

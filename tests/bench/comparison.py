@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -36,7 +35,7 @@ class Engine:
 
     name: str
     how: str = ""
-    samples: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    samples: dict[str, list[float]] = field(default_factory=dict)
     """Figure → milliseconds; of `parked`, bytes."""
     missing: str = ""
 
@@ -56,7 +55,7 @@ def _add(engine: Engine, told: Told) -> None:
     engine.how = told.how
     engine.missing = told.missing or engine.missing
     for figure, samples in told.samples_ms.items():
-        engine.samples[figure] += samples
+        engine.samples.setdefault(figure, []).extend(samples)
 
 
 def _measure_cantata() -> Told:

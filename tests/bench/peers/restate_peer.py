@@ -18,7 +18,18 @@ import hypercorn  # type: ignore[import-not-found]
 import hypercorn.asyncio  # type: ignore[import-not-found]
 import restate  # type: ignore[import-not-found]
 
-from tests.bench.peers.timing import LONG, free_port, hang_once_async, in_loop, is_wanted, recovery_ms, tell, tell_samples, wait_until
+from tests.bench.peers.timing import (
+    LONG,
+    PATIENCE_S,
+    free_port,
+    hang_once_async,
+    in_loop,
+    is_wanted,
+    recovery_ms,
+    tell,
+    tell_samples,
+    wait_until,
+)
 
 HOST = "127.0.0.1"
 _keys = itertools.count()
@@ -140,6 +151,7 @@ async def main() -> None:
     try:
         await asyncio.to_thread(register, ports["admin"], ports["worker"])
         async with restate.create_client(f"http://{HOST}:{ports['ingress']}") as client:
+            client.client.timeout = PATIENCE_S  # else a busy machine fails a call after 5 s
             worker = await measure(client, ports["worker"], worker)
     finally:
         for process in (worker, server):

@@ -172,17 +172,26 @@ async def measure(client: Any, workers: list[subprocess.Popen[bytes]], database:
         tell_samples("recovery", [await asyncio.to_thread(recovery_ms, marker, kill, in_loop(loop, finish))])
 
 
-async def main() -> None:
-    """Start all, measure, end all."""
-    database, port = Path(os.environ["PEER_HOME"]) / "temporal.db", free_port()
+def start_server(database: Path, port: int) -> subprocess.Popen[bytes]:
+    """Start the development server; it asks nobody for newer versions."""
     binary = Path(sys.executable).parent / "temporal"
     options = ["--ip", HOST, "--port", str(port), "--db-filename", str(database), "--headless", "--log-level", "error"]
     environment = {**os.environ, "TEMPORAL_VERSION_CHECK_DISABLED": "1"}
-    processes = [subprocess.Popen([str(binary), "server", "start-dev", *options], env=environment, stdout=subprocess.DEVNULL)]
+    return subprocess.Popen([str(binary), "server", "start-dev", *options], env=environment, stdout=subprocess.DEVNULL)
+
+
+def start_worker(address: str) -> subprocess.Popen[bytes]:
+    """Start a worker process."""
+    return subprocess.Popen([sys.executable, "-m", "tests.bench.peers.temporal_peer", address], stdout=subprocess.DEVNULL)
+
+
+async def main() -> None:
+    """Start all, measure, end all."""
+    database, port = Path(os.environ["PEER_HOME"]) / "temporal.db", free_port()
+    processes = [start_server(database, port)]
     try:
         client = await connect(f"{HOST}:{port}")
-        worker = [sys.executable, "-m", "tests.bench.peers.temporal_peer", f"{HOST}:{port}"]
-        workers = [subprocess.Popen(worker, stdout=subprocess.DEVNULL) for _ in range(WORKERS)]
+        workers = [start_worker(f"{HOST}:{port}") for _ in range(WORKERS)]
         processes = [*workers, *processes]
         await measure(client, workers, database)
     finally:
