@@ -14,7 +14,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from cantata.state.redis.connection import redis_url
@@ -79,6 +79,7 @@ DURABLE = (
     Peer("DBOS 3.4.0, commits not synced", "dbos_peer", ("dbos==3.4.0",), "in process", "sql"),
     RESTATE,
     TEMPORAL,
+    replace(TEMPORAL, name=f"{TEMPORAL.name}, polls not limited", environment={"TEMPORAL_POLLS_PER_S": "10000"}),
 )
 """Engines that run workflows as code; comparison.py measures them beside ours."""
 

@@ -176,6 +176,9 @@ def start_server(database: Path, port: int) -> subprocess.Popen[bytes]:
     """Start the development server; it asks nobody for newer versions."""
     binary = Path(sys.executable).parent / "temporal"
     options = ["--ip", HOST, "--port", str(port), "--db-filename", str(database), "--headless", "--log-level", "error"]
+    polls = os.environ.get("TEMPORAL_POLLS_PER_S")  # 20 for each shard by default, and the development server has one shard
+    for queue in ("transfer", "timer") if polls else ():
+        options += ["--dynamic-config-value", f"history.{queue}ProcessorMaxPollRPS={polls}"]
     environment = {**os.environ, "TEMPORAL_VERSION_CHECK_DISABLED": "1"}
     return subprocess.Popen([str(binary), "server", "start-dev", *options], env=environment, stdout=subprocess.DEVNULL)
 
