@@ -14,6 +14,7 @@ from cantata.state.redis.connection import connect
 from tests.bench import report
 from tests.bench.agents import measure_agents
 from tests.bench.code import measure_code
+from tests.bench.comparison import measure_comparison
 from tests.bench.expansions import measure_expansions
 from tests.bench.fairness import measure_fairness
 from tests.bench.growth import measure_growth
@@ -29,9 +30,9 @@ from tests.bench.workflows import measure_workflows
 PEER_SHAPES = ("row of 10", "1 → 100 → 1", "50 rows of 10 at once")
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and print."""
-    options = _options()
+    options = options_of(arguments)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # by way of every `finally`: what was started is ended
     measured: dict[str, JsonValue] = {"machine": report.machine(), "versions": report.versions()}
     wanted = [shape for shape in shapes(quick=options.quick) if not options.only or options.only in shape.name]
@@ -80,6 +81,10 @@ def main() -> int:
             code = measure_code(client)
         report.print_code(code)
         measured["code"] = asdict(code)
+    if options.code and options.peers:
+        engines = measure_comparison()
+        report.print_comparison(engines)
+        measured["comparison"] = [asdict(each) for each in engines]
     if options.json:
         report.write_json(options.json, measured)
     return 0
@@ -98,10 +103,11 @@ def _shapes(wanted: Sequence[Shape], *, peers: bool) -> dict[str, JsonValue]:
     return {"server": dict(server), "shapes": report.raw_shapes(results), "peers": [asdict(each) for each in told]}
 
 
-def _options() -> argparse.Namespace:
+def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Return the options of a command line; without one, of this process's."""
     parser = argparse.ArgumentParser(prog="./run bench", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="leave out 10,000 wide, and growth; fewer turns")
-    parser.add_argument("--peers", action="store_true", help="LangGraph, DBOS, Prefect, dramatiq too; installs them under .cantata")
+    parser.add_argument("--peers", action="store_true", help="other engines too; installs them under .cantata")
     parser.add_argument("--growth", action="store_true", help="the cost of a step by the size of its run; usual without --quick and --only")
     parser.add_argument("--soak", metavar="N", type=int, default=0, help=f"memory over N finished runs, {SAMPLES} or more; say 20000")
     parser.add_argument("--fairness", action="store_true", help="how long a run waits beside 5,000 of another client")
@@ -111,11 +117,13 @@ def _options() -> argparse.Namespace:
         "--workflows", action="store_true", help="workflows, conductors and groups beside LiteLLM alone; parked runs, and forks"
     )
     parser.add_argument("--neighbours", action="store_true", help="tasks of an existing Celery application, beside its own canvases")
-    parser.add_argument("--code", action="store_true", help="workflows in Python, beside chains of the same steps")
+    parser.add_argument(
+        "--code", action="store_true", help="workflows in Python, beside chains of the same steps; with --peers, beside other engines"
+    )
     parser.add_argument("--pages", metavar="N", type=int, default=0, help="lists of N runs, and graphs of large ones; say 100000")
     parser.add_argument("--only", metavar="TEXT", help="only shapes whose name has this text; with none, only what other options ask for")
     parser.add_argument("--json", metavar="FILE", help="write machine, versions and raw samples")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     if 0 < options.soak < SAMPLES or options.soak < 0:
         parser.error(f"--soak needs at least {SAMPLES} runs")
     options.growth = options.growth or not (options.quick or options.only)

@@ -50,7 +50,7 @@ class CodeFigures:
 
 def definitions() -> Definitions:
     """What the runs name."""
-    own = {name: PythonWorkflow(function=f"workflow_code:{name}") for name in ("row", "fan", "parked")}
+    own = {name: PythonWorkflow(function=f"workflow_code:{name}") for name in ("row", "fan", "parked", "recovering")}
     return Definitions(folder=str(HERE), tools={"noop": Tool(function="bench_tools:noop")}, workflows=own)
 
 
@@ -59,7 +59,7 @@ def measure_code(client: Client) -> CodeFigures:
     client = client.with_definitions(definitions())
     measured = [_measure(client, shape) for shape in shapes(quick=True) if shape.name in SHAPES]
     long_ms = _timed(lambda: client.submit_workflow("row", {"steps": LONG}).result(PATIENCE_S).raise_for_status())
-    return CodeFigures(measured, long_ms, _parked_bytes(client))
+    return CodeFigures(measured, long_ms, parked_bytes(client))
 
 
 def _measure(client: Client, shape: Any) -> WorkflowTimes:
@@ -87,7 +87,7 @@ def _timed(act: Callable[[], object]) -> float:
     return (time.perf_counter() - since) * 1000
 
 
-def _parked_bytes(client: Client) -> int:
+def parked_bytes(client: Client) -> int:
     run = client.submit_workflow("parked", {})
     while not any(step.state == "waiting_signal" for step in run.record().steps.values()):
         time.sleep(0.01)

@@ -19,6 +19,7 @@ from cantata.models.values import JsonValue
 from tests.bench.agents import Figure
 from tests.bench.code import LONG, CodeFigures
 from tests.bench.code import TARGET_RATIO as TARGET_CODE_RATIO
+from tests.bench.comparison import FIGURES, ROUNDS, Engine
 from tests.bench.expansions import ItemCost, verdict
 from tests.bench.fairness import TARGET_S, Fairness
 from tests.bench.growth import Grown, verdicts
@@ -194,6 +195,25 @@ def print_code(measured: CodeFigures) -> None:
         f"{LONG:,} awaits in a row: {measured.long_ms / LONG:.2f} ms each. "
         f"A run that waits for a person: {measured.parked_bytes / 1000:.1f} kB."
     )
+
+
+def print_comparison(engines: Sequence[Engine]) -> None:
+    """Everyone, a column each; in brackets the part of Cantata's figure."""
+    ours = engines[0].samples
+    _say("")
+    rows = ((figure, *(_beside(figure, each.samples.get(figure), ours[figure]) for each in engines)) for figure in FIGURES)
+    _table(("medians", *(each.name for each in engines)), rows)
+    for each in engines:
+        _say(f"\n{each.name}: {each.how}{f'; {each.missing}' if each.missing else ''}.")
+    _say(f"\n{ROUNDS} rounds, one engine at a time; {_processor()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} at the end.")
+
+
+def _beside(figure: str, samples: Sequence[float] | None, ours: Sequence[float]) -> str:
+    if not samples:
+        return "not measured"
+    median, unit = statistics.median(samples), "kB" if figure == "parked" else "s" if figure == "recovery" else "ms"
+    amount = median if unit == "ms" else median / 1000
+    return f"{amount:,.{0 if amount >= 100 else 1}f} {unit} ({median / statistics.median(ours):.2f})"
 
 
 def _against_bare(rate: Rate) -> tuple[str, str]:

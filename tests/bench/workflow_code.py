@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from bench_tools import noop  # type: ignore[import-not-found]  # found beside this file, by workers
+from peers.timing import hang_once  # type: ignore[import-not-found]  # likewise
 
 from cantata import Workflow, workflow
 
@@ -32,3 +33,12 @@ async def parked(wf: Workflow) -> Any:
     """Wait for a person behind one step."""
     await wf.call(noop)
     return await wf.wait("approve")
+
+
+@workflow
+async def recovering(wf: Workflow, marker: str) -> int:
+    """Three steps; the worker of the second is killed."""
+    await wf.call(noop)
+    await wf.call(hang_once, marker)
+    await wf.call(noop)
+    return 1
