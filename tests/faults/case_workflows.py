@@ -6,11 +6,13 @@ import asyncio
 import random
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Never
 
 from cantata import StepError, Workflow, workflow
+from cantata.workflows.guard import allow_io, refuse_io
 
 
 def note(file: str, what: Any) -> Any:
@@ -52,14 +54,25 @@ async def held(wf: Workflow, journal: str, mark: str, file: str) -> list[Any]:
 
 def _hold(mark: str, file: str) -> None:
     """Write a mark, and wait for a file."""
-    Path(mark).touch()
+    with _files():
+        Path(mark).touch()
     while not Path(file).exists():
         time.sleep(0.01)
 
 
+@contextmanager
+def _files() -> Iterator[None]:
+    """Use files in the code of a workflow, as no user can."""
+    allow_io()
+    try:
+        yield
+    finally:
+        refuse_io()
+
+
 def _count(file: str) -> int:
     """How often this was called for a file."""
-    with Path(file).open("ab") as times:
+    with _files(), Path(file).open("ab") as times:
         times.write(b".")
         return times.tell()
 
