@@ -26,6 +26,7 @@ from cantata.state.runs.summaries import RunSummary, shown_state, state_of
 
 MAX_ROWS = 1000  # of a tree that is printed once
 WIDTH = 160  # columns without a terminal
+CANCELLED = ("cancelling", "cancelled")
 SIGNAL_STATUSES = {"taken": 0, "kept": 0, "unclear": INVALID}
 """Outcome of a signal → exit status; any other fails."""
 
@@ -131,8 +132,8 @@ class RunQueries(RunSubmission):
         if self._as_json:
             click.echo(json.dumps({"run_id": run_id, "status": status}))
         else:
-            print_note(f"run {run_id} is {status}" if status == "cancelled" else f"run {run_id} was over already: {status}")
-        return 0 if status == "cancelled" else FAILED
+            print_note(f"run {run_id} is {status}" if status in CANCELLED else f"run {run_id} was over already: {status}")
+        return 0 if status in CANCELLED else FAILED
 
     def signal(self, run_id: str, step: str, value: JsonValue) -> int:
         """Send a waiting step its value."""

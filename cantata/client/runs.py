@@ -91,7 +91,10 @@ class Run:
         return self.record()
 
     def cancel(self) -> RunStatus:
-        """End the run and return its status after that. Work in progress on it stops within a second or two."""
+        """End the run and return its status after that. Work in progress on it stops within a second or two.
+
+        The status is `cancelling` while workflows in Python clean up: their code gets `asyncio.CancelledError`.
+        """
         status = self._client.ledger.runs.cancel(self.run_id)
         self._end_trace()
         return status

@@ -178,6 +178,9 @@ class PythonWorkflow(Value):
 
     function: str = Field(description="`module:name` of the function, decorated with @workflow")
     timeout_s: float | None = Field(None, gt=0, description="time limit of a run of it, in seconds; none if absent, since it may sleep")
+    cancel_grace_s: float | None = Field(
+        None, ge=0, description="how long it may clean up when its run is cancelled, in seconds, 30 if absent; with 0 it ends at once"
+    )
 
 
 class Example(Value):

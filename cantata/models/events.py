@@ -275,6 +275,14 @@ class QueueUnserved(Notice):
     queue: str = Field("", description="the queue")
 
 
+class RunCancelling(RunEvent):
+    """The run is cancelled, and its workflows in Python clean up."""
+
+    type: Literal["cancelling"] = "cancelling"
+    until_ms: int = Field(0, description="when it ends at the latest, Redis's clock, ms since 1970")
+    line = "cancelling: workflows clean up"
+
+
 class RunClosed(RunEvent):
     """The run is over."""
 
@@ -287,7 +295,7 @@ class RunClosed(RunEvent):
 KNOWN_EVENTS = (
     RunAccepted, StepStarted, TaskDispatched, StepDone, StepExpanded, StepFailed, StepMissedDeadline, StepSkipped, StepRetried, RateLimited,
     LeaseLost, StepReleased, StepRefused, OutcomeUncertain, SignalAwaited, SignalReceived, ReplyDelta, ModelFallback, ChainBroken,
-    RunWarning, QueueUnserved, RunClosed,
+    RunWarning, QueueUnserved, RunCancelling, RunClosed,
 )  # fmt: skip
 EVENT_CLASSES: dict[str, type[RunEvent]] = {str(each.model_fields["type"].default): each for each in KNOWN_EVENTS}
 """Type → class."""

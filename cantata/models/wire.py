@@ -14,7 +14,7 @@ NodeKind = Literal["tool", "skill", "agent", "chain", "workflow", "proc", "branc
 NODE_KINDS: tuple[str, ...] = get_args(NodeKind)
 MAX_QUOTED_KIND = 60  # characters of a kind in a message
 
-RunStatus = Literal["accepted", "running", "succeeded", "failed", "cancelled", "timed_out", "exhausted"]
+RunStatus = Literal["accepted", "running", "cancelling", "succeeded", "failed", "cancelled", "timed_out", "exhausted"]
 RunState = RunStatus | Literal["succeeded_with_failures"]
 END_PHRASES = {"failed": "failed", "cancelled": "was cancelled", "timed_out": "timed out", "exhausted": "exhausted its budget"}
 """Status of a run that did not succeed → the verb phrase for messages."""

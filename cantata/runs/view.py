@@ -9,6 +9,7 @@ from typing import Literal, cast
 from cantata.models.events import (
     ModelFallback,
     ReplyDelta,
+    RunCancelling,
     RunClosed,
     RunEvent,
     StepDone,
@@ -171,6 +172,8 @@ class RunView:
         match event:
             case RunClosed():
                 status, state = event.status, state_of(event.status, event.failures)
+            case RunCancelling():
+                status = state = "cancelling"
             case RunEvent(step_state="running") if status == "accepted":
                 status = state = "running"
             case RunEvent(is_warning=True) if event.explanation not in warnings:

@@ -115,10 +115,11 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         handle = asyncio.TimerHandle(self.now + delay, callback, args, self, context)
         self.timers.append(handle)
 
-        def fire(_: object) -> None:
+        def fire(slept: asyncio.Future[Any]) -> None:
             if handle in self.timers:
                 self.timers.remove(handle)
-                self._ready.append(handle)
+                if not slept.exception():  # its step was not stopped
+                    self._ready.append(handle)
 
         self._start_timer(max(delay, 0.0)).add_done_callback(fire)
         return handle

@@ -16,6 +16,9 @@ from cantata.workflows.replay import Advance
 LAST = "@last"
 """The name under which an advance reads the activation before it; under their indexes, it reads outcomes of commands."""
 
+CANCELLED = "@cancelled"
+"""The name under which it reads that its code is to get CancelledError."""
+
 MAX_READS = 500  # outcomes that come with the advance; more are read by it
 _OPTIONS = ("timeout_s", "retries", "at_most_once", "queue")
 
@@ -34,6 +37,8 @@ def fragment(root: str, number: int, spec: Spec, advance: Advance, step_ids: lis
     """Return what advance `number` adds. `step_ids` are the steps of all commands so far, in order."""
     steps = [_step(root, command, definitions) for command in advance.commands]
     params: dict[str, JsonValue] = {"root": root, "advance": number + 1, "workflow": spec.params["workflow"]}
+    grace_s = definitions.workflows[str(spec.params["workflow"])].cancel_grace_s
+    params |= {} if grace_s is None else {"grace_s": grace_s}
     params |= {name: spec.params[name] for name in ("base", "continuation") if name in spec.params}
     reads = {LAST: f"{RAW}{advance_id(root, number)}"}
     if advance.waits_for_all and len(advance.awaited) <= MAX_READS:

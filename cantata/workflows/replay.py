@@ -27,6 +27,7 @@ from cantata.workflows.event_loop import NumberedFuture, WorkflowLoop
 from cantata.workflows.history import Activation, CommandOutcome, Recorded, WorkflowCommand, digest_of
 
 WARNED_COMMANDS, MAX_COMMANDS = 2000, 10_000  # of one workflow
+STOPPED = "stopped"  # code of the outcome of a step that was stopped
 _UNSAFE = re.compile(r"[^\w./-]")  # in the id of a step
 _OUR_MODULES = ("cantata.workflows.", "asyncio.")
 _OURS = (str(Path(__file__).parent), str(Path(asyncio.__file__).parent))
@@ -171,6 +172,8 @@ class Replay:
         ends_at = self.loop.now + seconds
 
         def convert(outcome: CommandOutcome) -> None:
+            if outcome.error is not None:
+                raise StepError(outcome.error.message, code=outcome.error.code)
             if outcome.timed_out:
                 self.loop.now = max(self.loop.now, ends_at)
 
@@ -178,21 +181,26 @@ class Replay:
 
     # --- execution --------------------------------------------------------------------------------------------------
 
-    def run(self, main: Callable[[], Any], *, at: float, received: Sequence[int], given: Mapping[str, JsonValue]) -> Advance:
+    def run(
+        self, main: Callable[[], Any], *, at: float, received: Sequence[int], given: Mapping[str, JsonValue], cancelled: bool = False
+    ) -> Advance:
         """Run the coroutine that `main` returns, through its history and one activation more, which begins at `at`.
+
+        If that one is `cancelled`, it raises CancelledError in each task, where that awaits something.
 
         Raises NonDeterminismError if the code does not follow its history, and StepError if it failed.
         """
+        newest = Activation(at=at, received=tuple(received), cancelled=cancelled)
         try:
             task = self.loop.create_task(main())
-            for number, activation in enumerate([*self._history, Activation(at=at, received=tuple(received))]):
+            for number, activation in enumerate([*self._history, newest]):
                 self._number = number
                 self._activate(activation)
                 if self._fault:
                     raise self._fault
                 if self._number < len(self._history):
                     self._check(activation, is_over=task.done())
-            return self._advance(task, at, received, given)
+            return self._advance(task, newest, given)
         except SystemExit as error:
             raise StepError(f"the workflow called exit({error.code})", code="workflow_error") from error
         finally:
@@ -201,7 +209,16 @@ class Replay:
 
     def _activate(self, activation: Activation) -> None:
         self.loop.now = activation.at
-        for index in activation.received:
+        stopped = {index for index in activation.received if activation.cancelled and _is_stopped(self._outcomes[index])}
+        self._receive([index for index in activation.received if index not in stopped])
+        if activation.cancelled:
+            for task in self.loop.tasks:
+                task.cancel()
+        self._receive(sorted(stopped))  # to who awaits them later
+        self.loop.run_ready()
+
+    def _receive(self, indexes: Sequence[int]) -> None:
+        for index in indexes:
             future, outcome = self._futures[index], self._outcomes[index]
             if not future.done():  # it may have been cancelled
                 try:
@@ -209,7 +226,6 @@ class Replay:
                 except Exception as error:  # noqa: BLE001  # the failure of a step, or an output of another type than expected
                     future.set_exception(error)
                     future.exception()  # it may never be awaited
-        self.loop.run_ready()
 
     def _check(self, activation: Activation, *, is_over: bool) -> None:
         self._wanted += len(activation.commands)
@@ -223,11 +239,12 @@ class Replay:
         if is_over:
             raise NonDeterminismError(f"the code went on after command {wanted - 1}, and now ends there")
 
-    def _advance(self, task: asyncio.Task[Any], at: float, received: Sequence[int], given: Mapping[str, JsonValue]) -> Advance:
-        activation = Activation(
-            at=at, received=tuple(received), commands=tuple(command.recorded for command in self._new), patches=tuple(self._new_patches),
-            input=dict(given) if not self._history else {}, run_id="" if self._history else self.run_id,
-        )  # fmt: skip
+    def _advance(self, task: asyncio.Task[Any], newest: Activation, given: Mapping[str, JsonValue]) -> Advance:
+        own: dict[str, Any] = {} if self._history else {"input": dict(given), "run_id": self.run_id}
+        commands = tuple(command.recorded for command in self._new)
+        activation = newest.model_copy(update={"commands": commands, "patches": tuple(self._new_patches), **own})
+        if task.cancelled() and any(each.cancelled for each in (*self._history, newest)):
+            raise StepError("the workflow was cancelled", code="cancelled")
         if task.done():
             fault = None if task.cancelled() else _first_of(task.exception())
             if isinstance(fault, ContinueAs):
@@ -249,6 +266,10 @@ class Replay:
         if any(future._callbacks for future in self._futures if not future.done() and future not in commands):
             return []
         return [future.index for future in commands if not future.done()] if len(commands) == len(futures) else []
+
+
+def _is_stopped(outcome: CommandOutcome) -> bool:
+    return outcome.error is not None and outcome.error.code == STOPPED
 
 
 def _output_of(task: asyncio.Task[Any]) -> JsonValue:

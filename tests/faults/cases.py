@@ -161,7 +161,7 @@ def do(stage: Stage, name: str) -> list[Violation]:
 
 def _client(stage: Stage) -> Client:
     """A client whose configuration has the workflows of the cases."""
-    own = {name: PythonWorkflow(function=f"case_workflows:{name}") for name in NAMES}
+    own = {name: PythonWorkflow(function=f"case_workflows:{name}", cancel_grace_s=0) for name in NAMES}
     return stage.client.with_definitions(definitions().model_copy(update={"workflows": own}))
 
 

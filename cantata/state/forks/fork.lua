@@ -34,7 +34,7 @@ redis.call('HSET', R, 'status', 'running', 'created_at', now, 'started_at', now,
   'priority', priority, 'accepted_by', fork.accepted_by, 'request', fork.request, 'labels', fork.labels, 'left', fork.left, 'count', fork.count,
   'terminals', fork.terminals)
 for _, field in ipairs({'definitions', 'kind', 'tenant', 'timeout_ms', 'timeout_by', 'max_attempts', 'max_steps', 'retention_ms',
-                        'session', 'session_keep_ms', 'session_entries'}) do
+                        'session', 'session_keep_ms', 'session_entries', 'has_workflow'}) do
   if past[field] then redis.call('HSET', R, field, past[field]) end
 end
 if fork.failures > 0 then redis.call('HSET', R, 'failures', fork.failures) end

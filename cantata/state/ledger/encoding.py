@@ -79,6 +79,11 @@ def states_in(status: str | None, states: Mapping[str, str]) -> dict[str, str]:
     return {step_id: _skip_if_open(packed) if status in RUN_OVER else packed for step_id, packed in states.items()}
 
 
+def shown_status(meta: Mapping[str, str | None]) -> RunStatus:
+    """Return the status of a run, from these fields of its hash: `status` and `cancelling`."""
+    return "cancelling" if meta["status"] == "running" and meta.get("cancelling") else cast(RunStatus, meta["status"])
+
+
 def _skip_if_open(packed: str) -> str:
     state, *counts, _owner = packed.split(" ", 7)
     return packed if state in STEP_OVER else " ".join(["skipped", *counts, "-"])
@@ -143,7 +148,7 @@ def run_record(run_id: str, meta: Mapping[str, str], steps: Mapping[str, StepRec
     error = json.loads(meta.get("error") or "{}").get("error")
     return RunRecord(
         run_id=run_id,
-        status=cast(RunStatus, meta["status"]),
+        status=shown_status(meta),
         kind=meta["kind"],
         request=meta["request"],
         definitions=meta["definitions"],

@@ -36,7 +36,9 @@
 --                       used:<attempt>|<step>: the usage of a stopped attempt is counted;
 --                       parts: number of the keys below that existed when it ended, without the logs;
 --                       deadline_at, or time_left (ms) while its clock is paused; working, asking: steps under way, steps that wait for a person;
---                       failures: steps of its plan, and items, that failed
+--                       failures: steps of its plan, and items, that failed;
+--                       cancelling: the error with which it ends when its workflows have cleaned up; cancelled:<step>: an advance whose code gets
+--                       CancelledError
 --   R:steps      hash   step -> its spec (JSON), or =<step> for the spec it shares
 --   R:state      hash   step -> state attempt pending taken failures crashes quorum owner (of a sent or dispatched step: since when; of an ended
 --                       step: > and the step that its commit began). An open step of an ended run counts as skipped
@@ -57,7 +59,7 @@
 --   R:closed     stream with one entry when the run is over: what waiters block on
 
 local S = KEYS[1]
-local R, run, status, definitions, tenant, kind_of_run, session, asking, time_left, priority
+local R, run, status, definitions, tenant, kind_of_run, session, asking, time_left, priority, cancelling
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 
@@ -94,9 +96,10 @@ local changes = {working = 0, asking = 0} -- of these counts of the run, by this
 
 local function use(run_id)
   run, R = run_id, S .. ':run:' .. run_id
-  local known = redis.call('HMGET', R, 'status', 'definitions', 'tenant', 'kind', 'session', 'asking', 'time_left', 'priority')
+  local known = redis.call('HMGET', R, 'status', 'definitions', 'tenant', 'kind', 'session', 'asking', 'time_left', 'priority', 'cancelling')
   status, definitions, tenant, kind_of_run, session = known[1], known[2], known[3], known[4], known[5]
   asking, time_left, priority = tonumber(known[6] or 0), tonumber(known[7] or nil), tonumber(known[8] or 0)
+  cancelling = OPEN[status] and known[9] or nil
   changes.working, changes.asking = 0, 0
 end
 
@@ -295,7 +298,7 @@ local function update_deadline()
   if changes.asking ~= 0 then asking = redis.call('HINCRBY', R, 'asking', changes.asking) end
   local has_changed = changes.working ~= 0 or changes.asking ~= 0
   changes.working, changes.asking = 0, 0
-  if not has_changed or (asking == 0 and not time_left) then return end
+  if not has_changed or cancelling or (asking == 0 and not time_left) then return end
   local timer = 'deadline|' .. run .. '|'
   local is_parked = asking > 0 and tonumber(meta('working') or 0) == 0
   if is_parked and not time_left then
@@ -414,6 +417,7 @@ end
 
 -- Ends the run. Its open steps count as skipped; it is kept for its retention.
 local function close(outcome, error_json)
+  if cancelling and outcome ~= 'exhausted' then outcome, error_json = 'cancelled', cancelling end
   redis.call('HSET', R, 'status', outcome, 'closed_at', now, 'error', error_json or '')
   status = outcome
   ended_runs[#ended_runs + 1] = run
@@ -706,6 +710,7 @@ fail = function(s, kind, info, ends)
   ends = ends or ends_run(spec.scope)
   local exit = failure_target(spec.scope, ends and answering or stop_name)
   if not exit then
+    if cancelling then return decrement_left(1) end -- other workflows clean up too
     return close(code == 'exhausted' and 'exhausted' or 'failed', info)
   end
   if not ends then
@@ -724,6 +729,9 @@ local function handler_inputs(s, without_values)
   end
   if spec.kind == 'run.start' then
     values[#values + 1] = '@request'; values[#values + 1] = meta('request')
+  end
+  if cancelling and redis.call('HEXISTS', R, 'cancelled:' .. s.id) == 1 then
+    values[#values + 1] = '@cancelled'; values[#values + 1] = 'true'
   end
   local given = spec.has_given and not without_values and redis.call('HGET', R .. ':given', s.id)
   return {s.id, s.attempt, text, given or '', s.failures, values, definitions, tenant, kind_of_run, session or '', priority}

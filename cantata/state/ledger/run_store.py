@@ -12,7 +12,7 @@ from cantata.errors import CantataError, UnknownRunError
 from cantata.models.graph import START, Step
 from cantata.models.values import ErrorInfo, JsonValue
 from cantata.models.wire import RunStatus
-from cantata.state.ledger.encoding import step_text, to_json
+from cantata.state.ledger.encoding import shown_status, step_text, to_json
 from cantata.state.ledger.intervals import RESEND_MS, RETENTION_S
 from cantata.state.ledger.records import Accepted, RunSession
 from cantata.state.ledger.script_caller import ScriptCaller
@@ -71,17 +71,21 @@ class RunStore:
 
     def status(self, run_id: str) -> RunStatus:
         """Return the status of a run. Raises UnknownRunError."""
-        status = self._status(run_id)
-        if status is None:
+        names = ["status", "cancelling"]
+        found = cast("list[str | None]", self._caller.with_retries(lambda: self._redis.hmget(run_key(self._redis, run_id), names)))
+        if found[0] is None:
             raise UnknownRunError.of(run_id)
-        return cast(RunStatus, status)
+        return shown_status(dict(zip(names, found, strict=True)))
 
     def is_known(self, run_id: str) -> bool:
         """Return whether a run was accepted and is kept."""
         return bool(self._caller.with_retries(lambda: self._redis.exists(run_key(self._redis, run_id))))
 
     def cancel(self, run_id: str, *, status: RunStatus = "cancelled", error: ErrorInfo | None = None) -> RunStatus:
-        """End a run; workers stop its steps within a renewal. Return its status after that. Raises UnknownRunError."""
+        """End a run; workers stop its steps within a renewal. Return its status after that. Raises UnknownRunError.
+
+        If workflows in Python clean up first, that is `cancelling`.
+        """
         error = error or ErrorInfo(code="cancelled", message="the run was cancelled")
         answer = self._caller.call("ledger/cancel", run_id, status, to_json({"error": error.model_dump()}))
         if answer is None:
@@ -104,6 +108,3 @@ class RunStore:
     def append_log(self, run_id: str, lines: Sequence[str], *, most: int, most_bytes: int) -> None:
         """Append lines to the log of a run, and drop the oldest beyond these bounds; nothing happens if the run is gone."""
         self._caller.call("ledger/append_log", run_id, most, most_bytes, *lines)
-
-    def _status(self, run_id: str) -> str | None:
-        return cast("str | None", self._caller.with_retries(lambda: self._redis.hget(run_key(self._redis, run_id), "status")))

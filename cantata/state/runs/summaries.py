@@ -14,13 +14,14 @@ from pydantic import Field
 from cantata.models.graph import ShownState, StepState
 from cantata.models.values import JsonValue, Usage, Value
 from cantata.models.wire import RunState, RunStatus
+from cantata.state.ledger.encoding import shown_status
 
 MAX_ESCAPE_CHARS = 6  # characters, such as \u00e4
 REQUEST_BYTES = 600  # of a request that are read: a title is in them
 MAX_TITLE_CHARS = 120  # characters
 FIELDS = (
     "kind", "status", "created_at", "closed_at", "error", "input_tokens", "output_tokens", "cost_usd", "model_calls", "tool_calls",
-    "labels", "session", "count", "left", "failures", "code",
+    "labels", "session", "count", "left", "failures", "code", "cancelling",
 )  # fmt: skip
 
 _TEXT = re.compile(r'"text":"((?:[^"\\]|\\.)*)')
@@ -53,7 +54,7 @@ class RunSummary(Value):
 def summary_of(run_id: str, request: str, values: Iterable[str | None], now: float) -> RunSummary:
     """Return the summary of a run, from the values of FIELDS and the beginning of its request."""
     row = dict(zip(FIELDS, values, strict=True))
-    status, failures = cast(RunStatus, row["status"]), int(row["failures"] or 0)
+    status, failures = shown_status(row), int(row["failures"] or 0)
     return RunSummary(
         run_id=run_id,
         kind=row["kind"] or "",

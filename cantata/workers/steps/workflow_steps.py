@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, cast
 
 from cantata.errors import CodeMismatchError, StepError
@@ -17,7 +18,7 @@ from cantata.workflows import expansion, guard
 from cantata.workflows.api import Workflow
 from cantata.workflows.decorator import is_workflow
 from cantata.workflows.history import Activation, CommandOutcome
-from cantata.workflows.replay import WARNED_COMMANDS, NonDeterminismError, Replay, arguments_of, text_parameter
+from cantata.workflows.replay import STOPPED, WARNED_COMMANDS, NonDeterminismError, Replay, arguments_of, text_parameter
 
 LAST_ACTIVATION = "activation"  # in the detail of the last advance, whose output is the result; that of others is their activation
 MAX_HISTORIES = 100  # of workflows that one process advanced last, kept in memory
@@ -35,7 +36,8 @@ def workflow_advance(context: StepContext, recorded_activation: Activation | Non
     function = functions.load(reference, context.folder)
     if not is_workflow(function):
         raise StepError(f"{reference} is not a workflow; decorate it with @workflow", code="not_a_workflow")
-    recorded = _read(context, root, number)
+    is_cancelled = expansion.CANCELLED in context.begun.inputs
+    recorded = _read(context, root, number, is_cancelled=is_cancelled)
     history, outcomes = recorded.activations, recorded.outcomes
     given = history[0].input if history else context.node_input
     if context.params.get("is_turn") and not history:
@@ -47,11 +49,13 @@ def workflow_advance(context: StepContext, recorded_activation: Activation | Non
     at, run_id = clock.now(), context.begun.run_id
     if recorded_activation is not None and outcomes.keys() >= set(recorded_activation.received):
         at, received, run_id = recorded_activation.at, recorded_activation.received, recorded_activation.run_id or run_id
+        is_cancelled = recorded_activation.cancelled
     replay = Replay(run_id, context.definitions, history, outcomes, root)
     arguments = arguments_of(function, given)
     try:
         with context.process.watched(context.begun, guard.blocked()):
-            advance = replay.run(lambda: function(Workflow(replay), **arguments), at=at, received=received, given=given)
+            main = partial(function, Workflow(replay), **arguments)
+            advance = replay.run(main, at=at, received=received, given=given, cancelled=is_cancelled)
     except NonDeterminismError as error:
         message = f"the code of workflow {name!r} ({reference}) does not follow the run's history: {error}. Deploy the code that the run"
         raise CodeMismatchError(f"{message} began with, or keep both ways with wf.patched") from error
@@ -79,11 +83,12 @@ class _Recorded:
     outcomes: dict[int, CommandOutcome] = field(default_factory=dict)
 
 
-def _read(context: StepContext, root: str, number: int) -> _Recorded:
+def _read(context: StepContext, root: str, number: int, *, is_cancelled: bool) -> _Recorded:
     """Return the history of a workflow before advance `number`, and the outcomes of its commands that are over.
 
     A process keeps what it read of the workflows that it advanced last, and reads only what came since: if the step waited for all of
-    some commands, their outputs come with it, and only an output of null needs another look, since the command may have failed.
+    some commands, their outputs come with it, and only an output of null needs another look, since the command may have failed. If the
+    run is cancelled, all commands are over.
     """
     run_id, reader, inputs = context.begun.run_id, context.process.ledger.reader, context.begun.inputs
     known = _histories.pop((run_id, root), _Recorded())
@@ -97,7 +102,7 @@ def _read(context: StepContext, root: str, number: int) -> _Recorded:
     outcomes = {index: outcome for index, outcome in known.outcomes.items() if index in received}
     given = {int(name): value for name, value in inputs.items() if name.isdecimal()}
     outcomes |= {index: CommandOutcome(value) for index, value in given.items() if value is not None}
-    wanted = [index for index in (received.union(given) if given else range(len(commands))) if index not in outcomes]
+    wanted = [index for index in (received.union(given) if given and not is_cancelled else range(len(commands))) if index not in outcomes]
     found = reader.outcomes(run_id, [expansion.step_id(root, commands[index]) for index in wanted]) if wanted else []
     outcomes |= {index: outcome_of(*each) for index, each in zip(wanted, found, strict=True) if each[0] in STEP_OVER}
     recorded = _Recorded(activations, outcomes)
@@ -110,7 +115,7 @@ def _read(context: StepContext, root: str, number: int) -> _Recorded:
 def outcome_of(state: str, output: str | None, info: Mapping[str, Any]) -> CommandOutcome:
     """Return the outcome of a command from the state, the output as JSON text and the info of its step."""
     if state == "skipped":
-        return CommandOutcome(error=ErrorInfo(code="stopped", message="the step was stopped"))
+        return CommandOutcome(error=ErrorInfo(code=STOPPED, message="the step was stopped"))
     if state == "failed":
         return CommandOutcome(error=ErrorInfo.model_validate(info["error"]))
     return CommandOutcome(json.loads(output or "null"), timed_out=bool(info.get("timed_out")))

@@ -172,8 +172,8 @@ def _working(run: Picture) -> int:
 
 
 def _stands_still(run: Picture) -> bool:
-    """Whether the time of a run does not pass: it waits for a person and nothing else, or for its turn."""
-    return _working(run) == 0
+    """Whether the time of a run does not pass: it waits for a person and nothing else, or for its turn, and is not cancelled."""
+    return _working(run) == 0 and "cancelling" not in run.meta
 
 
 def _check_clock(run: Picture) -> None:

@@ -21,7 +21,7 @@ NAMES = (
     "reads_a_socket", "misspelt", "not_json", "late_question", "tidy", "swallows", "leaves", "synchronized", "changes_values", "unique",
     "calls_back", "orders", "rounds", "nests_rounds", "hurried_gather", "group_fails", "sleeps_badly", "echo", "stubborn",
     "grouped_rounds", "paced_orders", "racers",
-    "opens", "harmless", "spins", "greeting", "first_of",
+    "opens", "harmless", "spins", "greeting", "first_of", "cleans", "cleans_outside", "goes_on",
 )  # fmt: skip
 
 
@@ -30,7 +30,10 @@ def definitions(folder: Path = HERE) -> Definitions:
     pair = Chain(entry_node="one", nodes=[ChainNode(node_id="one", kind="tool", name="add", input_map={"a": "input.a"})])
     return Definitions(
         folder=str(folder),
-        workflows={name: PythonWorkflow(function=f"desk:{name}") for name in NAMES},
+        workflows={
+            **{name: PythonWorkflow(function=f"desk:{name}") for name in NAMES},
+            "hasty": PythonWorkflow(function="desk:cleans", cancel_grace_s=0),
+        },
         tools={"add": Tool(function="desk:add")},
         agents={
             "clerk": Agent(model="openai/gpt-4o-mini", retries=0),

@@ -494,3 +494,35 @@ async def greeting(wf: Workflow, name: str, times: int = 1) -> str:
 async def first_of(wf: Workflow, one: str, two: str) -> str:
     """Return the first of two texts."""
     return one
+
+
+@workflow
+async def cleans(wf: Workflow, mark: str, waits: bool = False) -> None:
+    """Wait for a person, and clean up."""
+    reserved = await wf.call(note, f"reserve {mark}")
+    try:
+        await wf.gather(wf.wait("never"), wf.sleep(3600))
+    finally:
+        await wf.call(note, f"release {reserved}")
+        if waits:
+            await wf.wait("never-again")
+        await wf.call(note, f"released {reserved}")
+
+
+@workflow
+async def cleans_outside(wf: Workflow, mark: str) -> None:
+    """Wait for a child, and clean up, also with a child."""
+    try:
+        await wf.workflow("cleans", mark=mark)
+    except asyncio.CancelledError:
+        await wf.workflow("row", steps=2)
+        await wf.call(note, f"outside {mark}")
+        raise
+
+
+@workflow
+async def goes_on(wf: Workflow) -> str:
+    """Swallow the cancellation, and wait again."""
+    with suppress(asyncio.CancelledError):
+        await wf.wait("never")
+    return str(await wf.wait("go"))

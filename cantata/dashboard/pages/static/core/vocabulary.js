@@ -23,6 +23,7 @@ export const EVENTS = {
   break: { state: null, voids: false },
   warning: { state: null, voids: false },
   unserved: { state: null, voids: false },
+  cancelling: { state: null, voids: false },
   closed: { state: null, voids: false },
 };
 
