@@ -174,3 +174,20 @@ async def fails(wf: Workflow, kind: str, where: str) -> str:
     except StepError as error:
         return f"caught {error.code}: {error}"
     return "nothing"
+
+
+@workflow
+async def tidies(wf: Workflow, file: str) -> None:
+    """Wait, and clean up in two steps."""
+    try:
+        await wf.wait("go")
+    finally:
+        await wf.call(slow_note, file, "clean")
+        await wf.call(note, file, "up")
+
+
+def slow_note(file: str, what: str) -> None:
+    """Append a line to a file, and another one two seconds later."""
+    note(file, "begun")
+    time.sleep(2)
+    note(file, what)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -17,13 +19,14 @@ from cantata.runs.results import is_over
 from cantata.state.ledger import refused_steps
 from tests.faults import history
 from tests.faults.past import Violation
+from tests.faults.processes import family, pid_of
 from tests.faults.shapes import definitions
 from tests.faults.stage import Stage
 from tests.waiting import until
 
 PATIENCE_S = 90.0
 LINGER_S = 0.5
-NAMES = ("steps", "asks", "held", "wavers", "spins", "many", "fails")
+NAMES = ("steps", "asks", "held", "wavers", "spins", "many", "fails", "tidies")
 NON_DETERMINISTIC = ("clock", "chance", "uuid", "another command", "one more", "one less")
 SPINS = ("blocks", "yields", "catches")
 EXCEPTIONS = {"two": "one and two", "unspeakable": "no text", "unpicklable": "UnpicklableError", "local": "LocalError", "group": ""}
@@ -132,6 +135,23 @@ def exceptions_of_all_classes(stage: Stage) -> Iterator[Violation]:
         yield from _expect(code, f"a failure ({kind}) of the code told with its line", text in found and is_placed, True, found)
 
 
+def worker_dies_while_it_is_cancelling(stage: Stage) -> Iterator[Violation]:
+    """The step of the cleaning up in which it was killed is done again, and the run is cancelled when all is done."""
+    file = stage.folder / f"tidies-{next(_numbers)}"
+    run = _client(stage).submit_workflow("tidies", {"file": str(file)})
+    _waiting(run)
+    yield from _expect(run, "a run that cleans up", run.cancel(), "cancelling")
+    until(file.exists, "the step that cleans up", PATIENCE_S)
+    owner = until(lambda: [step.owner for step in run.record().steps.values() if step.state == "running"], "its worker", PATIENCE_S)
+    killed = stage.worker_of(pid_of(owner[0]))
+    for each in family(killed):
+        stage.journal.write("killed", pid=each)
+    os.kill(killed, signal.SIGKILL)
+    yield from _expect(run, "a run whose worker was killed", run.wait(PATIENCE_S).status, "cancelled")
+    yield from _expect(run, "lost steps", any(event.type == "lost" for event in run.log()), True)
+    yield from _expect(run, "what was cleaned up", list(dict.fromkeys(file.read_text().splitlines())), ["begun", "clean", "up"])
+
+
 CASES: Mapping[str, NamedCase] = {
     case.__name__.replace("_", " "): case
     for case in (
@@ -144,6 +164,7 @@ CASES: Mapping[str, NamedCase] = {
         code_awaits_nothing,
         workflow_has_many_commands,
         exceptions_of_all_classes,
+        worker_dies_while_it_is_cancelling,
     )
 }
 
@@ -161,7 +182,7 @@ def do(stage: Stage, name: str) -> list[Violation]:
 
 def _client(stage: Stage) -> Client:
     """A client whose configuration has the workflows of the cases."""
-    own = {name: PythonWorkflow(function=f"case_workflows:{name}", cancel_grace_s=0) for name in NAMES}
+    own = {name: PythonWorkflow(function=f"case_workflows:{name}", cancel_grace_s=None if name == "tidies" else 0) for name in NAMES}
     return stage.client.with_definitions(definitions().model_copy(update={"workflows": own}))
 
 
