@@ -40,7 +40,8 @@ class NumberedTask(asyncio.Task[Any]):
 
     def __init__(self, coroutine: Coroutine[Any, Any, Any], loop: WorkflowLoop, **options: Any) -> None:
         self._number = loop.next_number()
-        super().__init__(coroutine, loop=loop, **options)
+        self.context = options.pop("context", None) or contextvars.copy_context()
+        super().__init__(coroutine, loop=loop, context=self.context, **options)
 
     def __hash__(self) -> int:
         return self._number
@@ -58,6 +59,7 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
     def __init__(self, start_timer: Callable[[float], asyncio.Future[Any]]) -> None:
         self.now = 0.0
         self.tasks: list[NumberedTask] = []
+        """Tasks that are not done."""
         self.timers: list[asyncio.TimerHandle] = []
         """Timers that may still fire."""
         self._ready: deque[asyncio.Handle] = deque()
@@ -70,7 +72,11 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         return self._numbers
 
     def run_ready(self) -> None:
-        """Run callbacks until none is ready."""
+        """Run callbacks until none is ready. Tasks of earlier calls get the caller's context variables, such as those of log lines."""
+        variables = contextvars.copy_context().items()
+        for task in self.tasks:
+            for variable, value in variables:
+                task.context.run(variable.set, value)
         asyncio._set_running_loop(self)  # as every event loop does
         try:
             guard.refuse_io()
@@ -81,6 +87,7 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         finally:
             guard.allow_io()
             asyncio._set_running_loop(None)
+            self.tasks = [task for task in self.tasks if not task.done()]
 
     def discard(self) -> None:
         """Drop all tasks. Their `finally` blocks are executed, and whatever they await or raise has no effect."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from cantata.models.definitions import Definitions
@@ -33,8 +34,9 @@ def advance_id(root: str, number: int) -> str:
     return f"{root}/@{number}/{ADVANCE}" if number else root
 
 
-def fragment(root: str, number: int, spec: Spec, advance: Advance, step_ids: list[str], definitions: Definitions) -> Graph:
-    """Return what advance `number` adds. `step_ids` are the steps of all commands so far, in order."""
+def fragment(root: str, number: int, spec: Spec, advance: Advance, commands: Sequence[Recorded], definitions: Definitions) -> Graph:
+    """Return what advance `number` adds. `commands` are all so far, in order."""
+    awaited = {index: step_id(root, commands[index]) for index in advance.awaited}
     steps = [_step(root, command, definitions) for command in advance.commands]
     params: dict[str, JsonValue] = {"root": root, "advance": number + 1, "workflow": spec.params["workflow"]}
     grace_s = definitions.workflows[str(spec.params["workflow"])].cancel_grace_s
@@ -42,9 +44,9 @@ def fragment(root: str, number: int, spec: Spec, advance: Advance, step_ids: lis
     params |= {name: spec.params[name] for name in ("base", "continuation") if name in spec.params}
     reads = {LAST: f"{RAW}{advance_id(root, number)}"}
     if advance.waits_for_all and len(advance.awaited) <= MAX_READS:
-        reads |= {str(index): step_ids[index] for index in advance.awaited}
+        reads |= {str(index): source for index, source in awaited.items()}
     following = Step(**{**dict(spec), "params": params, "reads": reads, "has_given": False}, id=advance_id(root, number + 1))
-    edges = (Edge(source=step_ids[index], target=following.id, wakes=False, alone=not advance.waits_for_all) for index in advance.awaited)
+    edges = (Edge(source=source, target=following.id, wakes=False, alone=not advance.waits_for_all) for source in awaited.values())
     return Graph(steps=(*steps, following), edges=tuple(edges), exit=following.id)
 
 

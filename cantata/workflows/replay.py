@@ -1,4 +1,4 @@
-"""Replays a workflow from its history, and continues it with the outcomes that came since."""
+"""Executes a workflow: replays it from its history, and goes on from where it waits with the outcomes that came since."""
 
 from __future__ import annotations
 
@@ -97,29 +97,35 @@ class AllFuture(NumberedFuture):
 
 
 class Replay:
-    """One execution of a workflow's code from its beginning."""
+    """One execution of a workflow's code from its beginning, which can go on after each activation."""
 
-    def __init__(
-        self, run_id: str, definitions: Definitions, history: Sequence[Activation], outcomes: Mapping[int, CommandOutcome], name: str = ""
-    ) -> None:
-        """Create a replay of the workflow whose own step is `name`. `outcomes` are those of its commands, by their indexes."""
+    def __init__(self, run_id: str, definitions: Definitions, history: Sequence[Activation], name: str = "") -> None:
+        """Create a replay of the workflow whose own step is `name`."""
         self.run_id = history[0].run_id if history else run_id
         self.definitions = definitions
         self.loop = WorkflowLoop(self.sleep)  # type: ignore[abstract]  # what it lacks raises NotImplementedError
+        self.history = [*history]
+        """The activations so far."""
+        self.commands = [command for activation in history for command in activation.commands]
+        """The commands of the history."""
+        self.received = {index for activation in history for index in activation.received}
+        """Indexes of the commands whose outcomes the code has received in its history."""
         self._name = name
-        self._history = history
-        self._outcomes = outcomes
-        self._known = [command for activation in history for command in activation.commands]
+        self._task: asyncio.Task[Any] | None = None
         self._given: list[Recorded] = []
         self._new: list[WorkflowCommand] = []
-        self._futures: list[CommandFuture] = []
-        self._convert: list[Callable[[CommandOutcome], Any]] = []
+        self._open: dict[int, tuple[CommandFuture, Callable[[CommandOutcome], Any]]] = {}
         self._patches: dict[str, bool] = {}
         self._new_patches: list[str] = []
         self._number = 0
         self._wanted = 0
         self._is_over = False
         self._fault: NonDeterminismError | None = None
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the code waits behind its history, so that it goes on without a replay."""
+        return self._task is not None and not self._is_over
 
     @cached_property
     def random(self) -> random.Random:
@@ -145,24 +151,24 @@ class Replay:
         except (TypeError, ValueError, RecursionError) as error:
             raise StepError(f"the arguments of {kind} {target!r} are not JSON: {error} (at {line})", code="not_json") from None
         asked = Recorded(step=f"{index}.{_UNSAFE.sub('_', label)}", kind=kind, target=target, digest=digest, line=line)
-        if index < len(self._known):
-            if not asked.same_as(self._known[index]):
-                what = "" if asked.target != self._known[index].target or asked.kind != self._known[index].kind else " with other arguments"
-                self._fault = NonDeterminismError(f"command {index} was {self._known[index]}, and now is {asked}{what}")
+        if index < len(self.commands):
+            was = self.commands[index]
+            if not asked.same_as(was):
+                what = "" if asked.target != was.target or asked.kind != was.kind else " with other arguments"
+                self._fault = NonDeterminismError(f"command {index} was {was}, and now is {asked}{what}")
                 return self.loop.create_future()
         else:
             self._new.append(WorkflowCommand(asked, arguments, options))
         self._given.append(asked)
-        self._convert.append(convert)
         future = CommandFuture(self, index)
-        self._futures.append(future)
+        self._open[index] = future, convert
         return future
 
     def patched(self, name: str) -> bool:
         """Return whether to take the new code of a patch: not where a run under way went past it with the old code."""
         if name not in self._patches:
-            is_recorded = any(name in activation.patches for activation in self._history)
-            self._patches[name] = is_recorded or self._number >= len(self._history)
+            is_recorded = any(name in activation.patches for activation in self.history)
+            self._patches[name] = is_recorded or self._number >= len(self.history)
             if self._patches[name] and not is_recorded:
                 self._new_patches.append(name)
         return self._patches[name]
@@ -182,47 +188,62 @@ class Replay:
     # --- execution --------------------------------------------------------------------------------------------------
 
     def run(
-        self, main: Callable[[], Any], *, at: float, received: Sequence[int], given: Mapping[str, JsonValue], cancelled: bool = False
-    ) -> Advance:
-        """Run the coroutine that `main` returns, through its history and one activation more, which begins at `at`.
+        self, main: Callable[[], Any], *, at: float, outcomes: Mapping[int, CommandOutcome], received: Sequence[int],
+        given: Mapping[str, JsonValue], cancelled: bool = False,
+    ) -> Advance:  # fmt: skip
+        """Run the coroutine that `main` returns, through its history and one activation more; if it waits there, only that one.
 
-        If that one is `cancelled`, it raises CancelledError in each task, where that awaits something.
+        The new activation begins at `at`, and receives the outcomes of the commands `received`. If it is `cancelled`, it raises
+        CancelledError in each task, where that awaits something. `outcomes` are those, and in a replay those of the history too.
 
-        Raises NonDeterminismError if the code does not follow its history, and StepError if it failed.
+        Call `discard` when no activation is to follow. Raises NonDeterminismError if the code does not follow its history, and StepError
+        if it failed.
         """
-        newest = Activation(at=at, received=tuple(received), cancelled=cancelled)
         try:
-            task = self.loop.create_task(main())
-            for number, activation in enumerate([*self._history, newest]):
-                self._number = number
-                self._activate(activation)
-                if self._fault:
-                    raise self._fault
-                if self._number < len(self._history):
-                    self._check(activation, is_over=task.done())
-            return self._advance(task, newest, given)
+            if self._task is None:
+                self._task = self.loop.create_task(main())
+                self._replay(self._task, outcomes)
+            newest = Activation(at=at, received=tuple(received), cancelled=cancelled)
+            self._number = len(self.history)
+            self._activate(newest, outcomes)
+            advance = self._advance(self._task, newest, given)
         except SystemExit as error:
             raise StepError(f"the workflow called exit({error.code})", code="workflow_error") from error
-        finally:
-            self._is_over = True
-            self.loop.discard()
+        self.history.append(advance.activation)
+        self.commands += advance.activation.commands
+        self.received.update(received)
+        self._new, self._new_patches = [], []
+        return advance
 
-    def _activate(self, activation: Activation) -> None:
+    def discard(self) -> None:
+        """Drop the code where it waits."""
+        self._is_over = True
+        self.loop.discard()
+
+    def _replay(self, task: asyncio.Task[Any], outcomes: Mapping[int, CommandOutcome]) -> None:
+        for number, activation in enumerate(self.history):
+            self._number = number
+            self._activate(activation, outcomes)
+            self._check(activation, is_over=task.done())
+
+    def _activate(self, activation: Activation, outcomes: Mapping[int, CommandOutcome]) -> None:
         self.loop.now = activation.at
-        stopped = {index for index in activation.received if activation.cancelled and _is_stopped(self._outcomes[index])}
-        self._receive([index for index in activation.received if index not in stopped])
+        stopped = {index for index in activation.received if activation.cancelled and _is_stopped(outcomes[index])}
+        self._receive([index for index in activation.received if index not in stopped], outcomes)
         if activation.cancelled:
             for task in self.loop.tasks:
                 task.cancel()
-        self._receive(sorted(stopped))  # to who awaits them later
+        self._receive(sorted(stopped), outcomes)  # to who awaits them later
         self.loop.run_ready()
+        if self._fault:
+            raise self._fault
 
-    def _receive(self, indexes: Sequence[int]) -> None:
+    def _receive(self, indexes: Sequence[int], outcomes: Mapping[int, CommandOutcome]) -> None:
         for index in indexes:
-            future, outcome = self._futures[index], self._outcomes[index]
+            future, convert = self._open.pop(index)
             if not future.done():  # it may have been cancelled
                 try:
-                    future.set_result(self._convert[index](outcome))
+                    future.set_result(convert(outcomes[index]))
                 except Exception as error:  # noqa: BLE001  # the failure of a step, or an output of another type than expected
                     future.set_exception(error)
                     future.exception()  # it may never be awaited
@@ -232,25 +253,27 @@ class Replay:
         wanted = self._wanted
         if len(self._given) < wanted:
             what = "ended" if is_over else "waits"
-            raise NonDeterminismError(f"command {len(self._given)} was {self._known[len(self._given)]}, and now the code {what} without it")
+            raise NonDeterminismError(
+                f"command {len(self._given)} was {self.commands[len(self._given)]}, and now the code {what} without it"
+            )
         if len(self._given) > wanted:
-            last = f"command {wanted - 1}, {self._known[wanted - 1]}" if wanted else "its start"
+            last = f"command {wanted - 1}, {self.commands[wanted - 1]}" if wanted else "its start"
             raise NonDeterminismError(f"the code waited after {last}, and now gives {self._given[wanted]} before that")
         if is_over:
             raise NonDeterminismError(f"the code went on after command {wanted - 1}, and now ends there")
 
     def _advance(self, task: asyncio.Task[Any], newest: Activation, given: Mapping[str, JsonValue]) -> Advance:
-        own: dict[str, Any] = {} if self._history else {"input": dict(given), "run_id": self.run_id}
+        own: dict[str, Any] = {} if self.history else {"input": dict(given), "run_id": self.run_id}
         commands = tuple(command.recorded for command in self._new)
         activation = newest.model_copy(update={"commands": commands, "patches": tuple(self._new_patches), **own})
-        if task.cancelled() and any(each.cancelled for each in (*self._history, newest)):
+        if task.cancelled() and any(each.cancelled for each in (*self.history, newest)):
             raise StepError("the workflow was cancelled", code="cancelled")
         if task.done():
             fault = None if task.cancelled() else _first_of(task.exception())
             if isinstance(fault, ContinueAs):
                 return Advance(activation, is_over=True, continues_with=fault.arguments)
             return Advance(activation, is_over=True, output=_output_of(task))
-        pending = [future.index for future in self._futures if not future.done()]
+        pending = [index for index, (future, _) in self._open.items() if not future.done()]
         awaited = self._awaited(task)
         if not awaited and not pending:
             raise StepError(f"the workflow waits for something that no step will give (at {_waiting_line(task)})", code="workflow_stuck")
@@ -263,7 +286,7 @@ class Replay:
         waited = main._fut_waiter  # type: ignore[attr-defined]  # no other way shows for what a task waits
         futures = waited.children if isinstance(waited, AllFuture) else [waited]
         commands = [future for future in futures if isinstance(future, CommandFuture)]
-        if any(future._callbacks for future in self._futures if not future.done() and future not in commands):
+        if any(future._callbacks for future, _ in self._open.values() if not future.done() and future not in commands):
             return []
         return [future.index for future in commands if not future.done()] if len(commands) == len(futures) else []
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any, cast
 
@@ -21,95 +22,112 @@ from cantata.workflows.history import Activation, CommandOutcome
 from cantata.workflows.replay import STOPPED, WARNED_COMMANDS, NonDeterminismError, Replay, arguments_of, text_parameter
 
 LAST_ACTIVATION = "activation"  # in the detail of the last advance, whose output is the result; that of others is their activation
-MAX_HISTORIES = 100  # of workflows that one process advanced last, kept in memory
+MAX_KEPT = 100  # workflows that one process advanced last, kept in memory where they wait
 
-_histories: dict[tuple[str, str], _Recorded] = {}
+_kept: dict[tuple[str, str], tuple[Replay, Callable[..., Any]]] = {}  # by run and step; with the function
 
 
 def workflow_advance(context: StepContext, recorded_activation: Activation | None = None) -> Outcome:
-    """Replay a workflow, and expand to the commands that it gives next, or return its result.
+    """Go on with a workflow, by a replay if this process has not kept it; expand to its new commands, or return its result.
 
     If all that a recorded activation received is over, this one receives the same, at the recorded time.
     """
     root, number, name = context.text_param("root") or context.begun.step_id, context.int_param("advance"), context.text_param("workflow")
-    reference = context.definitions.workflows[name].function
+    run_id, reference = context.begun.run_id, context.definitions.workflows[name].function
     function = functions.load(reference, context.folder)
     if not is_workflow(function):
         raise StepError(f"{reference} is not a workflow; decorate it with @workflow", code="not_a_workflow")
     is_cancelled = expansion.CANCELLED in context.begun.inputs
-    recorded = _read(context, root, number, is_cancelled=is_cancelled)
-    history, outcomes = recorded.activations, recorded.outcomes
-    given = history[0].input if history else context.node_input
-    if context.params.get("is_turn") and not history:
+    started_in = recorded_activation.run_id if recorded_activation else ""
+    replay = _take(context, root, number, function)
+    replay = replay or Replay(started_in or run_id, context.definitions, _history(context, root, number), root)
+    before = len(replay.commands)
+    given = replay.history[0].input if replay.history else context.node_input
+    if context.params.get("is_turn") and not replay.history:
         given = {text_parameter(function): given["text"]}
-    commands = [command for activation in history for command in activation.commands]
-    ids = [expansion.step_id(root, command) for command in commands]
-    known = {index for activation in history for index in activation.received}
-    received: Sequence[int] = [index for index in sorted(outcomes) if index not in known]
-    at, run_id = clock.now(), context.begun.run_id
-    if recorded_activation is not None and outcomes.keys() >= set(recorded_activation.received):
-        at, received, run_id = recorded_activation.at, recorded_activation.received, recorded_activation.run_id or run_id
-        is_cancelled = recorded_activation.cancelled
-    replay = Replay(run_id, context.definitions, history, outcomes, root)
-    arguments = arguments_of(function, given)
     try:
+        arguments = {} if replay.is_waiting else arguments_of(function, given)
+        outcomes = _outcomes(context, root, replay, is_cancelled=is_cancelled)
+        at, received = clock.now(), sorted(outcomes.keys() - replay.received)
+        if recorded_activation is not None and outcomes.keys() | replay.received >= set(recorded_activation.received):
+            at, received, is_cancelled = recorded_activation.at, list(recorded_activation.received), recorded_activation.cancelled
         with context.process.watched(context.begun, guard.blocked()):
             main = partial(function, Workflow(replay), **arguments)
-            advance = replay.run(main, at=at, received=received, given=given, cancelled=is_cancelled)
-    except NonDeterminismError as error:
+            advance = replay.run(main, at=at, outcomes=outcomes, received=received, given=given, cancelled=is_cancelled)
+    except BaseException as error:
+        replay.discard()
+        if not isinstance(error, NonDeterminismError):
+            raise
         message = f"the code of workflow {name!r} ({reference}) does not follow the run's history: {error}. Deploy the code that the run"
         raise CodeMismatchError(f"{message} began with, or keep both ways with wf.patched") from error
     if advance.is_over:
-        _histories.pop((context.begun.run_id, root), None)
+        replay.discard()
         activation = advance.activation.model_dump(mode="json", exclude_defaults=True, exclude={"input"})
         detail: dict[str, JsonValue] = {LAST_ACTIVATION: activation}
         if advance.continues_with is None:
             return Outcome(output=advance.output, detail=detail)
         return Outcome(fragment=expansion.continuation(root, context.begun.spec, advance.continues_with), detail=detail)
-    ids += [expansion.step_id(root, command.recorded) for command in advance.commands]
-    is_long = len(commands) < WARNED_COMMANDS <= len(ids)
-    warnings = (f"the workflow has {len(ids):,} commands, and each advance replays them all; use wf.continue_as",) if is_long else ()
+    _keep((run_id, root), replay, function)
+    is_long = before < WARNED_COMMANDS <= len(replay.commands)
+    what = f"the workflow has {len(replay.commands):,} commands, all of which are replayed when another process goes on with it"
+    warnings = (f"{what}; use wf.continue_as",) if is_long else ()
     return Outcome(
         output=advance.activation.model_dump(mode="json", exclude_defaults=True), warnings=warnings,
-        fragment=expansion.fragment(root, number, context.begun.spec, advance, ids, context.definitions),
+        fragment=expansion.fragment(root, number, context.begun.spec, advance, replay.commands, context.definitions),
     )  # fmt: skip
 
 
-@dataclass(slots=True)
-class _Recorded:
-    """The part of a workflow's history that does not change any more."""
+def _take(context: StepContext, root: str, number: int, function: Callable[..., Any]) -> Replay | None:
+    """Return the workflow that this process kept, if it waits where the recorded history ends; another is dropped."""
+    replay, known = _kept.pop((context.begun.run_id, root), (None, None))
+    if replay is None:
+        return None
+    if known is function and len(replay.history) == number and replay.history[-1] == _last(context):
+        return replay
+    replay.discard()  # its last activation was not recorded, it is late or a fork's, or the code was edited
+    return None
 
-    activations: list[Activation] = field(default_factory=list)
-    outcomes: dict[int, CommandOutcome] = field(default_factory=dict)
+
+def _keep(key: tuple[str, str], replay: Replay, function: Callable[..., Any]) -> None:
+    _kept[key] = replay, function
+    while len(_kept) > MAX_KEPT:
+        with suppress(StopIteration, KeyError):  # another thread may take it
+            _kept.pop(next(iter(_kept)))[0].discard()
 
 
-def _read(context: StepContext, root: str, number: int, *, is_cancelled: bool) -> _Recorded:
-    """Return the history of a workflow before advance `number`, and the outcomes of its commands that are over.
+@atexit.register
+def _discard_kept() -> None:
+    """Drop the workflows where they wait, so that their code is not executed while Python ends."""
+    while _kept:
+        _kept.popitem()[1][0].discard()
 
-    A process keeps what it read of the workflows that it advanced last, and reads only what came since: if the step waited for all of
-    some commands, their outputs come with it, and only an output of null needs another look, since the command may have failed. If the
-    run is cancelled, all commands are over.
+
+def _history(context: StepContext, root: str, number: int) -> list[Activation]:
+    """Return the recorded activations before advance `number`."""
+    if not number:
+        return []
+    earlier = [expansion.advance_id(root, each) for each in range(number - 1)]
+    texts = context.process.ledger.reader.outputs(context.begun.run_id, earlier) if earlier else []
+    return [*(Activation.model_validate_json(text or "") for text in texts), _last(context)]
+
+
+def _last(context: StepContext) -> Activation:
+    return Activation.model_validate(context.begun.inputs[expansion.LAST])
+
+
+def _outcomes(context: StepContext, root: str, replay: Replay, *, is_cancelled: bool) -> dict[int, CommandOutcome]:
+    """Return the outcomes that came since the last activation; for a replay those before it too.
+
+    If the step waited for all of some commands, their outputs come with it, and only an output of null needs another look, since the
+    command may have failed. If the run is cancelled, all commands are over.
     """
-    run_id, reader, inputs = context.begun.run_id, context.process.ledger.reader, context.begun.inputs
-    known = _histories.pop((run_id, root), _Recorded())
-    activations = known.activations[:number]  # fewer for a fork, or an attempt that was late
-    if number and len(activations) == number - 1:
-        activations.append(Activation.model_validate(inputs[expansion.LAST]))
-    missing = [expansion.advance_id(root, each) for each in range(len(activations), number)]
-    activations += [Activation.model_validate_json(text or "") for text in reader.outputs(run_id, missing)] if missing else []
-    commands = [command for activation in activations for command in activation.commands]
-    received = {index for activation in activations for index in activation.received}
-    outcomes = {index: outcome for index, outcome in known.outcomes.items() if index in received}
-    given = {int(name): value for name, value in inputs.items() if name.isdecimal()}
-    outcomes |= {index: CommandOutcome(value) for index, value in given.items() if value is not None}
-    wanted = [index for index in (received.union(given) if given and not is_cancelled else range(len(commands))) if index not in outcomes]
-    found = reader.outcomes(run_id, [expansion.step_id(root, commands[index]) for index in wanted]) if wanted else []
-    outcomes |= {index: outcome_of(*each) for index, each in zip(wanted, found, strict=True) if each[0] in STEP_OVER}
-    recorded = _Recorded(activations, outcomes)
-    _histories[run_id, root] = recorded
-    while len(_histories) > MAX_HISTORIES:
-        _histories.pop(next(iter(_histories)), None)
-    return recorded
+    given = {int(name): value for name, value in context.begun.inputs.items() if name.isdecimal()}
+    outcomes = {index: CommandOutcome(value) for index, value in given.items() if value is not None}
+    new = given.keys() if given and not is_cancelled else set(range(len(replay.commands))) - replay.received
+    wanted = [*(new if replay.is_waiting else replay.received.union(new)) - outcomes.keys()]
+    steps = [expansion.step_id(root, replay.commands[index]) for index in wanted]
+    found = context.process.ledger.reader.outcomes(context.begun.run_id, steps) if steps else []
+    return outcomes | {index: outcome_of(*each) for index, each in zip(wanted, found, strict=True) if each[0] in STEP_OVER}
 
 
 def outcome_of(state: str, output: str | None, info: Mapping[str, Any]) -> CommandOutcome:

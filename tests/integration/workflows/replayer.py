@@ -63,9 +63,12 @@ def _advance(history: History, number: int, at: float, received: Sequence[int], 
     outcomes = {index: history.outcomes[index] for index in indexes}
     definitions = plans.definitions()
     function = functions.load(definitions.workflows[history.name].function, str(conftest.HERE))
-    replay = Replay(history.run_id, definitions, earlier, outcomes, history.name)
+    replay = Replay(history.run_id, definitions, earlier, history.name)
     arguments = arguments_of(function, earlier[0].input if earlier else given)
-    return replay.run(lambda: function(Workflow(replay), **arguments), at=at, received=received, given=given)
+    try:
+        return replay.run(lambda: function(Workflow(replay), **arguments), at=at, outcomes=outcomes, received=received, given=given)
+    finally:
+        replay.discard()
 
 
 def main() -> None:

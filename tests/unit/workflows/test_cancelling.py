@@ -27,10 +27,13 @@ def work(mark: Any) -> Any:
 
 
 class Recorded:
-    """A workflow and its history: each call of `go_on` replays it, and adds an activation."""
+    """A workflow and its history: each call of `go_on` adds an activation, where the code waits or by a replay."""
+
+    is_kept = False
 
     def __init__(self, main: Main) -> None:
         self._main = main
+        self._replay: Replay | None = None
         self.history: list[Activation] = []
         self.outcomes: dict[int, CommandOutcome] = {}
 
@@ -41,19 +44,35 @@ class Recorded:
             count = sum(len(each.commands) for each in self.history)
             given |= dict.fromkeys(set(range(count)) - self.outcomes.keys() - given.keys(), STOPPED)
         self.outcomes |= given
-        replay = Replay("run", Definitions(), self.history, self.outcomes)
-        received = sorted(given)
-        advance = replay.run(
-            lambda: self._main(Workflow(replay)), at=float(len(self.history)), received=received, given={}, cancelled=cancelled
-        )
+        replay = self._replay or Replay("run", Definitions(), self.history)
+        advance: Advance | None = None
+        try:
+            advance = replay.run(
+                lambda: self._main(Workflow(replay)), at=float(len(self.history)), outcomes=given if replay.is_waiting else self.outcomes,
+                received=sorted(given), given={}, cancelled=cancelled,
+            )  # fmt: skip
+        finally:
+            self._replay = replay if self.is_kept and advance is not None and not advance.is_over else None
+            if self._replay is None:
+                replay.discard()
         self.history.append(advance.activation)
         return advance
+
+    def discard(self) -> None:
+        """Drop what is kept."""
+        if self._replay is not None:
+            self._replay.discard()
 
     def end(self, outcomes: dict[int, Any] | None = None, *, cancelled: bool = False) -> str:
         """Do the same for the last time: the code of its failure."""
         with pytest.raises(StepError) as raised:
             self.go_on(outcomes, cancelled=cancelled)
         return raised.value.code
+
+
+@pytest.fixture(params=["replayed", "kept"], autouse=True)
+def _way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Recorded, "is_kept", request.param == "kept")
 
 
 async def finally_(wf: Workflow) -> None:
@@ -149,9 +168,13 @@ def test_each_part_of_the_history_is_replayed_equally(main: Main) -> None:
     known = run.history
 
     for number, each in enumerate(known):
-        replay = Replay("run", Definitions(), known[:number], run.outcomes)
-        again = replay.run(partial(main, Workflow(replay)), at=each.at, received=each.received, given={}, cancelled=each.cancelled)
+        replay = Replay("run", Definitions(), known[:number])
+        again = replay.run(
+            partial(main, Workflow(replay)), at=each.at, outcomes=run.outcomes, received=each.received, given={}, cancelled=each.cancelled
+        )
+        replay.discard()
         assert again.activation == each
+    run.discard()
 
 
 def test_code_that_goes_on_is_not_asked_again() -> None:

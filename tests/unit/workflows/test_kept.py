@@ -1,0 +1,105 @@
+"""Code of a workflow that goes on where it waits, without a replay."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextvars import ContextVar
+from functools import partial
+from typing import Any
+
+import pytest
+
+from cantata.errors import StepError
+from cantata.models.definitions import Definitions
+from cantata.workflows.api import Workflow
+from cantata.workflows.history import CommandOutcome
+from cantata.workflows.replay import Replay
+
+attempt: ContextVar[int] = ContextVar("attempt")
+
+
+def work(mark: Any) -> Any:
+    """Stand for a step."""
+    return mark
+
+
+def waiting(main: Callable[[Workflow], Any]) -> tuple[Replay, Callable[..., Any]]:
+    """A replay whose first activation is over, and a function for those that follow."""
+    replay = Replay("run", Definitions(), [])
+    go_on = partial(replay.run, partial(main, Workflow(replay)), at=1.0, given={})
+    go_on(outcomes={}, received=[])
+    return replay, go_on
+
+
+def test_its_code_is_executed_once() -> None:
+    begun = []
+
+    async def row(wf: Workflow) -> int:
+        begun.append(1)
+        return sum([await wf.call(work, number) for number in range(3)])
+
+    _, go_on = waiting(row)
+    for index in range(2):
+        assert len(go_on(outcomes={index: CommandOutcome(index + 1)}, received=[index]).commands) == 1
+
+    assert go_on(outcomes={2: CommandOutcome(3)}, received=[2]).output == 6
+    assert len(begun) == 1
+
+
+def test_its_history_is_that_of_a_replay() -> None:
+    async def row(wf: Workflow) -> int:
+        first: int = await wf.call(work, 1)
+        second: int = await wf.call(work, 2 if wf.patched("twice") else 3)
+        return first + second
+
+    kept, go_on = waiting(row)
+    go_on(outcomes={0: CommandOutcome(10)}, received=[0])
+    replay = Replay("run", Definitions(), kept.history[:1])
+    replay.run(partial(row, Workflow(replay)), at=1.0, outcomes={0: CommandOutcome(10)}, received=[0], given={})
+
+    assert replay.history == kept.history
+    assert replay.commands == kept.commands
+    assert kept.history[1].patches == ("twice",)
+    for each in (kept, replay):
+        each.discard()
+
+
+def test_it_has_the_context_variables_of_its_present_attempt() -> None:
+    async def reads(wf: Workflow) -> list[int]:
+        before = attempt.get()
+        await wf.call(work, 1)
+        return [before, attempt.get()]
+
+    attempt.set(1)
+    _, go_on = waiting(reads)
+    attempt.set(2)
+
+    assert go_on(outcomes={0: CommandOutcome(1)}, received=[0]).output == [1, 2]
+
+
+def test_what_the_code_does_when_it_is_dropped_has_no_effect() -> None:
+    cleaned = []
+
+    async def cleans(wf: Workflow) -> None:
+        try:
+            await wf.call(work, 1)
+        finally:
+            cleaned.append(1)
+            await wf.call(work, 2)
+
+    replay, _ = waiting(cleans)
+    replay.discard()
+
+    assert cleaned
+    assert len(replay.commands) == 1
+    assert not replay.is_waiting
+
+
+def test_code_that_fails_waits_no_more() -> None:
+    async def fails(wf: Workflow) -> None:
+        raise ValueError(await wf.call(work, 1))
+
+    replay, go_on = waiting(fails)
+    with pytest.raises(StepError, match="ValueError: 7"):
+        go_on(outcomes={0: CommandOutcome(7)}, received=[0])
+    replay.discard()
