@@ -124,7 +124,7 @@ class Replay:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether the code waits behind its history, so that it goes on without a replay."""
+        """Return whether the code waits behind its history, so that it goes on without a replay."""
         return self._task is not None and not self._is_over
 
     @cached_property
