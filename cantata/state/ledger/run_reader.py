@@ -16,6 +16,9 @@ from cantata.state.ledger.script_caller import ScriptCaller
 from cantata.state.redis.keys import RUN_PARTS, run_key
 from cantata.state.redis.pieces import LARGE_PIECE, PIECE, ask_shards, fields, scan
 
+SMALL_RUN_STEPS = 100  # a run up to this size is read in one call, which occupies Redis for some 100 µs
+SMALL_RUN_BYTES = 30_000
+
 
 class RunReader:
     """Reads the runs of a ledger."""
@@ -25,12 +28,27 @@ class RunReader:
         self._redis = caller.redis
 
     def read(self, run_id: str, names: Sequence[str] | None = None) -> RunRecord:
-        """Return all that is known of a run; with `names`, outputs and infos only of the steps that answer to these and to its terminals.
+        """Return all that is known of a run; of a large one with `names`, outputs and infos only of the steps that answer to these and to
+        its terminals.
 
-        The run is read in pieces and may go on meanwhile. An ended run is read as it ended. Of an open one, its status, its terminals and
+        A large run is read in pieces and may go on meanwhile. An ended run is read as it ended. Of an open one, its status, its terminals and
         up to 500 named steps are of one moment. Other steps may be as they were shortly before, and new ones may be left out. An output is
         returned only for a step that is returned as over. Raises UnknownRunError, also if Redis evicted a part of the run.
         """
+        return self._read_small(run_id) or self._read_in_pieces(run_id, names)
+
+    def _read_small(self, run_id: str) -> RunRecord | None:
+        """Return a small run, read in one call; None if it is larger, is not kept or has lost a part."""
+        reply = self._caller.call("ledger/read_small", run_id, SMALL_RUN_STEPS, SMALL_RUN_BYTES)
+        if not reply:
+            return None
+        flat, now_ms, found, *parts = reply
+        meta, states, moved, specs, outs, infos, blobs = (dict(zip(each[::2], each[1::2], strict=True)) for each in (flat, *parts))
+        if int(meta.get("parts", found)) != found:
+            return None
+        return _record(run_id, meta, states_in(meta["status"], states), moved, (specs, outs, infos, blobs), int(now_ms))
+
+    def _read_in_pieces(self, run_id: str, names: Sequence[str] | None) -> RunRecord:
         key = run_key(self._redis, run_id)
         while True:
             before = self._status(run_id)
@@ -49,10 +67,7 @@ class RunReader:
             moved = self._scan(key, ":names") if names is None else moved
             texts = self._texts(key, states, wanted)
             if self.check_complete(run_id, meta):
-                break
-        steps = {step_id: step_record(step_id, packed, *texts) for step_id, packed in states.items()}
-        names_now = {name: step_id for name, step_id in moved.items() if name != step_id and step_id in steps}
-        return run_record(run_id, meta, steps, names_now, now_ms)
+                return _record(run_id, meta, states, moved, texts, now_ms)
 
     def records(self, run_id: str, step_ids: Sequence[str]) -> dict[str, StepRecord]:
         """Return the records of some steps, by id; unknown ones are left out."""
@@ -166,3 +181,12 @@ class RunReader:
 
     def _scan(self, key: str, part: str) -> dict[str, str]:
         return scan(self._redis, self._caller.with_retries, f"{key}{part}")
+
+
+def _record(
+    run_id: str, meta: Mapping[str, str], states: Mapping[str, str], moved: Mapping[str, str], texts: Sequence[dict[str, str]], now_ms: int
+) -> RunRecord:
+    """Return the record of a run; `texts` are the specs, outputs, infos and large outputs of its steps."""
+    steps = {step_id: step_record(step_id, packed, *texts) for step_id, packed in states.items()}
+    names = {name: step_id for name, step_id in moved.items() if name != step_id and step_id in steps}
+    return run_record(run_id, meta, steps, names, now_ms)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from types import ModuleType
 from typing import cast
 
@@ -14,6 +15,7 @@ from cantata.models.graph import Graph, ItemSteps, Outcome
 from cantata.state.forks import fork_store
 from cantata.state.ledger import run_reader
 from cantata.state.ledger.ledger import Ledger
+from cantata.state.ledger.records import RunRecord
 from cantata.state.redis import pieces
 from cantata.state.redis.keys import run_key, shard_key
 from cantata.state.runs import run_snapshot
@@ -196,7 +198,8 @@ def test_the_sessions_of_a_tenant_are_listed_without_those_of_others(ledger: Led
 
 
 def between(monkeypatch: pytest.MonkeyPatch, module: ModuleType, change: Callable[[], object]) -> None:
-    """Let a run go on when its states have been read, and what else there is has not."""
+    """Let a run go on when its states have been read, and what else there is has not. It is read in pieces, as a large one."""
+    monkeypatch.setattr(run_reader, "SMALL_RUN_STEPS", 0)
     changes = [change]
 
     def scanned(*words: object, **more: object) -> dict[str, str]:
@@ -268,6 +271,7 @@ def test_a_run_that_is_open_again_on_another_master_is_read_again(ledger: Ledger
         for part in ledger.redis.scan_iter(f"{key}*"):
             ledger.redis.persist(part)
 
+    monkeypatch.setattr(run_reader, "SMALL_RUN_STEPS", 0)
     texts, changes = ledger.reader._texts, [take_over]
     monkeypatch.setattr(ledger.reader, "_texts", lambda *words: (texts(*words), changes and changes.pop()())[0])
 
@@ -276,12 +280,33 @@ def test_a_run_that_is_open_again_on_another_master_is_read_again(ledger: Ledger
     ledger.redis.flushdb()
 
 
-@pytest.mark.parametrize("part", [":out", ":state", ":blobs"])
-def test_a_finished_run_of_which_a_part_was_evicted_is_gone(ledger: Ledger, part: str) -> None:
+def test_a_small_run_is_read_in_one_call_as_a_large_one_is_in_many(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    play = Play(ledger)
+    play.plan(work("a"), work("b"), work("c"), edges=row("a", "b", "c"), terminals=("c",))
+    play.do("a", 1, fragment=Graph(steps=(work("x"), work("y")), edges=row("x", "y"), exit="y"))
+    play.do("x", "large")
+    reads: list[RunRecord] = []
+
+    for ends in (("y", "b", "c"), ()):  # it is open, then ended
+        calls = int(ledger.redis.info("stats")["total_commands_processed"])
+        reads.append(ledger.reader.read("run"))
+        assert int(ledger.redis.info("stats")["total_commands_processed"]) - calls < 20, "the commands of one script"
+        with monkeypatch.context() as patch:
+            patch.setattr(run_reader, "SMALL_RUN_BYTES", 0)
+            assert replace(ledger.reader.read("run"), now_ms=reads[-1].now_ms) == reads[-1]
+        for step_id in ends:
+            play.do(step_id, step_id)
+
+    assert [read.status for read in reads] == ["running", "succeeded"]
+    assert [reads[-1].answering(name).output for name in ("a", "c")] == ["y", "c"]  # type: ignore[union-attr]  # both are there
+
+
+@pytest.mark.parametrize(("part", "output"), [(":out", "x"), (":state", "x"), (":out", "x" * 50_000), (":blobs", "x" * 50_000)])
+def test_a_finished_run_of_which_a_part_was_evicted_is_gone(ledger: Ledger, part: str, output: str) -> None:
     play = Play(ledger)
     play.plan(work("a"))
-    play.do("a", "x" * 50_000)
-    assert ledger.reader.read("run").steps["a"].output == "x" * 50_000
+    play.do("a", output)
+    assert ledger.reader.read("run").steps["a"].output == output
 
     ledger.redis.delete(f"{run_key(ledger.redis, 'run')}{part}")
 
