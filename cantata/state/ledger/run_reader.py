@@ -31,9 +31,9 @@ class RunReader:
         """Return all that is known of a run; of a large one with `names`, outputs and infos only of the steps that answer to these and to
         its terminals.
 
-        A large run is read in pieces and may go on meanwhile. An ended run is read as it ended. Of an open one, its status, its terminals and
-        up to 500 named steps are of one moment. Other steps may be as they were shortly before, and new ones may be left out. An output is
-        returned only for a step that is returned as over. Raises UnknownRunError, also if Redis evicted a part of the run.
+        A large run is read in pieces and may go on meanwhile. An ended run is read as it ended. Of an open one, its status, its terminals
+        and up to 500 named steps are of one moment. Other steps may be as they were shortly before, and new ones may be left out. An output
+        is returned only for a step that is returned as over. Raises UnknownRunError, also if Redis evicted a part of the run.
         """
         return self._read_small(run_id) or self._read_in_pieces(run_id, names)
 
