@@ -44,7 +44,7 @@ def choose_start_queue(request: ChainRequest, definitions: Definitions, costs_ms
     Planning is a decision, which any worker may execute. For cheap work this saves one of the two messages of a short run.
     """
     entry = next((node for node in request.nodes if node.node_id == request.entry_node), None)
-    if entry is None or entry.kind not in ("tool", "skill"):
+    if entry is None or entry.kind not in ("tool", "skill", "workflow"):
         return COORDINATOR
     spec = specs.call(entry, {}, definitions)
     cheap = spec.cheap if spec.cheap is not None else costs_ms.get(spec.work, CHEAP_MS) < CHEAP_MS

@@ -42,7 +42,7 @@ end
 add_usage(outcome.usage)
 add_bytes(#output + #info)
 if outcome.code then
-  local known = meta('code') or '\n'
+  local known = used_code or '\n'
   local whole = known
   for _, entry in ipairs(outcome.code) do
     if #whole < 4000 and not string.find(whole, '\n' .. entry .. '\n', 1, true) then whole = whole .. entry .. '\n' end

@@ -49,7 +49,8 @@ class Scripts:
     def text(self, name: str) -> str:
         """Return a script with its prelude."""
         prelude = COMMIT_PRELUDE if name == "ledger/commit" else PRELUDES.get(name.partition("/")[0], ())
-        return "\n".join(TEXTS[part] for part in (*prelude, name))
+        text = "\n".join(TEXTS[part] for part in (*prelude, name))
+        return f"{text}\nend)()" if "ledger/lib" in prelude else text  # its last part is in a function, which begins in the prelude
 
     def call(self, redis: Redis, name: str, key: str, *args: str) -> Any:
         """Call a script. It has one key, which all others are built from."""
