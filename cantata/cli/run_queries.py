@@ -61,7 +61,8 @@ class RunQueries(RunSubmission):
             shown = {**_record_json(record), "error": record.error and record.error.model_dump(), "request": json.loads(record.request)}
             click.echo(json.dumps({**shown, "result": run.so_far().model_dump(mode="json"), "steps": steps}, ensure_ascii=False))
             return 0
-        tree = live_view.render(run.view(max_usages=MAX_ROWS), record.now_ms, max_rows=MAX_ROWS)
+        lines = {step_id: str(step.spec.params["line"]) for step_id, step in record.steps.items() if "line" in step.spec.params}
+        tree = live_view.render(run.view(max_usages=MAX_ROWS).with_lines(lines), record.now_ms, max_rows=MAX_ROWS)
         Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH).print(tree)
         if origin := record.labels.get(FORKED_FROM):
             step = record.labels.get(FORKED_AT)
@@ -181,5 +182,5 @@ def _step_json(step: StepRecord) -> dict[str, JsonValue]:
         "failures": step.failures,
         "crashes": step.crashes,
         "output": step.output,
-        **({"asks": step.spec.params["asks"]} if "asks" in step.spec.params else {}),
+        **{name: step.spec.params[name] for name in ("asks", "line") if name in step.spec.params},
     }

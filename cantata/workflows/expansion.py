@@ -61,7 +61,8 @@ def continuation(root: str, spec: Spec, given: dict[str, JsonValue]) -> Graph:
 def _step(root: str, command: WorkflowCommand, definitions: Definitions) -> Step:
     spec, given = _spec(command, definitions)
     own: dict[str, Any] = {name: value for name, value in command.options.items() if name in _OPTIONS}
-    return Step(**{**dict(spec), "on_error": "skip", **own}, id=step_id(root, command.recorded), given=given)
+    params = {**spec.params, "line": command.recorded.line}
+    return Step(**{**dict(spec), "params": params, "on_error": "skip", **own}, id=step_id(root, command.recorded), given=given)
 
 
 def _spec(command: WorkflowCommand, definitions: Definitions) -> tuple[Spec, JsonValue]:
