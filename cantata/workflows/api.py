@@ -74,6 +74,14 @@ class Workflow:
         """Run another workflow in Python, as a part of this run; its result."""
         return self._named("workflow", name, arguments)
 
+    def start(self, name: str, /, **arguments: Any) -> asyncio.Future[str]:
+        """Begin a run of its own, of a workflow in Python or a chain, exactly once; its id. It goes on when this run ends."""
+        known = [*self._replay.definitions.workflows, *self._replay.definitions.chains]
+        if name not in known:
+            message = f"the configuration has no workflow or chain {name!r}{did_you_mean(name, known)}"
+            raise StepError(message, code="unknown_workflow")
+        return self._replay.command("start", name, _json(arguments), self._options, _output, f"start/{name}")
+
     def call(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> asyncio.Future[Any]:
         """Call a function of a module in a step of its own; what it returns. It may do I/O, and be `async`."""
         arguments = {"args": list(args), "kwargs": kwargs}

@@ -75,4 +75,6 @@ def _spec(command: WorkflowCommand, definitions: Definitions) -> tuple[Spec, Jso
         return Spec(kind="wait", timeout_s=arguments["timeout_s"], params={"repeats": True, **asks}), None  # type: ignore[arg-type]  # checked by the model
     if kind == "call":
         return Spec(kind="workflow.call", queue="tools", work=f"functions:{target}", params={"function": target, **arguments}), None
+    if kind == "start":
+        return Spec(kind="workflow.start", work=f"runs:{target}", params={"workflow": target, "input": arguments}, decides=True), None
     return specs.call(ChainNode(node_id="command", kind=kind, name=target, input=arguments), {}, definitions), None

@@ -16,7 +16,7 @@ class Recorded(Value):
     """A command as the history keeps it."""
 
     step: str = Field(description="the end of its step's id, behind that of the workflow")
-    kind: str = Field(description="agent, tool, chain, workflow, call, wait or sleep")
+    kind: str = Field(description="agent, tool, chain, workflow, start, call, wait or sleep")
     target: str = Field(description="the name of what it calls")
     digest: str = Field(description="of its arguments")
     line: str = Field(description="file:line of the workflow's code that gave it")

@@ -526,3 +526,18 @@ async def goes_on(wf: Workflow) -> str:
     with suppress(asyncio.CancelledError):
         await wf.wait("never")
     return str(await wf.wait("go"))
+
+
+@workflow
+async def starts(wf: Workflow, name: str, given: dict[str, Any]) -> str:
+    """Begin a run of its own."""
+    return await wf.start(name, **given)
+
+
+@workflow
+async def starts_later(wf: Workflow) -> list[str]:
+    """Begin two runs of their own after a signal, and wait again."""
+    await wf.wait("begin")
+    begun = await wf.gather(wf.start("approval"), wf.start("pair", a=1))
+    await wf.wait("end")
+    return begun
