@@ -17,6 +17,9 @@ from cantata.workflows.replay import Advance
 LAST = "@last"
 """The name under which an advance reads the activation before it; under their indexes, it reads outcomes of commands."""
 
+LAST_ACTIVATION = "activation"
+"""In the detail of the last advance, whose output is the result; that of others is their activation."""
+
 CANCELLED = "@cancelled"
 """The name under which it reads that its code is to get CancelledError."""
 

@@ -6,10 +6,13 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from pydantic import Field
 
 from cantata.models.values import ErrorInfo, JsonValue, Value
+
+STOPPED = "stopped"  # code of the outcome of a step that was stopped
 
 
 class Recorded(Value):
@@ -59,6 +62,15 @@ class WorkflowCommand:
     arguments: Mapping[str, JsonValue]
     options: Mapping[str, JsonValue]
     """timeout_s, retries, at_most_once, queue"""
+
+
+def outcome_of(state: str, output: str | None, info: Mapping[str, Any]) -> CommandOutcome:
+    """Return the outcome of a command from the state, the output as JSON text and the info of its step."""
+    if state == "skipped":
+        return CommandOutcome(error=ErrorInfo(code=STOPPED, message="the step was stopped"))
+    if state == "failed":
+        return CommandOutcome(error=ErrorInfo.model_validate(info["error"]))
+    return CommandOutcome(json.loads(output or "null"), timed_out=bool(info.get("timed_out")))
 
 
 def digest_of(arguments: Mapping[str, JsonValue]) -> str:
