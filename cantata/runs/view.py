@@ -87,7 +87,7 @@ class StepProgress:
     tokens_out: int = 0
     has_usage: bool = False
     line: str = ""
-    """The line of a workflow's code that gave it: `desk.py:14`."""
+    """The line of a workflow's code that gave it: `flow.py:14`."""
 
     @property
     def is_retried(self) -> bool:

@@ -127,9 +127,7 @@ def signal(run_id: str, step: str, value: Any, as_json: bool) -> int:
 @runs.command()
 @run_id
 @click.argument("name")
-@click.option(
-    "--input", "given", metavar="JSON|@FILE", callback=parse_json_object, help="Its arguments, by name; none if absent."
-)
+@click.option("--input", "given", metavar="JSON|@FILE", callback=parse_json_object, help="Its arguments, by name; none if absent.")
 @click.option("--step", metavar="ID", help="The step of the workflow, if the run has several.")
 @json_option
 def query(run_id: str, name: str, given: dict[str, Any] | None, step: str | None, as_json: bool) -> int:
