@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from cantata.coordinator.fork_requests import FORKED_AT, FORKED_FROM
 from cantata.coordinator.start import MAX_WORKFLOW_S, Timeout, accept_run, id_of_key
-from cantata.errors import ConfigError, StepError
+from cantata.errors import ConfigError, MustWait, StepError, UnavailableError
 from cantata.models.graph import START, STEP_OVER, Outcome, Spec
 from cantata.models.values import JsonValue, Usage
 from cantata.models.wire import ChainNode, ChainRequest
@@ -27,6 +27,7 @@ from cantata.workflows.history import Activation, CommandOutcome, outcome_of
 from cantata.workflows.replay import WARNED_COMMANDS, NonDeterminismError, Replay, arguments_of, text_parameter
 
 STARTED_BY = "started_by"  # label of a run that a workflow began: the run of that workflow
+FULL_WAIT_S = 5.0  # before a run is begun again that Redis has no room for
 MAX_KEPT = 100  # workflows that one process advanced last, kept in memory where they wait
 
 _kept: dict[tuple[str, str], tuple[Replay, Callable[..., Any]]] = {}  # by run and step; with the function
@@ -141,7 +142,7 @@ def workflow_start(context: StepContext) -> Outcome:
         return Outcome(output=run_id)
     timeout_s = python.timeout_s or MAX_WORKFLOW_S if python else chain.timeout_s if chain else None
     node = ChainNode(node_id=name, kind="workflow" if python else "chain", name=name, input=context.node_input)
-    request = ChainRequest(chain_id=run_id, nodes=[node], entry_node=name)
+    request = ChainRequest(chain_id=run_id[:8], nodes=[node], entry_node=name)
     faults, code = checks.check(request, definitions)
     try:
         if faults:
@@ -155,6 +156,8 @@ def workflow_start(context: StepContext) -> Outcome:
         )  # fmt: skip
     except ConfigError as error:
         raise StepError(f"wf.start({name!r}): {error}", code=error.code) from error
+    except UnavailableError as error:  # Redis is nearly full
+        raise MustWait(FULL_WAIT_S, str(error)) from error
     context.process.send([(run_id, Ready(START, Spec(kind="run.start", decides=True, expands=True), accepted.priority))])
     return Outcome(output=run_id)
 

@@ -10,8 +10,10 @@ import pytest
 
 from cantata.client.client import Client
 from cantata.client.runs import ChainRun
+from cantata.errors import UnavailableError
 from cantata.models.definitions import Limits, Quota
 from cantata.state.ledger.records import RunRecord
+from cantata.state.limits.quotas import Quotas
 from cantata.testing import replay, run_inline
 from tests.integration.workflows.conftest import PATIENCE_S, definitions
 from tests.waiting import until
@@ -94,6 +96,21 @@ def test_quotas_hold_for_runs_that_a_workflow_begins(client: Client) -> None:
     assert error is not None
     assert (error.code, "open_runs: 1 of 1 runs are open" in error.message) == ("quota_exceeded", True)
     assert begun_by(client, run.run_id) == []
+
+
+def test_a_run_begins_when_redis_has_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    refusals = [UnavailableError("Redis is nearly full")] * 2
+
+    def check(quotas: Quotas, tenant: str, quota: Quota) -> None:
+        if refusals:
+            raise refusals.pop()
+
+    monkeypatch.setattr(Quotas, "check", check)
+    monkeypatch.setattr(Client, "_check_quota", lambda *_: None)
+    given: dict[str, Any] = {"name": "row", "given": {"steps": 2}}
+    node = {"node_id": "a", "kind": "workflow", "name": "starts", "input": given}
+    assert run_inline({"nodes": [node], "entry_node": "a"}, definitions=definitions()).success
+    assert refusals == []
 
 
 def test_a_run_begins_inline_too_and_a_replay_of_its_recording_begins_none(client: Client) -> None:
