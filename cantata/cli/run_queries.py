@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 import click
@@ -14,9 +14,10 @@ from cantata import text_format
 from cantata.cli.main import FAILED, INTERRUPTED, INVALID
 from cantata.cli.submission import RunSubmission, has_succeeded, print_note
 from cantata.cli.views import live_view, plain_view
+from cantata.client import queries
 from cantata.client.run_service import RunService
 from cantata.coordinator.fork_requests import FORKED_AT, FORKED_FROM
-from cantata.models.values import JsonValue
+from cantata.models.values import JsonValue, as_text
 from cantata.models.wire import RUN_OVER
 from cantata.runs.results import describe_request, duration_ms
 from cantata.state.fleet import code_versions
@@ -61,7 +62,8 @@ class RunQueries(RunSubmission):
             shown = {**_record_json(record), "error": record.error and record.error.model_dump(), "request": json.loads(record.request)}
             click.echo(json.dumps({**shown, "result": run.so_far().model_dump(mode="json"), "steps": steps}, ensure_ascii=False))
             return 0
-        tree = live_view.render(run.view(max_usages=MAX_ROWS), record.now_ms, max_rows=MAX_ROWS)
+        lines = {step_id: str(step.spec.params["line"]) for step_id, step in record.steps.items() if "line" in step.spec.params}
+        tree = live_view.render(run.view(max_usages=MAX_ROWS).with_lines(lines), record.now_ms, max_rows=MAX_ROWS)
         Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH).print(tree)
         if origin := record.labels.get(FORKED_FROM):
             step = record.labels.get(FORKED_AT)
@@ -144,6 +146,12 @@ class RunQueries(RunSubmission):
             print_note(answer.message)
         return SIGNAL_STATUSES.get(answer.outcome, FAILED)
 
+    def query(self, run_id: str, name: str, step: str | None, given: Mapping[str, JsonValue]) -> int:
+        """Print the answer of a query of a workflow in Python."""
+        answer = queries.ask(self.client.ledger, self.runs.find(run_id).record(()), step, name, given)
+        click.echo(json.dumps(answer, ensure_ascii=False) if self._as_json else text_format.clean(as_text(answer)))
+        return 0
+
 
 def _to_json(run: RunSummary | RunRecord, asked: str, created_at_ms: int, duration_ms: int) -> dict[str, JsonValue]:
     return {
@@ -181,5 +189,5 @@ def _step_json(step: StepRecord) -> dict[str, JsonValue]:
         "failures": step.failures,
         "crashes": step.crashes,
         "output": step.output,
-        **({"asks": step.spec.params["asks"]} if "asks" in step.spec.params else {}),
+        **{name: step.spec.params[name] for name in ("asks", "line") if name in step.spec.params},
     }

@@ -84,7 +84,7 @@ class AsyncRun(_InThreads[RunT]):
         return f"{type(self).__name__}({self.run_id!r})"
 
     status, record, steps, view = in_thread(Run.status), in_thread(Run.record), in_thread(Run.steps), in_thread(Run.view)
-    cancel, signal = in_thread(Run.cancel), in_thread(Run.signal)
+    cancel, signal, query = in_thread(Run.cancel), in_thread(Run.signal), in_thread(Run.query)
 
     async def _over(self, read: Callable[[RunT, float], Result], timeout_s: float | None) -> Result:
         """Read the result as soon as the run is over. Raises as `Run.wait`."""

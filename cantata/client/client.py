@@ -8,10 +8,9 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from functools import cached_property
-from hashlib import sha256
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, Self, overload
+from typing import Any, Self, overload
 
 from celery import Celery
 from pydantic_core import to_jsonable_python
@@ -23,7 +22,17 @@ from cantata.client.runs import ChainRun, TurnRun
 from cantata.config import chain_requests
 from cantata.config import loading as configuration
 from cantata.coordinator import fork_requests
-from cantata.coordinator.start import COORDINATOR, announce_run, choose_start_queue, definitions_from, send_ready
+from cantata.coordinator.start import (
+    COORDINATOR,
+    MAX_WORKFLOW_S,
+    Timeout,
+    accept_run,
+    announce_run,
+    choose_start_queue,
+    definitions_from,
+    id_of_key,
+    send_ready,
+)
 from cantata.dispatch import user_app
 from cantata.dispatch.celery_app import make_app
 from cantata.errors import ConfigError, Fault, UnavailableError
@@ -50,14 +59,6 @@ from cantata.state.sessions.conversations import Sessions
 from cantata.workflows.decorator import reference_of
 
 COSTS_TTL_S = 2.0
-MAX_WORKFLOW_S = 30 * 86400.0  # of a run of a workflow in Python without a time limit of its own; it may sleep for days
-
-
-class _Timeout(NamedTuple):
-    """The longest time of a run, and the setting that gives it; None seconds: the default."""
-
-    seconds: float | None
-    source: str
 
 
 class Client:
@@ -143,7 +144,7 @@ class Client:
         request = turn.model_dump_json(exclude_defaults=True)
         chain, python = (self.definitions.chains.get(workflow), self.definitions.workflows.get(workflow)) if workflow else (None, None)
         own_s = chain.timeout_s if chain else (python.timeout_s or MAX_WORKFLOW_S) if python else None
-        timeout = _Timeout(timeout_s, "timeout_s of the turn") if timeout_s else _Timeout(own_s, f"timeout_s of workflow {workflow!r}")
+        timeout = Timeout(timeout_s, "timeout_s of the turn") if timeout_s else Timeout(own_s, f"timeout_s of workflow {workflow!r}")
         return TurnRun(self, self._accept("turn", request, timeout, idempotency_key, labels, session=session))
 
     @overload
@@ -220,7 +221,7 @@ class Client:
             request = request.model_copy(update={"chain_id": uuid.uuid4().hex[:8]})
         text = request.model_dump_json(exclude_defaults=True)
         queue = choose_start_queue(request, self.definitions, self._costs())
-        timeout = _Timeout(request.timeout or None, "timeout of the request")
+        timeout = Timeout(request.timeout or None, "timeout of the request")
         run_id = self._accept("chain", text, timeout, idempotency_key, labels, queue)
         return ChainRun(self, run_id)
 
@@ -271,7 +272,7 @@ class Client:
         fork = rewinding.retry(past) if from_step is None else rewinding.fork(past, from_step)
         definitions = definitions_from(self.ledger.runs.definitions(source, past.definitions))
         request, given = fork_requests.request_of(past, changes, definitions)
-        run_id = _id_in_shard(shard_of(source), _new_id() if key is None else _id_of_key(f"{source}\n{key}"))
+        run_id = _id_in_shard(shard_of(source), _new_id() if key is None else id_of_key(f"{source}\n{key}"))
         labels = {**fork_requests.labels_of(past, from_step), **(own or {})}
         self._check_quota(run_id, key, labels.get("tenant", ""))
         with traces.trace_submission("fork", __version__) as submission:
@@ -312,33 +313,23 @@ class Client:
         self.close()
 
     def _accept(
-        self, kind: str, request: str, timeout: _Timeout, idempotency_key: str | None, labels: Mapping[str, str] | None,
+        self, kind: str, request: str, timeout: Timeout, idempotency_key: str | None, labels: Mapping[str, str] | None,
         queue: str = COORDINATOR, session: str | None = None,
     ) -> str:  # fmt: skip
         definitions = self.definitions
-        if len(request.encode()) > definitions.limits.input_bytes:
-            size, limit = len(request.encode()) / 1e6, definitions.limits.input_bytes / 1e6
-            raise ConfigError(f"the request is {size:.1f} MB; the limit is {limit:.1f} MB (limits.input_bytes)", source=kind)
         tenant = (labels or {}).get("tenant", "")
         scoped_session = self._session_settings(session, tenant)
         run_id = _run_id(idempotency_key, scoped_session)
         self._check_quota(run_id, idempotency_key, tenant)
-        with traces.trace_submission(kind, __version__) as submission:
-            accepted = self.ledger.runs.accept(
-                run_id, kind=kind, request=request, definitions=self._definitions_text,
-                timeout_s=timeout.seconds or definitions.defaults.timeout_s,
-                timeout_by=timeout.source if timeout.seconds else "defaults.timeout_s",
-                max_attempts=definitions.defaults.max_attempts,
-                max_steps=definitions.limits.max_steps, labels=labels, queue=queue, retention_s=definitions.defaults.retention_s,
-                session=scoped_session,
-            )  # fmt: skip
-            submission.run_id = run_id if accepted.new else ""
+        accepted = accept_run(
+            self.ledger, run_id, kind=kind, request=request, definitions=definitions, definitions_text=self._definitions_text,
+            timeout=timeout, labels=labels, queue=queue, session=scoped_session,
+        )  # fmt: skip
         if accepted.result == "full":
             max_waiting = definitions.sessions.max_waiting
             message = f"session {session!r} has {max_waiting} waiting turns, the limit (sessions.max_waiting); wait until some end"
             raise ConfigError(message, source=kind, code="session_full")
         if accepted.result == "new":
-            fault_points.at("accepted")
             announce_run(self.app, run_id, queue, accepted.priority)
         return run_id
 
@@ -405,17 +396,13 @@ def run_id_of(idempotency_key: str) -> str:
 def _run_id(idempotency_key: str | None, session: RunSession | None) -> str:
     """Return the run id of a key; without one, a random id that sorts by time. The runs of a session are in its shard."""
     if session is None:
-        return _new_id() if idempotency_key is None else _id_of_key(idempotency_key)
-    first = _new_id() if idempotency_key is None else _id_of_key(f"{session.name}\n{idempotency_key}")
+        return _new_id() if idempotency_key is None else id_of_key(idempotency_key)
+    first = _new_id() if idempotency_key is None else id_of_key(f"{session.name}\n{idempotency_key}")
     return _id_in_shard(conversations.shard_of_session(session.name), first)
 
 
 def _new_id() -> str:
     return f"{int(time.time() * 1000):011x}{uuid.uuid4().hex[:8]}"
-
-
-def _id_of_key(key: str) -> str:
-    return sha256(key.encode()).hexdigest()[:16]
 
 
 def _id_in_shard(shard: int, first: str) -> str:

@@ -168,7 +168,7 @@ class _Step:
 
 def tool_of(spec: Spec) -> str:
     """Return the name of a tool or command that a step calls; with its method, of a server's tool."""
-    return ".".join(str(spec.params[part]) for part in ("command", "tool", "method", "function") if spec.params.get(part))
+    return ".".join(str(spec.params[part]) for part in ("command", "tool", "method", "function", "workflow") if spec.params.get(part))
 
 
 def positional(spec: Spec) -> JsonObject:

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from cantata import __version__
-from cantata.client import run_export
+from cantata.client import queries, run_export
 from cantata.coordinator.start import send_ready
 from cantata.errors import ConfigError, UnknownRunError
 from cantata.models.events import RunEvent, RunWarning
@@ -127,6 +127,21 @@ class Run:
         send_ready(self._client.app, ((self.run_id, step) for step in ready))
         self._end_trace()
         return answer
+
+    def query(self, name: str, /, *, step_id: str | None = None, **arguments: JsonValue) -> JsonValue:
+        """Return the answer of a query (`@wf.query`) of the run's workflow in Python, by a replay in this process, which imports its code.
+
+        Args:
+            name: The name of the query.
+            step_id: The workflow's step, or the end of it, if the run has several.
+            arguments: The arguments of the query.
+
+        Raises:
+            ConfigError: The run has no such workflow or query, or the arguments do not fit.
+            CodeMismatchError: The code does not follow the run's history.
+            StepError: The code cannot be imported, or the query failed.
+        """
+        return queries.ask(self._client.ledger, self.record(()), step_id, name, arguments)
 
     def _waiting_steps(self, name: str) -> str:
         """Return a sentence about the steps that wait for a signal, and the one that is most like `name`."""

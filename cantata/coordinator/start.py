@@ -5,25 +5,66 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from hashlib import sha256
+from typing import NamedTuple
 
 import structlog
 
+from cantata import __version__, fault_points
 from cantata.dispatch.celery_app import App, send
 from cantata.errors import ConfigError, UnavailableError
 from cantata.models.definitions import Definitions
 from cantata.models.graph import START, Outcome, Spec
 from cantata.models.values import ErrorInfo, JsonValue
 from cantata.models.wire import ChainRequest, TurnRequest
+from cantata.observability import traces
 from cantata.planning import canvas
 from cantata.planning.canvas import Dispatch
 from cantata.planning.chains import expansion, specs
 from cantata.planning.turns import turn_plan
-from cantata.state.ledger.records import Ready
+from cantata.state.ledger.ledger import Ledger
+from cantata.state.ledger.records import Accepted, Ready, RunSession
 from cantata.state.limits.step_costs import CHEAP_MS
 
 log = structlog.get_logger(__name__)
 
 COORDINATOR = "coordinator"  # the queue of decisions
+MAX_WORKFLOW_S = 30 * 86400.0  # of a run of a workflow in Python without a time limit of its own; it may sleep for days
+
+
+class Timeout(NamedTuple):
+    """The longest time of a run, and the setting that gives it; None seconds: the default."""
+
+    seconds: float | None
+    source: str
+
+
+def id_of_key(key: str) -> str:
+    """Return the id of the run that a key gives, or its beginning."""
+    return sha256(key.encode()).hexdigest()[:16]
+
+
+def accept_run(
+    ledger: Ledger, run_id: str, *, kind: str, request: str, definitions: Definitions, definitions_text: str, timeout: Timeout,
+    labels: Mapping[str, str] | None, queue: str = COORDINATOR, session: RunSession | None = None,
+) -> Accepted:  # fmt: skip
+    """Accept a run with the settings of its definitions; its first step is still to be sent. Raises ConfigError if it is too large."""
+    if len(request.encode()) > definitions.limits.input_bytes:
+        size, limit = len(request.encode()) / 1e6, definitions.limits.input_bytes / 1e6
+        raise ConfigError(f"the request is {size:.1f} MB; the limit is {limit:.1f} MB (limits.input_bytes)", source=kind)
+    with traces.trace_submission(kind, __version__) as submission:
+        accepted = ledger.runs.accept(
+            run_id, kind=kind, request=request, definitions=definitions_text,
+            timeout_s=timeout.seconds or definitions.defaults.timeout_s,
+            timeout_by=timeout.source if timeout.seconds else "defaults.timeout_s",
+            max_attempts=definitions.defaults.max_attempts,
+            max_steps=definitions.limits.max_steps, labels=labels, queue=queue, retention_s=definitions.defaults.retention_s,
+            session=session,
+        )  # fmt: skip
+        submission.run_id = run_id if accepted.new else ""
+    if accepted.result == "new":
+        fault_points.at("accepted")
+    return accepted
 
 
 def plan_run(kind: str, request: JsonValue, definitions: Definitions) -> Outcome:

@@ -181,6 +181,7 @@ class PythonWorkflow(Value):
     cancel_grace_s: float | None = Field(
         None, ge=0, description="how long it may clean up when its run is cancelled, in seconds, 30 if absent; with 0 it ends at once"
     )
+    queue: QueueName = Field("tools", description="the queue whose workers execute its code, between its awaits")
 
 
 class Example(Value):

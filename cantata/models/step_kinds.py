@@ -77,6 +77,7 @@ _ROWS = (
     StepKind("chain.end"),
     StepKind("workflow.advance", "expansion"),
     StepKind("workflow.call", "function", is_call=True),
+    StepKind("workflow.start", "function", is_call=True),
     StepKind("wait", "wait"),
 )
 MODEL_ROLES: frozenset[StepRole] = frozenset({"turn", "synthesis", "router"})

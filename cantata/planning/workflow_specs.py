@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from cantata.models.definitions import Definitions
 from cantata.models.graph import Spec
 from cantata.models.values import JsonValue
 
 ADVANCE_TIMEOUT_S = 60.0  # of one execution of a workflow's code, which waits for nothing: it imports its modules
 
 
-def workflow_spec(name: str, params: Mapping[str, JsonValue], **own: Any) -> Spec:
+def workflow_spec(name: str, definitions: Definitions, params: Mapping[str, JsonValue], **own: Any) -> Spec:
     """Return the spec of a step that begins a workflow; `own` overrides its fields."""
-    common = {"work": f"workflows:{name}", "queue": "tools", "expands": True, "timeout_s": ADVANCE_TIMEOUT_S}
+    common = {"work": f"workflows:{name}", "queue": definitions.workflows[name].queue, "expands": True, "timeout_s": ADVANCE_TIMEOUT_S}
     return Spec(kind="workflow.advance", params={"workflow": name, **params}, **{**common, **own})

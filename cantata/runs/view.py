@@ -86,6 +86,8 @@ class StepProgress:
     tokens_in: int = 0
     tokens_out: int = 0
     has_usage: bool = False
+    line: str = ""
+    """The line of a workflow's code that gave it: `flow.py:14`."""
 
     @property
     def is_retried(self) -> bool:
@@ -166,6 +168,10 @@ class RunView:
     def with_usage(self, infos: Mapping[str, Mapping[str, JsonValue]]) -> RunView:
         """Return the run with the model and usage of steps, as the ledger recorded them."""
         return replace(self, steps={**self.steps, **{step_id: _with_usage(self.steps[step_id], info) for step_id, info in infos.items()}})
+
+    def with_lines(self, lines: Mapping[str, str]) -> RunView:
+        """Return the run with the lines of code that gave its steps, by step."""
+        return replace(self, steps={step_id: replace(step, line=lines.get(step_id, "")) for step_id, step in self.steps.items()})
 
     def _with_run(self, event: RunEvent) -> RunView:
         status, state, warnings = self.status, self.state, self.warnings

@@ -37,7 +37,7 @@ from cantata.workers.models.llm import Reply
 from cantata.workers.models.llm.caching import Options
 from cantata.workers.models.model_calls import call_models, digests_of, recorded_prompt
 from cantata.workers.runtime.step_context import StepContext
-from cantata.workers.steps.workflow_steps import LAST_ACTIVATION, workflow_advance
+from cantata.workers.steps.workflow_steps import workflow_advance
 from cantata.workflows import expansion
 from cantata.workflows.history import Activation
 
@@ -220,7 +220,7 @@ class _Replay:
     def _activation(self, step_id: str) -> Activation | None:
         """Return the recorded activation of an advance; None if it has none, such as one that failed."""
         step = self._steps.get(step_id, {}) if self._follows else {}
-        found = step.get("detail", {}).get(LAST_ACTIVATION) or (step.get("expanded") and step["output"])
+        found = step.get("detail", {}).get(expansion.LAST_ACTIVATION) or (step.get("expanded") and step["output"])
         return Activation.model_validate(found) if found else None
 
     def _is_early(self, run_id: str, step_id: str) -> bool:

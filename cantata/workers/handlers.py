@@ -41,6 +41,7 @@ HANDLERS: dict[str, Handler] = {
     "chain.end": decisions.chain_end,
     "workflow.advance": workflow_steps.workflow_advance,
     "workflow.call": workflow_steps.workflow_call,
+    "workflow.start": workflow_steps.workflow_start,
 }
 
 for each in entry_points(group="cantata.step_handlers"):

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import copy
 import datetime
+import inspect
 import math
 import re
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn, TypeVar, cast
 
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
@@ -20,6 +21,8 @@ from cantata.suggestions import did_you_mean
 from cantata.workflows.decorator import reference_of
 from cantata.workflows.history import CommandOutcome
 from cantata.workflows.replay import AllFuture, ContinueAs, Replay
+
+Query = TypeVar("Query", bound=Callable[..., Any])
 
 NO_DEFAULT: Any = object()
 _NAME = re.compile(r"[\w.-]+")
@@ -73,6 +76,14 @@ class Workflow:
     def workflow(self, name: str, /, **arguments: Any) -> asyncio.Future[Any]:
         """Run another workflow in Python, as a part of this run; its result."""
         return self._named("workflow", name, arguments)
+
+    def start(self, name: str, /, **arguments: Any) -> asyncio.Future[str]:
+        """Begin a run of its own, of a workflow in Python or a chain, exactly once; its id. It goes on when this run ends."""
+        known = [*self._replay.definitions.workflows, *self._replay.definitions.chains]
+        if name not in known:
+            message = f"the configuration has no workflow or chain {name!r}{did_you_mean(name, known)}"
+            raise StepError(message, code="unknown_workflow")
+        return self._replay.command("start", name, _json(arguments), self._options, _output, f"start/{name}")
 
     def call(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> asyncio.Future[Any]:
         """Call a function of a module in a step of its own; what it returns. It may do I/O, and be `async`."""
@@ -133,6 +144,16 @@ class Workflow:
             known = [each for section in SECTIONS[kind] for each in getattr(definitions, section)]
             raise StepError(f"the configuration has no {kind} {name!r}{did_you_mean(name, known)}", code=f"unknown_{kind}")
         return self._replay.command(kind, name, _json(arguments), self._options, _output, name)
+
+    def query(self, function: Query) -> Query:
+        """Register a plain function of the code, under its name, that answers questions: `submit runs query RUN NAME`.
+
+        It is called where the code waits or ended, in the process that asks. It only reads: it gives no commands.
+        """
+        if inspect.iscoroutinefunction(function):
+            raise StepError(f"query {function.__name__!r} is async: it only reads, so write `def` without async", code="bad_arguments")
+        self._replay.queries[function.__name__] = function
+        return function
 
     # --- values that are the same in every replay -------------------------------------------------------------------
 

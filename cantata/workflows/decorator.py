@@ -6,6 +6,8 @@ import inspect
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
+from cantata.errors import StepError
+
 Function = TypeVar("Function", bound=Callable[..., Coroutine[Any, Any, Any]])
 
 _MARK = "__cantata_workflow__"
@@ -30,6 +32,12 @@ def workflow(function: Function) -> Function:
 def is_workflow(function: object) -> bool:
     """Return whether a function is marked as a workflow."""
     return bool(getattr(function, _MARK, False))
+
+
+def check_workflow(function: object, reference: str) -> None:
+    """Raise StepError for a function that is not marked as a workflow."""
+    if not is_workflow(function):
+        raise StepError(f"{reference} is not a workflow; decorate it with @workflow", code="not_a_workflow")
 
 
 def reference_of(function: Callable[..., Any]) -> str:

@@ -17,6 +17,9 @@ from cantata.workflows.replay import Advance
 LAST = "@last"
 """The name under which an advance reads the activation before it; under their indexes, it reads outcomes of commands."""
 
+LAST_ACTIVATION = "activation"
+"""In the detail of the last advance, whose output is the result; that of others is their activation."""
+
 CANCELLED = "@cancelled"
 """The name under which it reads that its code is to get CancelledError."""
 
@@ -61,7 +64,8 @@ def continuation(root: str, spec: Spec, given: dict[str, JsonValue]) -> Graph:
 def _step(root: str, command: WorkflowCommand, definitions: Definitions) -> Step:
     spec, given = _spec(command, definitions)
     own: dict[str, Any] = {name: value for name, value in command.options.items() if name in _OPTIONS}
-    return Step(**{**dict(spec), "on_error": "skip", **own}, id=step_id(root, command.recorded), given=given)
+    params = {**spec.params, "line": command.recorded.line}
+    return Step(**{**dict(spec), "params": params, "on_error": "skip", **own}, id=step_id(root, command.recorded), given=given)
 
 
 def _spec(command: WorkflowCommand, definitions: Definitions) -> tuple[Spec, JsonValue]:
@@ -74,4 +78,6 @@ def _spec(command: WorkflowCommand, definitions: Definitions) -> tuple[Spec, Jso
         return Spec(kind="wait", timeout_s=arguments["timeout_s"], params={"repeats": True, **asks}), None  # type: ignore[arg-type]  # checked by the model
     if kind == "call":
         return Spec(kind="workflow.call", queue="tools", work=f"functions:{target}", params={"function": target, **arguments}), None
+    if kind == "start":
+        return Spec(kind="workflow.start", work=f"runs:{target}", params={"workflow": target, "input": arguments}, decides=True), None
     return specs.call(ChainNode(node_id="command", kind=kind, name=target, input=arguments), {}, definitions), None

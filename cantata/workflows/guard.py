@@ -43,7 +43,7 @@ def allow_io() -> None:
 
 @cache
 def _add_hook() -> None:
-    sys.addaudithook(_audit)  # it stays for the life of the process, so only processes that run workflows have it
+    sys.addaudithook(_audit)  # it stays for the life of the process, so only processes that run workflows, or ask them queries, have it
 
 
 def _audit(event: str, arguments: tuple[Any, ...]) -> None:

@@ -6,17 +6,20 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from pydantic import Field
 
 from cantata.models.values import ErrorInfo, JsonValue, Value
+
+STOPPED = "stopped"  # code of the outcome of a step that was stopped
 
 
 class Recorded(Value):
     """A command as the history keeps it."""
 
     step: str = Field(description="the end of its step's id, behind that of the workflow")
-    kind: str = Field(description="agent, tool, chain, workflow, call, wait or sleep")
+    kind: str = Field(description="agent, tool, chain, workflow, start, call, wait or sleep")
     target: str = Field(description="the name of what it calls")
     digest: str = Field(description="of its arguments")
     line: str = Field(description="file:line of the workflow's code that gave it")
@@ -59,6 +62,15 @@ class WorkflowCommand:
     arguments: Mapping[str, JsonValue]
     options: Mapping[str, JsonValue]
     """timeout_s, retries, at_most_once, queue"""
+
+
+def outcome_of(state: str, output: str | None, info: Mapping[str, Any]) -> CommandOutcome:
+    """Return the outcome of a command from the state, the output as JSON text and the info of its step."""
+    if state == "skipped":
+        return CommandOutcome(error=ErrorInfo(code=STOPPED, message="the step was stopped"))
+    if state == "failed":
+        return CommandOutcome(error=ErrorInfo.model_validate(info["error"]))
+    return CommandOutcome(json.loads(output or "null"), timed_out=bool(info.get("timed_out")))
 
 
 def digest_of(arguments: Mapping[str, JsonValue]) -> str:

@@ -15,19 +15,19 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from os.path import basename
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, cast, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
-from cantata.errors import StepError
+from cantata.errors import CodeMismatchError, ConfigError, StepError
 from cantata.models.definitions import Definitions
 from cantata.models.values import JsonValue
+from cantata.suggestions import did_you_mean
 from cantata.workflows.event_loop import NumberedFuture, WorkflowLoop
-from cantata.workflows.history import Activation, CommandOutcome, Recorded, WorkflowCommand, digest_of
+from cantata.workflows.history import STOPPED, Activation, CommandOutcome, Recorded, WorkflowCommand, digest_of
 
 WARNED_COMMANDS, MAX_COMMANDS = 2000, 10_000  # of one workflow
-STOPPED = "stopped"  # code of the outcome of a step that was stopped
 _UNSAFE = re.compile(r"[^\w./-]")  # in the id of a step
 _OUR_MODULES = ("cantata.workflows.", "asyncio.")
 _OURS = (str(Path(__file__).parent), str(Path(asyncio.__file__).parent))
@@ -43,6 +43,11 @@ class ContinueAs(BaseException):
 
 class NonDeterminismError(Exception):
     """The code asks for something else than what its history has."""
+
+    def mismatch(self, name: str, reference: str) -> CodeMismatchError:
+        """Return the error for people."""
+        message = f"the code of workflow {name!r} ({reference}) does not follow the run's history: {self}. Deploy the code that the run"
+        return CodeMismatchError(f"{message} began with, or keep both ways with wf.patched")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +115,8 @@ class Replay:
         """The commands of the history."""
         self.received = {index for activation in history for index in activation.received}
         """Indexes of the commands whose outcomes the code has received in its history."""
+        self.queries: dict[str, Callable[..., Any]] = {}
+        """The functions that the code registered for queries, by name."""
         self._name = name
         self._task: asyncio.Task[Any] | None = None
         self._given: list[Recorded] = []
@@ -120,6 +127,7 @@ class Replay:
         self._number = 0
         self._wanted = 0
         self._is_over = False
+        self._is_asked = False
         self._fault: NonDeterminismError | None = None
 
     @property
@@ -139,6 +147,8 @@ class Replay:
         convert: Callable[[CommandOutcome], Any], label: str,
     ) -> asyncio.Future[Any]:  # fmt: skip
         """Give a command; return the future of what `convert` makes of its outcome. `label` ends the id of its step."""
+        if self._is_asked:
+            raise StepError(f"a query gives no commands, it only reads, and this one gave {kind} {target!r}", code="query_failed")
         if self._is_over or self._fault:  # what the code still does has no effect
             return self.loop.create_future()
         line = _line()
@@ -199,16 +209,11 @@ class Replay:
         Call `discard` when no activation is to follow. Raises NonDeterminismError if the code does not follow its history, and StepError
         if it failed.
         """
-        try:
-            if self._task is None:
-                self._task = self.loop.create_task(main())
-                self._replay(self._task, outcomes)
-            newest = Activation(at=at, received=tuple(received), cancelled=cancelled)
-            self._number = len(self.history)
-            self._activate(newest, outcomes)
-            advance = self._advance(self._task, newest, given)
-        except SystemExit as error:
-            raise StepError(f"the workflow called exit({error.code})", code="workflow_error") from error
+        task = self._task or self.restore(main, outcomes)
+        newest = Activation(at=at, received=tuple(received), cancelled=cancelled)
+        self._number = len(self.history)
+        self._activate(newest, outcomes)
+        advance = self._advance(task, newest, given)
         self.history.append(advance.activation)
         self.commands += advance.activation.commands
         self.received.update(received)
@@ -220,11 +225,37 @@ class Replay:
         self._is_over = True
         self.loop.discard()
 
-    def _replay(self, task: asyncio.Task[Any], outcomes: Mapping[int, CommandOutcome]) -> None:
+    def restore(
+        self, main: Callable[[], Any], outcomes: Mapping[int, CommandOutcome], *, ended: bool = False
+    ) -> asyncio.Task[Any]:  # fmt: skip
+        """Run the coroutine that `main` returns through its history, with which it `ended` or waits. Raises as `run`."""
+        self._task = task = self.loop.create_task(main())
         for number, activation in enumerate(self.history):
             self._number = number
             self._activate(activation, outcomes)
-            self._check(activation, is_over=task.done())
+            self._check(activation, is_over=task.done(), was_over=ended and number + 1 == len(self.history))
+        return task
+
+    def ask(self, name: str, arguments: Mapping[str, Any]) -> JsonValue:
+        """Return the answer of a query of the code, where that waits or ended.
+
+        Raises ConfigError for an unknown query or wrong arguments, StepError if it fails.
+        """
+        if name not in self.queries:
+            raise ConfigError(f"the workflow has no query {name!r} here{did_you_mean(name, self.queries)}", code="unknown_query")
+        function, self._is_asked = self.queries[name], True
+        try:
+            inspect.signature(function).bind(**arguments)
+        except TypeError as error:
+            raise ConfigError(f"query {name}{inspect.signature(function)}: {error}", code="bad_arguments") from None
+        try:
+            answer = function(**arguments)
+        except StepError:
+            raise
+        except Exception as error:
+            message = f"query {name!r} raised {type(error).__name__}: {error} (at {_raised_at(error)})"
+            raise StepError(message, code="query_failed") from error
+        return _jsonable(answer, f"answer of query {name!r}")
 
     def _activate(self, activation: Activation, outcomes: Mapping[int, CommandOutcome]) -> None:
         self.loop.now = activation.at
@@ -234,7 +265,10 @@ class Replay:
             for task in self.loop.tasks:
                 task.cancel()
         self._receive(sorted(stopped), outcomes)  # to who awaits them later
-        self.loop.run_ready()
+        try:
+            self.loop.run_ready()
+        except SystemExit as error:
+            raise StepError(f"the workflow called exit({error.code})", code="workflow_error") from error
         if self._fault:
             raise self._fault
 
@@ -248,7 +282,7 @@ class Replay:
                     future.set_exception(error)
                     future.exception()  # it may never be awaited
 
-    def _check(self, activation: Activation, *, is_over: bool) -> None:
+    def _check(self, activation: Activation, *, is_over: bool, was_over: bool) -> None:
         self._wanted += len(activation.commands)
         wanted = self._wanted
         if len(self._given) < wanted:
@@ -259,7 +293,9 @@ class Replay:
         if len(self._given) > wanted:
             last = f"command {wanted - 1}, {self.commands[wanted - 1]}" if wanted else "its start"
             raise NonDeterminismError(f"the code waited after {last}, and now gives {self._given[wanted]} before that")
-        if is_over:
+        if was_over and not is_over:
+            raise NonDeterminismError(f"the code ended after command {wanted - 1}, and now waits there")
+        if is_over and not was_over:
             raise NonDeterminismError(f"the code went on after command {wanted - 1}, and now ends there")
 
     def _advance(self, task: asyncio.Task[Any], newest: Activation, given: Mapping[str, JsonValue]) -> Advance:
@@ -301,11 +337,14 @@ def _output_of(task: asyncio.Task[Any]) -> JsonValue:
         raise StepError(f"{error} (at {_raised_at(error)})" if not _has_place(str(error)) else str(error), code=error.code) from error
     if error is not None:
         raise StepError(f"{type(error).__name__}: {error} (at {_raised_at(error)})", code="workflow_error") from error
+    return _jsonable(task.result(), "result of the workflow")
+
+
+def _jsonable(value: Any, what: str) -> JsonValue:
     try:
-        output: JsonValue = to_jsonable_python(task.result())
-    except (PydanticSerializationError, ValueError, RecursionError) as fault:
-        raise StepError(f"the result of the workflow is not JSON: {fault}", code="not_json") from None
-    return output
+        return cast(JsonValue, to_jsonable_python(value))
+    except (PydanticSerializationError, ValueError, RecursionError) as error:
+        raise StepError(f"the {what} is not JSON: {error}", code="not_json") from None
 
 
 def _first_of(error: BaseException | None) -> BaseException | None:

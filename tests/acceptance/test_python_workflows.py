@@ -52,17 +52,19 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
 
 
 def test_the_lines_of_the_page(project: Project) -> None:
-    up, begin, signal, result = [line for block in BLOCKS if block.language == "sh" for line in lines(block)]
+    up, begin, signal, result, query = [line for block in BLOCKS if block.language == "sh" for line in lines(block)]
     project.sh(up)
     run = project.sh(begin)
     until(lambda: "waiting_signal" in project.sh(f"submit runs show {run} --json"), "the question")
 
+    assert project.sh(query.replace("RUN", run)) == '{"notes": 2, "topics": 2}'
     project.sh(signal.replace("RUN", run))
 
     assert "Blue light is scattered most." in project.sh(result.replace("RUN", run))
     shown = project.sh(f"submit runs show {run}")
     assert all(f"{name}" in shown for name in ("0.researcher", "2.count_words", "3.wait/approve", "4.writer")), shown
     assert "@advance" not in shown
+    assert [line.split()[-1][:8] for line in shown.splitlines() if "3.wait/approve" in line] == ["desk.py:"], shown
 
 
 def test_the_program_of_the_page(project: Project) -> None:

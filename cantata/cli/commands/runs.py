@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from cantata.cli.connect import open_queries
-from cantata.cli.options import detach_option, json_option, parse_assignments, parse_json
+from cantata.cli.options import detach_option, json_option, parse_assignments, parse_json, parse_json_object
 
 
 @click.group()
@@ -122,3 +122,18 @@ def signal(run_id: str, step: str, value: Any, as_json: bool) -> int:
     """Send a waiting step its value."""
     with open_queries(workers=False, as_json=as_json) as queries:
         return queries.signal(run_id, step, value)
+
+
+@runs.command()
+@run_id
+@click.argument("name")
+@click.option("--input", "given", metavar="JSON|@FILE", callback=parse_json_object, help="Its arguments, by name; none if absent.")
+@click.option("--step", metavar="ID", help="The step of the workflow, if the run has several.")
+@json_option
+def query(run_id: str, name: str, given: dict[str, Any] | None, step: str | None, as_json: bool) -> int:
+    """Ask a workflow in Python a query, which its code registers with @wf.query.
+
+    The code is imported and replayed here, so no worker is needed.
+    """
+    with open_queries(workers=False, as_json=as_json) as queries:
+        return queries.query(run_id, name, step, given or {})

@@ -90,7 +90,8 @@ def _time(step: StepProgress, now_ms: float) -> str:
 
 
 def _note(step: StepProgress) -> Text:
-    parts = [f"attempt {step.attempt}" if step.attempt > 1 else "", step.model, text_format.tokens(step.tokens_in, step.tokens_out)]
+    attempt, tokens = f"attempt {step.attempt}" if step.attempt > 1 else "", text_format.tokens(step.tokens_in, step.tokens_out)
+    parts = [step.line, attempt, step.model, tokens]
     fixed = {"stopped": "stopped", "timed_out": "timed out"}
     note = fixed.get(step.state, text_format.line(step.note, 200))
     if step.state == "waiting_signal":

@@ -1,17 +1,21 @@
-"""Search and parsing of modules in a folder without importing them, and clashes of their names with Cantata's own packages."""
+"""Search, parsing and import of modules in a folder, and clashes of their names with Cantata's own packages."""
 
 from __future__ import annotations
 
 import ast
+import importlib
 import importlib.util
 import pkgutil
 import sys
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
+from cantata.errors import StepError
 from cantata.packages import HERE, OURS
 
 
@@ -42,6 +46,22 @@ def tree_of(file: Path, mtime_ns: int) -> ast.Module:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about the style of other people's code
         return ast.parse(file.read_bytes(), str(file))
+
+
+def load_function(
+    name: str, folder: str | None, import_module: Callable[[str], ModuleType] = importlib.import_module
+) -> Callable[..., Any]:  # fmt: skip
+    """Import a module, and return its function `module:name`. Raises StepError."""
+    module_name, _, attribute = name.partition(":")
+    if clash := clash_of(module_name, Path(folder) if folder else None):
+        raise StepError(f"module {module_name!r} cannot be imported: {clash}", code="tool_import")
+    try:
+        function: Callable[..., Any] | None = getattr(import_module(module_name), attribute, None)
+    except (Exception, SystemExit) as error:  # whatever a user's module raises while it is imported
+        raise StepError(f"module {module_name!r} cannot be imported: {type(error).__name__}: {error}", code="tool_import") from error
+    if not callable(function):
+        raise StepError(f"module {module_name!r} has no function {attribute!r}", code="tool_import")
+    return function
 
 
 # --- clashes of names -----------------------------------------------------------------------------------------------

@@ -119,7 +119,7 @@ def _graph(section: str, node: ChainNode, reads: Reads, definitions: Definitions
 
 def _workflow(section: str, node: ChainNode, reads: Reads, definitions: Definitions) -> Spec:
     own = {"reads": dict(reads), "on_error": _on_error(node), "retries": node.retry, "timeout_s": node.timeout or ADVANCE_TIMEOUT_S}
-    return workflow_spec(node.name, _params(node, {}), **own)
+    return workflow_spec(node.name, definitions, _params(node, {}), **own)
 
 
 def _command(section: str, node: ChainNode, reads: Reads, definitions: Definitions) -> Spec:

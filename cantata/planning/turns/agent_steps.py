@@ -207,7 +207,8 @@ def is_workflow(name: str, definitions: Definitions) -> bool:
 def tool_step(step_id: str, name: str, arguments: Mapping[str, JsonValue], definitions: Definitions) -> Step:
     """Return the step of a tool call that a model asked for. The model gets a failure as the result, so it does not fail the agent."""
     if is_workflow(name, definitions):
-        return Step(id=step_id, **dict(workflow_spec(name, {"input": dict(arguments), "failure": ""}, on_error="skip")))
+        given: dict[str, JsonValue] = {"input": dict(arguments), "failure": ""}
+        return Step(id=step_id, **dict(workflow_spec(name, definitions, given, on_error="skip")))
     server, method = mcp_tool(name, definitions.tools) or (name, "")
     tool = definitions.tools[server]
     params: dict[str, JsonValue] = {"section": "tools", "tool": server, "input": dict(arguments), "asked_by": "model", "failure": ""}

@@ -60,7 +60,7 @@ def plan_turn(turn: TurnRequest, definitions: Definitions) -> Graph:
         )
         graph, last = Graph(steps=(opening,)), opening.id
     elif kind == "workflow":
-        step = _workflow(name, text) if name in definitions.chains else _python_workflow(name, text)
+        step = _workflow(name, text) if name in definitions.chains else _python_workflow(name, text, definitions)
         graph, last = Graph(steps=(step,)), name
     else:
         alone = member(name, name, definitions, text, is_chosen=True, send_history=turn.send_history)
@@ -131,10 +131,10 @@ def _workflow(name: str, text: str) -> Step:
     return Step(id=name, kind="chain.run", work=f"chains:{name}", reads={"text": text}, params=params, decides=True, expands=True)
 
 
-def _python_workflow(name: str, text: str) -> Step:
+def _python_workflow(name: str, text: str, definitions: Definitions) -> Step:
     """Return the step that runs a workflow in Python whose only required parameter gets the text."""
     mapped: JsonValue = {"text": "text"}
-    return Step(id=name, **dict(workflow_spec(name, {"map": mapped, "is_turn": True}, reads={"text": text})))
+    return Step(id=name, **dict(workflow_spec(name, definitions, {"map": mapped, "is_turn": True}, reads={"text": text})))
 
 
 def target_of(turn: TurnRequest, definitions: Definitions) -> tuple[str, str] | None:

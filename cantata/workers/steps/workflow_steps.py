@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import atexit
-import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Any, cast
 
-from cantata.errors import CodeMismatchError, StepError
-from cantata.models.graph import STEP_OVER, Outcome
-from cantata.models.values import ErrorInfo, JsonValue, Usage
+from cantata.coordinator.fork_requests import FORKED_AT, FORKED_FROM
+from cantata.coordinator.start import MAX_WORKFLOW_S, Timeout, accept_run, id_of_key
+from cantata.errors import ConfigError, MustWait, StepError, UnavailableError
+from cantata.models.graph import START, STEP_OVER, Outcome, Spec
+from cantata.models.values import JsonValue, Usage
+from cantata.models.wire import ChainNode, ChainRequest
+from cantata.planning.chain_checks import checks
+from cantata.state.ledger.records import Ready
+from cantata.state.limits.quotas import Quotas
 from cantata.state.redis import clock
 from cantata.workers.runtime.step_context import StepContext
 from cantata.workers.tools import functions, schemas
 from cantata.workflows import expansion, guard
 from cantata.workflows.api import Workflow
-from cantata.workflows.decorator import is_workflow
-from cantata.workflows.history import Activation, CommandOutcome
-from cantata.workflows.replay import STOPPED, WARNED_COMMANDS, NonDeterminismError, Replay, arguments_of, text_parameter
+from cantata.workflows.decorator import check_workflow
+from cantata.workflows.history import Activation, CommandOutcome, outcome_of
+from cantata.workflows.replay import WARNED_COMMANDS, NonDeterminismError, Replay, arguments_of, text_parameter
 
-LAST_ACTIVATION = "activation"  # in the detail of the last advance, whose output is the result; that of others is their activation
+STARTED_BY = "started_by"  # label of a run that a workflow began: the run of that workflow
+FULL_WAIT_S = 5.0  # before a run is begun again that Redis has no room for
 MAX_KEPT = 100  # workflows that one process advanced last, kept in memory where they wait
 
 _kept: dict[tuple[str, str], tuple[Replay, Callable[..., Any]]] = {}  # by run and step; with the function
@@ -35,8 +41,7 @@ def workflow_advance(context: StepContext, recorded_activation: Activation | Non
     root, number, name = context.text_param("root") or context.begun.step_id, context.int_param("advance"), context.text_param("workflow")
     run_id, reference = context.begun.run_id, context.definitions.workflows[name].function
     function = functions.load(reference, context.folder)
-    if not is_workflow(function):
-        raise StepError(f"{reference} is not a workflow; decorate it with @workflow", code="not_a_workflow")
+    check_workflow(function, reference)
     is_cancelled = expansion.CANCELLED in context.begun.inputs
     started_in = recorded_activation.run_id if recorded_activation else ""
     replay = _take(context, root, number, function)
@@ -58,12 +63,11 @@ def workflow_advance(context: StepContext, recorded_activation: Activation | Non
         replay.discard()
         if not isinstance(error, NonDeterminismError):
             raise
-        message = f"the code of workflow {name!r} ({reference}) does not follow the run's history: {error}. Deploy the code that the run"
-        raise CodeMismatchError(f"{message} began with, or keep both ways with wf.patched") from error
+        raise error.mismatch(name, reference) from error
     if advance.is_over:
         replay.discard()
         activation = advance.activation.model_dump(mode="json", exclude_defaults=True, exclude={"input"})
-        detail: dict[str, JsonValue] = {LAST_ACTIVATION: activation}
+        detail: dict[str, JsonValue] = {expansion.LAST_ACTIVATION: activation}
         if advance.continues_with is None:
             return Outcome(output=advance.output, detail=detail)
         return Outcome(fragment=expansion.continuation(root, context.begun.spec, advance.continues_with), detail=detail)
@@ -130,13 +134,32 @@ def _outcomes(context: StepContext, root: str, replay: Replay, *, is_cancelled: 
     return outcomes | {index: outcome_of(*each) for index, each in zip(wanted, found, strict=True) if each[0] in STEP_OVER}
 
 
-def outcome_of(state: str, output: str | None, info: Mapping[str, Any]) -> CommandOutcome:
-    """Return the outcome of a command from the state, the output as JSON text and the info of its step."""
-    if state == "skipped":
-        return CommandOutcome(error=ErrorInfo(code=STOPPED, message="the step was stopped"))
-    if state == "failed":
-        return CommandOutcome(error=ErrorInfo.model_validate(info["error"]))
-    return CommandOutcome(json.loads(output or "null"), timed_out=bool(info.get("timed_out")))
+def workflow_start(context: StepContext) -> Outcome:
+    """Begin a run of its own of a workflow or a chain, and return its id. Another attempt of this step finds the same run."""
+    begun, definitions, ledger, name = context.begun, context.definitions, context.process.ledger, context.text_param("workflow")
+    python, chain, run_id = definitions.workflows.get(name), definitions.chains.get(name), id_of_key(f"{begun.run_id}\n{begun.step_id}")
+    if ledger.runs.is_known(run_id):
+        return Outcome(output=run_id)
+    timeout_s = python.timeout_s or MAX_WORKFLOW_S if python else chain.timeout_s if chain else None
+    node = ChainNode(node_id=name, kind="workflow" if python else "chain", name=name, input=context.node_input)
+    request = ChainRequest(chain_id=run_id[:8], nodes=[node], entry_node=name)
+    faults, code = checks.check(request, definitions)
+    try:
+        if faults:
+            raise ConfigError(faults, code=code)
+        Quotas(ledger).check(begun.tenant, definitions.limits.quota_of(begun.tenant))
+        own = {key: label for key, label in ledger.runs.request_of(begun.run_id)[3].items() if key not in (FORKED_FROM, FORKED_AT)}
+        accepted = accept_run(
+            ledger, run_id, kind="chain", request=request.model_dump_json(exclude_defaults=True), definitions=definitions,
+            definitions_text=ledger.runs.definitions(begun.run_id, begun.definitions), labels={**own, STARTED_BY: begun.run_id},
+            timeout=Timeout(timeout_s, f"timeout_s of {name!r}"),
+        )  # fmt: skip
+    except ConfigError as error:
+        raise StepError(f"wf.start({name!r}): {error}", code=error.code) from error
+    except UnavailableError as error:  # Redis is nearly full
+        raise MustWait(FULL_WAIT_S, str(error)) from error
+    context.process.send([(run_id, Ready(START, Spec(kind="run.start", decides=True, expands=True), accepted.priority))])
+    return Outcome(output=run_id)
 
 
 def workflow_call(context: StepContext) -> Outcome:

@@ -19,7 +19,7 @@ from typing import Any, cast
 import structlog
 
 from cantata import fault_points
-from cantata.config.user_code.modules import clash_of
+from cantata.config.user_code.modules import load_function
 from cantata.dispatch import user_app
 from cantata.errors import StepError
 from cantata.models.definitions import Tool
@@ -109,18 +109,8 @@ def _with_context(function: Function, value: WorkerToolContext) -> Function:
 
 
 def _load(name: str, folder: str | None) -> Function:
-    module_name, _, attribute = name.partition(":")
-    if clash := clash_of(module_name, Path(folder) if folder else None):
-        raise StepError(f"module {module_name!r} cannot be imported: {clash}", code="tool_import")
     with _importing:
-        try:
-            module = _import(module_name, folder)
-        except (Exception, SystemExit) as error:  # whatever a user's module raises while it is imported
-            raise StepError(f"module {module_name!r} cannot be imported: {type(error).__name__}: {error}", code="tool_import") from error
-    function = getattr(module, attribute, None)
-    if not callable(function):
-        raise StepError(f"module {module_name!r} has no function {attribute!r}", code="tool_import")
-    return cast(Function, function)
+        return load_function(name, folder, partial(_import, folder=folder))
 
 
 def _import(module_name: str, folder: str | None) -> Any:

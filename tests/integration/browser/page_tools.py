@@ -5,6 +5,9 @@ from __future__ import annotations
 import logging
 import time
 from pathlib import Path
+from typing import Any
+
+from cantata import Workflow, workflow
 
 PATIENCE_S = 100.0
 
@@ -48,3 +51,9 @@ def search(query: str) -> dict[str, str]:
 def echo(**given: object) -> dict[str, object]:
     """Gives back what was given."""
     return given
+
+
+@workflow
+async def asks(wf: Workflow) -> Any:
+    """Wait for a person."""
+    return await wf.wait("approve")

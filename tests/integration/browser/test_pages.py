@@ -222,6 +222,15 @@ def test_a_waiting_step_is_given_its_value(deployment: Stage, url: str, page: Pa
     expect(page.locator(".answer")).to_contain_text('"by": "Anna"')
 
 
+def test_a_step_of_a_workflow_in_python_shows_its_line(deployment: Stage, url: str, page: Page) -> None:
+    run = deployment.client.submit_workflow("asks", {})
+
+    page.goto(f"{url}/pages/run/{run.run_id}?step=asks/0.wait/approve")
+
+    expect(page.locator(".step-facts")).to_contain_text(re.compile(r"Linepage_tools\.py:\d+"))
+    run.cancel()
+
+
 @pytest.mark.thorough("a hundred and twenty runs; the lists are held by gateway/test_pages.py")
 def test_many_runs_are_found_and_keep_their_place(deployment: Stage, url: str, page: Page) -> None:
     runs = [deployment.chain(tool("only", "add"), labels={"batch": "many", "number": f"no-{number:03}"}) for number in range(120)]

@@ -526,3 +526,51 @@ async def goes_on(wf: Workflow) -> str:
     with suppress(asyncio.CancelledError):
         await wf.wait("never")
     return str(await wf.wait("go"))
+
+
+@workflow
+async def starts(wf: Workflow, name: str, given: dict[str, Any]) -> str:
+    """Begin a run of its own."""
+    return await wf.start(name, **given)
+
+
+@workflow
+async def starts_later(wf: Workflow) -> list[str]:
+    """Begin two runs of their own after a signal, and wait again."""
+    await wf.wait("begin")
+    begun = await wf.gather(wf.start("approval"), wf.start("pair", a=1))
+    await wf.wait("end")
+    return begun
+
+
+@workflow
+async def questioned(wf: Workflow, items: list[int]) -> int:
+    """Answer queries while it goes through items, and waits at each 0."""
+    done: list[int] = []
+
+    @wf.query
+    def progress(factor: int = 1) -> dict[str, Any]:
+        return {"done": [each * factor for each in done], "of": len(items)}
+
+    for item in items:
+        done.append(await wf.call(add, item) if item else await wf.wait("go"))
+    return sum(done)
+
+
+@workflow
+async def questioned_parent(wf: Workflow) -> Any:
+    """Have two children that answer queries."""
+    return await wf.gather(wf.workflow("questioned", items=[5, 0]), wf.workflow("questioned", items=[6, 0]))
+
+
+@workflow
+async def questioned_rounds(wf: Workflow, left: int) -> None:
+    """Answer a query in each of several histories."""
+
+    @wf.query
+    def rounds() -> int:
+        return left
+
+    if left:
+        wf.continue_as(left=left - 1)
+    await wf.wait("go")

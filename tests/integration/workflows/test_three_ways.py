@@ -19,9 +19,8 @@ from cantata.models.values import JsonValue
 from cantata.models.wire import ChainResponse
 from cantata.runs.results import is_over
 from cantata.testing import replay, run_inline
-from cantata.workers.steps.workflow_steps import outcome_of
 from cantata.workflows import expansion
-from cantata.workflows.history import Activation
+from cantata.workflows.history import Activation, outcome_of
 from tests.examples import examples
 from tests.integration.workflows import plans
 from tests.integration.workflows.conftest import PATIENCE_S

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from cantata.models.definitions import Definitions, PythonWorkflow, Tool
-from cantata.models.wire import TurnRequest
+from cantata.models.wire import ChainNode, ChainRequest, TurnRequest
+from cantata.planning.chains.expansion import plan
 from cantata.planning.turns.agent_steps import tool_step
 from cantata.planning.turns.turn_plan import plan_turn
 
@@ -23,6 +24,16 @@ def test_a_call_of_a_model_does_not_fail_its_turn() -> None:
 
     assert (step.kind, step.on_error, step.expands) == ("workflow.advance", "skip", True)
     assert step.params["input"] == {"question": "why?"}
+
+
+def test_the_queue_of_its_entry_serves_each_way_to_begin_it() -> None:
+    own = Definitions(workflows={"desk": PythonWorkflow(function="desk:desk", queue="workflows")})
+    request = ChainRequest(nodes=[ChainNode(node_id="a", kind="workflow", name="desk")], entry_node="a")
+
+    of_a_turn, of_a_node = plan_turn(TurnRequest(text="hello", workflow="desk"), own), plan(request, own)
+
+    assert [of_a_turn.steps[0].queue, of_a_node.steps[0].queue, tool_step("a/t0", "desk", {}, own).queue] == ["workflows"] * 3
+    assert plan(request, DEFINITIONS).steps[0].queue == "tools"
 
 
 def test_a_tool_wins_over_a_workflow_of_its_name() -> None:

@@ -339,6 +339,12 @@ def test_a_running_step_shows_how_long_it_has_been_at_it() -> None:
     assert "2.5 s" in text
 
 
+def test_a_command_of_a_workflow_shows_its_line() -> None:
+    view = begun().start("a", "b").view().with_lines({"a": "desk.py:14", "not added yet": "desk.py:15"})
+
+    assert [line.split()[1:2] for line in rendered(view).splitlines() if "desk.py" in line] == [["a"]]
+
+
 def test_a_running_step_shows_what_its_model_is_saying_in_this_attempt() -> None:
     history = begun().start("a").add("delta", "a", text="Good ").add("delta", "a", text="day")
     assert "Good day" in rendered(history.view())

@@ -43,6 +43,7 @@ function Facts({ step, detail, now }) {
   const facts = [
     ["State", html`<${State} is=${ofStep(step.state)} />`],
     ["Does", clip(step.work || step.kind, 80)],
+    ["Line", detail?.params?.line && html`<code>${clip(detail.params.line, 80)}</code>`],
     ["Task", detail?.info?.task && html`${clip(detail.info.task, 80)}<br /><code>${clip(detail.info.task_id, 80)}</code>`],
     ["Attempt", step.attempt > 0 ? `${step.attempt}${step.failures ? `, ${step.failures} failed` : ""}${step.crashes ? `, ${step.crashes} lost` : ""}` : null],
     ["Worker", step.worker && clip(step.worker, 60)],

@@ -1,0 +1,101 @@
+"""Queries: read-only questions to the code of a workflow in Python, which is replayed here from its recorded history."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from cantata.config.user_code.modules import load_function
+from cantata.coordinator.start import definitions_from
+from cantata.dispatch import user_app
+from cantata.errors import ConfigError
+from cantata.models.graph import Spec
+from cantata.models.values import JsonValue
+from cantata.state.ledger.ledger import Ledger
+from cantata.state.ledger.records import RunRecord, StepRecord
+from cantata.suggestions import did_you_mean
+from cantata.workflows import expansion
+from cantata.workflows.api import Workflow
+from cantata.workflows.decorator import check_workflow
+from cantata.workflows.history import Activation, outcome_of
+from cantata.workflows.replay import NonDeterminismError, Replay, arguments_of
+
+
+def ask(ledger: Ledger, record: RunRecord, step: str | None, name: str, arguments: Mapping[str, JsonValue]) -> JsonValue:
+    """Return the answer of a query of a run's workflow, as far as that is recorded. `step` names it if there are several.
+
+    Raises ConfigError for an unknown workflow or query, and wrong arguments; CodeMismatchError for code that does not follow the history;
+    StepError for code that cannot be imported or fails.
+    """
+    run_id, reader, newest = record.run_id, ledger.reader, _newest_advance(record, step)
+    root, workflow = _root(newest), str(newest.spec.params["workflow"])
+    ids = [expansion.advance_id(root, number) for number in range(_number(newest.spec, "advance") + 1)]
+    advances = reader.records(run_id, ids)
+    last = advances[ids[-1]].info.get(expansion.LAST_ACTIVATION)
+    history = [Activation.model_validate(each) for each in (*(advances[one].output for one in ids[:-1]), last or advances[ids[-1]].output)]
+    definitions = definitions_from(ledger.runs.definitions(run_id, record.definitions))
+    replay, reference = Replay(run_id, definitions, history, root), definitions.workflows[workflow].function
+    received = sorted(replay.received)
+    found = reader.outcomes(run_id, [expansion.step_id(root, replay.commands[index]) for index in received])
+    outcomes = {index: outcome_of(*each) for index, each in zip(received, found, strict=True)}
+    function = _load(reference, definitions.folder)
+
+    def answer() -> JsonValue:
+        try:
+            given = arguments_of(function, history[0].input)
+            replay.restore(lambda: function(Workflow(replay), **given), outcomes, ended=last is not None)
+            return replay.ask(name, arguments)
+        except NonDeterminismError as error:
+            raise error.mismatch(workflow, reference) from error
+        finally:
+            replay.discard()
+
+    with ThreadPoolExecutor(1, thread_name_prefix="cantata-query") as thread:  # the caller's may have an event loop, and does I/O
+        return thread.submit(answer).result()
+
+
+def _newest_advance(record: RunRecord, step: str | None) -> StepRecord:
+    """Return the newest recorded advance of a workflow of a run."""
+    done = [each for each in record.steps.values() if each.spec.kind == "workflow.advance" and each.state == "done"]
+    bases = sorted({_base(each) for each in done})
+    found = [each for each in bases if step in (None, each) or each.endswith(f"/{step}")]
+    if not bases:
+        raise ConfigError(f"run {record.run_id!r} has no workflow in Python, or none that has begun", code="unknown_workflow")
+    if not found:
+        raise ConfigError(
+            f"no workflow of run {record.run_id!r} has the step {step!r}{did_you_mean(str(step), bases)}", code="unknown_step"
+        )
+    if len(found) > 1:
+        raise ConfigError(f"run {record.run_id!r} has several workflows; name the step of one: {', '.join(map(repr, found))}")
+    own = (each for each in done if _base(each) == found[0])
+    return max(own, key=lambda each: (_number(each.spec, "continuation"), _number(each.spec, "advance")))
+
+
+def _root(advance: StepRecord) -> str:
+    return str(advance.spec.params.get("root") or advance.step_id)
+
+
+def _base(advance: StepRecord) -> str:
+    return str(advance.spec.params.get("base") or _root(advance))
+
+
+def _number(spec: Spec, name: str) -> int:
+    return int(str(spec.params.get(name) or 0))
+
+
+def _load(reference: str, folder: str | None) -> Callable[..., Any]:
+    """Return the function of a workflow, from the folder of its configuration if that is here, else from this one, or as installed."""
+    here = folder if folder and Path(folder).is_dir() else str(Path.cwd())
+    user_app.activate()
+    sys.path.insert(0, here)
+    try:
+        function = load_function(reference, here)
+    finally:
+        with suppress(ValueError):  # its module may have changed the path
+            sys.path.remove(here)
+    check_workflow(function, reference)
+    return function
