@@ -38,6 +38,7 @@ LABELS = (
     "budget-settled",
     "rotation-replied",  # the next agent is known, and not yet recorded
     "memory-replied",
+    "advance-executed",  # of a workflow, behind a step; neither is recorded
     "commit-replied",
     "committed",
     "graph-expanded",

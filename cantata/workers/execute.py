@@ -22,12 +22,11 @@ from cantata.observability.traces import conventions
 from cantata.planning import fragments
 from cantata.state.ledger import refused_steps
 from cantata.state.ledger.encoding import unknown_fields
-from cantata.state.ledger.records import Begun
+from cantata.state.ledger.records import AttemptRecord, Begun
 from cantata.state.redis.connection import RedisFailure
 from cantata.workers.code import user_code
 from cantata.workers.handlers import HANDLERS
 from cantata.workers.runtime import outcomes
-from cantata.workers.runtime.outcomes import AttemptRecord
 from cantata.workers.runtime.process import Process
 from cantata.workers.runtime.step_context import Handler, ModelAnswers, StepContext
 from cantata.workers.tools import inline_scripts

@@ -6,7 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 import structlog
@@ -23,7 +23,7 @@ from cantata.observability import metrics, traces
 from cantata.planning import canvas
 from cantata.planning.canvas import Dispatch, Followers
 from cantata.runs.results import is_over
-from cantata.state.ledger.records import Ahead, Begun, Committed, Ready
+from cantata.state.ledger.records import Ahead, AttemptRecord, Begun, Committed, Ready
 from cantata.state.redis import clock, outages
 from cantata.state.runs import trace_roots
 from cantata.workers.celery_tasks import result_watcher
@@ -31,9 +31,9 @@ from cantata.workers.celery_tasks.result_watcher import ResultWatcher
 from cantata.workers.execute import execute
 from cantata.workers.handlers import HANDLERS
 from cantata.workers.runtime import outcomes, task_events
-from cantata.workers.runtime.outcomes import AttemptRecord
 from cantata.workers.runtime.process import LeasedStep, Process
 from cantata.workers.runtime.task_events import Attempt
+from cantata.workers.steps import workflow_steps
 
 log = structlog.get_logger(__name__)
 
@@ -49,6 +49,15 @@ class Delivery:
     queue: str
     priority: int
     is_redelivered: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Executed:
+    """An executed step that is still to be recorded."""
+
+    begun: Begun
+    record: AttemptRecord
+    attempt: Attempt
 
 
 class MessageExecution:
@@ -71,6 +80,7 @@ class MessageExecution:
         self._ahead_until: float | None = None
         self._definitions = ""
         self._followers: Followers | None = None
+        self._last: tuple[Begun, AttemptRecord] | None = None
         self.done: list[Attempt] = []
         self.lost: list[Attempt] = []
         """Attempts of processes that received this message before and died."""
@@ -153,10 +163,9 @@ class MessageExecution:
             self.done[-1] = self.done[-1].ended(record.outcome)
             return None
         committed_at = clock.now()
-        committed, record = self._commit(begun, record)
-        if committed.result in ("ok", "again"):
-            self.done[-1] = self.done[-1].ended(record.outcome)
-        self._count_attempt()
+        committed, begun, record = self._commit(begun, record)
+        self._end_attempt(committed, record)
+        self._last = begun, record
         fault_points.at("committed")
         if record.outcome.fragment:
             fault_points.at("graph-expanded")
@@ -175,19 +184,25 @@ class MessageExecution:
             self._pending.popleft()
         return begun_ahead
 
-    def _commit(self, begun: Begun, record: AttemptRecord) -> tuple[Committed, AttemptRecord]:
-        """Commit an outcome; return the ledger's answer and the record that was committed.
+    def _commit(self, begun: Begun, record: AttemptRecord) -> tuple[Committed, Begun, AttemptRecord]:
+        """Commit an outcome; return the ledger's answer, and the last step that it recorded with its record.
 
         An unavailable Redis is waited for: giving up would lose the outcome and repeat the step. An outcome that cannot be recorded at
         all is replaced by a failure that says so.
         """
-        ahead = self._ahead()
+        ahead, advance = self._ahead(), None
+        if ahead and (advance := self._execute_advance(begun, record)):
+            ahead = replace(ahead, advance=(advance.begun, advance.record))
         while True:
             try:
                 committed = self._process.ledger.steps.commit(
                     begun, record.outcome, output=record.output, info=record.info, ahead=ahead, next_owner=self._process.owner
                 )
-                return committed, record
+                if not advance or not committed.has_advanced:
+                    return committed, begun, record
+                self._end_attempt(committed, record)
+                self.done.append(advance.attempt)
+                return committed, advance.begun, advance.record
             except UnavailableError as error:
                 if self._process.is_draining:
                     raise
@@ -198,6 +213,30 @@ class MessageExecution:
                 log.exception("outcome_not_recorded", run=self._run_id, step=begun.step_id)
                 reason = f"its outcome could not be recorded: {type(error).__name__}: {error}"
                 record, ahead = outcomes.failure_record(begun, StepError(reason, code="internal")), None
+
+    def _execute_advance(self, begun: Begun, record: AttemptRecord) -> _Executed | None:
+        """Execute the advance of a workflow behind a step before the step is committed, so that one call records both.
+
+        An advance has no effects besides its outcome. While it is executed, the lease of the step is renewed as before.
+        """
+        advance = workflow_steps.following_advance(*self._last, begun, record) if self._last else None
+        spec = advance and advance.spec
+        if not advance or not spec or spec.queue != self._delivery.queue or not self._process.costs.is_cheap(begun.definitions, spec):
+            return None
+        with self._process.leased(advance, behind=(begun, record)):
+            since = time.time()
+            metrics.record_step_started(spec.queue, None)
+            outcome = execute(self._process, advance)
+        fault_points.at("advance-executed")
+        if outcome is None or outcome.outcome.status != "done":  # it is executed again once the step is recorded
+            return None
+        return _Executed(advance, outcome, Attempt(spec.kind, advance.step_id, since, time.time()))
+
+    def _end_attempt(self, committed: Committed, record: AttemptRecord) -> None:
+        """Note the outcome of the last attempt."""
+        if committed.result in ("ok", "again"):
+            self.done[-1] = self.done[-1].ended(record.outcome)
+        self._count_attempt()
 
     def _count_attempt(self) -> None:
         """Count the last attempt in the metrics."""

@@ -51,6 +51,7 @@ LONG = (
     Case("graph-expanded", "kill", "code", 2),
     Case("committed", "freeze", "race", 3),
     Case("commit-replied", "drop", "code", 3),
+    Case("advance-executed", "kill", "code"),
     Case("timer-fired", "kill", "mixed"),
     Case("event-appended", "drop", "unserved"),
     Case("task-published", "freeze", "task"),
@@ -73,7 +74,7 @@ def test_a_run_ends_as_if_nothing_had_been_where_a_process_is_struck(tmp_path: P
 
 
 @pytest.mark.slow("many strikes, each of which is waited for until its leases have run out")
-@pytest.mark.thorough("twenty-two strikes more, of two to ten seconds each")
+@pytest.mark.thorough("twenty-three strikes more, of two to ten seconds each")
 @pytest.mark.timeout(PATIENCE_S)
 def test_a_run_ends_as_if_nothing_had_been_wherever_a_process_is_struck(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     strike_all(LONG, tmp_path, monkeypatch)

@@ -1,107 +1,120 @@
 -- Records the outcome of an attempt, first writer wins, and resolves what follows.
--- ARGV: run, the outcome (JSON), its output (JSON text or ""). The outcome: {step, attempt, owner,
+-- ARGV: run, the outcome (JSON), its output (JSON text or ""), the output of the advance. The outcome: {step, attempt, owner,
 -- status (done | failed | retry | wait | dispatched), info (JSON text), takes: [label, ...], usage?, retry_ms, resend_ms, lease_ms, next_owner: of a step begun by this call; blob?: digest under which a large output is
--- stored, fragment?, warnings?: [text, ...], code?: [module@digest, ...] that it ran with, ahead?: {queue, cheap ("\nname\n...")}, next_step? of its batch}
--- Replies {result, sends {step, spec, ...}, begun or false, run status, {run, priority, step, spec, ...} of the next runs of sessions};
+-- stored, fragment?, warnings?: [text, ...], code?: [module@digest, ...] that it ran with, ahead?: {queue, cheap ("\nname\n...")}, next_step? of its batch,
+-- advance?: the outcome of a workflow's advance that was executed already, which counts only if this call begins that step}
+-- Replies {result, sends {step, spec, ...}, begun or false, run status, {run, priority, step, spec, ...} of the next runs of sessions, 1 if the advance
+-- is recorded too, and the others are of its commit};
 -- result: ok, again (a repetition; steps that the first call made ready are sent by a sweep), stale, closed, gone.
-local outcome, output = cjson.decode(ARGV[2]), ARGV[3]
-local attempt, info = outcome.attempt, outcome.info
+local function commit(outcome, output)
+  local attempt, info = outcome.attempt, outcome.info
+  local s = get(outcome.step)
+  if not s then return {'gone', {}, false, status, {}} end
+
+  local function begin_next()
+    local n = outcome.next_step and not is_over() and get(outcome.next_step)
+    if not n or n.state ~= 'sent' then return false end
+    return lease(n, outcome.next_owner, outcome.lease_ms)
+  end
+
+  -- The step that the first of these calls began: it is recorded with the ended step, or is the next of the batch.
+  local function begun_before()
+    for _, id in ipairs({string.match(s.owner, '^>(.*)$') or outcome.next_step, outcome.next_step}) do
+      local n = get(id)
+      if n and n.state == 'running' and n.owner == outcome.next_owner then return handler_inputs(n) end
+    end
+    return begin_next()
+  end
+
+  local counts = has_lease(s, attempt, outcome.owner) or (outcome.status ~= 'dispatched' and is_dispatched(s, attempt))
+  local counted = s.state == outcome.status and s.attempt == attempt
+  local was_stopped = s.state == 'skipped' and s.attempt == attempt
+  if (outcome.status == 'done' and not counts and not counted) or (outcome.status == 'failed' and was_stopped) then
+    add_usage_once(s.id, attempt, outcome.usage)
+  end
+  if status ~= 'running' then return {'closed', {}, false, status, {}} end
+  if not counts then return {counted and 'again' or 'stale', {}, begun_before(), status, {}} end
+  if s.state == 'dispatched' then
+    redis.call('ZREM', S .. ':tasks', task_of(s))
+    move(s, 'running')
+  end
+
+  add_usage(outcome.usage)
+  add_bytes(#output + #info)
+  if outcome.code then
+    local known = used_code or '\n'
+    local whole = known
+    for _, entry in ipairs(outcome.code) do
+      if #whole < 4000 and not string.find(whole, '\n' .. entry .. '\n', 1, true) then whole = whole .. entry .. '\n' end
+    end
+    if whole ~= known then redis.call('HSET', R, 'code', whole) end
+  end
+  for _, text in ipairs(outcome.warnings or {}) do event('warning', s.id, attempt, nil, cjson.encode({message = text})) end
+
+  local function wait_for_retry(timer)
+    remove_entries(s)
+    move(s, 'waiting'); s.owner = '-'; put(s)
+    redis.call('HSET', R .. ':info', s.id, info)
+    redis.call('ZADD', S .. ':due', now + outcome.retry_ms, timer .. '|' .. run .. '|' .. s.id)
+    return {'ok', {}, begin_next(), status, {}}
+  end
+
+  if outcome.status == 'dispatched' then
+    remove_entries(s)
+    move(s, 'dispatched'); s.owner = string.format('%d', now); put(s)
+    redis.call('HSET', R .. ':info', s.id, info)
+    redis.call('ZADD', S .. ':tasks', now + outcome.retry_ms, task_of(s))
+    event('dispatched', s.id, attempt, nil, info)
+    return {'ok', {}, begin_next(), status, {}}
+  end
+  if outcome.status == 'retry' then
+    s.failures = s.failures + 1
+    event('retry', s.id, attempt, nil, info)
+    return wait_for_retry('retry')
+  end
+  if outcome.status == 'wait' then
+    local before = redis.call('HGET', R .. ':info', s.id)
+    if not before or cjson.decode(before).reason ~= cjson.decode(info).reason then -- one event for each reason
+      event('rate_limited', s.id, attempt, nil, info)
+    end
+    return wait_for_retry('permit')
+  end
+  local spec = spec_of(s.id)
+  if spec.kind == 'workflow.advance' and (not outcome.fragment or #outcome.fragment.edges == 0) then -- it is the last of its history
+    stop_name(spec.params.root or s.id)
+  end
+  if outcome.status == 'failed' then
+    fail(s, 'failed', info)
+  else
+    if outcome.blob then
+      redis.call('HSETNX', R .. ':blobs', outcome.blob, output)
+      output = '@' .. outcome.blob
+    end
+    redis.call('HSET', R .. ':info', s.id, info)
+    local takes = {}
+    for _, label in ipairs(outcome.takes) do takes[label] = true end
+    if outcome.fragment then
+      expand(s, output, takes, outcome.fragment)
+    else
+      event('done', s.id, attempt)
+      resolve(s, 'done', takes, output)
+    end
+  end
+  local ahead = outcome.ahead
+  if ahead then ahead.owner, ahead.lease_ms = outcome.next_owner, outcome.lease_ms end
+  local sends, begun = dispatch(outcome.resend_ms, ahead)
+  if begun then s.owner = '>' .. begun[1]; put(s) end
+  return {'ok', sends, begun or begin_next(), status, following}
+end
+
 use(ARGV[1])
 if not status then return {'gone', {}, false, '', {}} end
-local s = get(outcome.step)
-if not s then return {'gone', {}, false, status, {}} end
-
-local function begin_next()
-  local n = outcome.next_step and not is_over() and get(outcome.next_step)
-  if not n or n.state ~= 'sent' then return false end
-  return lease(n, outcome.next_owner, outcome.lease_ms)
+local outcome = cjson.decode(ARGV[2])
+local reply = commit(outcome, ARGV[3])
+local advance = outcome.advance
+local is_begun = advance and reply[3] and reply[3][1] == advance.step and reply[3][2] == advance.attempt
+if advance and not cancelling and #reply[2] == 0 and ((reply[1] == 'ok' and is_begun) or reply[1] == 'again') then
+  local result = commit(advance, ARGV[4])
+  if result[1] == 'ok' or result[1] == 'again' then return {reply[1], result[2], result[3], result[4], result[5], 1} end
 end
-
--- The step that the first of these calls began: it is recorded with the ended step, or is the next of the batch.
-local function begun_before()
-  for _, id in ipairs({string.match(s.owner, '^>(.*)$') or outcome.next_step, outcome.next_step}) do
-    local n = get(id)
-    if n and n.state == 'running' and n.owner == outcome.next_owner then return handler_inputs(n) end
-  end
-  return begin_next()
-end
-
-local counts = has_lease(s, attempt, outcome.owner) or (outcome.status ~= 'dispatched' and is_dispatched(s, attempt))
-local counted = s.state == outcome.status and s.attempt == attempt
-local was_stopped = s.state == 'skipped' and s.attempt == attempt
-if (outcome.status == 'done' and not counts and not counted) or (outcome.status == 'failed' and was_stopped) then
-  add_usage_once(s.id, attempt, outcome.usage)
-end
-if status ~= 'running' then return {'closed', {}, false, status, {}} end
-if not counts then return {counted and 'again' or 'stale', {}, begun_before(), status, {}} end
-if s.state == 'dispatched' then
-  redis.call('ZREM', S .. ':tasks', task_of(s))
-  move(s, 'running')
-end
-
-add_usage(outcome.usage)
-add_bytes(#output + #info)
-if outcome.code then
-  local known = used_code or '\n'
-  local whole = known
-  for _, entry in ipairs(outcome.code) do
-    if #whole < 4000 and not string.find(whole, '\n' .. entry .. '\n', 1, true) then whole = whole .. entry .. '\n' end
-  end
-  if whole ~= known then redis.call('HSET', R, 'code', whole) end
-end
-for _, text in ipairs(outcome.warnings or {}) do event('warning', s.id, attempt, nil, cjson.encode({message = text})) end
-
-local function wait_for_retry(timer)
-  remove_entries(s)
-  move(s, 'waiting'); s.owner = '-'; put(s)
-  redis.call('HSET', R .. ':info', s.id, info)
-  redis.call('ZADD', S .. ':due', now + outcome.retry_ms, timer .. '|' .. run .. '|' .. s.id)
-  return {'ok', {}, begin_next(), status, {}}
-end
-
-if outcome.status == 'dispatched' then
-  remove_entries(s)
-  move(s, 'dispatched'); s.owner = string.format('%d', now); put(s)
-  redis.call('HSET', R .. ':info', s.id, info)
-  redis.call('ZADD', S .. ':tasks', now + outcome.retry_ms, task_of(s))
-  event('dispatched', s.id, attempt, nil, info)
-  return {'ok', {}, begin_next(), status, {}}
-end
-if outcome.status == 'retry' then
-  s.failures = s.failures + 1
-  event('retry', s.id, attempt, nil, info)
-  return wait_for_retry('retry')
-end
-if outcome.status == 'wait' then
-  local before = redis.call('HGET', R .. ':info', s.id)
-  if not before or cjson.decode(before).reason ~= cjson.decode(info).reason then -- one event for each reason
-    event('rate_limited', s.id, attempt, nil, info)
-  end
-  return wait_for_retry('permit')
-end
-local spec = spec_of(s.id)
-if spec.kind == 'workflow.advance' and (not outcome.fragment or #outcome.fragment.edges == 0) then -- it is the last of its history
-  stop_name(spec.params.root or s.id)
-end
-if outcome.status == 'failed' then
-  fail(s, 'failed', info)
-else
-  if outcome.blob then
-    redis.call('HSETNX', R .. ':blobs', outcome.blob, output)
-    output = '@' .. outcome.blob
-  end
-  redis.call('HSET', R .. ':info', s.id, info)
-  local takes = {}
-  for _, label in ipairs(outcome.takes) do takes[label] = true end
-  if outcome.fragment then
-    expand(s, output, takes, outcome.fragment)
-  else
-    event('done', s.id, attempt)
-    resolve(s, 'done', takes, output)
-  end
-end
-local ahead = outcome.ahead
-if ahead then ahead.owner, ahead.lease_ms = outcome.next_owner, outcome.lease_ms end
-local sends, begun = dispatch(outcome.resend_ms, ahead)
-if begun then s.owner = '>' .. begun[1]; put(s) end
-return {'ok', sends, begun or begin_next(), status, following}
+return reply

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from cantata.models.graph import Spec
+from cantata.models.graph import Outcome, Spec
 from cantata.models.values import ErrorInfo, JsonValue, Usage
 from cantata.models.wire import RunStatus
 
@@ -89,12 +89,23 @@ Refusal = Literal["gone", "closed", "over", "early", "leased", "refused"]
 
 
 @dataclass(frozen=True, slots=True)
+class AttemptRecord:
+    """The record of an attempt, as it is committed to the ledger."""
+
+    outcome: Outcome
+    output: str
+    info: Mapping[str, JsonValue]
+
+
+@dataclass(frozen=True, slots=True)
 class Ahead:
     """The steps that a worker may begin in the call that commits: cheap work on its queue, or the next step of its batch."""
 
     queue: str
     cheap: str = "\n"
     next_step: str = ""
+    advance: tuple[Begun, AttemptRecord] | None = None
+    """A workflow's advance behind the committed step, executed already: it is recorded too if this call begins it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +117,8 @@ class Committed:
     begun: Begun | None
     run_status: RunStatus | Literal[""]
     following: tuple[tuple[str, Ready], ...] = ()
+    has_advanced: bool = False
+    """The advance that was executed already is recorded too, and what is to be sent or has begun follows from it."""
     """First steps of the next runs of sessions whose current run ended."""
 
 

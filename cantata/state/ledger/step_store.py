@@ -7,6 +7,7 @@ import json
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from hashlib import sha256
 from secrets import token_hex
 from typing import cast
@@ -30,7 +31,7 @@ from cantata.state.ledger.encoding import (
     usage_of,
 )
 from cantata.state.ledger.intervals import RESEND_MS
-from cantata.state.ledger.records import Ahead, Begun, Committed, Overdue, Ready, Refusal, owner_of
+from cantata.state.ledger.records import Ahead, AttemptRecord, Begun, Committed, Overdue, Ready, Refusal, owner_of
 from cantata.state.ledger.script_caller import ScriptCaller
 from cantata.state.redis.keys import run_key, shard_of
 from cantata.state.redis.pieces import scan
@@ -74,15 +75,30 @@ class StepStore:
             ahead: The steps that this worker may begin in the same call.
             next_owner: The owner of those; that of `begun` if it is empty.
         """
-        next_owner, asked_at = self._owner_of_call(next_owner or owner_of(begun.owner)), time.monotonic()
+        own, asked_at = self._owner_of_call(next_owner or owner_of(begun.owner)), time.monotonic()
+        envelope, outputs, following_owner = self._envelope(begun, AttemptRecord(outcome, output, info), ahead, own), [output], own
+        if ahead and ahead.advance:
+            advance, record = ahead.advance
+            following_owner = self._owner_of_call(owner_of(own))
+            envelope["advance"] = self._envelope(replace(advance, owner=own), record, ahead, following_owner)
+            outputs.append(record.output)
+        reply = self._caller.call("ledger/commit", begun.run_id, storable(to_json(envelope)), *outputs)
+        word, sends, next_begun, run_status, following, *has_advanced = reply
+        owner = following_owner if has_advanced else own
+        next_step = self._begun(begun.run_id, owner, asked_at, next_begun) if next_begun else None
+        return Committed(word, ready_of(sends), next_step, run_status, ready_of_runs(following), bool(has_advanced))
+
+    def _envelope(self, begun: Begun, record: AttemptRecord, ahead: Ahead | None, next_owner: str) -> dict[str, JsonValue]:
+        """Return an outcome as `commit.lua` takes it, without its output."""
+        outcome, output = record.outcome, record.output
         envelope: dict[str, JsonValue] = {
             "step": begun.step_id, "attempt": begun.attempt, "owner": begun.owner, "status": outcome.status,
-            "info": to_json(dict(info)), "takes": list(outcome.takes), "retry_ms": int(outcome.retry_in_s * 1000), "resend_ms": RESEND_MS,
-            "lease_ms": self._lease_ms, "next_owner": next_owner,
+            "info": to_json(dict(record.info)), "takes": list(outcome.takes), "retry_ms": int(outcome.retry_in_s * 1000),
+            "resend_ms": RESEND_MS, "lease_ms": self._lease_ms, "next_owner": next_owner,
         }  # fmt: skip
         if len(output.encode()) > BLOB_BYTES:  # encoded twice: a copy kept during the call takes half as long again, at 250 kB
             envelope["blob"] = sha256(output.encode()).hexdigest()
-        if code := info.get("code"):
+        if code := record.info.get("code"):
             envelope["code"] = code
         if outcome.usage:
             envelope["usage"] = usage_of(outcome.usage)
@@ -94,10 +110,7 @@ class StepStore:
             envelope["ahead"] = {"queue": ahead.queue, "cheap": ahead.cheap}
             if ahead.next_step:
                 envelope["next_step"] = ahead.next_step
-        reply = self._caller.call("ledger/commit", begun.run_id, storable(to_json(envelope)), output)
-        word, sends, next_begun, run_status, following = reply
-        next_step = self._begun(begun.run_id, next_owner, asked_at, next_begun) if next_begun else None
-        return Committed(word, ready_of(sends), next_step, run_status, ready_of_runs(following))
+        return envelope
 
     def dispatched(self, run_id: str, step_id: str, attempt: int) -> tuple[Begun, float] | None:
         """Return a step whose task is under way, and the seconds since it was dispatched; None if this attempt of it is over."""

@@ -27,13 +27,12 @@ from cantata.dispatch.transport import Producers
 from cantata.errors import StepError, UnavailableError
 from cantata.models.graph import Outcome
 from cantata.models.values import JsonValue
-from cantata.state.ledger.records import Begun
+from cantata.state.ledger.records import AttemptRecord, Begun
 from cantata.state.redis import outages
 from cantata.state.redis.connection import RedisFailure
 from cantata.workers.celery_tasks import task_results
 from cantata.workers.celery_tasks.task_results import MAX_READ, TIMEOUT, WORKER_LOST, TaskResult
 from cantata.workers.runtime import outcomes
-from cantata.workers.runtime.outcomes import AttemptRecord
 from cantata.workers.runtime.process import Process
 from cantata.workers.runtime.step_context import StepContext
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Mapping
-from dataclasses import dataclass
 from os import environ
 
 from pydantic import TypeAdapter
@@ -15,7 +13,7 @@ from cantata.models.graph import Outcome
 from cantata.models.values import ErrorInfo, JsonValue
 from cantata.observability.logs.secrets import redact_beginning, secrets_in
 from cantata.state.ledger.encoding import to_json
-from cantata.state.ledger.records import Begun
+from cantata.state.ledger.records import AttemptRecord, Begun
 
 _json = TypeAdapter[JsonValue](JsonValue)
 
@@ -23,15 +21,6 @@ MIN_RETRY_DELAY_S = 0.5
 MAX_RETRY_DELAY_S = 30.0
 RECHECK_S = 1.0  # until a sweep makes sure that a call waits in a queue of the limits: it may be woken before its wait is recorded
 MAX_MESSAGE_CHARS = 4000  # of an error: it is recorded with the step, in events, and with the run
-
-
-@dataclass(frozen=True, slots=True)
-class AttemptRecord:
-    """The record of an attempt, as it is committed to the ledger."""
-
-    outcome: Outcome
-    output: str
-    info: Mapping[str, JsonValue]
 
 
 def record_of(begun: Begun, outcome: Outcome, *, limit_bytes: int, took_ms: float, source: str = "") -> AttemptRecord:

@@ -31,7 +31,7 @@ from cantata.settings import settings
 from cantata.state.fleet import registry
 from cantata.state.ledger.intervals import LEASE_S, RENEW_S
 from cantata.state.ledger.ledger import Ledger
-from cantata.state.ledger.records import Begun, Ready
+from cantata.state.ledger.records import AttemptRecord, Begun, Committed, Ready
 from cantata.state.limits import step_costs
 from cantata.state.limits.limiter import Limiter
 from cantata.state.redis import outages
@@ -70,6 +70,8 @@ class LeasedStep:
     is_cancelled: bool = False
     outcome: Outcome | None = None
     """The outcome that was recorded for the handler when it timed out."""
+    behind: tuple[Begun, AttemptRecord] | None = None
+    """The ended step, with its record, with which this one is to be recorded; this one has no lease of its own."""
 
 
 class Process:
@@ -126,10 +128,13 @@ class Process:
     # --- leases and permits -----------------------------------------------------------------------------------------
 
     @contextmanager
-    def leased(self, begun: Begun) -> Iterator[LeasedStep]:
-        """Renew the lease of a step while the block lasts: until its outcome is recorded."""
+    def leased(self, begun: Begun, *, behind: tuple[Begun, AttemptRecord] | None = None) -> Iterator[LeasedStep]:
+        """Renew the lease of a step while the block lasts: until its outcome is recorded.
+
+        A step that is executed before the one in front of it is recorded (`behind`) has no lease yet. If it has to be stopped, that is.
+        """
         with self._lock:
-            step = self._leased[begun.lease] = LeasedStep(begun)
+            step = self._leased[begun.lease] = LeasedStep(begun, behind=behind)
         try:
             yield step
         finally:
@@ -261,7 +266,7 @@ class Process:
     def _renew(self) -> None:
         """Renew leases and permits; cancel the handlers of steps whose lease is lost."""
         with self._lock:
-            leases, permits = list(self._leased), list(self._permits)
+            leases, permits = [name for name, step in self._leased.items() if not step.behind], list(self._permits)
         if permits:
             self._renewal_limiter.renew(permits)
         if not leases:
@@ -275,7 +280,10 @@ class Process:
     def _release_running(self) -> None:
         """Release the steps whose handlers run, so that other workers execute them at once."""
         for step in self._mark_cancelled(lambda step: True):
-            self._renewal_ledger.steps.release(step.begun)
+            if step.behind:
+                self._record(*step.behind)
+            else:
+                self._renewal_ledger.steps.release(step.begun)
             fault_points.at("step-released")
             log.info("step_released", worker=self.name, run=step.begun.run_id, step=step.begun.step_id)
             self._stop_handler(step)
@@ -286,15 +294,19 @@ class Process:
             begun = step.begun
             log.info("step_timed_out", worker=self.name, run=begun.run_id, step=begun.step_id)
             error = StepError(step.part_error, code="timeout") if step.part_error else outcomes.timed_out(begun)
-            record = outcomes.failure_record(begun, error)
+            begun, record = step.behind or (begun, outcomes.failure_record(begun, error))  # it is stopped again where it has a lease
             try:
-                committed = self._renewal_ledger.steps.commit(begun, record.outcome, output=record.output, info=record.info)
-                step.outcome = record.outcome if committed.result in ("ok", "again") else None
-                metrics.record_step_ended(begun.spec.kind, record.outcome.status, time.monotonic() - begun.asked_at)
-                self.send((begun.run_id, step) for step in committed.sends)
-                trace_roots.end(traces.active() if is_over(committed.run_status) else None, self._renewal_ledger, begun.run_id)
+                step.outcome = record.outcome if self._record(begun, record).result in ("ok", "again") else None
             finally:
                 self._stop_handler(step)
+
+    def _record(self, begun: Begun, record: AttemptRecord) -> Committed:
+        """Record the outcome of a step in place of the thread that executed it."""
+        committed = self._renewal_ledger.steps.commit(begun, record.outcome, output=record.output, info=record.info)
+        metrics.record_step_ended(begun.spec.kind, record.outcome.status, time.monotonic() - begun.asked_at)
+        self.send((begun.run_id, step) for step in committed.sends)
+        trace_roots.end(traces.active() if is_over(committed.run_status) else None, self._renewal_ledger, begun.run_id)
+        return committed
 
     def _mark_cancelled(self, is_wanted: Callable[[LeasedStep], bool]) -> list[LeasedStep]:
         """Mark the wanted steps whose handlers run as cancelled, and return them. One whose handler has ended is left to be recorded."""

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import atexit
+import json
+import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
@@ -15,7 +18,8 @@ from cantata.models.graph import START, STEP_OVER, Outcome, Spec
 from cantata.models.values import JsonValue, Usage
 from cantata.models.wire import ChainNode, ChainRequest
 from cantata.planning.chain_checks import checks
-from cantata.state.ledger.records import Ready
+from cantata.state.ledger.encoding import own_spec_of, step_text
+from cantata.state.ledger.records import AttemptRecord, Begun, Ready
 from cantata.state.limits.quotas import Quotas
 from cantata.state.redis import clock
 from cantata.workers.runtime.step_context import StepContext
@@ -78,6 +82,26 @@ def workflow_advance(context: StepContext, recorded_activation: Activation | Non
     return Outcome(
         output=advance.activation.model_dump(mode="json", exclude_defaults=True), warnings=warnings,
         fragment=expansion.fragment(root, number, context.begun.spec, advance, replay.commands, context.definitions),
+    )  # fmt: skip
+
+
+def following_advance(last: Begun, last_record: AttemptRecord, ended: Begun, record: AttemptRecord) -> Begun | None:
+    """Return the advance behind an ended step as this process would begin it, if it waits for that step alone and is kept here.
+
+    `last` is the step recorded before it, in the same message. None for a step whose output is null: whether it failed is not recorded yet.
+    """
+    fragment = last_record.outcome.fragment
+    if last.spec.kind != "workflow.advance" or not fragment or record.outcome.status != "done" or record.output == "null":
+        return None
+    advance = fragment.steps[-1]
+    index = next((name for name, source in advance.reads.items() if source == ended.step_id), None)
+    is_kept = (ended.run_id, str(advance.params.get("root"))) in _kept
+    if index is None or len(advance.reads) != 2 or not is_kept or ended.spec.at_most_once or record.outcome.fragment:
+        return None
+    inputs = {expansion.LAST: json.loads(last_record.output), index: json.loads(record.output)}
+    return replace(
+        ended, step_id=advance.id, attempt=1, spec=own_spec_of(step_text(advance)), given=None, failures=0, inputs=inputs,
+        asked_at=time.monotonic(), waited_s=None,
     )  # fmt: skip
 
 
