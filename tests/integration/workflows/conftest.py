@@ -22,7 +22,7 @@ NAMES = (
     "calls_back", "orders", "rounds", "nests_rounds", "hurried_gather", "group_fails", "sleeps_badly", "echo", "stubborn",
     "grouped_rounds", "paced_orders", "racers",
     "opens", "harmless", "spins", "greeting", "first_of", "cleans", "cleans_outside", "goes_on",
-    "starts", "starts_later", "questioned", "questioned_parent", "questioned_rounds",
+    "steady", "forgetful", "marks_and_spins", "starts", "starts_later", "questioned", "questioned_parent", "questioned_rounds",
 )  # fmt: skip
 
 
@@ -35,7 +35,7 @@ def definitions(folder: Path = HERE) -> Definitions:
             **{name: PythonWorkflow(function=f"desk:{name}") for name in NAMES},
             "hasty": PythonWorkflow(function="desk:cleans", cancel_grace_s=0),
         },
-        tools={"add": Tool(function="desk:add")},
+        tools={"add": Tool(function="desk:add"), **{name: Tool(function=f"desk:{name}", cheap=True) for name in ("mark", "forget")}},
         agents={
             "clerk": Agent(model="openai/gpt-4o-mini", retries=0),
             "foreman": Agent(model="openai/gpt-4o-mini", retries=0, tools=["greeting", "uncaught", "approval", "add"]),

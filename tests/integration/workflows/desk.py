@@ -574,3 +574,43 @@ async def questioned_rounds(wf: Workflow, left: int) -> None:
     if left:
         wf.continue_as(left=left - 1)
     await wf.wait("go")
+
+
+def mark(value: int, mark: str) -> int:
+    """Write a line that no other test writes."""
+    note(f"mark {mark} {value}")
+    return value + 1
+
+
+def forget(mark: str) -> None:
+    """Write such a line, and return nothing."""
+    note(f"mark {mark}")
+
+
+@workflow
+async def steady(wf: Workflow, mark: str, steps: int, once: bool = False) -> int:
+    """Call a cheap tool in a row."""
+    value = 0
+    for _ in range(steps):
+        value = await wf.options(at_most_once=once).tool("mark", value=value, mark=mark)
+    return value
+
+
+@workflow
+async def forgetful(wf: Workflow, mark: str) -> list[Any]:
+    """Call one that returns nothing, and one that fails."""
+    found = [await wf.tool("forget", mark=mark), await wf.tool("forget", mark=mark)]
+    try:
+        await wf.tool("mark", value="no number", mark=mark)
+    except StepError as error:
+        found.append(error.code)
+    return found
+
+
+@workflow
+async def marks_and_spins(wf: Workflow, mark: str) -> None:
+    """Call a cheap tool twice, and never come to another await."""
+    await wf.tool("mark", value=0, mark=mark)
+    await wf.tool("mark", value=1, mark=mark)
+    while True:
+        _count()

@@ -1,0 +1,110 @@
+"""The ledger's promises about an advance that is executed before the step in front of it is recorded: one call records both or none."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from cantata.models.graph import Edge, Graph, Outcome, Step
+from cantata.state.ledger.ledger import Ledger
+from cantata.state.ledger.records import Ahead, AttemptRecord, Begun, Committed
+from tests.integration.state.play import Play, sent, work
+from tests.integration.state.test_cancelling import advance
+from tests.integration.state.test_ledger import lose_one_reply
+
+
+def command(number: int) -> Step:
+    return work(f"w/{number}.call", cheap=True, on_error="skip")
+
+
+def expansion(number: int) -> Graph:
+    """What an advance adds: a command and the next advance, which waits for it."""
+    behind = advance(f"w/@{number + 1}/advance", "w", advance=number + 1).model_copy(update={"cheap": True})
+    called = command(number)
+    return Graph(steps=(called, behind), edges=(Edge(source=called.id, target=behind.id, wakes=False),), exit=behind.id)
+
+
+def called(ledger: Ledger) -> tuple[Play, Begun]:
+    """A run whose workflow waits for its first command, which has begun."""
+    play = Play(ledger)
+    play.plan(advance("w"))
+    begun = play.do("w", fragment=expansion(0), ahead=Ahead("tools")).begun
+    assert begun is not None
+    assert begun.step_id == "w/0.call"
+    return play, begun
+
+
+def both(play: Play, ended: Begun, outcome: Outcome | None = None, queue: str = "tools") -> Committed:
+    """Commit a command together with the advance behind it."""
+    outcome = outcome or Outcome(fragment=expansion(1), output={"at": 1.0})
+    behind = replace(ended, step_id="w/@1/advance", attempt=1)
+    return play.commit(ended, 5, ahead=Ahead(queue, advance=(behind, AttemptRecord(outcome, '{"at":1.0}', {"ms": 1}))))
+
+
+def test_one_call_records_both_and_begins_what_follows(ledger: Ledger) -> None:
+    play, begun = called(ledger)
+
+    committed = both(play, begun)
+
+    assert (committed.result, committed.has_advanced, sent(committed)) == ("ok", True, [])
+    assert committed.begun is not None
+    assert (committed.begun.step_id, committed.begun.attempt) == ("w/1.call", 1)
+    assert [play.events(step) for step in ("w/0.call", "w/@1/advance", "w/1.call")] == [
+        ["started", "done"], ["started", "expanded"], ["started"]
+    ]  # fmt: skip
+    record = ledger.reader.read("run")
+    assert (record.steps["w/0.call"].output, record.steps["w/@1/advance"].output) == (5, {"at": 1.0})
+    play.commit(committed.begun)
+    assert play.do("w/@2/advance", "over").run_status == "succeeded"
+
+
+def test_the_last_advance_ends_the_run(ledger: Ledger) -> None:
+    play, begun = called(ledger)
+
+    committed = both(play, begun, Outcome(output="over"))
+
+    assert (committed.result, committed.has_advanced, committed.begun, committed.run_status) == ("ok", True, None, "succeeded")
+
+
+def test_nothing_is_recorded_twice_when_the_reply_is_lost(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    play, begun = called(ledger)
+    lose_one_reply(monkeypatch, "commit")
+
+    committed = both(play, begun)
+
+    assert (committed.result, committed.has_advanced) == ("again", True)
+    assert committed.begun is not None
+    assert committed.begun.step_id == "w/1.call"
+    assert play.events("w/@1/advance") == ["started", "expanded"]
+    assert play.commit(committed.begun).result == "ok", "its lease is known"
+
+
+def test_an_advance_that_the_call_may_not_begin_is_not_recorded(ledger: Ledger) -> None:
+    play, begun = called(ledger)
+
+    committed = both(play, begun, queue="agents")
+
+    assert (committed.result, committed.has_advanced, sent(committed)) == ("ok", False, ["w/@1/advance"])
+    assert play.events("w/@1/advance") == []
+
+
+def test_an_outcome_that_comes_too_late_records_no_advance(ledger: Ledger) -> None:
+    play, begun = called(ledger)
+    play.lose_lease(begun)
+
+    committed = both(play, begun)
+
+    assert (committed.result, committed.has_advanced) == ("stale", False)
+    assert play.events("w/@1/advance") == []
+
+
+def test_an_advance_that_was_to_get_a_cancellation_is_executed_again_with_it(ledger: Ledger) -> None:
+    play, begun = called(ledger)
+    assert ledger.runs.cancel("run") == "cancelling"
+
+    committed = both(play, begun)
+
+    assert not committed.has_advanced
+    assert play.events("w/@1/advance") == []
+    assert play.begin("w/@1/advance").inputs["@cancelled"] is True
