@@ -32,9 +32,9 @@ def record_of(begun: Begun, outcome: Outcome, *, limit_bytes: int, took_ms: floa
         output = _output_text(outcome.output, limit_bytes)
     except StepError as error:
         return failure_record(begun, StepError(f"{source or begun.spec.work or begun.spec.kind} {error}", code=error.code), took_ms=took_ms)
-    return AttemptRecord(
-        outcome.model_copy(update={"warnings": tuple(map(_recordable, outcome.warnings))}), output, _info(begun, outcome, took_ms)
-    )
+    if outcome.warnings:
+        outcome = outcome.model_copy(update={"warnings": tuple(map(_recordable, outcome.warnings))})
+    return AttemptRecord(outcome, output, _info(begun, outcome, took_ms))
 
 
 def failure_record(begun: Begun, error: StepError, *, took_ms: float = 0.0) -> AttemptRecord:
