@@ -299,7 +299,9 @@ class Client:
 
     def fleet_warnings(self) -> list[str]:
         """Return warnings about the fleet: standard queues without a worker, clocks that are off, workers older than this client."""
-        return registry.warnings_for(self.redis, ("coordinator", "agents", "tools"), __version__)
+        has_tasks = any(tool.task for tool in self.definitions.tools.values())
+        queues = ("coordinator", "agents", "tools", *([user_app.TASKS] if has_tasks else []))
+        return registry.warnings_for(self.redis, queues, __version__)
 
     def close(self) -> None:
         """Close the connections; runs go on."""

@@ -212,6 +212,11 @@ class OutcomeUncertain(RunEvent):
     ends_attempt = True
     line = "uncertain {step}: its worker {worker} is gone; say how it ended: {signal}"
 
+    @property
+    def explanation(self) -> str:
+        """Return the question to a person."""
+        return "its worker was lost, so its outcome is unknown; the signal's value becomes its result"
+
 
 class SignalAwaited(RunEvent):
     """The step waits for a signal."""

@@ -539,14 +539,16 @@ def test_a_worker_for_one_pool_is_the_command_s_own_process(kept: Folder) -> Non
     assert (found.pid, found.queues) == (command.pid, ("gpu", "cpu"))
 
 
-def test_a_queue_that_nobody_serves_is_warned_of(kept: Folder, alone: Folder) -> None:
+def test_a_fleet_without_workers_is_warned_of(kept: Folder, alone: Folder) -> None:
     url = str(kept.json("status")["url"])
     empty = url.replace("virtual_host=0", "virtual_host=1")
 
     done = alone.submit("chain", "doubles", "--input", '{"count": 1}', "--detach", REDIS_URL=empty)
 
     assert done.returncode == 0
-    assert [line for line in lines(done) if "no worker serves queue" in line and "submit worker tools" in line]
+    assert [line for line in lines(done) if "warning:" in line] == [
+        "warning: no worker of Cantata is running, so runs wait: start one with `submit worker`"
+    ]
 
 
 def _workers(folder: Folder) -> dict[str, Worker]:

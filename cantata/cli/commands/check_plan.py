@@ -64,15 +64,19 @@ def plan(file: str | None, text: str | None, team: str | None, agent: str | None
 
 
 @click.command()
-@click.argument("file")
+@click.argument("file", required=False)
 @click.option("--strict", "is_strict", is_flag=True, help="Take warnings for faults: exit with status 2 if there are any.")
 @config_option
 @json_option
-def check(file: str, config: str | None, is_strict: bool, as_json: bool) -> int:
+def check(file: str | None, config: str | None, is_strict: bool, as_json: bool) -> int:
     """Report every fault and warning of a configuration or a chain request, or of a workflow in Python.
 
-    FILE may be - for standard input, or MODULE:FUNCTION for a workflow in Python, of this folder or an installed package.
+    FILE may be - for standard input, or MODULE:FUNCTION for a workflow in Python, of this folder or an installed package. Without it the
+    configuration is checked.
     """
+    file = file or str(configuration.find(config) or "")
+    if not file:
+        raise click.UsageError("there is no configuration here: name a FILE")
     found, description = _check(file, config)
     faults = found if is_strict else without_warnings(found)
     if as_json:

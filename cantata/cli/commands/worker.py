@@ -22,6 +22,7 @@ from cantata.errors import ConfigError, UnavailableError
 from cantata.models.values import checked_name
 from cantata.observability.metrics.scrape_address import port_after, scrape_address
 from cantata.settings import settings
+from cantata.state.redis import address
 
 TASKS = "tasks"
 STANDARD_QUEUES = ("coordinator", "agents", "tools")
@@ -71,6 +72,10 @@ def worker(
     workers = workers_for(queues or STANDARD_QUEUES, name, concurrency, None if shown is None else shown.port)
     if as_json:
         click.echo(json.dumps({"pid": os.getpid(), "workers": [{"name": each.name, "queues": each.queues} for each in workers]}))
+    else:
+        served = ", ".join(queue for each in workers for queue in each.queues)
+        processes = f"{len(workers)} processes" if len(workers) > 1 else "a process"
+        click.echo(f"submit: starting {processes} for {served}; runs are in {address.without_password(url)}", err=True)
     if len(workers) == 1:
         os.execv(workers[0].command[0], workers[0].command)
     return supervise(workers)

@@ -82,6 +82,8 @@ def slots(redis: Redis) -> dict[str, int]:
 def warnings_for(redis: Redis, queues: Iterable[str], version: str) -> list[str]:
     """Return warnings for someone who submits a run: queues without workers, clocks that are off, older workers."""
     fleet = workers(redis)
+    if not fleet:
+        return ["no worker of Cantata is running, so runs wait: start one with `submit worker`"]
     served = {queue for worker in fleet for queue in worker.queues}
     return [*(unserved(queue) for queue in queues if queue not in served), *fleet_warnings(fleet, version)]
 
@@ -99,7 +101,8 @@ def fleet_warnings(fleet: Iterable[Worker], version: str) -> list[str]:
 
 def unserved(queue: str) -> str:
     """Return the message about a queue without workers."""
-    return f"no worker serves queue {queue!r}: start one with `submit worker {'--app MODULE:APP' if queue == 'tasks' else queue}`"
+    command = "submit worker --app MODULE:APP" if queue == "tasks" else f"submit worker {queue}"
+    return f"no worker serves queue {queue!r}: start one with `{command}`"
 
 
 def release(version: str) -> tuple[int, ...]:

@@ -232,7 +232,10 @@ class ResultWatcher:
         if result is not None:
             return result.outcome(call.task, self.user_app.tasks)
         limit_s = call.begun.spec.timeout_s or 0.0
-        message = f"task {call.task} has not ended within its {limit_s:g} s and is revoked; does a worker serve its queue?"
+        message = (
+            f"task {call.task} has not ended within {limit_s:g} s (its timeout_s, which counts its time in the queue) and is revoked: "
+            "no worker serves its queue, its worker was lost, or it takes longer and may still run"
+        )
         raise StepError(message, code=TIMEOUT, retryable=True)
 
     # --- dispatched steps -------------------------------------------------------------------------------------------

@@ -71,6 +71,8 @@ def _arguments(context: StepContext, tool: Tool, task: Task[Any, Any] | None) ->
     given = context.node_input
     if task is not None and context.params.get("asked_by") == "model":
         given = _json.validate_python(schemas.jsonable(schemas.bind(task.run, tool, given)))
+    elif task is not None:
+        given = schemas.with_defaults(task.run, given, context.mapped_names)
     if fixed := sorted(tool.values.keys() & given.keys()):
         raise StepError(f"argument {fixed[0]!r} is given by the configuration's 'values'; leave it out", code="bad_arguments")
     return {**given, **tool.values}

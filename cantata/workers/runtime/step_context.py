@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -87,6 +87,11 @@ class StepContext:
     def names(self) -> frozenset[str]:
         """The node ids its expressions may read."""
         return step_values.node_names(self.begun.inputs)
+
+    @property
+    def mapped_names(self) -> Collection[str]:
+        """The keys of the node's input that expressions give."""
+        return cast("Mapping[str, JsonValue]", self.params.get("map") or {}).keys()
 
     @cached_property
     def node_input(self) -> dict[str, JsonValue]:

@@ -47,7 +47,9 @@ def tool_call(context: StepContext) -> Outcome:
     assert tool is not None
     function, label = _function(tool, context)
     by_model = context.params.get("asked_by") == "model"
-    arguments = _with_values(tool, schemas.bind(function, tool, context.node_input) if by_model else context.node_input)
+    given = context.node_input
+    given = schemas.bind(function, tool, given) if by_model else schemas.with_defaults(function, given, context.mapped_names)
+    arguments = _with_values(tool, given)
     if schemas.wants_context(function):
         arguments = {**arguments, CONTEXT: WorkerToolContext.of(context)}
     _check_arguments(label, function, arguments)

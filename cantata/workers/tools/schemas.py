@@ -6,7 +6,7 @@ import functools
 import inspect
 import json
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from inspect import Parameter
@@ -78,6 +78,15 @@ def bind(function: Function, tool: Tool, arguments: Mapping[str, JsonValue]) -> 
         raise _bad_arguments((_unknown(name, visible) for name in unknown), _schema(visible, tool))
     named = {name: getattr(given, field) for field, name in visible.names.items() if field in given.model_fields_set}
     return {**named, **(given.model_extra or {})}
+
+
+def with_defaults(function: Function, arguments: Mapping[str, JsonValue], mapped: Collection[str]) -> dict[str, JsonValue]:
+    """Return arguments without those of `mapped` that are null, as of a missing input, where the function has a default."""
+    if not any(arguments.get(name, ...) is None for name in mapped):
+        return dict(arguments)
+    parameters = inspect.signature(function).parameters
+    optional = {name for name in mapped if name in parameters and parameters[name].default is not Parameter.empty}
+    return {name: value for name, value in arguments.items() if value is not None or name not in optional}
 
 
 def jsonable(value: JsonValue) -> JsonValue:

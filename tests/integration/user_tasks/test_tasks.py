@@ -59,6 +59,12 @@ def test_a_map_over_tasks(client: Client) -> None:
     assert ask(client, *nodes, initial_input={"numbers": list(range(60))}).final_output == list(range(1, 61))
 
 
+def test_an_input_that_is_not_there_leaves_the_task_its_default(client: Client) -> None:
+    node = tool("a", "add", input_map={"a": "input.a", "b": "input.b"})
+
+    assert ask(client, node, initial_input={"a": 4}).final_output == 5
+
+
 def test_what_a_task_raises_fails_its_step(client: Client) -> None:
     result = ask(client, tool("a", "fail", message="no such order"))
 

@@ -18,7 +18,7 @@ from cantata import ToolContext, tool
 from cantata.errors import StepError
 from cantata.models.definitions import Tool
 from cantata.models.values import JsonValue
-from cantata.workers.tools.schemas import bind, jsonable, schema_of
+from cantata.workers.tools.schemas import bind, jsonable, schema_of, with_defaults
 
 if TYPE_CHECKING:
     from decimal import Decimal
@@ -271,3 +271,13 @@ def test_results_become_json_where_they_can() -> None:
         "3": ["red", {"street": "High", "zip": None}],
     }
     assert jsonable(odd) is odd  # type: ignore[arg-type]  # its place is told later
+
+
+def test_a_null_of_an_expression_leaves_the_argument_to_the_default_of_its_parameter() -> None:
+    def book(item: str, carrier: str = "dpd", note: str | None = None, **more: object) -> None: ...
+
+    nothing: dict[str, JsonValue] = {"item": None, "carrier": None, "note": None, "other": None}
+
+    assert with_defaults(book, nothing, nothing.keys()) == {"item": None, "other": None}
+    assert with_defaults(book, nothing, ["note"]) == {"item": None, "carrier": None, "other": None}, "those that are written stay"
+    assert with_defaults(book, {"item": "tea", "carrier": "ups"}, ["item", "carrier"]) == {"item": "tea", "carrier": "ups"}
