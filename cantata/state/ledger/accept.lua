@@ -19,8 +19,9 @@ end
 retain_definitions(fields.definitions)
 
 local priority = priority_among(fields.tenant)
-redis.call('HSET', R, 'status', 'accepted', 'created_at', now, 'left', 1, 'count', 1, 'priority', priority)
-for field, value in pairs(fields) do redis.call('HSET', R, field, value) end
+local rows = {'status', 'accepted', 'created_at', now, 'left', 1, 'count', 1, 'priority', priority}
+for field, value in pairs(fields) do rows[#rows + 1] = field; rows[#rows + 1] = value end
+hset_all(R, rows)
 redis.call('HSET', R .. ':steps', step, offer.spec)
 redis.call('ZADD', S .. ':runs', now, run)
 use(run)

@@ -2,10 +2,6 @@
 -- A fragment: {steps: [[id, spec, given?], ...], edges: [[source, target, label, wakes, alone?], ...], items?: {like, prefix, given: [...], window},
 --              exit?, names: {}, scoped, terminals: [...]}. Specs and given values are JSON texts inside it; only specs are opened.
 
-local function hset_all(key, flat)
-  for i = 1, #flat, 1000 do redis.call('HSET', key, unpack(flat, i, math.min(i + 999, #flat))) end
-end
-
 -- The labels that a step which is over took.
 local function takes_of(s)
   if s.state == 'skipped' then return {} end
@@ -103,7 +99,9 @@ local function add_edges(parent, fragment, added, order)
       end
     end
   end
-  for _, source in ipairs(sources) do redis.call('HSET', R .. ':edges', source, cjson.encode(out[source])) end
+  local rows = {}
+  for _, source in ipairs(sources) do rows[#rows + 1] = source; rows[#rows + 1] = cjson.encode(out[source]) end
+  hset_all(R .. ':edges', rows)
   for _, step in ipairs(order) do
     if step.new and not step.asked then step.taken = 1 end
     if step.waits_no_more then step.pending = 0 end
@@ -161,8 +159,12 @@ end
 
 -- A step of the fragment whose name is taken.
 local function taken_name(fragment)
-  for _, row in ipairs(fragment.steps) do
-    if redis.call('HEXISTS', R .. ':steps', row[1]) == 1 then return row[1] end
+  local ids = {}
+  for i, row in ipairs(fragment.steps) do ids[i] = row[1] end
+  for first = 1, #ids, 1000 do
+    for i, known in ipairs(redis.call('HMGET', R .. ':steps', unpack(ids, first, math.min(first + 999, #ids)))) do
+      if known then return ids[first + i - 1] end
+    end
   end
 end
 
@@ -174,8 +176,8 @@ local function expand(s, output, takes, fragment)
   end
   local items = fragment.items
   local count = #fragment.steps + (items and #items.given - 1 or 0)
-  local limit = tonumber(meta('max_steps'))
-  if tonumber(meta('count')) + count > limit then
+  local limit, counted = unpack(redis.call('HMGET', R, 'max_steps', 'count'))
+  if counted + count > tonumber(limit) then
     return fail(s, 'failed', cjson.encode({error = {code = 'too_many_steps', step = s.id,
       message = 'step ' .. s.id .. ' would expand the run past ' .. limit .. ' steps; raise limits.max_steps or split the work'}}))
   end
@@ -189,12 +191,14 @@ local function expand(s, output, takes, fragment)
 
   finish(s, 'done', output)
   event('expanded', s.id, s.attempt, nil, '{"steps":' .. count .. '}')
+  local states = {}
   for _, step in ipairs(order) do
     if is_open(step) then
-      put(step)
+      states[#states + 1] = step.id; states[#states + 1] = pack(step)
       if step.sources then redis.call('HSET', R .. ':joins', step.id, cjson.encode(step.sources)) end
     end
   end
+  hset_all(R .. ':state', states)
   if items then add_items(s.id, items) end
   if fragment.exit then decrement_left(1) else propagate(s, takes) end
   for _, step in ipairs(order) do

@@ -132,6 +132,11 @@ local function record_size()
   redis.call('HSET', S .. ':sizes', run, (bytes or 0) .. ' ' .. (log_bytes or 0) .. ' ' .. tenant)
 end
 
+-- Sets fields of a hash: {field, value, ...}.
+local function hset_all(key, flat)
+  for i = 1, #flat, 1000 do redis.call('HSET', key, unpack(flat, i, math.min(i + 999, #flat))) end
+end
+
 local function add_bytes(n)
   count('bytes', tenant, n)
   redis.call('HINCRBY', R, 'bytes', n)
@@ -178,6 +183,10 @@ local function get(id)
   return s
 end
 
+local function pack(s)
+  return s.state .. ' ' .. s.attempt .. ' ' .. s.pending .. ' ' .. s.taken .. ' ' .. s.failures .. ' ' .. s.crashes .. ' ' .. s.quorum .. ' ' .. s.owner
+end
+
 local function put(s)
   local new_role = role(s)
   if new_role ~= s.role then
@@ -185,8 +194,7 @@ local function put(s)
     if new_role then changes[new_role] = changes[new_role] + 1 end
     s.role = new_role
   end
-  redis.call('HSET', R .. ':state', s.id, s.state .. ' ' .. s.attempt .. ' ' .. s.pending .. ' ' .. s.taken .. ' ' ..
-    s.failures .. ' ' .. s.crashes .. ' ' .. s.quorum .. ' ' .. s.owner)
+  redis.call('HSET', R .. ':state', s.id, pack(s))
 end
 
 local function move(s, state)

@@ -5,6 +5,7 @@ A client of Redis belongs to one namespace, which `connect` sets, so several ins
 
 from __future__ import annotations
 
+from functools import lru_cache
 from hashlib import sha256
 from zlib import crc32
 
@@ -41,6 +42,7 @@ def run_key(redis: object, run_id: str) -> str:
     return f"{shard_key(redis, shard_of(run_id))}:run:{run_id}"
 
 
+@lru_cache(maxsize=4)  # a process submits with the same large texts again and again
 def definitions_digest(text: str) -> str:
     """Return the name of definitions (JSON text) by their content."""
     return sha256(text.encode()).hexdigest()
