@@ -72,7 +72,7 @@ def worker(
     workers = workers_for(queues or STANDARD_QUEUES, name, concurrency, None if shown is None else shown.port)
     if as_json:
         click.echo(json.dumps({"pid": os.getpid(), "workers": [{"name": each.name, "queues": each.queues} for each in workers]}))
-    else:
+    elif sys.stderr.isatty():
         served = ", ".join(queue for each in workers for queue in each.queues)
         processes = f"{len(workers)} processes" if len(workers) > 1 else "a process"
         click.echo(f"submit: starting {processes} for {served}; runs are in {address.without_password(url)}", err=True)

@@ -434,6 +434,11 @@ local function clear(place)
   end
 end
 
+-- Saves memory: a new stream takes 4 kB, its copy only its content. A run may be parked for days, and is kept when it has ended.
+local function compact(stream)
+  if redis.call('XLEN', stream) < 64 and redis.call('COPY', stream, stream .. ':copy') == 1 then redis.call('RENAME', stream .. ':copy', stream) end
+end
+
 -- Ends the run. Its open steps count as skipped; it is kept for its retention.
 local function close(outcome, error_json)
   if cancelling and outcome ~= 'exhausted' then outcome, error_json = 'cancelled', cancelling end
@@ -446,6 +451,8 @@ local function close(outcome, error_json)
   count_total('closed:' .. outcome)
   event('closed', nil, nil, nil, '{"status":"' .. outcome .. '","failures":' .. (meta('failures') or 0) .. '}')
   redis.call('XADD', R .. ':closed', '0-1', 'status', outcome)
+  compact(R .. ':log')
+  compact(R .. ':closed')
   record_size()
   local keep_ms = tonumber(meta('retention_ms'))
   redis.call('HSET', R, 'parts', count_parts(R))
@@ -460,12 +467,6 @@ local function is_over() return status ~= 'running' end
 
 local function decrement_left(n)
   if redis.call('HINCRBY', R, 'left', -n) == 0 and not is_over() then close('succeeded') end
-end
-
--- Saves memory: a new stream takes 4 kB, its copy only its content. A run may be parked for days, beside 10,000 others.
-local function compact_log()
-  local log = R .. ':log'
-  if redis.call('XLEN', log) < 64 and redis.call('COPY', log, log .. ':copy') == 1 then redis.call('RENAME', log .. ':copy', log) end
 end
 
 local resolve, fail, refill, stop_name
@@ -518,7 +519,7 @@ local function make_ready(s)
     return
   end
   if spec.timeout_s then redis.call('ZADD', S .. ':due', now + spec.timeout_s * 1000, 'wait|' .. run .. '|' .. s.id) end
-  compact_log()
+  compact(R .. ':log')
 end
 
 -- Starts or skips a step whose in-edges are all resolved.

@@ -8,6 +8,7 @@ from redis import Redis
 from cantata.state.fleet import sizes
 from cantata.state.fleet.sizes import Sizes
 from cantata.state.ledger.ledger import Ledger
+from tests.integration.state.play import Play, row, work
 from tests.integration.state.test_listing import accept
 
 
@@ -43,3 +44,14 @@ def test_they_are_measured_again_after_a_time_only(ledger: Ledger) -> None:
     accept(ledger, "late")
 
     assert measured.estimate(ledger.redis) == 0.0
+
+
+def test_a_finished_run_of_ten_steps_takes_less_than_7_kb(ledger: Ledger) -> None:
+    play, steps = Play(ledger), [f"s{number}" for number in range(10)]
+    play.plan(*map(work, steps), edges=row(*steps), terminals=("s9",))
+
+    for step in steps:
+        play.do(step, 1)
+
+    assert play.status == "succeeded"
+    assert taken(ledger.redis) < 7000
