@@ -23,7 +23,7 @@ local function commit(outcome, output)
       local n = get(id)
       if n and n.state == 'running' and n.owner == outcome.next_owner then return handler_inputs(n) end
     end
-    return begin_next()
+    return not outcome.advance and begin_next()
   end
 
   local counts = has_lease(s, attempt, outcome.owner) or (outcome.status ~= 'dispatched' and is_dispatched(s, attempt))
@@ -47,7 +47,7 @@ local function commit(outcome, output)
     for _, entry in ipairs(outcome.code) do
       if #whole < 4000 and not string.find(whole, '\n' .. entry .. '\n', 1, true) then whole = whole .. entry .. '\n' end
     end
-    if whole ~= known then redis.call('HSET', R, 'code', whole) end
+    if whole ~= known then redis.call('HSET', R, 'code', whole); used_code = whole end
   end
   for _, text in ipairs(outcome.warnings or {}) do event('warning', s.id, attempt, nil, cjson.encode({message = text})) end
 
@@ -113,7 +113,8 @@ local outcome = cjson.decode(ARGV[2])
 local reply = commit(outcome, ARGV[3])
 local advance = outcome.advance
 local is_begun = advance and reply[3] and reply[3][1] == advance.step and reply[3][2] == advance.attempt
-if advance and not cancelling and #reply[2] == 0 and ((reply[1] == 'ok' and is_begun) or reply[1] == 'again') then
+local was_begun = advance and reply[1] == 'again' and get(outcome.step).owner == '>' .. advance.step -- by the first of these calls, which recorded it
+if advance and not cancelling and #reply[2] == 0 and ((reply[1] == 'ok' and is_begun) or was_begun) then
   local result = commit(advance, ARGV[4])
   if result[1] == 'ok' or result[1] == 'again' then return {reply[1], result[2], result[3], result[4], result[5], 1} end
 end
