@@ -24,6 +24,7 @@ from cantata.planning import canvas
 from cantata.planning.canvas import Dispatch, Followers
 from cantata.runs.results import is_over
 from cantata.state.ledger.records import Ahead, AttemptRecord, Begun, Committed, Ready
+from cantata.state.limits.step_costs import CHEAP_MS
 from cantata.state.redis import clock, outages
 from cantata.state.runs import trace_roots
 from cantata.workers.celery_tasks import result_watcher
@@ -208,6 +209,9 @@ class MessageExecution:
                     raise
                 outages.warn(log, "outcome_delayed", error, run=self._run_id, step=begun.step_id)
             except Exception as error:
+                if ahead and ahead.advance:  # it may be what cannot be recorded
+                    ahead, advance = replace(ahead, advance=None), None
+                    continue
                 if record.outcome.status == "failed":
                     raise
                 log.exception("outcome_not_recorded", run=self._run_id, step=begun.step_id)
@@ -220,17 +224,28 @@ class MessageExecution:
         An advance has no effects besides its outcome. While it is executed, the lease of the step is renewed as before.
         """
         advance = workflow_steps.following_advance(*self._last, begun, record) if self._last else None
-        spec = advance and advance.spec
-        if not advance or not spec or spec.queue != self._delivery.queue or not self._process.costs.is_cheap(begun.definitions, spec):
+        if advance is None or not self._may_advance(advance):
             return None
-        with self._process.leased(advance, behind=(begun, record)):
-            since = time.time()
-            metrics.record_step_started(spec.queue, None)
-            outcome = execute(self._process, advance)
+        since = time.time()
+        try:
+            with self._process.leased(advance, behind=(begun, record)):
+                executed = execute(self._process, advance)
+        except Exception:  # the edge: whatever it is, the step in front is recorded, and then the advance is executed again
+            log.exception("advance_failed", run=self._run_id, step=advance.step_id)
+            return None
+        except BaseException:  # this process is to end, or the code wants it to
+            self._process.record(begun, record)
+            raise
         fault_points.at("advance-executed")
-        if outcome is None or outcome.outcome.status != "done":  # it is executed again once the step is recorded
+        if executed is None or executed.outcome.status not in ("done", "failed"):
             return None
-        return _Executed(advance, outcome, Attempt(spec.kind, advance.step_id, since, time.time()))
+        metrics.record_step_started(advance.spec.queue, None)
+        return _Executed(advance, executed, Attempt(advance.spec.kind, advance.step_id, since, time.time()))
+
+    def _may_advance(self, advance: Begun) -> bool:
+        """Return whether the call that records the step in front would begin the advance, and its code is known to be quick."""
+        cost_ms = self._process.costs.of(advance.definitions, advance.spec.work)
+        return advance.spec.queue == self._delivery.queue and cost_ms is not None and cost_ms < CHEAP_MS
 
     def _end_attempt(self, committed: Committed, record: AttemptRecord) -> None:
         """Note the outcome of the last attempt."""

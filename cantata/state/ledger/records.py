@@ -117,9 +117,9 @@ class Committed:
     begun: Begun | None
     run_status: RunStatus | Literal[""]
     following: tuple[tuple[str, Ready], ...] = ()
+    """First steps of the next runs of sessions whose current run ended."""
     has_advanced: bool = False
     """The advance that was executed already is recorded too, and what is to be sent or has begun follows from it."""
-    """First steps of the next runs of sessions whose current run ended."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from hashlib import sha256
+from queue import Full, Queue
 from typing import Any
 
 import structlog
@@ -31,7 +31,7 @@ from cantata.state.ledger.records import AttemptRecord, Begun
 from cantata.state.redis import outages
 from cantata.state.redis.connection import RedisFailure
 from cantata.workers.celery_tasks import task_results
-from cantata.workers.celery_tasks.task_results import MAX_READ, TIMEOUT, WORKER_LOST, TaskResult
+from cantata.workers.celery_tasks.task_results import TIMEOUT, WORKER_LOST, TaskResult
 from cantata.workers.runtime import outcomes
 from cantata.workers.runtime.process import Process
 from cantata.workers.runtime.step_context import StepContext
@@ -39,11 +39,12 @@ from cantata.workers.runtime.step_context import StepContext
 ANNOUNCED_POLL_S = (2.0, 30.0)  # at least and at most until a result that was not announced is looked for
 POLL_S = (0.05, 5.0)  # the same where none is announced
 POLL_SHARE = 0.25  # of a task's age, until its result is looked for again
-DISPATCH_DELAY_S = 0.01  # at least, and at most twice, until a step is recorded as dispatched: most steps in a row of quick tasks never are
+DISPATCH_DELAY_S = 0.01  # until a step is recorded as dispatched: most steps in a row of quick tasks never are
 MAX_DISPATCHES = 50  # that wait for it; their leases are not renewed
 RETRY_S = 0.5  # after the backend or the broker failed
 KEEP_S = 60.0  # past its time limit, before a task is forgotten: another process has ended its step
 THREADS = 4  # record outcomes, and execute the cheap steps behind them
+MAX_READ = 500  # results in one call of the backend
 SUCCEEDED, FAILED = "cantata.task_succeeded", "cantata.task_failed"  # messages of tasks without results
 
 log = structlog.get_logger(__name__)
@@ -91,18 +92,19 @@ class ResultWatcher:
         self._watched: dict[str, _Watched] = {}
         self._lock = threading.Lock()
         self._work = threading.Event()
-        self._dispatches: deque[tuple[float, TaskCall, AttemptRecord]] = deque()
-        self._has_dispatches = threading.Event()
+        self._dispatches: Queue[tuple[float, TaskCall, AttemptRecord] | None] = Queue(MAX_DISPATCHES)
         self._ended = threading.Event()
         self._dispatcher = threading.Thread(target=self._repeat, args=(self._record_dispatches,), name="dispatcher", daemon=True)
         self._pool = ThreadPoolExecutor(THREADS, "task results")
         self._receive: Callable[[], Mapping[str, TaskResult]] | None = None
-        self._recording = threading.Lock()
+        self._listening = threading.Lock()
+        self._recording = threading.BoundedSemaphore(THREADS)
 
     def start(self) -> None:
         """Begin to watch."""
         _set_task_join_will_block(True)  # as Celery's own pools do: then a call subscribes to no result, which nobody here awaits
-        loops = [self._consume_replies, *([self._poll] if self._has_results else []), *([self._listen] if self._is_announced else [])]
+        listeners = [self._listen] * THREADS if self._is_announced else []
+        loops = [self._consume_replies, *([self._poll] if self._has_results else []), *listeners]
         for loop in loops:
             threading.Thread(target=self._repeat, args=(loop,), name=loop.__name__.strip("_"), daemon=True).start()
         self._dispatcher.start()
@@ -111,10 +113,11 @@ class ResultWatcher:
         """Stop watching, once the outcomes at hand are recorded. Other workers go on."""
         self._ended.set()
         self._work.set()
-        self._has_dispatches.set()
+        self._dispatches.put(None)
         self._dispatcher.join()  # a step that is neither over nor dispatched would be leased until this process is known to be dead
         self._pool.shutdown()
-        self._recording.acquire()
+        for _ in range(THREADS):
+            self._recording.acquire()
 
     # --- calls ------------------------------------------------------------------------------------------------------
 
@@ -197,10 +200,11 @@ class ResultWatcher:
         with self._lock:
             return self._watched.pop(task_id, None)
 
-    def _taken(self, results: Mapping[str, TaskResult]) -> list[tuple[TaskCall, TaskResult, float]]:
-        """Return the results of tasks that are watched, with their calls and the seconds since these; watch them no more."""
-        found = ((self._take(task_id), result) for task_id, result in results.items())
-        return [(watched.call, result, time.monotonic() - watched.since) for watched, result in found if watched]
+    def _found(self, results: Mapping[str, TaskResult]) -> None:
+        """Record the results of tasks that are watched."""
+        for task_id, result in results.items():
+            if watched := self._take(task_id):
+                self._pool.submit(self._record, watched.call, result, time.monotonic() - watched.since)
 
     def _record(self, call: TaskCall, result: TaskResult | None, age_s: float) -> bool:
         """Record the result of a task, or without one its time-out, as the outcome of its step; return False if that failed."""
@@ -243,24 +247,21 @@ class ResultWatcher:
     def dispatch_later(self, begun: Begun, record: AttemptRecord) -> bool:
         """Record a step as dispatched in a moment, unless its task has ended by then; return False if it must be recorded now."""
         watched = self._watched.get(str(record.info["task_id"]))
-        if watched is None or begun.spec.at_most_once or self._ended.is_set() or len(self._dispatches) >= MAX_DISPATCHES:
+        if watched is None or begun.spec.at_most_once or self._ended.is_set():
             return False
-        self._dispatches.append((time.monotonic() + DISPATCH_DELAY_S, watched.call, record))
-        self._has_dispatches.set()
+        try:
+            self._dispatches.put_nowait((time.monotonic() + DISPATCH_DELAY_S, watched.call, record))
+        except Full:
+            return False
         return True
 
     def _record_dispatches(self) -> None:
-        """Record the steps whose tasks take longer. It looks at intervals: to be woken for each step would delay the other threads."""
-        while self._has_dispatches.wait() and not (self._ended.is_set() and not self._dispatches):
-            self._has_dispatches.clear()
-            while self._dispatches:
-                is_ending = self._ended.wait(DISPATCH_DELAY_S)
-                while self._dispatches and (is_ending or self._dispatches[0][0] <= time.monotonic()):
-                    self._record_dispatch(*self._dispatches.popleft()[1:])
-
-    def _record_dispatch(self, call: TaskCall, record: AttemptRecord) -> None:
-        """Record a step as dispatched, unless its task has ended. If its run is over, the task is revoked."""
-        if call.task_id in self._watched:
+        """Record the steps whose tasks take longer. If their run is over by then, their tasks are revoked."""
+        while item := self._dispatches.get():
+            due_at, call, record = item
+            time.sleep(max(0.0, due_at - time.monotonic()))
+            if call.task_id not in self._watched:
+                continue
             steps, begun = self._process.ledger.steps, call.begun
             if steps.commit(begun, record.outcome, output=record.output, info=record.info).result == "closed":
                 self.revoke([call.task_id])
@@ -277,16 +278,16 @@ class ResultWatcher:
                     outages.warn(log, "task_results_unavailable", error)
 
     def _listen(self) -> None:
-        """Record the results that a Redis backend announces; of several at once the last in this thread, which saves a switch."""
-        found = self._taken(self._announced())
-        for each in found[:-1]:
-            self._pool.submit(self._record, *each)
-        for each in found[-1:]:
-            with self._recording:
-                self._record(*each)
+        """Record a result that a Redis backend announces. The thread that received it does so, and another one listens meanwhile."""
+        with self._listening:
+            found = {} if self._ended.is_set() else self._announced()
+        for task_id, result in found.items():
+            if watched := self._take(task_id):
+                with self._recording:
+                    self._record(watched.call, result, time.monotonic() - watched.since)
 
     def _announced(self) -> Mapping[str, TaskResult]:
-        """Return the results that are announced, as soon as there is one, or none within a second."""
+        """Return the next result that is announced, if one comes within a second."""
         if self._receive is None:
             self._receive = task_results.subscribe(self.user_app, self._task_id("*", 0, "").partition("*")[0] + "*")
             with self._lock:
@@ -310,8 +311,7 @@ class ResultWatcher:
                     if now - each.since > (each.call.begun.spec.timeout_s or 0.0) + KEEP_S:
                         del self._watched[each.call.task_id]
                 next_at = min((each.poll_at for each in self._watched.values()), default=now + 1.0)
-            for found in self._taken(self.read([each.call.task_id for each in due])):
-                self._pool.submit(self._record, *found)
+            self._found(self.read([each.call.task_id for each in due]))
             self._work.wait(min(max(next_at - time.monotonic(), 0.0), 1.0))
             self._work.clear()
 

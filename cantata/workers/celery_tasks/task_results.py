@@ -21,7 +21,6 @@ from cantata.models.values import JsonValue, Usage
 from cantata.suggestions import did_you_mean
 from cantata.workers.tools import schemas
 
-MAX_READ = 500  # results at once
 WORKER_LOST, TIMEOUT, UNREADABLE = "worker_lost", "timeout", "unreadable_result"
 
 
@@ -69,21 +68,17 @@ def announces(app: Celery) -> bool:
 def subscribe(app: Celery, pattern: str) -> Callable[[], dict[str, TaskResult]]:
     """Subscribe to the results of the tasks whose ids match a pattern.
 
-    Return a function that waits for an announcement for at most a second, and returns the results announced by then, by their tasks' ids.
+    Return a function that waits for an announcement for at most a second, and returns the result by its task's id.
     """
     backend: Any = app.backend
     subscription = backend.client.pubsub()
 
     def receive() -> dict[str, TaskResult]:
-        found: dict[str, TaskResult] = {}
         message = subscription.get_message(ignore_subscribe_messages=True, timeout=1.0)
-        while message:
-            with suppress(DecodeError, ContentDisallowed, ValueError, KeyError, TypeError):  # the next look at it says so
-                meta = backend.decode(message["data"])
-                if result := result_of(meta):
-                    found[meta["task_id"]] = result
-            message = subscription.get_message(ignore_subscribe_messages=True) if len(found) < MAX_READ else None
-        return found
+        with suppress(DecodeError, ContentDisallowed, ValueError, KeyError, TypeError):  # the next look at it says so
+            meta = backend.decode(message["data"]) if message else {}
+            return {meta["task_id"]: result} if meta and (result := result_of(meta)) else {}
+        return {}
 
     subscription.psubscribe(backend.get_key_for_task(pattern))
     return receive

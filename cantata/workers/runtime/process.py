@@ -281,7 +281,7 @@ class Process:
         """Release the steps whose handlers run, so that other workers execute them at once."""
         for step in self._mark_cancelled(lambda step: True):
             if step.behind:
-                self._record(*step.behind)
+                self.record(*step.behind)
             else:
                 self._renewal_ledger.steps.release(step.begun)
             fault_points.at("step-released")
@@ -296,11 +296,16 @@ class Process:
             error = StepError(step.part_error, code="timeout") if step.part_error else outcomes.timed_out(begun)
             begun, record = step.behind or (begun, outcomes.failure_record(begun, error))  # it is stopped again where it has a lease
             try:
-                step.outcome = record.outcome if self._record(begun, record).result in ("ok", "again") else None
+                step.outcome = record.outcome if self.record(begun, record).result in ("ok", "again") else None
+            except Exception:
+                if step.behind:  # to kill this process would lose an outcome: it is tried again
+                    step.is_cancelled = False
+                raise
             finally:
-                self._stop_handler(step)
+                if step.is_cancelled:
+                    self._stop_handler(step)
 
-    def _record(self, begun: Begun, record: AttemptRecord) -> Committed:
+    def record(self, begun: Begun, record: AttemptRecord) -> Committed:
         """Record the outcome of a step in place of the thread that executed it."""
         committed = self._renewal_ledger.steps.commit(begun, record.outcome, output=record.output, info=record.info)
         metrics.record_step_ended(begun.spec.kind, record.outcome.status, time.monotonic() - begun.asked_at)

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from cantata import fault_points
 from cantata.models.graph import Edge, Graph, Outcome, Step
 from cantata.state.ledger.ledger import Ledger
 from cantata.state.ledger.records import Ahead, AttemptRecord, Begun, Committed
@@ -25,21 +26,23 @@ def expansion(number: int) -> Graph:
     return Graph(steps=(called, behind), edges=(Edge(source=called.id, target=behind.id, wakes=False),), exit=behind.id)
 
 
-def called(ledger: Ledger) -> tuple[Play, Begun]:
-    """A run whose workflow waits for its first command, which has begun."""
+def called(ledger: Ledger, **other: object) -> tuple[Play, Begun]:
+    """A run whose workflow waits for its first command, which has begun; another one, `x`, is next in the message."""
     play = Play(ledger)
-    play.plan(advance("w"))
-    begun = play.do("w", fragment=expansion(0), ahead=Ahead("tools")).begun
+    play.plan(advance("w"), advance("x").model_copy(update=other))
+    begun = play.do("w", fragment=expansion(0), ahead=Ahead("tools", next_step="x")).begun
     assert begun is not None
     assert begun.step_id == "w/0.call"
     return play, begun
 
 
-def both(play: Play, ended: Begun, outcome: Outcome | None = None, queue: str = "tools") -> Committed:
+def both(play: Play, ended: Begun, outcome: Outcome | None = None, *, queue: str = "tools", next_step: str = "") -> Committed:
     """Commit a command together with the advance behind it."""
     outcome = outcome or Outcome(fragment=expansion(1), output={"at": 1.0})
     behind = replace(ended, step_id="w/@1/advance", attempt=1)
-    return play.commit(ended, 5, ahead=Ahead(queue, advance=(behind, AttemptRecord(outcome, '{"at":1.0}', {"ms": 1}))))
+    record = AttemptRecord(outcome, '{"at":1.0}', {"code": ["desk@2"]})
+    ahead = Ahead(queue, advance=(behind, record), next_step=next_step)
+    return play.ledger.steps.commit(ended, Outcome(output=5), output="5", info={"code": ["tools@1"]}, ahead=ahead)
 
 
 def test_one_call_records_both_and_begins_what_follows(ledger: Ledger) -> None:
@@ -56,11 +59,14 @@ def test_one_call_records_both_and_begins_what_follows(ledger: Ledger) -> None:
     record = ledger.reader.read("run")
     assert (record.steps["w/0.call"].output, record.steps["w/@1/advance"].output) == (5, {"at": 1.0})
     play.commit(committed.begun)
-    assert play.do("w/@2/advance", "over").run_status == "succeeded"
+    play.do("w/@2/advance", "over")
+    assert play.do("x", "over").run_status == "succeeded"
+    assert set(record.code) == {"tools@1", "desk@2"}
 
 
 def test_the_last_advance_ends_the_run(ledger: Ledger) -> None:
     play, begun = called(ledger)
+    play.do("x", "over")
 
     committed = both(play, begun, Outcome(output="over"))
 
@@ -108,3 +114,35 @@ def test_an_advance_that_was_to_get_a_cancellation_is_executed_again_with_it(led
     assert not committed.has_advanced
     assert play.events("w/@1/advance") == []
     assert play.begin("w/@1/advance").inputs["@cancelled"] is True
+
+
+@pytest.mark.parametrize("once", [False, True])
+def test_a_lost_reply_leases_no_further_step_of_the_message(ledger: Ledger, monkeypatch: pytest.MonkeyPatch, once: bool) -> None:
+    play, begun = called(ledger, at_most_once=once)
+    lose_one_reply(monkeypatch, "commit")
+
+    committed = both(play, begun, next_step="x")
+
+    assert committed.begun is not None
+    assert committed.begun.step_id == "w/1.call"
+    assert play.words("x") == "sent", "nobody would know of a lease"
+    assert play.begin("x").attempt == 1
+
+
+def test_an_advance_that_another_process_recorded_meanwhile_is_not_taken_for_this_one(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    play, begun = called(ledger)
+    calls: list[str] = []
+
+    def at(label: str) -> bool:
+        if label != "commit-replied" or calls:
+            return False
+        calls.append(label)
+        play.do("w/@1/advance", {"at": 2.0}, fragment=expansion(1))  # by another process; this one's reply is lost
+        return True
+
+    monkeypatch.setattr(fault_points, "at", at)
+    committed = both(play, begun, queue="agents", next_step="x")
+
+    assert (committed.result, committed.has_advanced) == ("again", False)

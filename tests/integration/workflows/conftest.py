@@ -22,7 +22,7 @@ NAMES = (
     "calls_back", "orders", "rounds", "nests_rounds", "hurried_gather", "group_fails", "sleeps_badly", "echo", "stubborn",
     "grouped_rounds", "paced_orders", "racers",
     "opens", "harmless", "spins", "greeting", "first_of", "cleans", "cleans_outside", "goes_on",
-    "unsendable", "two_rows", "holds_the_lock", "logs_and_fails", "interrupts", "patient", "spiral", "cancelled_row", "steady", "forgetful", "marks_and_spins", "starts", "starts_later", "questioned", "questioned_parent", "questioned_rounds",
+    "steady", "forgetful", "spiral", "many_rows", "starts", "starts_later", "questioned", "questioned_parent", "questioned_rounds",
 )  # fmt: skip
 
 

@@ -588,11 +588,18 @@ def forget(mark: str) -> None:
 
 
 @workflow
-async def steady(wf: Workflow, mark: str, steps: int, once: bool = False) -> int:
-    """Call a cheap tool in a row."""
+async def steady(wf: Workflow, mark: str, steps: int, once: bool = False, then: str = "") -> Any:
+    """Call a cheap tool in a row, and then do what no workflow should."""
     value = 0
     for _ in range(steps):
         value = await wf.options(at_most_once=once).tool("mark", value=value, mark=mark)
+    if then == "ask what cannot be sent":
+        return await wf.call(note, "half a character: \ud800")
+    if then == "log and fail":
+        logging.getLogger("desk").warning("logged by %s", mark)
+        raise ValueError("no more")
+    while then == "never wait":
+        _count()
     return value
 
 
@@ -608,40 +615,8 @@ async def forgetful(wf: Workflow, mark: str) -> list[Any]:
 
 
 @workflow
-async def marks_and_spins(wf: Workflow, mark: str) -> None:
-    """Call a cheap tool twice, and never come to another await."""
-    await wf.tool("mark", value=0, mark=mark)
-    await wf.tool("mark", value=1, mark=mark)
-    while True:
-        _count()
-
-
-@workflow
-async def unsendable(wf: Workflow, mark: str) -> list[Any]:
-    """Call a cheap tool, and then a function with what no step can have."""
-    await wf.tool("mark", value=0, mark=mark)
-    found = [await wf.tool("mark", value=1, mark=mark)]
-    found.append(await wf.call(note, "half a character: \ud800"))
-    return found
-
-
-@workflow
-async def two_rows(wf: Workflow, mark: str, steps: int) -> list[Any]:
-    """Two workflows at once, which go in one message."""
-    return await wf.gather(*(wf.options(at_most_once=True).workflow("steady", mark=f"{mark}-{n}", steps=steps) for n in range(80)))
-
-
-@workflow
-async def holds_the_lock(wf: Workflow, mark: str) -> int:
-    """Call a cheap tool, and then keep the interpreter lock for longer than a lease."""
-    await wf.tool("mark", value=0, mark=mark)
-    value = await wf.tool("mark", value=1, mark=mark)
-    return value + 0 * sum(range(700_000_000))
-
-
-@workflow
 async def spiral(wf: Workflow, mark: str, left: int, total: int = 0) -> int:
-    """Call cheap tools and workflows, and begin again."""
+    """Call cheap tools and a workflow, and begin again."""
     for number in range(3):
         total += await wf.tool("mark", value=number, mark=f"{mark}-{left}")
     total += await wf.workflow("steady", mark=f"{mark}-{left}-inner", steps=2)
@@ -652,44 +627,6 @@ async def spiral(wf: Workflow, mark: str, left: int, total: int = 0) -> int:
 
 
 @workflow
-async def cancelled_row(wf: Workflow, mark: str) -> None:
-    """Call cheap tools for long, and clean up with two."""
-    number = 0
-    try:
-        while True:
-            number = await wf.tool("mark", value=number, mark=f"{mark}")
-    except asyncio.CancelledError:
-        await wf.tool("mark", value=0, mark=f"{mark}-cleaned")
-        await wf.tool("mark", value=1, mark=f"{mark}-cleaned")
-        raise
-
-
-@workflow
-async def logs_and_fails(wf: Workflow, mark: str) -> int:
-    """Call a cheap tool twice, log a line, and fail."""
-    await wf.tool("mark", value=0, mark=mark)
-    value = await wf.tool("mark", value=1, mark=mark)
-    logging.getLogger("desk").warning("logged by %s", mark)
-    raise ValueError(f"no {value}")
-
-
-@workflow
-async def interrupts(wf: Workflow, mark: str) -> int:
-    """Call a cheap tool twice, and raise what is no Exception."""
-    await wf.tool("mark", value=0, mark=mark)
-    await wf.tool("mark", value=1, mark=mark)
-    raise KeyboardInterrupt
-
-
-@workflow
-async def patient(wf: Workflow, mark: str) -> list[Any]:
-    """Call cheap tools while a signal and a child are under way."""
-    waits, child = wf.wait("go"), wf.workflow("steady", mark=f"{mark}-child", steps=4)
-    numbers = [await wf.tool("mark", value=number, mark=mark) for number in range(6)]
-    first = await wf.gather(waits, child)
-    async for value in wf.signals("more"):
-        numbers.append(await wf.tool("mark", value=10 + len(numbers), mark=mark))
-        first.append(value)
-        if value == "end":
-            return first
-    return []
+async def many_rows(wf: Workflow, mark: str) -> list[Any]:
+    """Many workflows at once, several of which go in one message."""
+    return await wf.gather(*(wf.options(at_most_once=True).workflow("steady", mark=f"{mark}-{n}", steps=3) for n in range(80)))
