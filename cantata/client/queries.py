@@ -15,14 +15,16 @@ from cantata.dispatch import user_app
 from cantata.errors import ConfigError
 from cantata.models.graph import Spec
 from cantata.models.values import JsonValue
+from cantata.models.wire import RUN_OVER
 from cantata.state.ledger.ledger import Ledger
 from cantata.state.ledger.records import RunRecord, StepRecord
 from cantata.suggestions import did_you_mean
 from cantata.workflows import expansion
 from cantata.workflows.api import Workflow
+from cantata.workflows.conversion import arguments_of
 from cantata.workflows.decorator import check_workflow
 from cantata.workflows.history import Activation, outcome_of
-from cantata.workflows.replay import NonDeterminismError, Replay, arguments_of
+from cantata.workflows.replay import NonDeterminismError, Replay
 
 
 def ask(ledger: Ledger, record: RunRecord, step: str | None, name: str, arguments: Mapping[str, JsonValue]) -> JsonValue:
@@ -63,6 +65,8 @@ def _newest_advance(record: RunRecord, step: str | None) -> StepRecord:
     done = [each for each in record.steps.values() if each.spec.kind == "workflow.advance" and each.state == "done"]
     bases = sorted({_base(each) for each in done})
     found = [each for each in bases if step in (None, each) or each.endswith(f"/{step}")]
+    if not bases and record.status not in RUN_OVER:
+        raise ConfigError(f"no workflow in Python of run {record.run_id!r} has been recorded yet; ask again", code="not_begun")
     if not bases:
         raise ConfigError(f"run {record.run_id!r} has no workflow in Python, or none that has begun", code="unknown_workflow")
     if not found:

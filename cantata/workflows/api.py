@@ -9,8 +9,8 @@ import inspect
 import math
 import re
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from typing import Any, NoReturn, TypeVar, cast
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from typing import Any, NoReturn, ParamSpec, TypeVar, cast, overload
 
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
@@ -18,10 +18,13 @@ from cantata.errors import StepError
 from cantata.models.values import JsonValue
 from cantata.planning.chains.specs import SECTIONS, section_of
 from cantata.suggestions import did_you_mean
+from cantata.workflows.conversion import result_of
 from cantata.workflows.decorator import reference_of
 from cantata.workflows.history import CommandOutcome
 from cantata.workflows.replay import AllFuture, ContinueAs, Replay
 
+Params = ParamSpec("Params")
+Result = TypeVar("Result")
 Query = TypeVar("Query", bound=Callable[..., Any])
 
 NO_DEFAULT: Any = object()
@@ -85,10 +88,25 @@ class Workflow:
             raise StepError(message, code="unknown_workflow")
         return self._replay.command("start", name, _json(arguments), self._options, _output, f"start/{name}")
 
+    @overload
+    def call(
+        self, function: Callable[Params, Coroutine[Any, Any, Result]], /, *args: Params.args, **kwargs: Params.kwargs
+    ) -> asyncio.Future[Result]: ...
+
+    @overload
+    def call(self, function: Callable[Params, Result], /, *args: Params.args, **kwargs: Params.kwargs) -> asyncio.Future[Result]: ...
+
     def call(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> asyncio.Future[Any]:
-        """Call a function of a module in a step of its own; what it returns. It may do I/O, and be `async`."""
+        """Call a function of a module in a step of its own; what it returns. It may do I/O, and be `async`.
+
+        Its arguments and its result are JSON in between, and converted to the types that the function declares.
+        """
+
+        def convert(outcome: CommandOutcome) -> Any:
+            return result_of(function, _output(outcome))
+
         arguments = {"args": list(args), "kwargs": kwargs}
-        return self._replay.command("call", reference_of(function), _json(arguments), self._options, _output, function.__name__)
+        return self._replay.command("call", reference_of(function), _json(arguments), self._options, convert, function.__name__)
 
     def wait(self, name: str, asks: Any = None, *, timeout_s: float | None = None, default: Any = NO_DEFAULT) -> asyncio.Future[Any]:
         """Wait for a signal to `name`, such as an approval; its value.

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import copy
 import inspect
 import random
 import re
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from os.path import basename
 from pathlib import Path
-from typing import Any, cast, get_type_hints
+from typing import Any, cast
 
-from pydantic import TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from cantata.errors import CodeMismatchError, ConfigError, StepError
@@ -374,57 +371,3 @@ def _line() -> str:
 def _waiting_line(task: asyncio.Task[Any]) -> str:
     frames = task.get_stack(limit=1)
     return f"{Path(frames[0].f_code.co_filename).name}:{frames[0].f_lineno}" if frames else "an unknown line"
-
-
-def arguments_of(function: Callable[..., Any], given: Mapping[str, JsonValue]) -> dict[str, Any]:
-    """Return the keyword arguments of a workflow function, converted to the types that it declares. Raises StepError."""
-    named, takes_any = _parameters(function)
-    missing = [name for name, (is_required, _) in named.items() if is_required and name not in given]
-    unknown = [] if takes_any else sorted(given.keys() - named.keys())
-    workflow = getattr(function, "__qualname__", "workflow")
-    if missing or unknown:
-        what = f"lacks {', '.join(map(repr, missing))}" if missing else f"has {', '.join(map(repr, unknown))} besides"
-        raise StepError(f"the input of workflow {workflow!r} {what}; it takes {', '.join(named) or 'nothing'}", code="bad_arguments")
-    arguments: dict[str, Any] = {}
-    for key, value in given.items():
-        adapter = named[key][1] if key in named else None
-        try:
-            value = copy.deepcopy(value)  # what the code does with it must not change what the next replay gets
-            arguments[key] = adapter.validate_python(value) if adapter else value
-        except ValidationError as error:
-            raise StepError(f"the input {key!r} of workflow {workflow!r}: {error.errors()[0]['msg']}", code="bad_arguments") from None
-    return arguments
-
-
-def text_parameter(function: Callable[..., Any]) -> str:
-    """Return the only required parameter of a workflow function, which gets the text of a turn. Raises StepError if it has not one."""
-    required = [name for name, (is_required, _) in _parameters(function)[0].items() if is_required]
-    if len(required) != 1:
-        found = ", ".join(map(repr, required)) or "none"
-        message = f"a turn gives one text, and workflow {getattr(function, '__qualname__', '')!r} has other required parameters: {found}"
-        raise StepError(f"{message}; give it one, or use submit workflow --input", code="bad_arguments")
-    return required[0]
-
-
-@lru_cache(maxsize=256)
-def _parameters(function: Callable[..., Any]) -> tuple[dict[str, tuple[bool, TypeAdapter[Any] | None]], bool]:
-    """Return the parameters of a workflow function : whether it is required, and its type if it has one; and whether others are taken."""
-    parameters = list(inspect.signature(function).parameters.values())[1:]
-    hints = _hints(function)
-    named = {
-        each.name: (each.default is each.empty, TypeAdapter(hints[each.name]) if each.name in hints else None)
-        for each in parameters if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)
-    }  # fmt: skip
-    return named, any(each.kind is each.VAR_KEYWORD for each in parameters)
-
-
-def _hints(function: Callable[..., Any]) -> dict[str, Any]:
-    """Return the types of a function's parameters; without those that only type checkers import."""
-    try:
-        return get_type_hints(function)
-    except NameError:
-        hints = {}
-        for name, hint in function.__annotations__.items():
-            with suppress(NameError, AttributeError, TypeError, SyntaxError):
-                hints[name] = eval(hint, function.__globals__) if isinstance(hint, str) else hint  # as get_type_hints does
-        return hints

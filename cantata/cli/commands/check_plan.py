@@ -137,5 +137,5 @@ def _count_entries(definitions: Definitions) -> str:
     """Return the number of entries in each section of a configuration."""
     if definitions.extension:
         return f"{len(definitions.extension.agents)} agents"
-    sections = {name: len(getattr(definitions, name)) for name in ("models", "tools", "skills", "agents", "teams", "chains")}
+    sections = {name: len(getattr(definitions, name)) for name in ("models", "tools", "skills", "agents", "teams", "chains", "workflows")}
     return ", ".join(f"{count} {name if count > 1 else name[:-1]}" for name, count in sections.items() if count) or "empty"

@@ -26,9 +26,10 @@ from cantata.workers.runtime.step_context import StepContext
 from cantata.workers.tools import functions, schemas
 from cantata.workflows import expansion, guard
 from cantata.workflows.api import Workflow
+from cantata.workflows.conversion import arguments_of, call_arguments, text_parameter
 from cantata.workflows.decorator import check_workflow
 from cantata.workflows.history import Activation, CommandOutcome, outcome_of
-from cantata.workflows.replay import WARNED_COMMANDS, NonDeterminismError, Replay, arguments_of, text_parameter
+from cantata.workflows.replay import WARNED_COMMANDS, NonDeterminismError, Replay
 
 STARTED_BY = "started_by"  # label of a run that a workflow began: the run of that workflow
 FULL_WAIT_S = 5.0  # before a run is begun again that Redis has no room for
@@ -190,7 +191,8 @@ def workflow_call(context: StepContext) -> Outcome:
     """Call a function of a workflow's module."""
     name = context.text_param("function")
     function = functions.load(name, context.folder)
-    args, kwargs = cast("list[JsonValue]", context.params["args"]), cast("dict[str, JsonValue]", context.params["kwargs"])
+    given = cast("list[JsonValue]", context.params["args"]), cast("dict[str, JsonValue]", context.params["kwargs"])
+    args, kwargs = call_arguments(function, *given)
 
     def call() -> Any:
         return function(*args, **kwargs)

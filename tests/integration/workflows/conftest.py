@@ -22,7 +22,8 @@ NAMES = (
     "calls_back", "orders", "rounds", "nests_rounds", "hurried_gather", "group_fails", "sleeps_badly", "echo", "stubborn",
     "grouped_rounds", "paced_orders", "racers",
     "opens", "harmless", "spins", "greeting", "first_of", "cleans", "cleans_outside", "goes_on",
-    "steady", "forgetful", "spiral", "many_rows", "starts", "starts_later", "questioned", "questioned_parent", "questioned_rounds",
+    "steady", "forgetful", "spiral", "many_rows",
+    "report", "starts", "starts_later", "questioned", "questioned_parent", "questioned_rounds",
 )  # fmt: skip
 
 

@@ -80,7 +80,8 @@ async def _do(wf: Workflow, statement: dict[str, Any]) -> Any:
     if kind == "crowd":
         futures = [wf.call(add, number) for number in given]
         tasks = [asyncio.create_task(planned(wf, [{"call": number}])) for number in given]
-        done, _ = await asyncio.wait({*tasks, *futures})
+        either: set[asyncio.Future[Any]] = {*tasks, *futures}
+        done, _ = await asyncio.wait(either)
         found = [await wf.call(add, future.result(), 2) if future in futures else future.result() for future in done]
         return sorted(found, key=str)  # each replay of a run has the order of the set; another run may have another one
     if kind == "hurry":

@@ -14,8 +14,9 @@ from cantata.errors import StepError
 from cantata.models.values import Value
 from cantata.workers.tools import functions
 from cantata.workflows.api import Workflow
+from cantata.workflows.conversion import arguments_of
 from cantata.workflows.history import Activation, CommandOutcome
-from cantata.workflows.replay import Advance, Replay, arguments_of
+from cantata.workflows.replay import Advance, Replay
 from tests.integration.workflows import conftest, plans
 
 

@@ -72,7 +72,7 @@ def test_an_agent_calls_a_workflow_by_the_schema_of_its_function(client: Client,
     ("name", "arguments", "message"),
     [
         ("uncaught", {}, "desk:fail raised ValueError: not caught (at desk.py:"),
-        ("greeting", {"name": "Ann", "times": "many"}, "the input 'times' of workflow 'greeting'"),
+        ("greeting", {"name": "Ann", "times": "many"}, "the input of workflow 'greeting': times"),
     ],
 )
 def test_the_failure_of_a_workflow_reaches_the_model(

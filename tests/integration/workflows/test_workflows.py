@@ -150,7 +150,7 @@ def test_chance_and_time_are_the_same_in_each_replay(client: Client) -> None:
     [
         ("row", {"stps": 3}, "the input of workflow 'row' lacks 'steps'; it takes steps, start"),
         ("row", {"steps": 1, "more": 2}, "the input of workflow 'row' has 'more' besides; it takes steps, start"),
-        ("row", {"steps": "many"}, "the input 'steps' of workflow 'row': Input should be a valid integer"),
+        ("row", {"steps": "many"}, "the input of workflow 'row': steps: Input should be a valid integer"),
         ("stuck", {}, "waits for something that no step will give (at desk.py:"),
         ("reads_a_socket", {}, "a workflow has no I/O and no threads of its own (create_connection): do this in a function"),
         ("misspelt", {}, "the configuration has no tool 'ad'; did you mean 'add'?"),
@@ -274,3 +274,25 @@ def test_a_cancelled_run_stops(client: Client, tmp_path: Path) -> None:
 
     assert run.result(PATIENCE_S).status == "cancelled"
     assert "running" not in states(run).values()
+
+
+ITEMS = [{"what": "tea", "on": "2026-11-25", "amount": 7}, {"what": "car", "on": "2026-11-25", "amount": 70}]
+
+
+def test_models_and_dataclasses_are_converted_on_the_way_to_a_function_and_back(client: Client) -> None:
+    assert result(client, "report", items=ITEMS) == ["Item", "2026-11-25", 7]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"items": [{"what": "tea"}]}, "the input of workflow 'report': items[0].on: Field required"),
+        ({"items": [], "mode": "wrong argument"}, "the arguments of check_report: items[0].on: Input should be a valid date"),
+        (
+            {"items": [], "mode": "wrong result"},
+            "is not of the type that it declares: the result.items[0].on: Field",
+        ),
+    ],
+)
+def test_values_that_are_not_of_the_declared_type_are_refused_with_their_place(client: Client, given: Any, message: str) -> None:
+    assert message in error(client, "report", **given)

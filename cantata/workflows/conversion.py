@@ -1,0 +1,114 @@
+"""Values of workflows: JSON, converted to the types that functions declare."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import lru_cache
+from inspect import Parameter
+from typing import Any, get_type_hints
+
+from pydantic import TypeAdapter, ValidationError
+from pydantic.errors import PydanticUserError
+
+from cantata.errors import StepError
+from cantata.models.values import JsonValue
+
+_POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+
+
+def arguments_of(function: Callable[..., Any], given: Mapping[str, JsonValue]) -> dict[str, Any]:
+    """Return the keyword arguments of a workflow function, converted to the types that it declares. Raises StepError."""
+    named, takes_any = _parameters(function)
+    missing = [name for name, (is_required, _) in named.items() if is_required and name not in given]
+    unknown = [] if takes_any else sorted(given.keys() - named.keys())
+    workflow = getattr(function, "__qualname__", "workflow")
+    if missing or unknown:
+        what = f"lacks {', '.join(map(repr, missing))}" if missing else f"has {', '.join(map(repr, unknown))} besides"
+        raise StepError(f"the input of workflow {workflow!r} {what}; it takes {', '.join(named) or 'nothing'}", code="bad_arguments")
+    arguments: dict[str, Any] = {}
+    for key, value in given.items():
+        adapter = named[key][1] if key in named else None
+        try:
+            value = copy.deepcopy(value)  # what the code does with it must not change what the next replay gets
+            arguments[key] = adapter.validate_python(value) if adapter else value
+        except ValidationError as error:
+            raise StepError(f"the input of workflow {workflow!r}: {_fault_of(error, key)}", code="bad_arguments") from None
+    return arguments
+
+
+def text_parameter(function: Callable[..., Any]) -> str:
+    """Return the only required parameter of a workflow function, which gets the text of a turn. Raises StepError if it has not one."""
+    required = [name for name, (is_required, _) in _parameters(function)[0].items() if is_required]
+    if len(required) != 1:
+        found = ", ".join(map(repr, required)) or "none"
+        message = f"a turn gives one text, and workflow {getattr(function, '__qualname__', '')!r} has other required parameters: {found}"
+        raise StepError(f"{message}; give it one, or use submit workflow --input", code="bad_arguments")
+    return required[0]
+
+
+def call_arguments(
+    function: Callable[..., Any], args: Sequence[JsonValue], kwargs: Mapping[str, JsonValue]
+) -> tuple[list[Any], dict[str, Any]]:
+    """Return the arguments of a call, converted to the types that the function declares. Raises StepError."""
+    types, fixed = _types(function), [name for name, each in inspect.signature(function).parameters.items() if each.kind in _POSITIONAL]
+    names = [*fixed, *([""] * len(args))]
+
+    def converted(name: str, value: JsonValue) -> Any:
+        try:
+            return types[name].validate_python(value) if name in types else value
+        except ValidationError as error:
+            message = f"the arguments of {function.__qualname__}: {_fault_of(error, name)}"
+            raise StepError(message, code="bad_arguments") from None
+
+    return [converted(*each) for each in zip(names, args, strict=False)], {name: converted(name, value) for name, value in kwargs.items()}
+
+
+def result_of(function: Callable[..., Any], value: JsonValue) -> Any:
+    """Return what a function returned, converted from JSON to the type that it declares. Raises StepError."""
+    try:
+        return _types(function)["return"].validate_python(value) if "return" in _types(function) else value
+    except ValidationError as error:
+        message = f"what {function.__qualname__} returned is not of the type that it declares: {_fault_of(error, 'the result')}"
+        raise StepError(message, code="bad_result") from None
+
+
+def _fault_of(error: ValidationError, name: str) -> str:
+    fault = error.errors(include_url=False)[0]
+    place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in fault["loc"])
+    return f"{name}{place}: {fault['msg']}"
+
+
+@lru_cache(maxsize=256)
+def _types(function: Callable[..., Any]) -> Mapping[str, TypeAdapter[Any]]:
+    """Return the types of a function's parameters, and of what it returns as `return`; without those that pydantic does not know."""
+    types: dict[str, TypeAdapter[Any]] = {}
+    for name, hint in _hints(function).items():
+        with suppress(PydanticUserError):
+            types[name] = TypeAdapter(hint)
+    return types
+
+
+@lru_cache(maxsize=256)
+def _parameters(function: Callable[..., Any]) -> tuple[dict[str, tuple[bool, TypeAdapter[Any] | None]], bool]:
+    """Return the parameters of a workflow function: whether it is required, and its type if it has one; and whether others are taken."""
+    parameters, types = list(inspect.signature(function).parameters.values())[1:], _types(function)
+    named = {
+        each.name: (each.default is each.empty, types.get(each.name))
+        for each in parameters if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)
+    }  # fmt: skip
+    return named, any(each.kind is each.VAR_KEYWORD for each in parameters)
+
+
+def _hints(function: Callable[..., Any]) -> dict[str, Any]:
+    """Return the types of a function's parameters; without those that only type checkers import."""
+    try:
+        return get_type_hints(function)
+    except NameError:
+        hints = {}
+        for name, hint in function.__annotations__.items():
+            with suppress(NameError, AttributeError, TypeError, SyntaxError):
+                hints[name] = eval(hint, function.__globals__) if isinstance(hint, str) else hint  # as get_type_hints does
+        return hints
