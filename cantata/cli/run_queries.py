@@ -16,6 +16,7 @@ from cantata.cli.submission import RunSubmission, has_succeeded, print_note
 from cantata.cli.views import live_view, plain_view
 from cantata.client import queries
 from cantata.client.run_service import RunService
+from cantata.client.runs import MAX_LISTED
 from cantata.coordinator.fork_requests import FORKED_AT, FORKED_FROM
 from cantata.models.values import JsonValue, as_text
 from cantata.models.wire import RUN_OVER
@@ -112,6 +113,8 @@ class RunQueries(RunSubmission):
     def result(self, run_id: str, timeout_s: float | None) -> int:
         """Print the result of a run when it is over, or its result so far after `timeout_s`."""
         run = self.runs.find(run_id)
+        for step_id in run.waiting_steps()[:MAX_LISTED]:
+            print_note(f"it waits for a signal: submit runs signal {run_id} {step_id} VALUE")
         try:
             return self.print_result(run, timeout_s)
         except KeyboardInterrupt:

@@ -85,6 +85,7 @@ class AsyncRun(_InThreads[RunT]):
 
     status, record, steps, view = in_thread(Run.status), in_thread(Run.record), in_thread(Run.steps), in_thread(Run.view)
     cancel, signal, query = in_thread(Run.cancel), in_thread(Run.signal), in_thread(Run.query)
+    waiting_steps = in_thread(Run.waiting_steps)
 
     async def _over(self, read: Callable[[RunT, float], Result], timeout_s: float | None) -> Result:
         """Read the result as soon as the run is over. Raises as `Run.wait`."""

@@ -123,7 +123,7 @@ class Run:
         if refusal and answer == "full":
             raise refusal
         if answer == "unknown":
-            raise UnknownRunError(f"no step {step_id!r} of run {self.run_id!r} waits for a signal; {self._waiting_steps(step_id)}")
+            raise UnknownRunError(f"no step {step_id!r} of run {self.run_id!r} waits for a signal; {self._waiting_sentence(step_id)}")
         send_ready(self._client.app, ((self.run_id, step) for step in ready))
         self._end_trace()
         return answer
@@ -143,10 +143,14 @@ class Run:
         """
         return queries.ask(self._client.ledger, self.record(()), step_id, name, arguments)
 
-    def _waiting_steps(self, name: str) -> str:
-        """Return a sentence about the steps that wait for a signal, and the one that is most like `name`."""
+    def waiting_steps(self) -> list[str]:
+        """Return the ids of its steps that wait for a signal; of a large run only of its first steps."""
         known = self.steps(self._client.ledger.reader.step_ids(self.run_id, MAX_COMPARED))
-        ids = sorted(step_id for step_id, step in known.items() if step.state == "waiting_signal")
+        return sorted(step_id for step_id, step in known.items() if step.state == "waiting_signal")
+
+    def _waiting_sentence(self, name: str) -> str:
+        """Return a sentence about the steps that wait for a signal, and the one that is most like `name`."""
+        ids = self.waiting_steps()
         if not ids:
             return f"none waits now: `submit runs show {self.run_id}` shows its steps"
         more = f" and {len(ids) - MAX_LISTED} more" if len(ids) > MAX_LISTED else ""

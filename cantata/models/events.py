@@ -177,7 +177,7 @@ class LeaseLost(RunEvent):
     step_state = "ready"
     ends_attempt = True
     voids_attempt = "its worker is gone; another attempt follows"
-    line = "lost {step}: {reason}, another takes over"
+    line = "lost {step}: {reason}"
 
     @property
     def explanation(self) -> str:
