@@ -14,11 +14,11 @@ import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, NamedTuple, overload
+from typing import Any, NamedTuple, TypeVar, overload
 
 import structlog
 from celery.app.task import Context
@@ -31,7 +31,7 @@ from cantata.coordinator.sweeper import sweep_once
 from cantata.dispatch.celery_app import App, Carried
 from cantata.embedded import Stack
 from cantata.errors import ConfigError
-from cantata.models.definitions import Definitions, Tool
+from cantata.models.definitions import Definitions, PythonWorkflow, Tool
 from cantata.models.values import JsonValue
 from cantata.models.wire import ChainRequest, ChainResponse, RunResult, TurnRequest
 from cantata.runs.results import is_over
@@ -41,8 +41,12 @@ from cantata.workers.code.config_folder import local_folder
 from cantata.workers.runtime.process import Process
 from cantata.workers.tasks import Delivery, MessageExecution
 from cantata.workers.tools import functions
+from cantata.workflows.decorator import reference_of
 
-Chain = ChainRequest | Mapping[str, Any] | str | Path
+Chain = ChainRequest | Mapping[str, Any] | str | Path | Callable[..., Any]
+"""A chain, or a workflow in Python."""
+
+Value = TypeVar("Value")
 
 KEPT = {"at_most_once", "description", "hidden", "parameters", "retries", "timeout_s", "values"}
 """The settings of a tool that hold for the function in its place too."""
@@ -58,23 +62,25 @@ def run_inline(
 ) -> RunResult: ...  # fmt: skip
 @overload
 def run_inline(
-    flow: Chain, input: Mapping[str, JsonValue] | None = None, *, tools: Mapping[str, Callable[..., Any]] | None = None,
+    flow: Chain, input: Mapping[str, Any] | None = None, *, tools: Mapping[str, Callable[..., Any]] | None = None,
     definitions: Definitions | str | Path | None = None, signals: Mapping[str, JsonValue] | None = None,
 ) -> ChainResponse: ...  # fmt: skip
 def run_inline(
-    flow: TurnRequest | Chain, input: Mapping[str, JsonValue] | None = None, *, tools: Mapping[str, Callable[..., Any]] | None = None,
+    flow: TurnRequest | Chain, input: Mapping[str, Any] | None = None, *, tools: Mapping[str, Callable[..., Any]] | None = None,
     definitions: Definitions | str | Path | None = None, signals: Mapping[str, JsonValue] | None = None,
 ) -> ChainResponse | RunResult:  # fmt: skip
-    """Run a chain or a turn in this process, in milliseconds, and return its result.
+    """Run a chain, a workflow in Python or a turn in this process, in milliseconds, and return its result.
 
     Steps run one after the other. When none is ready, time is skipped to the run's next timer. Sessions and memory last until the end of
     the test.
 
     Args:
-        flow: A chain request as data, by the name of its file, or by its name in the configuration; or a TurnRequest.
-        input: Replaces the `initial_input` of a chain request.
-        tools: Name → function, in place of the configuration's tool or skill with this name, or beside them.
-        definitions: The configuration; if None, it is searched for as the command line does.
+        flow: A chain request as data, by the name of its file, or by its name in the configuration; a workflow in Python, by its
+            function or its name in the configuration; or a TurnRequest.
+        input: Replaces the `initial_input` of a chain request; of a workflow the arguments of its function by name.
+        tools: Name → function, in place of the configuration's tool or skill with this name, or beside them; also in place of the
+            function with this name that a workflow calls. `module:name` → function, in place of that function wherever it is called.
+        definitions: The configuration; if None, it is searched for as the command line does. Without one, a workflow's function is enough.
         signals: The values of waiting steps, by the step's id or the end of it.
 
     Raises:
@@ -127,21 +133,18 @@ class Runner:
         self.lock = threading.Lock()
 
     def run(
-        self, flow: TurnRequest | Chain, given: Mapping[str, JsonValue] | None, tools: Mapping[str, Callable[..., Any]],
+        self, flow: TurnRequest | Chain, given: Mapping[str, Any] | None, tools: Mapping[str, Callable[..., Any]],
         config: Definitions | str | Path | None, signals: Mapping[str, JsonValue],
     ) -> ChainResponse | RunResult:  # fmt: skip
         if not isinstance(config, Definitions):
-            config = configuration.load_sound(configuration.find(None if config is None else str(config))).definitions
-        fakes = {f"inline:{re.sub(r'[^A-Za-z0-9_]', '_', name)}": function for name, function in tools.items()}
-        client = self.client.with_definitions(_with_functions(config, dict(zip(tools, fakes, strict=True))))
+            path = configuration.find(None if config is None else str(config))
+            config = _definitions_for(flow) if path is None and callable(flow) else configuration.load_sound(path).definitions
+        fakes = {name: f"inline:{re.sub(r'[^A-Za-z0-9_]', '_', name)}" for name in tools if ":" not in name}
+        client = self.client.with_definitions(_with_functions(config, fakes))
         with self.lock:
             self._begin_test()
-            functions.replace_loaded(fakes, local_folder(config.folder))
-            run: TurnRun | ChainRun
-            if isinstance(flow, TurnRequest):
-                run = client.submit_turn(**{name: getattr(flow, name) for name in flow.model_fields_set})
-            else:
-                run = client.submit_chain(flow, initial_input=given)
+            functions.replace_loaded({**tools, **{fakes[name]: tools[name] for name in fakes}}, local_folder(config.folder))
+            run = submit(client, flow, given)
             self._execute_ready()
             while not is_over(run.status()):
                 self._go_on(run, signals)
@@ -166,7 +169,7 @@ class Runner:
         """Signal the steps that wait; if there is no signal for them, skip to the run's next timer."""
         steps = run.record(()).steps
         waiting = [step_id for step_id, step in steps.items() if step.state == "waiting_signal"]
-        values = {step_id: signals[name] for step_id in waiting for name in signals if step_id == name or step_id.endswith(f"/{name}")}
+        values = values_for(waiting, signals)
         for step_id, value in values.items():
             run.signal(step_id, value)
         if values:
@@ -190,6 +193,20 @@ class Runner:
         return bool(own)
 
 
+def submit(client: Client, flow: TurnRequest | Chain, given: Mapping[str, Any] | None) -> TurnRun | ChainRun:
+    """Submit a turn, a chain or a workflow in Python."""
+    if isinstance(flow, TurnRequest):
+        return client.submit_turn(**{name: getattr(flow, name) for name in flow.model_fields_set})
+    if callable(flow) or (isinstance(flow, str) and flow in client.definitions.workflows):
+        return client.submit_workflow(flow, given or {})
+    return client.submit_chain(flow, initial_input=given)
+
+
+def values_for(step_ids: Iterable[str], signals: Mapping[str, Value]) -> dict[str, Value]:
+    """Return the signals' values by the ids of the steps that they are for."""
+    return {step_id: signals[name] for step_id in step_ids for name in signals if step_id == name or step_id.endswith(f"/{name}")}
+
+
 @cache
 def _runner() -> Runner:
     return Runner()
@@ -203,6 +220,14 @@ def _log_plainly() -> None:
             logger_factory=structlog.stdlib.LoggerFactory(),
             wrapper_class=structlog.stdlib.BoundLogger,
         )
+
+
+def _definitions_for(flow: Callable[..., Any]) -> Definitions:
+    """Return definitions with a workflow's function alone. Raises ConfigError for one that no worker could import."""
+    try:
+        return Definitions(workflows={flow.__name__: PythonWorkflow(function=reference_of(flow))})
+    except TypeError as error:
+        raise ConfigError(str(error), source="workflow") from None
 
 
 def _with_functions(definitions: Definitions, names: Mapping[str, str]) -> Definitions:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
+from cantata import fault_points
 from cantata.coordinator.fork_requests import FORKED_AT, FORKED_FROM
 from cantata.coordinator.start import MAX_WORKFLOW_S, Timeout, accept_run, id_of_key
 from cantata.errors import ConfigError, MustWait, StepError, UnavailableError
@@ -190,11 +191,14 @@ def workflow_start(context: StepContext) -> Outcome:
 def workflow_call(context: StepContext) -> Outcome:
     """Call a function of a workflow's module."""
     name = context.text_param("function")
-    function = functions.load(name, context.folder)
+    function = functions.load_called(name, context.folder)
     given = cast("list[JsonValue]", context.params["args"]), cast("dict[str, JsonValue]", context.params["kwargs"])
     args, kwargs = call_arguments(function, *given)
 
     def call() -> Any:
         return function(*args, **kwargs)
 
-    return Outcome(output=schemas.jsonable(functions.call(context, name, call, {})), usage=Usage(tool_calls=1))
+    fault_points.at("tool-started")
+    output = functions.call(context, name, call, {})
+    fault_points.at("tool-finished")
+    return Outcome(output=schemas.jsonable(output), usage=Usage(tool_calls=1))

@@ -86,6 +86,11 @@ def replace_loaded(functions: Mapping[str, Function], folder: str | None) -> Non
     _functions.update({(name, folder): function for name, function in functions.items()})
 
 
+def load_called(name: str, folder: str | None) -> Function:
+    """Return a function that a workflow calls; inside a test the one in its place, which may have its name without the module."""
+    return _functions.get((name.partition(":")[2], folder)) or load(name, folder)
+
+
 def load_for(name: str, context: StepContext) -> Function:
     """Return a function that is no tool; if its parameter `context` has the type ToolContext, it is given that of the step."""
     function = load(name, context.folder)

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
+from cantata import Workflow, workflow
 from cantata.errors import ConfigError
-from cantata.models.definitions import Agent, Definitions, Tool
+from cantata.models.definitions import Agent, Definitions, PythonWorkflow, Tool
 from cantata.models.wire import ChainResponse, TurnRequest
 from cantata.testing import Rule, ScriptedModels, ToolCall, run_inline
 
@@ -207,3 +208,63 @@ def test_two():
     )
 
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
+
+
+def pay(amount: int) -> str:
+    """Pay for real."""
+    raise AssertionError("a test paid")
+
+
+@workflow
+async def expense(wf: Workflow, amount: int, currency: str = "EUR") -> str:
+    """Ask a person, convert the amount and pay it."""
+    if not await wf.wait("approve", {"amount": amount}, timeout_s=2 * DAY_S, default=False):
+        return "refused"
+    total = await wf.call(double, amount) if currency == "USD" else amount
+    return str(await wf.options(at_most_once=True).call(pay, total))
+
+
+def paid(amount: int) -> str:
+    return f"paid {amount}"
+
+
+EXPENSE = Definitions(workflows={"cost": PythonWorkflow(function=f"{__name__}:expense")})
+
+
+@pytest.mark.parametrize("flow", [expense, "cost"])
+@pytest.mark.parametrize("name", ["pay", f"{__name__}:pay"])
+def test_a_workflow_by_its_function_or_its_name_calls_the_functions_of_the_test(flow: Any, name: str) -> None:
+    result = run_inline(flow, {"amount": 3, "currency": "USD"}, tools={name: paid}, definitions=EXPENSE, signals={"approve": True})
+
+    assert (result.status, result.final_output) == ("succeeded", "paid 6")
+
+
+def test_without_a_configuration_a_function_is_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    assert run_inline(expense, {"amount": 3}).final_output == "refused"  # two days later
+    assert run_inline(expense, {"amount": 3}, tools={"pay": paid}, signals={"approve": True}).final_output == "paid 3"
+    with pytest.raises(ConfigError, match="<lambda>' cannot be imported by a worker"):
+        run_inline(lambda wf: wf)
+
+
+def test_a_configuration_without_the_function_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"the configuration has no workflow with the function '.*:expense'; add it under 'workflows'"):
+        run_inline(expense, {"amount": 3}, definitions=NONE)
+
+
+def test_a_function_of_the_run_before_is_not_kept() -> None:
+    run_inline(expense, {"amount": 3}, tools={"pay": paid}, definitions=EXPENSE, signals={"approve": True})
+    result = run_inline(expense, {"amount": 3}, definitions=EXPENSE, signals={"approve": True})
+
+    assert result.error is not None
+    assert "a test paid" in result.error.message
+
+
+def test_a_module_and_name_stand_for_the_function_of_a_tool() -> None:
+    definitions = Definitions(tools={"double": Tool(function="shop:twice", values={"times": 2})})
+
+    def twice(value: int, times: int) -> int:
+        return value * times
+
+    assert run_inline(row(1), {"value": 4}, tools={"shop:twice": twice}, definitions=definitions).final_output == 8

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from cantata.errors import ConfigError
-from cantata.models.definitions import Definitions, Tool
+from cantata.models.definitions import Definitions, PythonWorkflow, Tool
 from cantata.testing import KillableStack, ScriptedModels
 from cantata.testing.killable_stack import Result
 
 TOOLS = """
 from pathlib import Path
+
+from cantata import workflow
 
 CALLS = Path(__file__).with_name("calls.txt")
 
@@ -21,6 +26,13 @@ def count() -> int:
     with CALLS.open("a") as file:
         file.write("called\\n")
     return len(CALLS.read_text().split())
+
+
+@workflow
+async def expense(wf, item):
+    if await wf.wait("approve", timeout_s=86_400, default=False):
+        await wf.options(at_most_once=True).call(count)
+    return item
 """
 CHAIN = {"entry_node": "count", "nodes": [{"node_id": "count", "kind": "tool", "name": "count"}]}
 
@@ -28,7 +40,8 @@ CHAIN = {"entry_node": "count", "nodes": [{"node_id": "count", "kind": "tool", "
 @pytest.fixture
 def definitions(tmp_path: Path) -> Definitions:
     (tmp_path / "count_tools.py").write_text(TOOLS)
-    return Definitions(folder=str(tmp_path), tools={"count": Tool(function="count_tools:count")})
+    workflows = {"expense": PythonWorkflow(function="count_tools:expense")}
+    return Definitions(folder=str(tmp_path), tools={"count": Tool(function="count_tools:count")}, workflows=workflows)
 
 
 @pytest.mark.parametrize("times", [1, 2])
@@ -74,6 +87,53 @@ def test_the_test_chooses_what_must_be_equal(cantata_stack: KillableStack, defin
         return result.status
 
     cantata_stack.survives_kills(CHAIN, at="tool-finished", outcome=status, definitions=definitions)
+
+
+def test_a_workflow_is_submitted_by_its_name_or_its_function(
+    cantata_stack: KillableStack, definitions: Definitions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    function = importlib.import_module("count_tools").expense
+    monkeypatch.delitem(sys.modules, "count_tools")
+    for flow in ("expense", function):
+        run = cantata_stack.submit(flow, {"item": "tea"}, definitions=definitions)
+        cantata_stack.until_waiting(run)
+        cantata_stack.skip(days=1)
+        assert run.result(30).final_output == "tea"
+
+
+def test_a_step_that_runs_at_most_once_needs_a_signal_behind_a_kill(cantata_stack: KillableStack, definitions: Definitions) -> None:
+    calls = Path(str(definitions.folder), "calls.txt")
+
+    def before() -> None:
+        calls.unlink(missing_ok=True)
+
+    def settle() -> int:
+        """Do what a person does: look, and call where nobody did."""
+        if not called():
+            calls.write_text("called\n")
+        return 1
+
+    def called() -> list[str]:
+        return calls.read_text().split() if calls.exists() else []
+
+    def survive(**signals: Any) -> None:
+        cantata_stack.survives_kills(
+            "expense", {"item": "tea"}, at="tool-finished", before=before, effects=called, definitions=definitions, signals=signals
+        )
+
+    fault = (
+        r"killed at 'tool-finished' \(time 1 that .*\) the run waits for a person: step 'expense/1\.count' runs at most once and its .*;"
+    )
+    with pytest.raises(AssertionError, match=rf"{fault} give one in signals=\{{'1\.count': \.\.\.\}}"):
+        survive(approve=True)
+    survive(approve=True, **{"1.count": settle})
+    survive(approve=True, **{"1.count": 1})
+
+
+def test_a_run_that_does_not_end_is_told_with_the_limit_of_the_test(cantata_stack: KillableStack, definitions: Definitions) -> None:
+    with pytest.raises(TimeoutError, match=r"^run \S+ is not over after 0\.3 s; it goes on$"):
+        cantata_stack.survives_kills("expense", {"item": "tea"}, at="begun", definitions=definitions, timeout_s=0.3)
 
 
 def test_a_point_that_is_not_reached_skips_its_test(cantata_stack: KillableStack, definitions: Definitions) -> None:
