@@ -73,6 +73,10 @@ def test_the_program_of_the_page(project: Project) -> None:
     assert project.sh("python ask.py") == "Blue light is scattered most."
 
 
+def test_the_test_of_the_page(project: Project) -> None:
+    assert "1 passed" in project.sh("python -m pytest -p no:cacheprovider test_desk.py")
+
+
 def test_the_check_that_the_page_names(project: Project) -> None:
     assert project.sh("submit check desk:answer") == "desk:answer: no faults (a workflow in Python)"
 

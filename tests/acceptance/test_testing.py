@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ from tests.acceptance.pages import Block, blocks
 PAGE = [block for block in blocks() if block.page == "docs/testing.md"]
 SAFE = '    if order not in charged():\n        with CHARGES.open("a") as file:\n            file.write(f"{order}\\n")\n'
 UNSAFE = '    with CHARGES.open("a") as file:\n        file.write(f"{order}\\n")\n'
+SETTLED = ', "1.pay": settle'
 LAZY = {"celery", "cantata.client", "litellm", "pydantic", "redis"}
 """Modules that a suite without our fixtures does not load."""
 
@@ -49,7 +51,39 @@ def test_the_project_of_the_page_passes(tmp_path: Path) -> None:
 
     status, counts, output = run_pytest(tmp_path, "--deselect=test_crashes.py")
 
-    assert (status, counts) == (0, {"passed": 12}), output
+    assert (status, counts) == (0, {"passed": 19}), output
+
+
+@pytest.mark.slow("a kill at a point, and a stack of its own")
+def test_a_step_that_runs_at_most_once_without_a_signal_is_found(tmp_path: Path) -> None:
+    write(tmp_path, files("expense.py", "expense.yaml", "test_expense_crashes.py"))
+    test = tmp_path / "test_expense_crashes.py"
+    assert SETTLED in test.read_text()
+    test.write_text(test.read_text().replace(SETTLED, ""))
+
+    status, counts, output = run_pytest(tmp_path, "-k", "tool-finished")
+
+    shown = next(block for block in PAGE if block.language == "text" and "at most once" in block.text)
+    assert (status, counts) == (1, {"failed": 1}), output
+    assert shown.text.strip() in output
+
+
+@pytest.mark.slow("a stack of `submit up`")
+def test_the_model_server_of_the_page(tmp_path: Path) -> None:
+    write(tmp_path, files("shop.py", "shop.yaml", "answers.yaml"))
+    lines = next(block for block in PAGE if block.language == "sh" and "cantata.testing" in block.text).text
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    environment = {name: text for name, text in os.environ.items() if not name.startswith(("CANTATA_", "OPENAI_", "REDIS_URL"))}
+    environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
+
+    done = subprocess.run(
+        lines.replace("8000", port), shell=True, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert f"http://127.0.0.1:{port}/v1" in done.stdout
+    assert "Tea costs 4 EUR." in done.stdout
 
 
 @pytest.mark.slow("kills a worker at each point that the flow reaches")
