@@ -210,7 +210,7 @@ def test_two():
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
 
 
-def pay(amount: int) -> str:
+def pay(amount: float) -> str:
     """Pay for real."""
     raise AssertionError("a test paid")
 
