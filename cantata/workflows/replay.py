@@ -319,7 +319,8 @@ class Replay:
         waited = main._fut_waiter  # type: ignore[attr-defined]  # no other way shows for what a task waits
         futures = waited.children if isinstance(waited, AllFuture) else [waited]
         commands = [future for future in futures if isinstance(future, CommandFuture)]
-        if any(future._callbacks for future, _ in self._open.values() if not future.done() and future not in commands):
+        others = (future for future, _ in self._open.values() if not future.done())
+        if any(future._callbacks for future in {*others}.difference(commands)):
             return []
         return [future.index for future in commands if not future.done()] if len(commands) == len(futures) else []
 

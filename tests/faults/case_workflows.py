@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Never
 
 from cantata import StepError, Workflow, workflow
+from cantata.workers.steps import workflow_steps
 from cantata.workflows.guard import allow_io, refuse_io
 
 
@@ -77,24 +78,30 @@ def _count(file: str) -> int:
         return times.tell()
 
 
+def note_anew(file: str, what: object) -> None:
+    """Write a line, and drop the workflows that this process keeps, so that the advance behind this, in this process, is a replay."""
+    workflow_steps._discard_kept()
+    note(file, what)
+
+
 @workflow
 async def wavers(wf: Workflow, kind: str, file: str) -> None:
     """Ask for something else in a replay."""
     is_replay = _count(f"{file}.times") > 1
     if kind == "clock":
-        await wf.call(note, file, time.time_ns())
+        await wf.call(note_anew, file, time.time_ns())
     elif kind == "chance":
-        await wf.call(note, file, random.random())  # not for secrets
+        await wf.call(note_anew, file, random.random())  # not for secrets
     elif kind == "uuid":
-        await wf.call(note, file, str(uuid.uuid4()))
+        await wf.call(note_anew, file, str(uuid.uuid4()))
     elif kind == "another command":
-        await (wf.sleep(0.01) if is_replay else wf.call(note, file, "first"))
+        await (wf.sleep(0.01) if is_replay else wf.call(note_anew, file, "first"))
     elif kind == "one more":
-        asked = [wf.call(note, file, "first"), *([wf.call(note, file, "second")] if is_replay else [])]
+        asked = [wf.call(note_anew, file, "first"), *([wf.call(note_anew, file, "second")] if is_replay else [])]
         await asked[0]
     elif kind == "one less" and not is_replay:
-        await wf.call(note, file, "first")
-    await wf.call(note, file, "behind")
+        await wf.call(note_anew, file, "first")
+    await wf.call(note_anew, file, "behind")
 
 
 @workflow
