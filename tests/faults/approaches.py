@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from itertools import count
 
 from cantata.client.runs import Run
 from cantata.fault_points import FREEZE_S, VARIABLE
@@ -58,6 +59,20 @@ def unserved(stage: Stage, shape: Shape, tag: str, strike: str) -> tuple[Run, bo
     return run, was_reached
 
 
+def once_known(stage: Stage, shape: Shape, tag: str, strike: str) -> tuple[Run, bool]:
+    """Submit runs until one comes to the point: workers must have learned first that the code of its workflow is quick."""
+    _arm(stage, strike)
+    give_up = time.monotonic() + PATIENCE_S
+    for number in count():
+        run = stage.submit(shape, f"{tag}.{number}")
+        was_reached = _await_strike(stage, run, strike, after_s=0.0)
+        run.wait(PATIENCE_S)
+        if was_reached or time.monotonic() > give_up:
+            stage.fault.unlink(missing_ok=True)
+            return run, was_reached
+    raise AssertionError
+
+
 def elsewhere(stage: Stage, shape: Shape, tag: str, strike: str) -> tuple[Run, bool]:
     """Submit from a process that is struck; then ask for the same run again, as its user would."""
     words = [stage.client.redis_url, shape.name, tag, str(stage.journal.path)]
@@ -89,11 +104,11 @@ def _arm(stage: Stage, strike: str) -> None:
     draft.replace(stage.fault)
 
 
-def _await_strike(stage: Stage, run: Run, strike: str) -> bool:
+def _await_strike(stage: Stage, run: Run, strike: str, after_s: float | None = None) -> bool:
     """Wait until the point is reached or the run is over; who is frozen there is written down."""
     until(lambda: not stage.fault.exists() or is_over(run.status()), f"{strike} or the end of {run}", PATIENCE_S)
     with suppress(TimeoutError):  # the last points come after the end
-        until(lambda: not stage.fault.exists(), strike, AFTER_S)
+        until(lambda: not stage.fault.exists(), strike, AFTER_S if after_s is None else after_s)
     was_reached = not stage.fault.exists()
     if was_reached and strike.endswith(":freeze"):
         stage.note_frozen(until(stage.newly_frozen, f"who stands still at {strike}", PATIENCE_S), FREEZE_S)
@@ -131,6 +146,7 @@ APPROACHES: dict[str, Approach] = {
     "swept": past_a_kill,
     "step-released": past_a_stop,
     "event-appended": unserved,
+    "advance-executed": once_known,
 }
 """The ways to points that no plain run comes to."""
 
@@ -142,9 +158,5 @@ def approach(label: str) -> Approach:
 
 def shapes_to(label: str) -> list[Shape]:
     """The shapes whose runs may come to a point."""
-    if (
-        label == "advance-executed"
-    ):  # only where workers have learned that the code is quick: tests/integration/workflows/test_one_commit.py
-        return []
-    only = {"event-appended": "unserved", "fork-replied": "fork", "task-published": "task"}.get(label)
+    only = {"event-appended": "unserved", "fork-replied": "fork", "task-published": "task", "advance-executed": "code"}.get(label)
     return [SHAPES[only]] if only else [shape for shape in SHAPES.values() if shape.name != "unserved"]
