@@ -17,7 +17,7 @@ local function takes_of(s)
 end
 
 -- The new steps, waiting, by id and in order; the common spec of items is stored but is no step.
-local function new_steps(fragment)
+local function new_steps(fragment, has_workflow)
   local rows, given, added, order = {}, {}, {}, {}
   for _, row in ipairs(fragment.steps) do
     local id, text = row[1], row[2]
@@ -26,7 +26,10 @@ local function new_steps(fragment)
     if not (fragment.items and id == fragment.items.like) then
       local spec = specs[text] or cjson.decode(text)
       specs[text] = spec
-      if spec.kind == 'workflow.advance' and not meta('has_workflow') then redis.call('HSET', R, 'has_workflow', 1) end
+      if spec.kind == 'workflow.advance' and not has_workflow then
+        redis.call('HSET', R, 'has_workflow', 1)
+        has_workflow = true
+      end
       local step = {id = id, new = true, state = 'waiting', attempt = 0, pending = 0, taken = 0, failures = 0, crashes = 0, quorum = spec.quorum or 0, owner = '-'}
       if spec.quorum or spec.deadline_s then step.sources = {} end
       if spec.deadline_s then redis.call('ZADD', S .. ':due', now + spec.deadline_s * 1000, 'join|' .. run .. '|' .. id) end
@@ -140,18 +143,17 @@ end
 
 -- Adds the items of a map, which share one spec: the first go into the window, the rest into the backlog.
 local function add_items(parent, items)
-  local rows, given, states, backlog = {}, {}, {}, {}
+  local rows, given, backlog = {}, {}, {}
   local first = math.min(items.window, #items.given)
   for i, value in ipairs(items.given) do
     local id = items.prefix .. '/' .. (i - 1)
     rows[#rows + 1] = id; rows[#rows + 1] = '=' .. items.like
     given[#given + 1] = id; given[#given + 1] = value
-    states[#states + 1] = id; states[#states + 1] = (i <= first and 'waiting' or 'ready') .. ' 0 0 1 0 0 0 -'
+    set_state(id, (i <= first and 'waiting' or 'ready') .. ' 0 0 1 0 0 0 -')
     if i > first then backlog[#backlog + 1] = id end
   end
   hset_all(R .. ':steps', rows)
   hset_all(R .. ':given', given)
-  hset_all(R .. ':state', states)
   for i = 1, #backlog, 1000 do redis.call('RPUSH', R .. ':backlog:' .. parent, unpack(backlog, i, math.min(i + 999, #backlog))) end
   redis.call('HSET', R .. ':window', parent, items.window .. ' ' .. first)
   for i = 0, first - 1 do make_ready(get(items.prefix .. '/' .. i)) end
@@ -176,14 +178,14 @@ local function expand(s, output, takes, fragment)
   end
   local items = fragment.items
   local count = #fragment.steps + (items and #items.given - 1 or 0)
-  local limit, counted = unpack(redis.call('HMGET', R, 'max_steps', 'count'))
+  local limit, counted, has_workflow = unpack(redis.call('HMGET', R, 'max_steps', 'count', 'has_workflow'))
   if counted + count > tonumber(limit) then
     return fail(s, 'failed', cjson.encode({error = {code = 'too_many_steps', step = s.id,
       message = 'step ' .. s.id .. ' would expand the run past ' .. limit .. ' steps; raise limits.max_steps or split the work'}}))
   end
   redis.call('HINCRBY', R, 'count', count)
-  redis.call('HINCRBY', R, 'left', count)
-  local added, order = new_steps(fragment)
+  redis.call('HINCRBY', R, 'left', fragment.exit and count - 1 or count) -- the exit replaces the parent
+  local added, order = new_steps(fragment, has_workflow)
   record_expansion(s.id, fragment, add_edges(s.id, fragment, added, order))
   if fragment.exit then hand_over(s.id, fragment.exit) end
   for name, id in pairs(fragment.names) do redis.call('HSET', R .. ':names', name, id) end
@@ -191,16 +193,14 @@ local function expand(s, output, takes, fragment)
 
   finish(s, 'done', output)
   event('expanded', s.id, s.attempt, nil, '{"steps":' .. count .. '}')
-  local states = {}
   for _, step in ipairs(order) do
     if is_open(step) then
-      states[#states + 1] = step.id; states[#states + 1] = pack(step)
+      set_state(step.id, pack(step))
       if step.sources then redis.call('HSET', R .. ':joins', step.id, cjson.encode(step.sources)) end
     end
   end
-  hset_all(R .. ':state', states)
   if items then add_items(s.id, items) end
-  if fragment.exit then decrement_left(1) else propagate(s, takes) end
+  if not fragment.exit then propagate(s, takes) end
   for _, step in ipairs(order) do
     if is_open(step) and not settled[step.id] and not ended[step.id] then
       if step.pending == 0 then settle(step) elseif step.enough then force_join(step) end

@@ -92,14 +92,24 @@ local ended_runs = {} -- runs that ended in this call
 local following = {}  -- first steps of the next runs of sessions: run, priority, step, spec text, ...
 local specs = {}      -- decoded specs, by text
 local read_specs = {} -- what spec_of replied, by id
+local states = {}     -- packed states of steps that this call read or put, by id
+local unwritten = {}  -- those that write_changes is to write: {id, ..., [id] = true}
+local outputs = {}    -- outputs that this call wrote, as R:out has them, by id
 
-local changes = {working = 0, asking = 0} -- of these counts of the run, by this call
+local changes = {working = 0, asking = 0, bytes = 0} -- of these counts of the run, by this call
+local write_changes
 
 -- What follows is one function, to the end of the script behind this prelude: Lua creates each function anew in every call, and then finds the
--- variables above in two thirds of the time.
-return (function()
+-- variables above in two thirds of the time. Behind its end stand: write_changes() return reply
+local reply = (function()
+
+-- Sets fields of a hash: {field, value, ...}.
+local function hset_all(key, flat)
+  for i = 1, #flat, 1000 do redis.call('HSET', key, unpack(flat, i, math.min(i + 999, #flat))) end
+end
 
 local function use(run_id)
+  write_changes()
   run, R = run_id, S .. ':run:' .. run_id
   local known = redis.call('HMGET', R, 'status', 'definitions', 'tenant', 'kind', 'session', 'asking', 'time_left', 'priority', 'cancelling',
     'code')
@@ -107,7 +117,7 @@ local function use(run_id)
   asking, time_left, priority = tonumber(known[6] or 0), tonumber(known[7] or nil), tonumber(known[8] or 0)
   cancelling, used_code = OPEN[status] and known[9] or nil, known[10]
   changes.working, changes.asking = 0, 0
-  read_specs = {}
+  read_specs, states, outputs = {}, {}, {}
 end
 
 local function meta(field) return redis.call('HGET', R, field) end
@@ -132,15 +142,22 @@ local function record_size()
   redis.call('HSET', S .. ':sizes', run, (bytes or 0) .. ' ' .. (log_bytes or 0) .. ' ' .. tenant)
 end
 
--- Sets fields of a hash: {field, value, ...}.
-local function hset_all(key, flat)
-  for i = 1, #flat, 1000 do redis.call('HSET', key, unpack(flat, i, math.min(i + 999, #flat))) end
-end
+local function add_bytes(n) changes.bytes = changes.bytes + n end
 
-local function add_bytes(n)
-  count('bytes', tenant, n)
-  redis.call('HINCRBY', R, 'bytes', n)
-  if not OPEN[status] then record_size() end
+-- Writes the states and bytes that this call changed, each once however often it changed. Called at the end of each script, and before another run is
+-- used, the run is closed, or its states are read elsewhere.
+write_changes = function()
+  if changes.bytes ~= 0 then
+    count('bytes', tenant, changes.bytes)
+    redis.call('HINCRBY', R, 'bytes', changes.bytes)
+    changes.bytes = 0
+    if not OPEN[status] then record_size() end
+  end
+  if #unwritten == 0 then return end
+  local flat = {}
+  for _, id in ipairs(unwritten) do flat[#flat + 1] = id; flat[#flat + 1] = states[id] end
+  unwritten = {}
+  hset_all(R .. ':state', flat)
 end
 
 -- The name of an owner's process: an owner is that, ~ and a mark of the process's start, ~ and a mark of the call.
@@ -177,7 +194,11 @@ local function parse(id, packed)
 end
 
 local function get(id)
-  local packed = redis.call('HGET', R .. ':state', id)
+  local packed = states[id]
+  if packed == nil then
+    packed = redis.call('HGET', R .. ':state', id)
+    states[id] = packed
+  end
   local s = packed and parse(id, packed) or nil
   if s and not OPEN[status] and not OVER[s.state] then s.state, s.owner = 'skipped', '-' end
   return s
@@ -187,6 +208,12 @@ local function pack(s)
   return s.state .. ' ' .. s.attempt .. ' ' .. s.pending .. ' ' .. s.taken .. ' ' .. s.failures .. ' ' .. s.crashes .. ' ' .. s.quorum .. ' ' .. s.owner
 end
 
+-- Sets the packed state of a step.
+local function set_state(id, packed)
+  states[id] = packed
+  if not unwritten[id] then unwritten[#unwritten + 1], unwritten[id] = id, true end
+end
+
 local function put(s)
   local new_role = role(s)
   if new_role ~= s.role then
@@ -194,7 +221,7 @@ local function put(s)
     if new_role then changes[new_role] = changes[new_role] + 1 end
     s.role = new_role
   end
-  redis.call('HSET', R .. ':state', s.id, pack(s))
+  set_state(s.id, pack(s))
 end
 
 local function move(s, state)
@@ -234,7 +261,7 @@ end
 
 -- The output of a step as JSON text.
 local function output_of(id)
-  local out = redis.call('HGET', R .. ':out', id)
+  local out = outputs[id] or redis.call('HGET', R .. ':out', id)
   if out and string.sub(out, 1, 1) == '@' then out = redis.call('HGET', R .. ':blobs', string.sub(out, 2)) end
   return out or 'null'
 end
@@ -414,6 +441,7 @@ end
 
 -- Removes the entries of the open steps of an ended run, a piece a call; the run does not expire before that is done. `place` is as in S:clearing.
 local function clear(place)
+  write_changes()
   local part, at = string.match(place, '^(%S+) (%d+)$')
   local cursor, cells = unpack(redis.call('HSCAN', R .. part, at, 'COUNT', CLEARED))
   for i = 1, #cells, 2 do
@@ -441,6 +469,7 @@ end
 
 -- Ends the run. Its open steps count as skipped; it is kept for its retention.
 local function close(outcome, error_json)
+  write_changes()
   if cancelling and outcome ~= 'exhausted' then outcome, error_json = 'cancelled', cancelling end
   redis.call('HSET', R, 'status', outcome, 'closed_at', now, 'error', error_json or '')
   status = outcome
@@ -558,7 +587,10 @@ local function finish(s, state, output)
   remove_entries(s)
   move(s, state); s.owner = '-'; put(s)
   ended[s.id] = true
-  if output then redis.call('HSET', R .. ':out', s.id, output) end
+  if output then
+    redis.call('HSET', R .. ':out', s.id, output)
+    outputs[s.id] = output
+  end
 end
 
 -- Resolves the out-edges of an ended step, except those to `except`.

@@ -22,6 +22,7 @@ local function flush()
   for _, item in ipairs(following) do sends[#sends + 1] = item end
   following = {}
   fresh, to_skip, signalled, settled, ended = {}, {}, {}, {}, {}
+  write_changes()
 end
 
 for _, member in ipairs(due(':leases')) do

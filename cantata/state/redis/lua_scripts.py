@@ -50,7 +50,7 @@ class Scripts:
         """Return a script with its prelude."""
         prelude = COMMIT_PRELUDE if name == "ledger/commit" else PRELUDES.get(name.partition("/")[0], ())
         text = "\n".join(TEXTS[part] for part in (*prelude, name))
-        return f"{text}\nend)()" if "ledger/lib" in prelude else text  # its last part is in a function, which begins in the prelude
+        return f"{text}\nend)()\nwrite_changes()\nreturn reply" if "ledger/lib" in prelude else text
 
     def call(self, redis: Redis, name: str, key: str, *args: str) -> Any:
         """Call a script. It has one key, which all others are built from."""
