@@ -30,6 +30,7 @@ local function new_steps(fragment, has_workflow)
         redis.call('HSET', R, 'has_workflow', 1)
         has_workflow = true
       end
+      read_specs[id] = {spec, text, id}
       local step = {id = id, new = true, state = 'waiting', attempt = 0, pending = 0, taken = 0, failures = 0, crashes = 0, quorum = spec.quorum or 0, owner = '-'}
       if spec.quorum or spec.deadline_s then step.sources = {} end
       if spec.deadline_s then redis.call('ZADD', S .. ':due', now + spec.deadline_s * 1000, 'join|' .. run .. '|' .. id) end
