@@ -22,6 +22,7 @@ from tests.bench.measure import database, measure_shapes, plain_worker, stack
 from tests.bench.neighbours import measure_neighbours
 from tests.bench.pages import measure_pages
 from tests.bench.rivals import measure_peers
+from tests.bench.scale import measure_scale
 from tests.bench.shapes import Shape, shapes
 from tests.bench.soak import RETENTION_S, SAMPLES, measure_soak
 from tests.bench.turns import measure_turns
@@ -72,6 +73,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             waits = measure_pages(client, runs=options.pages)
         report.print_pages(waits)
         measured["pages"] = [asdict(each) for each in waits]
+    if options.scale:
+        with stack() as client:
+            scale = measure_scale(client)
+        report.print_scale(scale)
+        measured["scale"] = asdict(scale)
     if options.neighbours:
         beside = measure_neighbours()
         report.print_neighbours(beside)
@@ -121,6 +127,7 @@ def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--code", action="store_true", help="workflows in Python, beside chains of the same steps; with --peers, beside other engines"
     )
     parser.add_argument("--pages", metavar="N", type=int, default=0, help="lists of N runs, and graphs of large ones; say 100000")
+    parser.add_argument("--scale", action="store_true", help="Redis at rest, with 1,000 workers, 100,000 parked runs and 5,000 followers")
     parser.add_argument("--only", metavar="TEXT", help="only shapes whose name has this text; with none, only what other options ask for")
     parser.add_argument("--json", metavar="FILE", help="write machine, versions and raw samples")
     options = parser.parse_args(arguments)

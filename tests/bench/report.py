@@ -27,6 +27,8 @@ from tests.bench.measure import PROCESSES, Samples
 from tests.bench.neighbours import TARGET_RATIO, Beside
 from tests.bench.pages import Wait
 from tests.bench.rivals import Told
+from tests.bench.scale import TARGET_PERCENT as TARGET_REST_PERCENT
+from tests.bench.scale import TARGET_SWEEP_MS, WORKERS, Scale
 from tests.bench.shapes import Shape
 from tests.bench.soak import TARGET_PERCENT, WARM_UP, Size, growth_percent
 from tests.bench.turns import Latency, Rate, Turns
@@ -195,6 +197,33 @@ def print_code(measured: CodeFigures) -> None:
         f"{LONG:,} awaits in a row: {measured.long_ms / LONG:.2f} ms each. "
         f"A run that waits for a person: {measured.parked_bytes / 1000:.1f} kB."
     )
+
+
+def print_scale(scale: Scale) -> None:
+    """What Redis does at rest, and what a sweep, a worker's start and live events take then."""
+    _say("")
+    rows = ((rest.what, f"{rest.percent:.1f} %", f"{sum(rest.calls.values()):,.0f}", _most(rest.calls)) for rest in scale.rests)
+    _table(("at rest", "Redis, of a core", "calls/s", "most"), rows)
+    last, worker, slowest = scale.rests[-1], scale.worker, max(scale.sweeps_ms)
+    _say(
+        f"\nTarget ≤ {TARGET_REST_PERCENT:g} %: {_word(last.percent <= TARGET_REST_PERCENT)}. The process of the followers: "
+        f"{last.followers_percent:.1f} % of a core. A parked run: {scale.run_bytes / 1000:.2f} kB."
+    )
+    _say(
+        f"A sweep: {_ms(scale.sweeps_ms)}, at most {slowest:.1f} ms (target ≤ {TARGET_SWEEP_MS:g} ms: "
+        f"{_word(slowest <= TARGET_SWEEP_MS)}); its slowest script: {scale.slowest_script_ms:.2f} ms."
+    )
+    _say(
+        f"Another worker: announced after {worker.start_s:.2f} s and {sum(worker.start_calls.values())} calls ({_most(worker.start_calls)}); "
+        f"at rest {sum(worker.calls.values()):.1f} calls/s ({_most(worker.calls)}), which take Redis {worker.executed_ms:.3f} ms/s: "
+        f"of {WORKERS:,} such workers {worker.executed_ms * WORKERS / 10:.1f} % of a core, without its work for their connections."
+    )
+    _say(f"An event reaches its follower after {_ms(scale.idle_ms)} in an idle stream, {_ms(scale.active_ms)} in an active one; medians.")
+
+
+def _most(calls: Mapping[str, float]) -> str:
+    """Return the most frequent commands."""
+    return ", ".join(f"{name} {number:,.{0 if number >= 10 else 1}f}" for name, number in sorted(calls.items(), key=lambda e: -e[1])[:6])
 
 
 def print_comparison(engines: Sequence[Engine]) -> None:
