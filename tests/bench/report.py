@@ -214,7 +214,7 @@ def print_scale(scale: Scale) -> None:
         f"{_word(slowest <= TARGET_SWEEP_MS)}); its slowest script: {scale.slowest_script_ms:.2f} ms."
     )
     _say(
-        f"Another worker: announced after {worker.start_s:.2f} s and {sum(worker.start_calls.values())} calls ({_most(worker.start_calls)}); "
+        f"Another worker: announced after {worker.start_s:.2f} s ({_most(worker.start_calls)}); "
         f"at rest {sum(worker.calls.values()):.1f} calls/s ({_most(worker.calls)}), which take Redis {worker.executed_ms:.3f} ms/s: "
         f"of {WORKERS:,} such workers {worker.executed_ms * WORKERS / 10:.1f} % of a core, without its work for their connections."
     )

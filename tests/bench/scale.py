@@ -45,10 +45,13 @@ REST_S = 20.0
 SETTLE_S = 3.0
 SWEEPS = 40
 EVENTS = 20
+LOOK_S = 0.02
 ANNOUNCE_S = 1.0
+LATER_S = 120.0
 PART_S = 0.1  # the fake workers announce themselves in parts, spread over their interval
 TARGET_PERCENT = 3.0
 TARGET_SWEEP_MS = 5.0
+OF_SWEEPS = {"zcount", "exists", "zrange", "zrangebyscore", "hscan", "evalsha", "info"}
 TICKS = os.sysconf("SC_CLK_TCK")
 REQUEST: JsonValue = {"nodes": [{"node_id": "approve", "kind": "wait"}], "entry_node": "approve", "chain_id": "letter"}
 
@@ -62,8 +65,8 @@ class Rest:
     """of a core, Redis"""
     calls: Mapping[str, float]
     """command → calls a second"""
-    executed_ms: float
-    """of each second"""
+    call_us: Mapping[str, float]
+    """command → what a call took Redis"""
     followers_percent: float | None = None
     """of a core, the process that follows"""
 
@@ -100,7 +103,7 @@ def measure_scale(client: EmbeddedClient) -> Scale:
     """Add workers, runs and followers to a stack, and look at its Redis after each."""
     redis = client.redis
     rests = [_rest(redis, "the stack alone")]
-    with _fleet(client.redis_url):
+    with _fleet(client.redis_url) as quiet:
         rests.append(_rest(redis, f"+ {WORKERS:,} registered workers and connections"))
         run_bytes = _park(client.ledger)
         usual = _rest(redis, f"+ {PARKED:,} parked runs")
@@ -108,23 +111,29 @@ def measure_scale(client: EmbeddedClient) -> Scale:
         redis.slowlog_reset()
         sweeps_ms = _sweeps_ms(client)
         slowest_us = max((each["duration"] for each in redis.slowlog_get(128) if each["command"].startswith(b"EVAL")), default=0)
+        quiet.set()
+        alone = _rest(redis, "while they are quiet")
         with _worker(redis, client.redis_url) as (start_s, start_calls):
             another = _rest(redis, "with another real worker")
+        quiet.clear()
         with _leased(client.redis_url):
             busy = _rest(redis, "+ one step under way")
         with _followers(client.redis_url) as followers:
             rests += [usual, busy, _rest(redis, f"instead, {FOLLOWERS:,} idle followers", followers.pid)]
             idle_ms = [_event_ms(client.ledger, followers, f"parked-{number}") for number in range(EVENTS)]
             active_ms = [_event_ms(client.ledger, followers, "parked-0") for _ in range(EVENTS)]
+    calls = _more(another, alone)
     worker = Started(
-        start_s, {name: round(more * start_s) for name, more in _more(start_calls, usual.calls).items() if name != "hexists"},
-        _more(another.calls, usual.calls), another.executed_ms - usual.executed_ms,
+        start_s, {name: round((a_second - alone.calls.get(name, 0.0)) * start_s) for name, a_second in start_calls.items()}, calls,
+        sum(a_second * another.call_us[name] for name, a_second in calls.items()) / 1000,
     )  # fmt: skip
     return Scale(rests, sweeps_ms, slowest_us / 1000, run_bytes, worker, idle_ms, active_ms)
 
 
-def _more(calls: Mapping[str, float], usual: Mapping[str, float]) -> dict[str, float]:
-    return {name: more for name, a_second in calls.items() if (more := a_second - usual.get(name, 0.0)) > 0.2}
+def _more(more: Rest, usual: Rest) -> dict[str, float]:
+    """Return the calls a second that were added, except those of scripts of sweeps, of which there may be one more by chance."""
+    added = {name: a_second - usual.calls.get(name, 0.0) for name, a_second in more.calls.items() if name not in OF_SWEEPS}
+    return {name: a_second for name, a_second in added.items() if a_second > 0.04}
 
 
 def _rest(redis: Redis, what: str, followers: int | None = None) -> Rest:
@@ -134,9 +143,11 @@ def _rest(redis: Redis, what: str, followers: int | None = None) -> Rest:
     before, cpu, follow, since = _stats(redis), _cpu_s(pid), _cpu_s(followers), time.monotonic()
     time.sleep(REST_S)
     took_s = time.monotonic() - since
-    calls, executed_ms = _difference(before, _stats(redis), took_s)
+    after = _stats(redis)
+    calls = _a_second(before, after, took_s)
+    call_us = {name: (after[name][1] - before.get(name, (0, 0))[1]) / (a_second * took_s) for name, a_second in calls.items()}
     percent, followers_percent = (_cpu_s(pid) - cpu) / took_s * 100, (_cpu_s(followers) - follow) / took_s * 100
-    rest = Rest(what, percent, calls, executed_ms, followers_percent if followers else None)
+    rest = Rest(what, percent, calls, call_us, followers_percent if followers else None)
     sys.stderr.write(f"{rest.what}: {rest.percent:.1f} % of a core, {sum(calls.values()):,.0f} calls/s\n")
     return rest
 
@@ -146,14 +157,9 @@ def _stats(redis: Redis) -> dict[str, tuple[int, int]]:
     return {name.removeprefix("cmdstat_"): (each["calls"], each["usec"]) for name, each in redis.info("commandstats").items()}
 
 
-def _difference(
-    before: Mapping[str, tuple[int, int]], after: Mapping[str, tuple[int, int]], took_s: float
-) -> tuple[dict[str, float], float]:
-    """Return the calls a second by command, and the ms a second that Redis executed."""
-    zero = (0, 0)
-    calls = {name: (calls - before.get(name, zero)[0]) / took_s for name, (calls, _) in after.items()}
-    nested = sum(us - before.get(name, zero)[1] for name, (_, us) in after.items() if not name.startswith("eval"))
-    return {name: a_second for name, a_second in calls.items() if a_second}, nested / took_s / 1000
+def _a_second(before: Mapping[str, tuple[int, int]], after: Mapping[str, tuple[int, int]], took_s: float) -> dict[str, float]:
+    """Return the calls a second by command."""
+    return {name: more / took_s for name, (calls, _) in after.items() if (more := calls - before.get(name, (0, 0))[0])}
 
 
 def _cpu_s(pid: int | None) -> float:
@@ -165,13 +171,16 @@ def _cpu_s(pid: int | None) -> float:
 
 
 @contextmanager
-def _fleet(url: str) -> Iterator[None]:
-    """Let workers be registered, each with a connection, and announce themselves as real ones do, but many in one pipeline."""
+def _fleet(url: str) -> Iterator[threading.Event]:
+    """Let workers be registered, each with a connection, and announce themselves as real ones do, but many in one pipeline.
+
+    While the event that it yields is set, they are quiet: their entries are of a later time.
+    """
     names = [f"fake{number}@host{number % 50}" for number in range(WORKERS)]
     connections = [connect(url, owner=f"{name}#1~ab") for name in names]
     for each in connections:
         each.ping()
-    stopping, redis = threading.Event(), connect(url)
+    stopping, quiet, redis = threading.Event(), threading.Event(), connect(url)
     workers = [
         Worker(
             name=name, queues=("fakes",), concurrency=2, pid=number, host=name.partition("@")[2], version="0.1.0", started_at=1.0,
@@ -180,21 +189,24 @@ def _fleet(url: str) -> Iterator[None]:
     ]  # fmt: skip
 
     def announce() -> None:
-        part = 0
+        part, is_later = 0, False
         while not stopping.wait(PART_S):
-            parts = round(ANNOUNCE_S / PART_S)
+            if quiet.is_set() and is_later:
+                continue
+            parts, is_later = 1 if quiet.is_set() else round(ANNOUNCE_S / PART_S), quiet.is_set()
+            seen_at = time.time() + LATER_S * is_later
             with redis.pipeline(transaction=False) as pipe:
                 for worker in workers[part % parts :: parts]:
                     pipe.time()
                     pipe.hget("cantata:workers", worker.name)
-                    pipe.hset("cantata:workers", worker.name, worker.model_copy(update={"seen_at": time.time()}).model_dump_json())
+                    pipe.hset("cantata:workers", worker.name, worker.model_copy(update={"seen_at": seen_at}).model_dump_json())
                 pipe.execute()
             part += 1
 
     thread = threading.Thread(target=announce, daemon=True)
     thread.start()
     try:
-        yield
+        yield quiet
     finally:
         stopping.set()
         thread.join()
@@ -219,7 +231,7 @@ def _park(ledger: Ledger) -> float:
             steps.commit(begun, outcome, output="null", info={"ms": 3.1})
         for name in ("ledger/accept", "ledger/begin", "ledger/commit"):
             ledger.caller.call_runs(name, calls.pop(name, []))
-    assert redis.hget(f"{run_key(redis, run_id)}:state", "approve").startswith("waiting_signal"), "the last one waits for a signal"
+    assert str(redis.hget(f"{run_key(redis, run_id)}:state", "approve")).startswith("waiting_signal"), "the last one waits for a signal"
     return (_used(redis) - before) / PARKED
 
 
@@ -260,9 +272,9 @@ def _worker(redis: Redis, url: str) -> Iterator[tuple[float, dict[str, float]]]:
     try:
         while not redis.hexists("cantata:workers", f"another@{socket.gethostname()}"):
             assert time.monotonic() < since + PATIENCE_S, "the worker started"
-            time.sleep(0.02)
+            time.sleep(LOOK_S)
         took_s = time.monotonic() - since
-        yield took_s, _difference(before, _stats(redis), took_s)[0]
+        yield took_s, _a_second(before, _stats(redis), took_s)
     finally:
         worker.terminate()
         worker.wait(PATIENCE_S)
@@ -295,7 +307,8 @@ def _leased(url: str) -> Iterator[None]:
 def _followers(url: str) -> Iterator[subprocess.Popen[str]]:
     """Follow parked runs in a process, which prints the name of a run and the time when an event of it came."""
     process = subprocess.Popen([sys.executable, "-m", "tests.bench.scale", url], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert process.stdout and process.stdout.readline() == "following\n"
+    assert process.stdout
+    assert process.stdout.readline() == "following\n"
     try:
         yield process
     finally:
