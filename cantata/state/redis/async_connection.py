@@ -17,7 +17,7 @@ from cantata.state.redis.connection import sentinel_options
 
 __all__ = ["Redis", "connect_async"]
 
-CONNECTIONS = 2  # one reads events, one checks request rates
+CONNECTIONS = 3  # one reads events, one waits for those of idle runs, one checks request rates
 
 
 class _MasterPool(SentinelConnectionPool, BlockingConnectionPool):

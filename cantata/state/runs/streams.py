@@ -1,7 +1,8 @@
-"""Redis event streams of many runs, followed in one event loop and on one connection.
+"""Redis event streams of many runs, followed in one event loop and on two connections.
 
 One task reads ahead for all followers, each at its own offset. It does not read for a slow follower until its buffer has capacity, so no
-follower buffers more than a few hundred events; nothing is lost by that, since the events stay in Redis.
+follower buffers more than a few hundred events; nothing is lost by that, since the events stay in Redis. A second task waits for events of
+idle streams, with one call that takes seconds: so they cost nothing while the others are read.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from math import ceil
 from typing import cast
 
 import structlog
@@ -31,6 +33,7 @@ PAGE = 100  # entries of one run in one read
 BUFFER_ENTRIES = 200  # entries that wait for one reader, before more are read for it
 BLOCK_MS = 20  # how long one read waits; a follower that is added meanwhile waits as long
 PAUSE_S = 0.005  # between reads that found something, so that a busy moment is read in few of them
+IDLE_S = 2.0  # a stream without an event for so long is idle, from the next call for idle ones on; each of these waits as long
 CHECK_INTERVAL_S = 5.0  # between checks that followed runs are still known, and still have the events that were read
 RETRY_INTERVAL_S = 0.2  # while Redis is unavailable
 
@@ -120,6 +123,10 @@ class Streams:
     def __init__(self, redis: Redis) -> None:
         self._redis = redis
         self._followers: dict[str, list[Follower]] = {}
+        self._idle: dict[str, str] = {}
+        """Idle streams, which one call waits for, and the offset it reads from. One with another offset by now is read with the others."""
+        self._reading: Mapping[str, str] = {}
+        """The streams that are read now, except by that call."""
         self._work = asyncio.Event()
         self._ended = False
 
@@ -141,15 +148,19 @@ class Streams:
 
     async def run(self) -> None:
         """Read until `end` is called. While Redis is unavailable all followers wait, and then go on at the same offset."""
-        checked_at = time.monotonic()
+        checked_at, idle = time.monotonic(), self._start_idle()
         while not self._ended:
             self._work.clear()
-            wanted = self._wanted()
-            if not wanted:
-                await self._work.wait()
-                continue
             try:
-                if self._give(wanted, await self._read(wanted)):
+                if idle.done():
+                    failed, idle = idle, self._start_idle()
+                    await failed
+                self._reading = wanted = {key: after for key, after in self._wanted().items() if self._idle.get(key) != after}
+                if not wanted:
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(CHECK_INTERVAL_S):
+                            await self._work.wait()
+                elif self._give(wanted, await self._read(wanted, BLOCK_MS)):
                     await asyncio.sleep(PAUSE_S)
                 if time.monotonic() - checked_at > CHECK_INTERVAL_S:
                     await self._go_back()
@@ -161,6 +172,33 @@ class Streams:
             except Exception:  # the edge of a task: without it no follower would get events any more
                 log.exception("event_read_crashed")
                 await asyncio.sleep(RETRY_INTERVAL_S)
+        idle.cancel()
+        await asyncio.wait([idle])
+
+    def _start_idle(self) -> asyncio.Task[None]:
+        """Start the task that reads idle streams; its failure is handled by `run`."""
+        task = asyncio.create_task(self._read_idle())
+        task.add_done_callback(lambda _: self._work.set())
+        return task
+
+    async def _read_idle(self) -> None:
+        """Read the streams without events in the last IDLE_S with calls that wait. One that gets an event is left to `run` from then on."""
+        before: dict[str, str] = {}
+        if isinstance(self._redis, AsyncCluster):  # where a call reads one slot, and none could wait for all
+            await asyncio.Event().wait()
+        while True:
+            wanted, ends_at, woken = self._wanted(), time.monotonic() + IDLE_S, set[str]()
+            self._idle = {key: after for key, after in wanted.items() if before.get(key) == after}
+            before = wanted
+            while (left_s := ends_at - time.monotonic()) > 0:
+                woken -= self._reading.keys()
+                call = {key: after for key, after in self._wanted().items() if self._idle.get(key) == after or key in woken}
+                if not call:
+                    await asyncio.sleep(left_s)
+                elif self._give(call, found := await self._read(call, ceil(left_s * 1000))):
+                    woken |= found.keys()
+                    self._work.set()
+                    await asyncio.sleep(PAUSE_S)
 
     def end(self) -> None:
         """Stop reading: all followers get StreamsEnded."""
@@ -192,10 +230,10 @@ class Streams:
         places = {key: [each.after for each in followers if each.has_capacity] for key, followers in self._followers.items()}
         return {key: f"0-{min(afters)}" for key, afters in places.items() if afters}
 
-    async def _read(self, wanted: Mapping[str, str]) -> dict[str, list[Entry]]:
+    async def _read(self, wanted: Mapping[str, str], block_ms: int) -> dict[str, list[Entry]]:
         if isinstance(self._redis, AsyncCluster):
             return await self._read_by_slot(self._redis, wanted)
-        return streams_in(await self._redis.xread(dict(wanted), count=PAGE, block=BLOCK_MS))  # type: ignore[arg-type]  # wider key types
+        return streams_in(await self._redis.xread(dict(wanted), count=PAGE, block=block_ms))  # type: ignore[arg-type]  # wider key types
 
     async def _read_by_slot(self, cluster: AsyncCluster, wanted: Mapping[str, str]) -> dict[str, list[Entry]]:
         """Read the streams of a cluster, where one call reads one slot: all slots at once, and a pause if there was nothing."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, suppress
 
 import pytest
 from redis import Redis
@@ -18,6 +19,13 @@ from cantata.state.runs import streams as streams_module
 from cantata.state.runs.streams import BUFFER_ENTRIES, PAUSE_S, Follower, Streams, StreamsEnded, connect_async
 
 PATIENCE_S = 20.0
+
+
+@pytest.fixture(params=["usual", "soon idle"])
+def _idle(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Streams are left to the call for idle ones as usual, or all the time."""
+    if request.param == "soon idle":
+        monkeypatch.setattr(streams_module, "IDLE_S", 0.02)
 
 
 def accept(ledger: Ledger, run_id: str, tenant: str = "") -> None:
@@ -53,6 +61,7 @@ async def collect(follower: Follower, last: int) -> list[int]:
     return seqs
 
 
+@pytest.mark.usefixtures("_idle")
 def test_each_reader_gets_every_event_after_its_own_place(ledger: Ledger, valkey: Redis) -> None:
     runs = [f"run-{i}" for i in range(50)]
     for run_id in runs:
@@ -77,6 +86,7 @@ def test_each_reader_gets_every_event_after_its_own_place(ledger: Ledger, valkey
     asyncio.run(main())
 
 
+@pytest.mark.usefixtures("_idle")
 def test_who_begins_while_others_are_read_for_misses_nothing(ledger: Ledger, valkey: Redis) -> None:
     accept(ledger, "shared")
     ledger.runs.append_event("shared", "warning", detail={"message": "before"})
@@ -94,6 +104,7 @@ def test_who_begins_while_others_are_read_for_misses_nothing(ledger: Ledger, val
     asyncio.run(main())
 
 
+@pytest.mark.usefixtures("_idle")
 def test_a_slow_reader_is_read_for_only_as_it_takes_and_misses_nothing(ledger: Ledger, valkey: Redis) -> None:
     accept(ledger, "long")
     for _ in range(4 * BUFFER_ENTRIES):
@@ -109,6 +120,42 @@ def test_a_slow_reader_is_read_for_only_as_it_takes_and_misses_nothing(ledger: L
     asyncio.run(main())
 
 
+def test_idle_streams_are_read_by_one_call_that_waits_until_the_first_event(
+    ledger: Ledger, valkey: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams_module, "IDLE_S", 0.5)
+    runs = [f"idle-{number}" for number in range(20)]
+    for run_id in runs:
+        accept(ledger, run_id)
+
+    async def main() -> None:
+        async with reading(valkey) as streams, asyncio.TaskGroup() as tasks:
+            with ExitStack() as following:
+                followers = [following.enter_context(streams.follow(run_id)) for run_id in runs]
+                for follower in followers:
+                    assert await collect(follower, 1) == [1]
+                await asyncio.sleep(1.2)
+                before = reads(valkey)
+                await asyncio.sleep(1.0)
+                assert reads(valkey) - before <= 4, "each call waits for half a second; other reads take 20 ms"
+                arrival = tasks.create_task(collect(followers[0], 2))
+                since = time.monotonic()
+                ledger.runs.append_event(runs[0], "warning", detail={"message": "first"})
+                await arrival
+                assert time.monotonic() - since < 0.2, "it does not wait for the end of the call"
+                for number in range(3, 50):
+                    ledger.runs.append_event(runs[0], "warning", detail={"message": "more"})
+                    assert await collect(followers[0], number) == [number]
+
+    asyncio.run(main())
+
+
+def reads(valkey: Redis) -> int:
+    """How often events were read."""
+    return int(valkey.info("commandstats").get("cmdstat_xread", {"calls": 0})["calls"])
+
+
+@pytest.mark.usefixtures("_idle")
 def test_the_end_of_a_run_is_waited_for(ledger: Ledger, valkey: Redis) -> None:
     accept(ledger, "ends")
 
@@ -156,6 +203,7 @@ def test_readers_are_told_when_the_process_ends(ledger: Ledger, valkey: Redis) -
     asyncio.run(main())
 
 
+@pytest.mark.usefixtures("_idle")
 def test_offsets_that_redis_lost_are_read_anew(ledger: Ledger, valkey: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams_module, "CHECK_INTERVAL_S", 0.05)
     accept(ledger, "rewound")
