@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import structlog
 from kombu.exceptions import OperationalError
@@ -42,7 +42,8 @@ NODE_S = 1.0  # before the sweep goes on without a node that does not answer
 RENEWAL_GRACE_S = 1.5  # after Redis was away, before its leases count as run out: longer than the pause between two attempts to renew
 CLOCK_SPREAD_S = 2.0  # between marking a step as sent and sending it, clock differences between machines included
 SENT_AT_ONCE = 500  # lost messages: few enough to send right after checking that each is still needed
-DEAD_S = 1.2  # longer than a renewal: an owner of leases that has no connection for this long is dead
+SILENT_S = 1.5  # longer than a renewal: an owner that has renewed no lease for so long, and has no connection, is dead
+CAPACITY_INTERVAL_S = 1.0  # between publications of the fleet's capacity
 
 
 class Sweeper(threading.Thread):
@@ -54,7 +55,11 @@ class Sweeper(threading.Thread):
     def __init__(
         self, app: App, ledger: Ledger, name: str, *, every_s: float = SWEEP_S, pause: Callable[[float], object] | None = None
     ) -> None:
-        """Create a sweeper. `pause` is called with `every_s` between two sweeps, and may return early; by default only `stop` ends it."""
+        """Create a sweeper.
+
+        `pause` is called with the seconds until the next sweep: `every_s`, or more if another process sweeps. It may return early; by
+        default only `stop` ends it.
+        """
         super().__init__(name="sweeper", daemon=True)
         self._app = app
         self._ledger = ledger
@@ -64,11 +69,12 @@ class Sweeper(threading.Thread):
         self._pause = pause or self._ended.wait
         self._nodes: dict[str, _Node] = defaultdict(_Node)
         self._under_way: dict[str, Future[bool]] = {}
+        self._publishes_at = 0.0
 
     def run(self) -> None:
         """Sweep until stopped; a failure is logged and the next round tries again."""
         pool = ThreadPoolExecutor(MAX_NODES, "sweep")
-        while not (self._pause(self._every_s) or self._ended.is_set()):
+        while not (self._pause(self._pause_s()) or self._ended.is_set()):
             try:
                 self._sweep_all(pool)
             except (CantataError, RedisFailure, OSError) as error:
@@ -82,6 +88,10 @@ class Sweeper(threading.Thread):
         """Stop, and let another process sweep."""
         self._ended.set()
 
+    def _pause_s(self) -> float:
+        """Return the time until the next attempt to sweep: the more workers try to take a lock, the less often each does."""
+        return self._every_s if any(node.is_ours for node in self._nodes.values()) else registry.interval_s(self._every_s)
+
     def _sweep_all(self, pool: ThreadPoolExecutor) -> None:
         """Sweep each node, except those whose last sweep has not returned."""
         nodes = self._ledger.caller.nodes()
@@ -93,34 +103,33 @@ class Sweeper(threading.Thread):
         self._under_way = {node: future for node, future in self._under_way.items() if future not in done}
         if set(swept) == nodes.keys():
             load.record_sweep(self._ledger.redis)
+            if time.monotonic() >= self._publishes_at:
+                self._publishes_at = time.monotonic() + CAPACITY_INTERVAL_S
+                registry.publish_capacity(self._ledger.redis)
 
     def _sweep_node(self, node: str, shards: Sequence[int]) -> bool:
         """Sweep the shards of a node; return whether this process swept all of them."""
         try:
             if not self._holds_lock(self._nodes[node], shards):
                 return False
-            self._expire_dead_leases(self._nodes[node], shards)
+            self._expire_dead_leases(shards)
             return time.monotonic() >= self._nodes[node].sweeps_from and sweep_once(self._app, self._ledger, shards)
         except (CantataError, RedisFailure, OSError) as error:
             outages.warn(log, "sweep_failed", error, **({"node": node} if node else {}))
             return False
 
-    def _expire_dead_leases(self, node: _Node, shards: Sequence[int]) -> None:
+    def _expire_dead_leases(self, shards: Sequence[int]) -> None:
         """Expire the leases of killed processes, known by their connections, which the kernel closes at once.
 
-        A live process reconnects when it next renews, so its connection must be missing for longer than that. A Redis that has just
-        started proves nothing, nor does a client list with only this process, as a proxy gives. A frozen process and a lost host keep
-        their leases to the end.
+        A live process reconnects when it next renews, so only leases that were not renewed for longer than that are looked at. A Redis that
+        has just started proves nothing, nor does a client list with only this process, as a proxy gives. A frozen process and a lost host
+        keep their leases to the end.
         """
-        leases = self._ledger.leases.names(shards)
+        leases = self._ledger.leases.names(shards, silent_s=SILENT_S)
         connected = registry.connected(self._ledger.redis, shard_key(self._ledger.redis, shards[0])) if leases else None
         if connected is None or all(name.startswith(self._owner) for name in connected):
-            node.missing.clear()
             return
-        now = time.monotonic()
-        owners = {_owner(lease) for lease in leases}
-        node.missing = {owner: node.missing.get(owner, now) for owner in owners - connected}
-        dead = {owner for owner, since in node.missing.items() if now - since > DEAD_S}
+        dead = {_owner(lease) for lease in leases} - connected
         if dead:
             log.info("owners_disconnected", owners=sorted(dead))
             self._ledger.leases.expire(lease for lease in leases if _owner(lease) in dead)
@@ -129,21 +138,21 @@ class Sweeper(threading.Thread):
         """Return whether this process holds the lock of a node. Sweeps wait after it was taken: owners renew first if Redis was away."""
         redis = self._ledger.redis
         lock = f"{shard_key(redis, shards[0])}:{SWEEP_LOCK}"
-        if redis.set(lock, self._owner, nx=True, px=SWEEP_LOCK_MS):
+        owner = redis.set(lock, self._owner, nx=True, get=True, px=SWEEP_LOCK_MS)
+        node.is_ours = owner in (None, self._owner)
+        if owner is None:
             node.sweeps_from = time.monotonic() + (RENEWAL_GRACE_S if self._ledger.leases.names(shards) else 0.0)
-            return True
-        if redis.get(lock) != self._owner:
-            return False
-        redis.pexpire(lock, SWEEP_LOCK_MS)
-        return True
+        elif node.is_ours:
+            redis.pexpire(lock, SWEEP_LOCK_MS)
+        return node.is_ours
 
 
 @dataclass(slots=True)
 class _Node:
     """The state of a node between sweeps."""
 
-    missing: dict[str, float] = field(default_factory=dict)
-    """Owner of leases without a connection → since when."""
+    is_ours: bool = False
+    """This process has its lock."""
     sweeps_from: float = 0.0
 
 

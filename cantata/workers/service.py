@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-ANNOUNCE_INTERVAL_S = 1.0
+ANNOUNCE_INTERVAL_S, MAX_ANNOUNCE_INTERVAL_S = 1.0, 2.0  # two announcements may fail before the worker counts as gone
 SWEEP_PATIENCE_S = 1.0  # a sweep that waited for Redis to come back would run before owners have renewed
 CLOSE_TIMEOUT_S = 3.0  # an MCP server that does not end by itself in 2 s is sent SIGTERM
 HAND_BACK = signal.SIGUSR2  # has a prefork child release its step
@@ -231,6 +231,7 @@ class WorkerService:
             self._is_announced = True
             client = connect(self.redis_url, owner=self.name)
             with _log_outages():
+                clock.synchronize(client)
                 self._announce(client)
             if abs(clock.off_s()) > registry.CLOCK_OFF_S:
                 log.warning("clock_off", name=self.name, seconds=round(clock.off_s()), note="runs are not harmed: time is Redis's own")
@@ -254,7 +255,7 @@ class WorkerService:
             self._duplicate = ""
 
     def _keep_announcing(self, client: Redis) -> None:
-        while not self._stopping.wait(ANNOUNCE_INTERVAL_S):
+        while not self._stopping.wait(registry.interval_s(ANNOUNCE_INTERVAL_S, MAX_ANNOUNCE_INTERVAL_S)):
             with _log_outages():
                 self._note_duplicate_name(self._announce(client))
             if stack_member.is_stack_gone():

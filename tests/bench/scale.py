@@ -24,6 +24,7 @@ from cantata.embedded.stack_plan import worker_command
 from cantata.models.definitions import Definitions
 from cantata.models.graph import START, Spec
 from cantata.models.values import JsonValue
+from cantata.state.fleet import registry
 from cantata.state.fleet.registry import Worker
 from cantata.state.ledger.encoding import to_json
 from cantata.state.ledger.intervals import LEASE_S, RENEW_S
@@ -35,6 +36,7 @@ from cantata.state.ledger.step_store import StepStore
 from cantata.state.redis.connection import Redis, connect
 from cantata.state.redis.keys import run_key
 from cantata.state.runs.streams import Streams, StreamsEnded, connect_async
+from cantata.workers.service import ANNOUNCE_INTERVAL_S, MAX_ANNOUNCE_INTERVAL_S
 from tests.bench.measure import PATIENCE_S
 
 WORKERS = 1000
@@ -46,7 +48,6 @@ SETTLE_S = 3.0
 SWEEPS = 40
 EVENTS = 20
 LOOK_S = 0.02
-ANNOUNCE_S = 1.0
 LATER_S = 120.0
 PART_S = 0.1  # the fake workers announce themselves in parts, spread over their interval
 TARGET_PERCENT = 3.0
@@ -193,13 +194,18 @@ def _fleet(url: str) -> Iterator[threading.Event]:
         while not stopping.wait(PART_S):
             if quiet.is_set() and is_later:
                 continue
-            parts, is_later = 1 if quiet.is_set() else round(ANNOUNCE_S / PART_S), quiet.is_set()
+            parts, is_later = (
+                1 if quiet.is_set() else round(registry.interval_s(ANNOUNCE_INTERVAL_S, MAX_ANNOUNCE_INTERVAL_S) / PART_S),
+                quiet.is_set(),
+            )
+            registry.published_slots(redis)  # the number of workers, for the interval
             seen_at = time.time() + LATER_S * is_later
             with redis.pipeline(transaction=False) as pipe:
                 for worker in workers[part % parts :: parts]:
                     pipe.time()
                     pipe.hget("cantata:workers", worker.name)
                     pipe.hset("cantata:workers", worker.name, worker.model_copy(update={"seen_at": seen_at}).model_dump_json())
+                    pipe.get("cantata:capacity")
                 pipe.execute()
             part += 1
 

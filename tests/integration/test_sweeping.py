@@ -13,19 +13,23 @@ import pytest
 from redis import Redis
 
 from cantata.coordinator.start import send_ready
-from cantata.coordinator.sweeper import sweep_once
+from cantata.coordinator.sweeper import SILENT_S, Sweeper, sweep_once
 from cantata.dispatch import celery_app, queues
 from cantata.dispatch.celery_app import App, make_app
 from cantata.models.events import QueueUnserved
 from cantata.models.graph import Outcome
 from cantata.planning import canvas
 from cantata.planning.canvas import Dispatch
+from cantata.state.fleet import registry
+from cantata.state.ledger.intervals import SWEEP_S
 from cantata.state.ledger.ledger import Ledger
 from cantata.state.limits.limiter import LIMITS_KEY
 from cantata.state.redis import clock
-from cantata.state.redis.keys import key_of
+from cantata.state.redis.connection import connect
+from cantata.state.redis.keys import SHARDS, key_of
 from cantata.state.runs import event_log
 from tests.integration.state.play import Play, work
+from tests.integration.test_threads import url_of
 
 FOREIGN = ("no JSON", "[1]", "7", '{"headers": null}', '{"headers": {"sent_at": "noon"}}', "[" * 100_000, b"\xff")
 TOOLS = "cantata.tools"  # in the broker
@@ -244,3 +248,44 @@ def test_a_broker_that_shows_no_messages_is_asked_for_the_first(ledger: Ledger, 
     look_now(play, "lost")
     sweep_once(in_memory, ledger)
     assert queues.waiting(in_memory, ["peeked"])["peeked"].count == 2
+
+
+def lists_of_clients(valkey: Redis) -> int:
+    return int(valkey.info("commandstats").get("cmdstat_client|list", {"calls": 0})["calls"])
+
+
+def test_connections_are_listed_only_for_owners_that_do_not_renew(
+    ledger: Ledger, valkey: Redis, app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry, "SETTLED_S", 0)
+    with connect(url_of(valkey), owner="alive#1~ab") as alive, connect(url_of(valkey), owner="slow#1~ab") as slow:
+        alive.ping()
+        slow.ping()
+        play = Play(ledger)
+        play.plan(*(work(name) for name in ("alive", "slow", "dead", "fresh")))
+        leases = {name: play.begin(name, owner=f"{name}#1~ab").lease for name in ("alive", "slow", "dead", "fresh")}
+        sweeper, before = Sweeper(app, ledger, "sweeper"), lists_of_clients(valkey)
+
+        sweeper._sweep_node("", range(SHARDS))
+        assert lists_of_clients(valkey) == before
+        assert set(ledger.leases.names()) == set(leases.values())
+
+        renewed_ago(play, SILENT_S + 0.1, leases["slow"], leases["dead"])
+        sweeper._nodes[""].sweeps_from = 0.0  # as if it had had the lock for long
+        sweeper._sweep_node("", range(SHARDS))
+        assert lists_of_clients(valkey) == before + 1
+        assert set(ledger.leases.names()) == set(leases.values()) - {leases["dead"]}, "slow is connected, and fresh may connect again"
+
+
+def renewed_ago(play: Play, seconds: float, *leases: str) -> None:
+    """As if leases had last been renewed so long ago."""
+    for lease in leases:
+        play.ledger.redis.zincrby(f"{play.shard}:leases", -1000 * seconds, lease)
+
+
+def test_the_larger_the_fleet_the_less_often_each_worker_tries_to_sweep(ledger: Ledger, app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_workers", 1000)
+    first, second = Sweeper(app, ledger, "first"), Sweeper(app, ledger, "second")
+
+    assert [sweeper._sweep_node("", range(SHARDS)) for sweeper in (first, second)] == [True, False]
+    assert (first._pause_s(), second._pause_s()) == (SWEEP_S, 5.0)

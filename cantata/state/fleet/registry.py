@@ -1,8 +1,13 @@
-"""The registry of workers: each worker process announces itself every second, with the queues it serves."""
+"""The registry of workers: each announces itself every second or two, with the queues it serves.
+
+The process that sweeps reads them all, and publishes what the others need of them: their capacity.
+"""
 
 from __future__ import annotations
 
+import json
 import re
+import time
 from collections.abc import Iterable
 from contextlib import suppress
 from typing import cast
@@ -16,11 +21,16 @@ from cantata.state.redis import clock
 from cantata.state.redis.cluster import Cluster
 from cantata.state.redis.keys import key_of
 
+CAPACITY_KEY = "capacity"  # string: {workers, slots: {queue: slots}} (JSON); expires with the process that sweeps
 WORKERS_KEY = "workers"  # hash: name -> Worker (JSON); an entry older than STALE_S counts for nothing and goes when it is read
 STALE_S = 5.0
 SETTLED_S = 5  # after a restart or a failover of Redis, clients need a moment to reconnect
 MAX_CODE = 50  # modules of user code that a worker announces
 CLOCK_OFF_S = 5.0  # a clock that is further off causes a warning; nothing here depends on it
+CALLS_A_SECOND = 200  # of one sort, by all workers together: in a larger fleet each calls less often
+MAX_INTERVAL_S = 5.0
+
+_workers = 0  # of the fleet, as last read by this process
 
 
 class Worker(Value):
@@ -40,12 +50,23 @@ class Worker(Value):
     duplicate: str = Field(default="", description="another live process of the same name, if there is one: both count as one")
 
 
+def interval_s(usual_s: float, most_s: float = MAX_INTERVAL_S) -> float:
+    """Return the time between two calls that each worker makes: `usual_s`, and longer in a large fleet."""
+    return min(most_s, max(usual_s, _workers / CALLS_A_SECOND))
+
+
 def announce(redis: Redis, worker: Worker) -> str:
-    """Record that a worker is alive; return the other live process of the same name, or ""."""
-    now = clock.synchronize(redis)
-    seen = {"seen_at": now, "clock_off_s": round(clock.off_s(), 3)}
-    before = cast("str | None", redis.hget(key_of(redis, WORKERS_KEY), worker.name))
-    redis.hset(key_of(redis, WORKERS_KEY), worker.name, worker.model_copy(update=seen).model_dump_json())
+    """Record that a worker is alive, at the time that was last synchronized; return the other live process of the same name, or ""."""
+    key, since = key_of(redis, WORKERS_KEY), time.time()
+    seen = {"seen_at": clock.now(), "clock_off_s": round(clock.off_s(), 3)}
+    with redis.pipeline(transaction=False) as pipe:
+        pipe.time()
+        pipe.hget(key, worker.name)
+        pipe.hset(key, worker.name, worker.model_copy(update=seen).model_dump_json())
+        pipe.get(key_of(redis, CAPACITY_KEY))
+        at, before, _, capacity = pipe.execute()
+    now = clock.note(at, since)
+    _note_capacity(capacity)
     with suppress(ValueError):
         other = Worker.model_validate_json(before or "", extra="ignore")
         if other.seen_at >= now - STALE_S and (other.pid, other.started_at) != (worker.pid, worker.started_at):
@@ -72,8 +93,38 @@ def workers(redis: Redis) -> list[Worker]:
 
 def slots(redis: Redis) -> dict[str, int]:
     """Return how many steps of each queue the fleet can execute at once."""
+    return _slots_of(workers(redis))
+
+
+def publish_capacity(redis: Redis) -> None:
+    """Publish the number of workers, and their slots, for as long as a worker counts without being seen."""
+    fleet = workers(redis)
+    redis.set(key_of(redis, CAPACITY_KEY), json.dumps({"workers": len(fleet), "slots": _slots_of(fleet)}), px=int(STALE_S * 1000))
+
+
+def published_slots(redis: Redis) -> dict[str, int]:
+    """Return the slots as last published, or those of the registry if nobody sweeps. Synchronizes the clock."""
+    since = time.time()
+    with redis.pipeline(transaction=False) as pipe:
+        pipe.time()
+        pipe.get(key_of(redis, CAPACITY_KEY))
+        at, capacity = pipe.execute()
+    clock.note(at, since)
+    found = _note_capacity(capacity)
+    return slots(redis) if found is None else found
+
+
+def _note_capacity(text: str | None) -> dict[str, int] | None:
+    """Keep the number of workers that was published, and return the slots; None if nothing is."""
+    global _workers
+    capacity = json.loads(text or "{}")
+    _workers = capacity.get("workers", _workers)
+    return cast("dict[str, int] | None", capacity.get("slots"))
+
+
+def _slots_of(fleet: Iterable[Worker]) -> dict[str, int]:
     counts: dict[str, int] = {}
-    for worker in workers(redis):
+    for worker in fleet:
         for queue in worker.queues:
             counts[queue] = counts.get(queue, 0) + worker.concurrency
     return counts

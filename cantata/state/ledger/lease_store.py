@@ -24,6 +24,7 @@ class LeaseStore:
 
     def __init__(self, caller: ScriptCaller, *, lease_s: float) -> None:
         self._caller = caller
+        self._lease_s = lease_s
         self._lease_ms = str(int(lease_s * 1000))
 
     def renew(self, leases: Iterable[str]) -> set[str]:
@@ -45,9 +46,10 @@ class LeaseStore:
             raise UnavailableError(reason(failure)) from failure
         return lost
 
-    def names(self, shards: Iterable[int] = range(SHARDS)) -> list[str]:
-        """Return the names of all leases in some shards, `run|attempt|owner|step`."""
-        return [lease for _, leases in self._caller.read_shards("ledger/leases", list(shards)) for lease in leases]
+    def names(self, shards: Iterable[int] = range(SHARDS), *, silent_s: float | None = None) -> list[str]:
+        """Return the names of all leases in some shards, `run|attempt|owner|step`; or of those that were not renewed for `silent_s`."""
+        within_ms = "+inf" if silent_s is None else str(int((self._lease_s - silent_s) * 1000))
+        return [lease for _, leases in self._caller.read_shards("ledger/leases", list(shards), within_ms) for lease in leases]
 
     def expire(self, leases: Iterable[str]) -> None:
         """Expire leases now, because their owner is known to be dead."""

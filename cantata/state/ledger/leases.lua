@@ -1,6 +1,6 @@
--- All leases of some shards. KEYS[1], ARGV: their prefixes, in a cluster of one.
-local leases = {}
-for _, shard in ipairs({S, unpack(ARGV)}) do
-  for _, lease in ipairs(redis.pcall('ZRANGE', shard .. ':leases', 0, -1)) do leases[#leases + 1] = lease end
+-- The leases of some shards that run out within so many ms. ARGV: ms, or +inf for all leases. KEYS[1], the other ARGV: prefixes, in a cluster of one.
+local leases, by = {}, ARGV[1] == '+inf' and '+inf' or now + tonumber(ARGV[1])
+for _, shard in ipairs({S, unpack(ARGV, 2)}) do
+  for _, lease in ipairs(redis.pcall('ZRANGEBYSCORE', shard .. ':leases', '-inf', by)) do leases[#leases + 1] = lease end
 end
 return leases

@@ -87,11 +87,14 @@ class ScriptCaller:
                 replies[index] = on_error(replies[index])
         return replies
 
-    def read_shards(self, name: str, shards: Sequence[int]) -> list[tuple[Sequence[int], list[Any]]]:
-        """Call a script that only reads with all of some shards, or in a cluster with each; return shards and reply of each call."""
+    def read_shards(self, name: str, shards: Sequence[int], *args: str) -> list[tuple[Sequence[int], list[Any]]]:
+        """Call a script that only reads with all of some shards, or in a cluster with each; return shards and reply of each call.
+
+        Its arguments are `args`, and then the prefixes of the shards but the first.
+        """
         parts = [[shard] for shard in shards] if isinstance(self.redis, Cluster) else [shards] if shards else []
         keys = [[shard_key(self.redis, shard) for shard in part] for part in parts]
-        found = self.with_retries(lambda: SCRIPTS.call_each(self.redis, name, [(first, others) for first, *others in keys]))
+        found = self.with_retries(lambda: SCRIPTS.call_each(self.redis, name, [(first, (*args, *others)) for first, *others in keys]))
         return list(zip(parts, found, strict=True))
 
     def nodes(self) -> dict[str, list[int]]:

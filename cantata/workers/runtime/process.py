@@ -252,7 +252,7 @@ class Process:
                     renew_at = now + RENEW_S
                     self._renew()
                 if now >= exchange_at:
-                    exchange_at = now + EXCHANGE_INTERVAL_S
+                    exchange_at = now + registry.interval_s(EXCHANGE_INTERVAL_S)
                     self._exchange_costs()
             except (CantataError, RedisFailure, OSError) as error:
                 renew_at = now + TICK_S
@@ -335,7 +335,7 @@ class Process:
 
     def _exchange_costs(self) -> None:
         self.costs.exchange(partial(step_costs.share, self._renewal_redis))
-        self.slots = registry.slots(self._renewal_redis)  # and the offset of this machine's clock
+        self.slots = registry.published_slots(self._renewal_redis)
 
 
 def _is_late(step: LeasedStep, *, now: float) -> bool:
