@@ -79,7 +79,7 @@ class Settings(Value):
         description="memory limit of each process of a tools worker, in megabytes; none if absent",
     )
     heartbeat_file: Path | None = Field(
-        default=None, alias="CANTATA_HEARTBEAT_FILE", description="a file that a worker touches each second while it is connected to Redis"
+        default=None, alias="CANTATA_HEARTBEAT_FILE", description="a file that a worker touches every 1 to 2 s while connected to Redis"
     )
     task_events: bool = Field(
         default=True, alias="CANTATA_TASK_EVENTS", description="0: workers send no task events, and Flower shows no tasks"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import heapq
 import os
 import socket
 import subprocess
@@ -18,7 +19,7 @@ from typing import Any
 
 from cantata.client.client import EmbeddedClient
 from cantata.coordinator.start import plan_run
-from cantata.coordinator.sweeper import sweep_once
+from cantata.coordinator.sweeper import SWEEP_LOCK, SWEEP_LOCK_MS, sweep_once
 from cantata.dispatch.celery_app import make_app
 from cantata.embedded.stack_plan import worker_command
 from cantata.models.definitions import Definitions
@@ -27,15 +28,17 @@ from cantata.models.values import JsonValue
 from cantata.state.fleet import registry
 from cantata.state.fleet.registry import Worker
 from cantata.state.ledger.encoding import to_json
-from cantata.state.ledger.intervals import LEASE_S, RENEW_S
+from cantata.state.ledger.intervals import LEASE_S, RENEW_S, SWEEP_S
 from cantata.state.ledger.ledger import Ledger
 from cantata.state.ledger.records import Begun
 from cantata.state.ledger.run_store import RunStore
 from cantata.state.ledger.script_caller import ScriptCaller
 from cantata.state.ledger.step_store import StepStore
+from cantata.state.limits import step_costs
 from cantata.state.redis.connection import Redis, connect
-from cantata.state.redis.keys import run_key
+from cantata.state.redis.keys import run_key, shard_key
 from cantata.state.runs.streams import Streams, StreamsEnded, connect_async
+from cantata.workers.runtime.process import EXCHANGE_INTERVAL_S
 from cantata.workers.service import ANNOUNCE_INTERVAL_S, MAX_ANNOUNCE_INTERVAL_S
 from tests.bench.measure import PATIENCE_S
 
@@ -47,6 +50,7 @@ REST_S = 20.0
 SETTLE_S = 3.0
 SWEEPS = 40
 EVENTS = 20
+BETWEEN_EVENTS_S = 0.23
 LOOK_S = 0.02
 LATER_S = 120.0
 PART_S = 0.1  # the fake workers announce themselves in parts, spread over their interval
@@ -116,11 +120,13 @@ def measure_scale(client: EmbeddedClient) -> Scale:
         alone = _rest(redis, "while they are quiet")
         with _worker(redis, client.redis_url) as (start_s, start_calls):
             another = _rest(redis, "with another real worker")
+        with _calling(client.redis_url):
+            calling = _rest(redis, f"with the calls of {WORKERS:,} idle workers, each on its connection")
         quiet.clear()
         with _leased(client.redis_url):
             busy = _rest(redis, "+ one step under way")
         with _followers(client.redis_url) as followers:
-            rests += [usual, busy, _rest(redis, f"instead, {FOLLOWERS:,} idle followers", followers.pid)]
+            rests += [usual, busy, calling, _rest(redis, f"instead, {FOLLOWERS:,} idle followers", followers.pid)]
             idle_ms = [_event_ms(client.ledger, followers, f"parked-{number}") for number in range(EVENTS)]
             active_ms = [_event_ms(client.ledger, followers, "parked-0") for _ in range(EVENTS)]
     calls = _more(another, alone)
@@ -217,6 +223,48 @@ def _fleet(url: str) -> Iterator[threading.Event]:
         stopping.set()
         thread.join()
         redis.hdel("cantata:workers", *names)
+        for each in connections:
+            each.close()
+
+
+@contextmanager
+def _calling(url: str) -> Iterator[None]:
+    """Call Redis as the idle workers of a fleet do, except for the broker: each on its connection, one after the other."""
+    stopping, due = threading.Event(), [(0.0, number, number % 3) for number in range(3 * WORKERS)]
+    names = [f"fake{number}@host{number % 50}" for number in range(WORKERS)]
+    connections = [connect(url, owner=f"{name}#2~ab") for name in names]
+    lock = f"{shard_key(connections[0], 0)}:{SWEEP_LOCK}"
+
+    def call(number: int, sort: int) -> float:
+        name, redis = names[number // 3], connections[number // 3]
+        if sort == 0:
+            registry.announce(redis, Worker(name=name, queues=("fakes",), concurrency=2, pid=1, host="h", version="0.1.0", started_at=1.0))
+            return registry.interval_s(ANNOUNCE_INTERVAL_S, MAX_ANNOUNCE_INTERVAL_S)
+        if sort == 1:
+            step_costs.share(redis, {})
+            registry.published_slots(redis)
+            return registry.interval_s(EXCHANGE_INTERVAL_S)
+        redis.set(lock, name, nx=True, get=True, px=SWEEP_LOCK_MS)
+        return registry.interval_s(SWEEP_S)
+
+    def call_all() -> None:
+        registry.published_slots(connections[0])
+        for index, (_, number, sort) in enumerate(due):  # the first calls are spread over 5 s
+            due[index] = (time.monotonic() + 5.0 * index / len(due), number, sort)
+        while not stopping.is_set():
+            at, number, sort = heapq.heappop(due)
+            if (left_s := at - time.monotonic()) > 0:
+                time.sleep(left_s)
+            heapq.heappush(due, (max(at, time.monotonic() - 1.0) + call(number, sort), number, sort))
+
+    thread = threading.Thread(target=call_all, daemon=True)
+    thread.start()
+    time.sleep(6.0)
+    try:
+        yield
+    finally:
+        stopping.set()
+        thread.join()
         for each in connections:
             each.close()
 
@@ -324,6 +372,7 @@ def _followers(url: str) -> Iterator[subprocess.Popen[str]]:
 def _event_ms(ledger: Ledger, followers: subprocess.Popen[str], run_id: str) -> float:
     """Return the time from an event to its follower. Both processes have the clock of this machine."""
     assert followers.stdout
+    time.sleep(BETWEEN_EVENTS_S)
     since = time.time()
     ledger.runs.append_event(run_id, "warning", detail={"message": "bench"})
     return (float(followers.stdout.readline()) - since) * 1000

@@ -188,17 +188,17 @@ class Streams:
             await asyncio.Event().wait()
         while True:
             wanted, ends_at, woken = self._wanted(), time.monotonic() + IDLE_S, set[str]()
-            self._idle = {key: after for key, after in wanted.items() if before.get(key) == after}
+            self._idle = call = {key: after for key, after in wanted.items() if before.get(key) == after}
             before = wanted
             while (left_s := ends_at - time.monotonic()) > 0:
-                woken -= self._reading.keys()
-                call = {key: after for key, after in self._wanted().items() if self._idle.get(key) == after or key in woken}
                 if not call:
                     await asyncio.sleep(left_s)
                 elif self._give(call, found := await self._read(call, ceil(left_s * 1000))):
-                    woken |= found.keys()
                     self._work.set()
                     await asyncio.sleep(PAUSE_S)
+                    woken |= found.keys()
+                    call = {**call, **{key: entries[-1][0] for key, entries in found.items()}}
+                    call = {key: after for key, after in call.items() if not (key in woken and key in self._reading)}
 
     def end(self) -> None:
         """Stop reading: all followers get StreamsEnded."""
