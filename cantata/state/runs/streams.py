@@ -127,6 +127,7 @@ class Streams:
         """Idle streams, which one call waits for, and the offset it reads from. One with another offset by now is read with the others."""
         self._reading: Mapping[str, str] = {}
         """The streams that are read now, except by that call."""
+        self._going_back = asyncio.Lock()
         self._work = asyncio.Event()
         self._ended = False
 
@@ -193,7 +194,9 @@ class Streams:
             while (left_s := ends_at - time.monotonic()) > 0:
                 if not call:
                     await asyncio.sleep(left_s)
-                elif self._give(call, found := await self._read(call, ceil(left_s * 1000))):
+                elif found := await self._read(call, ceil(left_s * 1000)):
+                    async with self._going_back:
+                        self._give(call, found)
                     self._work.set()
                     await asyncio.sleep(PAUSE_S)
                     woken |= found.keys()
@@ -283,16 +286,17 @@ class Streams:
 
     async def _go_back(self) -> None:
         """Move the followers whose last entry has changed back to the last entry that is unchanged."""
-        followers = [follower for follower in self._all() if follower.last]
+        followers = [(follower, follower.last) for follower in self._all() if follower.last]
         async with self._redis.pipeline(transaction=False) as pipe:
-            for follower in followers:
+            for follower, _ in followers:
                 pipe.xrange(follower.key, min=f"0-{follower.after}", max=f"0-{follower.after}")
             found = cast("list[list[Entry]]", await pipe.execute())
-        for follower, entries in zip(followers, found, strict=True):
-            if [follower.last] != list(map(_mark, entries)):
+        for (follower, last), entries in zip(followers, found, strict=True):
+            if [last] != list(map(_mark, entries)):
                 log.warning("events_lost", run=follower.run_id, after=follower.after)
-                newest = await self._redis.xrevrange(follower.key, count=BUFFER_ENTRIES)
-                follower.go_back(cast("list[Entry]", newest))
+                async with self._going_back:
+                    newest = await self._redis.xrevrange(follower.key, count=BUFFER_ENTRIES)
+                    follower.go_back(cast("list[Entry]", newest))
 
 
 def _mark(entry: Entry) -> tuple[int, str]:

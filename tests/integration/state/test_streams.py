@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager, suppress
+from typing import cast
 
 import pytest
 from redis import Redis
@@ -14,6 +15,7 @@ from cantata.errors import UnknownRunError
 from cantata.state.ledger.ledger import Ledger
 from cantata.state.limits.request_rate import RequestRate
 from cantata.state.redis.keys import run_key
+from cantata.state.redis.pieces import Entry
 from cantata.state.runs import event_log
 from cantata.state.runs import streams as streams_module
 from cantata.state.runs.streams import BUFFER_ENTRIES, PAUSE_S, Follower, Streams, StreamsEnded, connect_async
@@ -220,6 +222,38 @@ def test_offsets_that_redis_lost_are_read_anew(ledger: Ledger, valkey: Redis, mo
 
     asyncio.run(main())
     valkey.flushdb()  # what this test did to the run is no state that a ledger knows
+
+
+def test_events_that_come_during_a_check_are_not_taken_for_lost(ledger: Ledger, valkey: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    accept(ledger, "checked")
+    ledger.runs.append_event("checked", "warning", detail={"message": "during the check"})
+    monkeypatch.delattr(Follower, "go_back")
+
+    async def main() -> None:
+        redis = connect_async(url_of(valkey))
+        streams, pipeline = Streams(redis), redis.pipeline
+        with streams.follow("checked") as follower:
+            first, second = cast("list[Entry]", await redis.xrange(follower.key))
+            follower.give([first])
+
+            def slow_pipeline(**options: bool) -> object:
+                pipe = pipeline(**options)
+                execute = pipe.execute
+
+                async def execute_slowly() -> object:
+                    found = await execute()
+                    follower.give([second])
+                    return found
+
+                monkeypatch.setattr(pipe, "execute", execute_slowly)
+                return pipe
+
+            monkeypatch.setattr(redis, "pipeline", slow_pipeline)
+            await streams._go_back()
+            assert [event.seq for event in await follower.events()] == [1, 2]
+        await redis.aclose()
+
+    asyncio.run(main())
 
 
 def test_a_tenant_has_its_burst_and_then_its_rate(valkey: Redis) -> None:
