@@ -236,8 +236,8 @@ def test_events_that_come_during_a_check_are_not_taken_for_lost(ledger: Ledger, 
             first, second = cast("list[Entry]", await redis.xrange(follower.key))
             follower.give([first])
 
-            def slow_pipeline(**options: bool) -> object:
-                pipe = pipeline(**options)
+            def slow_pipeline(*, transaction: bool) -> object:
+                pipe = pipeline(transaction=transaction)
                 execute = pipe.execute
 
                 async def execute_slowly() -> object:
