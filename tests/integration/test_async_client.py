@@ -140,6 +140,7 @@ def test_a_coroutine_that_gives_up_leaves_nothing_behind(stack: EmbeddedClient) 
         async with connected(stack) as client:
             waiting = await client.submit_chain({"entry_node": "gate", "nodes": [GATE]})
             streams = await client.streams()
+            await asyncio.sleep(0)  # the reader starts a task that reads idle streams
             before, events = asyncio.all_tasks(), waiting.log()
             assert (await anext(waiting.log())).type == "accepted", "and nobody reads on"
             tasks: list[asyncio.Task[Any]] = [asyncio.create_task(waiting.result()) for _ in range(20)]

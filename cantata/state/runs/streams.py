@@ -150,31 +150,33 @@ class Streams:
     async def run(self) -> None:
         """Read until `end` is called. While Redis is unavailable all followers wait, and then go on at the same offset."""
         checked_at, idle = time.monotonic(), self._start_idle()
-        while not self._ended:
-            self._work.clear()
-            try:
-                if idle.done():
-                    failed, idle = idle, self._start_idle()
-                    await failed
-                self._reading = wanted = {key: after for key, after in self._wanted().items() if self._idle.get(key) != after}
-                if not wanted:
-                    with suppress(TimeoutError):
-                        async with asyncio.timeout(CHECK_INTERVAL_S):
-                            await self._work.wait()
-                elif self._give(wanted, await self._read(wanted, BLOCK_MS)):
-                    await asyncio.sleep(PAUSE_S)
-                if time.monotonic() - checked_at > CHECK_INTERVAL_S:
-                    await self._go_back()
-                    await self._end_unknown()
-                    checked_at = time.monotonic()
-            except (RedisError, OSError) as error:
-                outages.warn(log, "event_read_failed", error, followed=self.followed)
-                await self._wait_for_redis()
-            except Exception:  # the edge of a task: without it no follower would get events any more
-                log.exception("event_read_crashed")
-                await asyncio.sleep(RETRY_INTERVAL_S)
-        idle.cancel()
-        await asyncio.wait([idle])
+        try:
+            while not self._ended:
+                self._work.clear()
+                try:
+                    if idle.done():
+                        failed, idle = idle, self._start_idle()
+                        await failed
+                    self._reading = wanted = {key: after for key, after in self._wanted().items() if self._idle.get(key) != after}
+                    if not wanted:
+                        with suppress(TimeoutError):
+                            async with asyncio.timeout(CHECK_INTERVAL_S):
+                                await self._work.wait()
+                    elif self._give(wanted, await self._read(wanted, BLOCK_MS)):
+                        await asyncio.sleep(PAUSE_S)
+                    if time.monotonic() - checked_at > CHECK_INTERVAL_S:
+                        await self._go_back()
+                        await self._end_unknown()
+                        checked_at = time.monotonic()
+                except (RedisError, OSError) as error:
+                    outages.warn(log, "event_read_failed", error, followed=self.followed)
+                    await self._wait_for_redis()
+                except Exception:  # the edge of a task: without it no follower would get events any more
+                    log.exception("event_read_crashed")
+                    await asyncio.sleep(RETRY_INTERVAL_S)
+        finally:
+            idle.cancel()
+            await asyncio.wait([idle])
 
     def _start_idle(self) -> asyncio.Task[None]:
         """Start the task that reads idle streams; its failure is handled by `run`."""
