@@ -109,6 +109,7 @@ class Tool(Value):
     retries: int = Field(0, ge=0, le=100, description="retries after the first attempt")
     cheap: bool | None = Field(None, description="declares it cheap (true) or costly (false); measured by the workers if absent")
     at_most_once: bool = Field(False, description="a call is never repeated: if its worker dies, a person reports its outcome")
+    pure: bool = Field(False, description="a call has no effects: several are recorded at once, so a dying worker may cost those again")
     values: Params = Field(default_factory=dict, description="fixed arguments of each call, which no model sees and no input changes")
     hidden: list[str] = Field(
         default_factory=list, description="parameters that no model sees: their values are in `values`, or the defaults"
@@ -139,6 +140,8 @@ class Tool(Value):
     def _options_fit_each_other(self) -> Tool:
         if self.at_most_once and self.retries:
             raise ValueError("'at_most_once' means that a call is never repeated; leave 'retries' out")
+        if self.pure and (self.at_most_once or not (self.function or self.script)):
+            raise ValueError("'pure' belongs to a function that may be repeated; leave it out")
         if self.parameters is None:
             return self
         shown = self.parameters.get("properties", {})

@@ -38,6 +38,7 @@ class Spec(Value):
     decides: bool = Field(False, description="a decision: any worker executes it in place, without a message")
     cheap: bool | None = Field(None, description="known to be cheap or costly; measured if None")
     at_most_once: bool = Field(False, description="it is not repeated: if its worker dies, a person reports the outcome")
+    pure: bool = Field(False, description="it has no effects: it may be recorded together with others of its message")
     expands: bool = Field(False, description="it may add steps, or ends after its message; then no step behind it is certain to follow")
     quorum: int | None = Field(None, description="ready as soon as this many of its in-edges come from steps that are done")
     deadline_s: float | None = Field(None, description="ready this many seconds after it was added, whichever steps are late")

@@ -48,7 +48,7 @@ Chain = ChainRequest | Mapping[str, Any] | str | Path | Callable[..., Any]
 
 Value = TypeVar("Value")
 
-KEPT = {"at_most_once", "description", "hidden", "parameters", "retries", "timeout_s", "values"}
+KEPT = {"at_most_once", "description", "hidden", "parameters", "pure", "retries", "timeout_s", "values"}
 """The settings of a tool that hold for the function in its place too."""
 
 PERMIT_POLL_S = 0.005  # a run that waits for a rate limit, which follows the real clock, does not keep a processor busy

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import cast
 
@@ -39,6 +39,8 @@ from cantata.workers.steps import workflow_steps
 log = structlog.get_logger(__name__)
 
 MAX_STEPS_AHEAD = 64  # steps that one message may execute, so that a worker returns to its queue
+MAX_TOGETHER_S = 1.0  # for pure steps that were begun by one call: the others have leases that were not renewed
+MAX_UNRECORDED_S, MAX_UNRECORDED_BYTES = 0.05, 500_000  # of pure steps that have ended: then they are committed
 MAX_AHEAD_S = 0.1  # and for how long, counted from the end of its first step, which may be a model call
 
 
@@ -74,6 +76,8 @@ class MessageExecution:
         self._process = process
         self._run_id = run_id
         self._pending = deque(steps)
+        self._together: list[Begun] = []
+        """Pure steps that were begun with the one that is executed next."""
         self._delivery = delivery
         self._dispatch = Dispatch(app, run_id, delivery.priority)
         self._carried = carried
@@ -102,6 +106,9 @@ class MessageExecution:
     def _execute(self, begun: Begun | None) -> None:
         while begun is not None:
             self._definitions = begun.definitions
+            if self._together:
+                begun = self._execute_together([begun, *self._together]) or self._begin_next()
+                continue
             with self._process.leased(begun) as leased:
                 started_at = time.time()
                 metrics.record_step_started(begun.spec.queue, begun.waited_s)
@@ -109,6 +116,39 @@ class MessageExecution:
                 self.done.append(Attempt(begun.spec.kind, begun.step_id, started_at, time.time()))
                 begun_ahead = self._finish(begun, record, leased)
             begun = begun_ahead or self._begin_next()
+
+    def _execute_together(self, steps: Iterable[Begun]) -> Begun | None:
+        """Execute pure steps that one call began, and commit them by one call, or by several; return the step that the last one began.
+
+        If they turn out to be slow, the rest is released, so that other processes share it.
+        """
+        self._together, begun_ahead, give_up = [], None, time.monotonic() + MAX_TOGETHER_S
+        with ExitStack() as leases:
+            left = deque((begun, leases.enter_context(self._process.leased(begun))) for begun in steps)
+            while left:
+                if time.monotonic() > give_up:
+                    for begun, _ in left:
+                        self._process.ledger.steps.release(begun)
+                    break
+                executed: list[_Executed] = []
+                commit_at, size = time.monotonic() + MAX_UNRECORDED_S, 0
+                while left and time.monotonic() < commit_at and size < MAX_UNRECORDED_BYTES:
+                    begun, leased = left.popleft()
+                    started_at = time.time()
+                    metrics.record_step_started(begun.spec.queue, begun.waited_s)
+                    record = execute(self._process, begun)
+                    attempt = Attempt(begun.spec.kind, begun.step_id, started_at, time.time())
+                    if record is None:
+                        self.done.append(attempt)
+                        self._finish(begun, None, leased)
+                    else:
+                        executed.append(_Executed(begun, record, attempt))
+                        size += len(record.output)
+                if executed:
+                    last = executed.pop()
+                    self.done += [*(each.attempt for each in executed), last.attempt]
+                    begun_ahead = self._finish(last.begun, last.record, leased, executed)
+        return begun_ahead
 
     # --- begin ------------------------------------------------------------------------------------------------------
 
@@ -118,10 +158,13 @@ class MessageExecution:
             self._requeue_pending()
         while self._pending:
             step_id = self._pending.popleft()
-            answer = self._process.ledger.steps.begin(self._run_id, step_id, self._process.owner)
-            if isinstance(answer, Begun):
+            answer = self._process.ledger.steps.begin_together(self._run_id, [step_id, *self._pending], self._process.owner)
+            if not isinstance(answer, str):
                 fault_points.at("begun")
-                return answer
+                begun, *self._together = answer
+                together = {each.step_id for each in self._together}
+                self._pending = deque(each for each in self._pending if each not in together)
+                return begun
             log.debug("not_begun", run=self._run_id, step=step_id, reason=answer)
             if self._delivery.is_redelivered:
                 self._add_lost_attempt(step_id)
@@ -150,8 +193,10 @@ class MessageExecution:
 
     # --- commit -----------------------------------------------------------------------------------------------------
 
-    def _finish(self, begun: Begun, record: AttemptRecord | None, leased: LeasedStep) -> Begun | None:
-        """Commit an attempt and dispatch what became ready; return the step that the commit began, if any.
+    def _finish(
+        self, begun: Begun, record: AttemptRecord | None, leased: LeasedStep, before: Sequence[_Executed] = ()
+    ) -> Begun | None:  # fmt: skip
+        """Commit an attempt, and pure ones `before` it, and dispatch what became ready; return the step that the commit began, if any.
 
         Without a record there is nothing to commit: the lease was lost, or the step timed out and that was recorded.
         """
@@ -164,16 +209,19 @@ class MessageExecution:
             self.done[-1] = self.done[-1].ended(record.outcome)
             return None
         committed_at = clock.now()
-        committed, begun, record = self._commit(begun, record)
-        self._end_attempt(committed, record)
+        committed, begun, record = self._commit(begun, record, before)
+        for number, (each, result) in enumerate(zip(before, committed.results_before, strict=True), start=-1 - len(before)):
+            self._end_attempt(result, each.record, number)
+        self._end_attempt(committed.result, record)
         self._last = begun, record
         fault_points.at("committed")
         if record.outcome.fragment:
             fault_points.at("graph-expanded")
         if is_over(committed.run_status):
             fault_points.at("run-closed")
-        if committed.result == "stale" and not is_dispatched:  # its task has ended already
-            log.warning("outcome_refused", run=self._run_id, step=begun.step_id, attempt=begun.attempt, reason="the lease was lost")
+        results = zip((*(each.begun for each in before), begun), (*committed.results_before, committed.result), strict=True)
+        for ended in [ended for ended, result in results if result == "stale" and not is_dispatched]:  # its task has ended already
+            log.warning("outcome_refused", run=self._run_id, step=ended.step_id, attempt=ended.attempt, reason="the lease was lost")
         self._dispatch_ready(committed.sends, record.outcome.fragment, committed_at)
         with self._leaving_to_sweep(len(committed.following)):  # the first step of the session's next turn
             send_ready(self._app, committed.following)
@@ -185,23 +233,26 @@ class MessageExecution:
             self._pending.popleft()
         return begun_ahead
 
-    def _commit(self, begun: Begun, record: AttemptRecord) -> tuple[Committed, Begun, AttemptRecord]:
+    def _commit(
+        self, begun: Begun, record: AttemptRecord, before: Sequence[_Executed] = (), *, may_begin: bool = True
+    ) -> tuple[Committed, Begun, AttemptRecord]:  # fmt: skip
         """Commit an outcome; return the ledger's answer, and the last step that it recorded with its record.
 
         An unavailable Redis is waited for: giving up would lose the outcome and repeat the step. An outcome that cannot be recorded at
         all is replaced by a failure that says so.
         """
-        ahead, advance = self._ahead(), None
-        if ahead and (advance := self._execute_advance(begun, record)):
+        ahead, advance = self._ahead() if may_begin else None, None
+        if ahead and not before and (advance := self._execute_advance(begun, record)):
             ahead = replace(ahead, advance=(advance.begun, advance.record))
         while True:
             try:
                 committed = self._process.ledger.steps.commit(
-                    begun, record.outcome, output=record.output, info=record.info, ahead=ahead, next_owner=self._process.owner
-                )
+                    begun, record.outcome, output=record.output, info=record.info, ahead=ahead, next_owner=self._process.owner,
+                    before=[(each.begun, each.record) for each in before],
+                )  # fmt: skip
                 if not advance or not committed.has_advanced:
                     return committed, begun, record
-                self._end_attempt(committed, record)
+                self._end_attempt(committed.result, record)
                 self.done.append(advance.attempt)
                 return committed, advance.begun, advance.record
             except UnavailableError as error:
@@ -209,6 +260,11 @@ class MessageExecution:
                     raise
                 outages.warn(log, "outcome_delayed", error, run=self._run_id, step=begun.step_id)
             except Exception as error:
+                if before:  # any of them may be what cannot be recorded
+                    ended = [self._commit(each.begun, each.record, may_begin=False)[0] for each in before]
+                    committed, begun, record = self._commit(begun, record)
+                    sends = [step for each in (*ended, committed) for step in each.sends]
+                    return replace(committed, sends=tuple(sends), results_before=tuple(each.result for each in ended)), begun, record
                 if ahead and ahead.advance:  # it may be what cannot be recorded
                     ahead, advance = replace(ahead, advance=None), None
                     continue
@@ -247,15 +303,15 @@ class MessageExecution:
         cost_ms = self._process.costs.of(advance.definitions, advance.spec.work)
         return advance.spec.queue == self._delivery.queue and cost_ms is not None and cost_ms < CHEAP_MS
 
-    def _end_attempt(self, committed: Committed, record: AttemptRecord) -> None:
-        """Note the outcome of the last attempt."""
-        if committed.result in ("ok", "again"):
-            self.done[-1] = self.done[-1].ended(record.outcome)
-        self._count_attempt()
+    def _end_attempt(self, result: str, record: AttemptRecord, number: int = -1) -> None:
+        """Note the outcome of an attempt, by default the last one."""
+        if result in ("ok", "again"):
+            self.done[number] = self.done[number].ended(record.outcome)
+        self._count_attempt(number)
 
-    def _count_attempt(self) -> None:
-        """Count the last attempt in the metrics."""
-        attempt = self.done[-1]
+    def _count_attempt(self, number: int = -1) -> None:
+        """Count an attempt in the metrics, by default the last one."""
+        attempt = self.done[number]
         if attempt.status == "dispatched":
             return
         metrics.record_step_ended(attempt.kind, attempt.status, attempt.until - attempt.since)

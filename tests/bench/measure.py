@@ -27,7 +27,8 @@ PROCESSES = 2  # prefork processes of either worker
 PATIENCE_S = 300.0
 WARM_UP_S = 3.0  # workers learn within two seconds what work costs
 SLOW_MS = 20_000.0  # what takes longer is measured once
-WAYS = ("ahead", "own task", "plain")
+TOOLS = {"ahead": "noop", "pure": "noop_pure", "own task": "noop_task"}
+WAYS = (*TOOLS, "plain")
 
 
 @dataclass
@@ -52,6 +53,7 @@ def stack(defaults: Defaults | None = None) -> Iterator[EmbeddedClient]:
         folder=str(HERE),
         tools={
             "noop": Tool(function="bench_tools:noop"),
+            "noop_pure": Tool(function="bench_tools:noop", pure=True),
             "noop_task": Tool(function="bench_tools:noop", cheap=False),
             "nap": Tool(function="bench_tools:nap"),
         },
@@ -88,10 +90,10 @@ def measure_shapes(client: EmbeddedClient, app: Any, wanted: Sequence[Shape]) ->
     plain = connect(redis_url(database(client.redis_url, 1)))
     results: dict[str, dict[str, Samples]] = {}
     for shape in wanted:
-        samples = {way: _samples(client, app, shape, way) for way in WAYS}
+        samples = {way: _samples(client, app, shape, way) for way in WAYS if shape.fans_out or way != "pure"}
         plain.flushdb()
         results[shape.name] = samples
-        sys.stderr.write(f"{shape.name}: {', '.join(f'{way} {samples[way].median_ms:.1f} ms' for way in WAYS)}\n")
+        sys.stderr.write(f"{shape.name}: {', '.join(f'{way} {samples[way].median_ms:.1f} ms' for way in samples)}\n")
     return results
 
 
@@ -103,7 +105,7 @@ def _samples(client: Client, app: Any, shape: Shape, way: str) -> Samples:
         if way == "plain":
             took_ms, run_id = plain_ms(app, shape), ""
         else:
-            took_ms, run_id = run_once(client, shape, "noop" if way == "ahead" else "noop_task")
+            took_ms, run_id = run_once(client, shape, TOOLS[way])
         if time.monotonic() > warm_at:
             samples.ms.append(took_ms)
             samples.net_bytes.append(_net(client.redis) - before)

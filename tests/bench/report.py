@@ -42,9 +42,11 @@ def print_shapes(wanted: Sequence[Shape], results: Mapping[str, Mapping[str, Sam
     head = (
         "shape",
         "ahead",
+        "pure",
         "own task",
         "plain Celery",
         "ahead/plain",
+        "pure/plain",
         "own/plain",
         "steps/s ahead",
         "net kB ahead/plain",
@@ -59,7 +61,9 @@ def _shape_row(shape: Shape, samples: Mapping[str, Samples]) -> tuple[str, ...]:
     steps_a_second = shape.steps * shape.at_once / ahead * 1000
     net = "/".join(f"{statistics.median(samples[way].net_bytes) / 1000:.0f}" for way in ("ahead", "plain"))
     kept = f"{(samples['ahead'].kept_bytes or 0) / 1000:.1f}"
-    times = (f"{ahead:.1f} ms", f"{own:.1f} ms", f"{plain:.1f} ms", f"{ahead / plain:.2f}", f"{own / plain:.2f}")
+    pure = samples["pure"].median_ms if "pure" in samples else None
+    pure_ms, pure_ratio = ("", "") if pure is None else (f"{pure:.1f} ms", f"{pure / plain:.2f}")
+    times = (f"{ahead:.1f} ms", pure_ms, f"{own:.1f} ms", f"{plain:.1f} ms", f"{ahead / plain:.2f}", pure_ratio, f"{own / plain:.2f}")
     return (shape.name, *times, f"{steps_a_second:.0f}", net, kept)
 
 

@@ -26,6 +26,7 @@ class Shape:
     at_once: int = 1
     repeats: int = 7
     initial: dict[str, JsonValue] | None = None
+    fans_out: bool = True
 
 
 def shapes(*, quick: bool = False) -> list[Shape]:
@@ -44,7 +45,9 @@ def shapes(*, quick: bool = False) -> list[Shape]:
 
 def long_shape(length: int) -> Shape:
     """Steps one after the other."""
-    return Shape(f"row of {length:,}", length, lambda tool: row(tool, length), lambda step: chain(*(step() for _ in range(length))))
+    return Shape(
+        f"row of {length:,}", length, lambda tool: row(tool, length), lambda step: chain(*(step() for _ in range(length))), fans_out=False
+    )
 
 
 def wide_shape(width: int) -> Shape:

@@ -19,7 +19,7 @@ from cantata.models.definitions import Tool
 from cantata.models.values import JsonValue
 from cantata.suggestions import did_you_mean
 
-SETTINGS = ("name", "description", "queue", "timeout_s", "retries", "cheap", "at_most_once", "hidden")
+SETTINGS = ("name", "description", "queue", "timeout_s", "retries", "cheap", "at_most_once", "pure", "hidden")
 """Settings of the decorator; all but the name are options of a tool in a configuration."""
 
 _OURS = ("cantata.tool", "cantata.config.user_code.tool_decorator.tool")

@@ -32,6 +32,7 @@ def tool(
     retries: int | None = None,
     cheap: bool | None = None,
     at_most_once: bool | None = None,
+    pure: bool | None = None,
     hidden: Sequence[str] = (),
 ) -> Callable[[Function], Function]: ...
 
@@ -47,6 +48,7 @@ def tool(
     retries: int | None = None,
     cheap: bool | None = None,
     at_most_once: bool | None = None,
+    pure: bool | None = None,
     hidden: Sequence[str] = (),
 ) -> Function | Callable[[Function], Function]:
     """Give a function the settings of a tool; the function itself is not changed.
@@ -57,7 +59,7 @@ def tool(
     """
     given: dict[str, JsonValue] = {
         "name": name, "description": description, "queue": queue, "timeout_s": timeout_s, "retries": retries, "cheap": cheap,
-        "at_most_once": at_most_once, "hidden": cast(JsonValue, hidden if isinstance(hidden, str) else list(hidden)) or None,
+        "at_most_once": at_most_once, "pure": pure, "hidden": cast(JsonValue, hidden if isinstance(hidden, str) else list(hidden)) or None,
     }  # fmt: skip
     settings = {key: value for key, value in given.items() if value is not None}
 

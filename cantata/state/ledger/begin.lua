@@ -1,17 +1,29 @@
--- Leases a step to a worker if the ledger says so.
--- ARGV: run, step, owner (of this call alone, so that a repetition finds its own lease), lease_ms
--- Replies {'begun', {step, attempt, spec, given, failures, {name, output, ...}, ...}} or {reason}: gone, closed, over, early, leased.
+-- Leases a step to a worker if the ledger says so; if it is pure, and this its first attempt, the others of its message that are so too.
+-- ARGV: run, step, owner (of this call alone, so that a repetition finds its own lease), lease_ms, others of its message
+-- Replies {'begun', {step, attempt, spec, given, failures, {name, output, ...}, ...}, ...} or {reason}: gone, closed, over, early, leased.
 use(ARGV[1])
 if not status then return {'gone'} end
 if not OPEN[status] then return {'closed'} end
 local s = get(ARGV[2])
 if not s then return {'gone'} end
 if OVER[s.state] then return {'over'} end
-if s.state == 'running' then
-  if s.owner ~= ARGV[3] then return {'leased'} end
-  redis.call('ZADD', S .. ':leases', now + tonumber(ARGV[4]), lease_of(s))
-  return {'begun', handler_inputs(s)}
-end
-if s.state ~= 'sent' then return {'early'} end
+if s.state == 'running' and s.owner ~= ARGV[3] then return {'leased'} end
+if s.state ~= 'sent' and s.state ~= 'running' then return {'early'} end
 if status == 'accepted' then redis.call('HSET', R, 'status', 'running', 'started_at', now); status = 'running' end
-return {'begun', lease(s, ARGV[3], tonumber(ARGV[4]))}
+
+local function begin(each)
+  if each.state == 'sent' then return lease(each, ARGV[3], tonumber(ARGV[4])) end
+  redis.call('ZADD', S .. ':leases', now + tonumber(ARGV[4]), lease_of(each))
+  return handler_inputs(each)
+end
+
+local function is_first_of_pure(each) return each.attempt == (each.state == 'sent' and 0 or 1) and spec_of(each.id).pure end
+
+local is_first = is_first_of_pure(s)
+local reply = {'begun', begin(s)}
+for i = 5, is_first and #ARGV or 0 do
+  local other = get(ARGV[i])
+  local is_ours = other and (other.state == 'sent' or (other.state == 'running' and other.owner == ARGV[3]))
+  if is_ours and is_first_of_pure(other) then reply[#reply + 1] = begin(other) end
+end
+return reply

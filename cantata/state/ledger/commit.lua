@@ -1,15 +1,16 @@
 -- Records the outcome of an attempt, first writer wins, and resolves what follows.
--- ARGV: run, the outcome (JSON), its output (JSON text or ""), the output of the advance. The outcome: {step, attempt, owner,
+-- ARGV: run, the outcome (JSON), its output (JSON text or ""), the output of the advance or "", those of `before`. The outcome: {step, attempt, owner,
 -- status (done | failed | retry | wait | dispatched), info (JSON text), takes: [label, ...], usage?, retry_ms, resend_ms, lease_ms, next_owner: of a step begun by this call; blob?: digest under which a large output is
 -- stored, fragment?, warnings?: [text, ...], code?: [module@digest, ...] that it ran with, ahead?: {queue, cheap ("\nname\n...")}, next_step? of its batch,
--- advance?: the outcome of a workflow's advance that was executed already, which counts only if this call begins that step}
+-- advance?: the outcome of a workflow's advance that was executed already, which counts only if this call begins that step,
+-- before?: [the outcome of a pure step, ...], which are recorded first}
 -- Replies {result, sends {step, spec, ...}, begun or false, run status, {run, priority, step, spec, ...} of the next runs of sessions, 1 if the advance
--- is recorded too, and the others are of its commit};
+-- is recorded too, and the others are of its commit, else 0, [result, ...] of `before`};
 -- result: ok, again (a repetition; steps that the first call made ready are sent by a sweep), stale, closed, gone.
 local function commit(outcome, output)
   local attempt, info = outcome.attempt, outcome.info
   local s = get(outcome.step)
-  if not s then return {'gone', {}, false, status, {}} end
+  if not s then return {'gone', {}, false} end
 
   local function begin_next()
     local n = outcome.next_step and not is_over() and get(outcome.next_step)
@@ -32,8 +33,8 @@ local function commit(outcome, output)
   if (outcome.status == 'done' and not counts and not counted) or (outcome.status == 'failed' and was_stopped) then
     add_usage_once(s.id, attempt, outcome.usage)
   end
-  if status ~= 'running' then return {'closed', {}, false, status, {}} end
-  if not counts then return {counted and 'again' or 'stale', {}, begun_before(), status, {}} end
+  if status ~= 'running' then return {'closed', {}, false} end
+  if not counts then return {counted and 'again' or 'stale', {}, begun_before()} end
   if s.state == 'dispatched' then
     redis.call('ZREM', S .. ':tasks', task_of(s))
     move(s, 'running')
@@ -56,7 +57,7 @@ local function commit(outcome, output)
     move(s, 'waiting'); s.owner = '-'; put(s)
     redis.call('HSET', R .. ':info', s.id, info)
     redis.call('ZADD', S .. ':due', now + outcome.retry_ms, timer .. '|' .. run .. '|' .. s.id)
-    return {'ok', {}, begin_next(), status, {}}
+    return {'ok', {}, begin_next()}
   end
 
   if outcome.status == 'dispatched' then
@@ -65,7 +66,7 @@ local function commit(outcome, output)
     redis.call('HSET', R .. ':info', s.id, info)
     redis.call('ZADD', S .. ':tasks', now + outcome.retry_ms, task_of(s))
     event('dispatched', s.id, attempt, nil, info)
-    return {'ok', {}, begin_next(), status, {}}
+    return {'ok', {}, begin_next()}
   end
   if outcome.status == 'retry' then
     s.failures = s.failures + 1
@@ -104,18 +105,25 @@ local function commit(outcome, output)
   if ahead then ahead.owner, ahead.lease_ms = outcome.next_owner, outcome.lease_ms end
   local sends, begun = dispatch(outcome.resend_ms, ahead)
   if begun then s.owner = '>' .. begun[1]; put(s) end
-  return {'ok', sends, begun or begin_next(), status, following}
+  return {'ok', sends, begun or begin_next()}
 end
 
 use(ARGV[1])
-if not status then return {'gone', {}, false, '', {}} end
 local outcome = cjson.decode(ARGV[2])
+local results, sends = {}, {}
+for i, each in ipairs(outcome.before or {}) do
+  local result = status and commit(each, ARGV[4 + i]) or {'gone', {}}
+  results[i] = result[1]
+  for _, item in ipairs(result[2]) do sends[#sends + 1] = item end
+end
+if not status then return {'gone', {}, false, '', {}, 0, results} end
 local reply = commit(outcome, ARGV[3])
+for _, item in ipairs(reply[2]) do sends[#sends + 1] = item end
 local advance = outcome.advance
 local is_begun = advance and reply[3] and reply[3][1] == advance.step and reply[3][2] == advance.attempt
 local was_begun = advance and reply[1] == 'again' and get(outcome.step).owner == '>' .. advance.step -- by the first of these calls, which recorded it
-if advance and not cancelling and #reply[2] == 0 and ((reply[1] == 'ok' and is_begun) or was_begun) then
+if advance and not cancelling and #sends == 0 and ((reply[1] == 'ok' and is_begun) or was_begun) then
   local result = commit(advance, ARGV[4])
-  if result[1] == 'ok' or result[1] == 'again' then return {reply[1], result[2], result[3], result[4], result[5], 1} end
+  if result[1] == 'ok' or result[1] == 'again' then return {reply[1], result[2], result[3], status, following, 1, results} end
 end
-return reply
+return {reply[1], sends, reply[3], status, following, 0, results}

@@ -120,6 +120,8 @@ class Committed:
     """First steps of the next runs of sessions whose current run ended."""
     has_advanced: bool = False
     """The advance that was executed already is recorded too, and what is to be sent or has begun follows from it."""
+    results_before: tuple[str, ...] = ()
+    """The results of the steps that were recorded by the same call before it."""
 
 
 @dataclass(frozen=True, slots=True)

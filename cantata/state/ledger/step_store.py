@@ -58,15 +58,20 @@ class StepStore:
 
     def begin(self, run_id: str, step_id: str, owner: str) -> Begun | Refusal:
         """Lease a step to `owner`, or return why not."""
+        begun = self.begin_together(run_id, [step_id], owner)
+        return begun if isinstance(begun, str) else begun[0]
+
+    def begin_together(self, run_id: str, step_ids: Sequence[str], owner: str) -> list[Begun] | Refusal:
+        """Lease the first of some steps, or return why not; if it is pure, those of the others too that are so and were never begun."""
         owner, asked_at = self._owner_of_call(owner), time.monotonic()
-        answer = self._caller.call("ledger/begin", run_id, step_id, owner, self._lease_ms)
+        answer = self._caller.call("ledger/begin", run_id, step_ids[0], owner, self._lease_ms, *step_ids[1:])
         if answer[0] != "begun":
             return cast(Refusal, answer[0])
-        return self._begun(run_id, owner, asked_at, answer[1]) or "refused"
+        return [begun for each in answer[1:] if (begun := self._begun(run_id, owner, asked_at, each))] or "refused"
 
     def commit(
         self, begun: Begun, outcome: Outcome, *, output: str, info: Mapping[str, JsonValue], ahead: Ahead | None = None,
-        next_owner: str = "",
+        next_owner: str = "", before: Sequence[tuple[Begun, AttemptRecord]] = (),
     ) -> Committed:  # fmt: skip
         """Record the outcome of an attempt. The first outcome of a step counts; that of a lost attempt is refused as 'stale'.
 
@@ -74,6 +79,7 @@ class StepStore:
             output: The outcome's output, as JSON text.
             ahead: The steps that this worker may begin in the same call.
             next_owner: The owner of those; that of `begun` if it is empty.
+            before: Pure steps that ended before this one, to be recorded in the same call.
         """
         own, asked_at = self._owner_of_call(next_owner or owner_of(begun.owner)), time.monotonic()
         envelope, outputs, following_owner = self._envelope(begun, AttemptRecord(outcome, output, info), ahead, own), [output], own
@@ -82,11 +88,14 @@ class StepStore:
             following_owner = self._owner_of_call(owner_of(own))
             envelope["advance"] = self._envelope(replace(advance, owner=own), record, ahead, following_owner)
             outputs.append(record.output)
+        if before:
+            envelope["before"] = [self._envelope(each, record, None, "") for each, record in before]
+            outputs = [output, "", *(record.output for _, record in before)]
         reply = self._caller.call("ledger/commit", begun.run_id, storable(to_json(envelope)), *outputs)
-        word, sends, next_begun, run_status, following, *has_advanced = reply
+        word, sends, next_begun, run_status, following, has_advanced, results_before = reply
         owner = following_owner if has_advanced else own
         next_step = self._begun(begun.run_id, owner, asked_at, next_begun) if next_begun else None
-        return Committed(word, ready_of(sends), next_step, run_status, ready_of_runs(following), bool(has_advanced))
+        return Committed(word, ready_of(sends), next_step, run_status, ready_of_runs(following), bool(has_advanced), tuple(results_before))
 
     def _envelope(self, begun: Begun, record: AttemptRecord, ahead: Ahead | None, next_owner: str) -> dict[str, JsonValue]:
         """Return an outcome as `commit.lua` takes it, without its output."""

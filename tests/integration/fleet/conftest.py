@@ -27,6 +27,7 @@ FUNCTIONS = ("slow", "slow_async", "held", "deadly", "fail", "fail_until", "leav
 def definitions() -> Definitions:
     """What the runs of these tests may name."""
     tools = {name: Tool(function=f"fleet_tools:{name}") for name in FUNCTIONS}
+    tools["pure"] = Tool(function="fleet_tools:dies_once", pure=True)
     tools["hang"] = Tool(function="fleet_tools:slow", timeout_s=1.0)
     return Definitions(
         folder=str(HERE),

@@ -43,6 +43,15 @@ def held(journal: str, mark: object) -> object:
     return mark
 
 
+def dies_once(journal: str, mark: int, deadly: int = -1, seconds: float = 0.0) -> int:
+    """Take the process down where the mark is the deadly one, the first time."""
+    if mark == deadly and f'"name": {mark},' not in Path(journal).read_text():
+        note(journal, "start", mark)
+        os._exit(7)
+    slow(journal, mark, seconds)
+    return mark * 2
+
+
 def deadly(journal: str) -> None:
     """Take the process down, each time."""
     note(journal, "start", "deadly")

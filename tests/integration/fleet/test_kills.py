@@ -90,6 +90,39 @@ def test_a_killed_tools_worker_delays_its_steps_and_repeats_nothing_finished(vic
     check_journal(journal, set(range(16)), recorded=done.intersection(range(16)))
 
 
+def pure(journal: Journal, items: int, **given: object) -> dict[str, object]:
+    """A map whose items have no effects."""
+    body = {
+        "node_id": "item", "kind": "tool", "name": "pure", "input": {"journal": str(journal.path), **given}, "input_map": {"mark": "_item"},
+    }  # fmt: skip
+    nodes = [{"node_id": "all", "kind": "map", "items_path": "input.items", "map_node": "item", "max_concurrency": items}, body]
+    return {"nodes": nodes, "entry_node": "all", "initial_input": {"items": list(range(items))}}
+
+
+@pytest.mark.slow("a worker dies, and its leases must run out")
+def test_a_process_that_dies_costs_the_pure_steps_of_its_message_at_most(victim: EmbeddedClient, journal: Journal) -> None:
+    victim.submit_chain(pure(journal, 40)).result(LEASE_AND_MARGIN_S).raise_for_status()  # so that their cost is known
+    before = len(journal.of("finish"))
+
+    run = victim.submit_chain(pure(journal, 40, deadly=1_000_007) | {"initial_input": {"items": list(range(1_000_000, 1_000_040))}})
+
+    assert run.result(LEASE_AND_MARGIN_S).outputs["all"] == [mark * 2 for mark in range(1_000_000, 1_000_040)]
+    steps = [step for step in run.record().steps.values() if step.step_id.startswith("all/") and step.step_id != "all/item"]
+    again = {1_000_000 + int(step.step_id.rpartition("/")[2]) for step in steps if step.attempt > 1}
+    finishes = Counter(line["name"] for line in journal.of("finish")[before:])
+    assert 1_000_007 in again
+    assert {mark for mark, times in finishes.items() if times > 1} <= again
+    assert max(finishes.values()) <= 2
+
+
+def test_slow_pure_steps_are_shared_with_other_processes(victim: EmbeddedClient, journal: Journal) -> None:
+    response = victim.submit_chain(pure(journal, 12, seconds=0.4)).result(LEASE_AND_MARGIN_S)
+
+    assert response.outputs["all"] == [mark * 2 for mark in range(12)]
+    check_journal(journal, set(range(12)))
+    assert len({line["pid"] for line in journal.of("start")}) > 1
+
+
 def test_a_killed_coordinator_loses_no_accepted_run(victim: EmbeddedClient, journal: Journal) -> None:
     nodes = [tool("only", "add", a=1)]
     coordinator = pid_of(victim, "coordinator")
