@@ -92,6 +92,7 @@ local ended_runs = {} -- runs that ended in this call
 local following = {}  -- first steps of the next runs of sessions: run, priority, step, spec text, ...
 local specs = {}      -- decoded specs, by text
 local read_specs = {} -- what spec_of replied, by id
+local shared_edges = {} -- out-edges (JSON) that items of a map share, by the id of their common spec
 local states = {}     -- packed states of steps that this call read or put, by id
 local unwritten = {}  -- those that write_changes is to write: {id, ..., [id] = true}
 local outputs = {}    -- outputs that this call wrote, as R:out has them, by id
@@ -117,7 +118,7 @@ local function use(run_id)
   asking, time_left, priority = tonumber(known[6] or 0), tonumber(known[7] or nil), tonumber(known[8] or 0)
   cancelling, used_code = OPEN[status] and known[9] or nil, known[10]
   changes.working, changes.asking = 0, 0
-  read_specs, states, outputs = {}, {}, {}
+  read_specs, shared_edges, states, outputs = {}, {}, {}, {}
 end
 
 local function meta(field) return redis.call('HGET', R, field) end
@@ -236,13 +237,12 @@ local function spec_of(id)
   local known = read_specs[id]
   if not known then
     local text = redis.call('HGET', R .. ':steps', id)
-    local shared = id
     if string.sub(text, 1, 1) == '=' then
-      shared = string.sub(text, 2)
-      text = redis.call('HGET', R .. ':steps', shared)
+      known = {spec_of(string.sub(text, 2))}
+    else
+      if not specs[text] then specs[text] = cjson.decode(text) end
+      known = {specs[text], text, id}
     end
-    if not specs[text] then specs[text] = cjson.decode(text) end
-    known = {specs[text], text, shared}
     read_specs[id] = known
   end
   return known[1], known[2], known[3]
@@ -270,7 +270,8 @@ local function edges_of(id)
   local text = redis.call('HGET', R .. ':edges', id)
   if not text then
     local _, _, shared = spec_of(id)
-    text = shared ~= id and redis.call('HGET', R .. ':edges', shared)
+    if shared ~= id and shared_edges[shared] == nil then shared_edges[shared] = redis.call('HGET', R .. ':edges', shared) end
+    text = shared_edges[shared]
   end
   return text and cjson.decode(text) or {}
 end
