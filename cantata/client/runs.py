@@ -146,7 +146,7 @@ class Run:
     def waiting_steps(self) -> list[str]:
         """Return the ids of its steps that wait for a signal; of a large run only of its first steps."""
         known = self.steps(self._client.ledger.reader.step_ids(self.run_id, MAX_COMPARED))
-        return sorted(step_id for step_id, step in known.items() if step.state == "waiting_signal")
+        return sorted(step_id for step_id, step in known.items() if step.awaits_signal)
 
     def _waiting_sentence(self, name: str) -> str:
         """Return a sentence about the steps that wait for a signal, and the one that is most like `name`."""

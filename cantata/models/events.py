@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from typing import Any, ClassVar, Literal
 
 from pydantic import ConfigDict, Field, JsonValue, ValidationError
@@ -233,6 +234,20 @@ class SignalAwaited(RunEvent):
         return prompt if isinstance(prompt, str) else "" if self.asks is None else json.dumps(self.asks, ensure_ascii=False)
 
 
+class SleepBegan(RunEvent):
+    """A workflow in Python sleeps."""
+
+    type: Literal["sleeping"] = "sleeping"
+    step_state = "running"
+    line = "sleeping {step}: {reason}"
+    sleeps_until_ms: int = Field(0, description="the time at which it ends, milliseconds since 1970")
+
+    @property
+    def explanation(self) -> str:
+        """Return the time at which it ends."""
+        return f"sleeps until {datetime.fromtimestamp(self.sleeps_until_ms / 1000).astimezone():%Y-%m-%d %H:%M:%S}"
+
+
 class SignalReceived(RunEvent):
     """The step has its signal."""
 
@@ -299,8 +314,8 @@ class RunClosed(RunEvent):
 
 KNOWN_EVENTS = (
     RunAccepted, StepStarted, TaskDispatched, StepDone, StepExpanded, StepFailed, StepMissedDeadline, StepSkipped, StepRetried, RateLimited,
-    LeaseLost, StepReleased, StepRefused, OutcomeUncertain, SignalAwaited, SignalReceived, ReplyDelta, ModelFallback, ChainBroken,
-    RunWarning, QueueUnserved, RunCancelling, RunClosed,
+    LeaseLost, StepReleased, StepRefused, OutcomeUncertain, SignalAwaited, SleepBegan, SignalReceived, ReplyDelta, ModelFallback,
+    ChainBroken, RunWarning, QueueUnserved, RunCancelling, RunClosed,
 )  # fmt: skip
 EVENT_CLASSES: dict[str, type[RunEvent]] = {str(each.model_fields["type"].default): each for each in KNOWN_EVENTS}
 """Type → class."""

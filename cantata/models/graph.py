@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Literal
 
 from pydantic import Field, JsonValue, SkipValidation
@@ -18,6 +19,15 @@ START = "@start"
 
 RAW = "="
 """Prefix of a step id in `reads`: the output of that very step, not of the step that took its place."""
+
+
+_COMMAND_NUMBER = re.compile(r"(?:^|/)\d+\.$")
+
+
+def is_named(step_id: str, name: str) -> bool:
+    """Return whether a name means a step: its id, the end of its id behind a `/`, or that without a command's number (`pay`, `3.pay`)."""
+    front = step_id.removesuffix(name)
+    return step_id.endswith(name) and (front == "" or front.endswith("/") or _COMMAND_NUMBER.search(front) is not None)
 
 
 class Spec(Value):

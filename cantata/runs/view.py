@@ -98,7 +98,9 @@ class StepProgress:
         """Return the step after an event of its own."""
         match event:
             case RunEvent(step_state="running"):
-                return replace(self, state="running", attempt=event.attempt or 1, since_ms=event.at_ms, took_ms=None, reply="", note="")
+                return replace(
+                    self, state="running", attempt=event.attempt or 1, since_ms=event.at_ms, took_ms=None, reply="", note=event.explanation
+                )
             case ReplyDelta():
                 return replace(self, reply=(self.reply + event.text)[-MAX_REPLY:])
             case ModelFallback():

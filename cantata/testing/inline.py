@@ -7,6 +7,7 @@ submit ──▶ queue of messages in this process ──▶ begin, execute, com
 from __future__ import annotations
 
 import atexit
+import inspect
 import os
 import re
 import shutil
@@ -32,11 +33,13 @@ from cantata.dispatch.celery_app import App, Carried
 from cantata.embedded import Stack
 from cantata.errors import ConfigError
 from cantata.models.definitions import Definitions, PythonWorkflow, Tool
+from cantata.models.graph import is_named
 from cantata.models.values import JsonValue
 from cantata.models.wire import ChainRequest, ChainResponse, RunResult, TurnRequest
 from cantata.runs.results import is_over
 from cantata.state.fleet import clock_skip
 from cantata.state.redis.keys import shard_of
+from cantata.suggestions import hint, nearest
 from cantata.workers.code.config_folder import local_folder
 from cantata.workers.runtime.process import Process
 from cantata.workers.tasks import Delivery, MessageExecution
@@ -52,6 +55,7 @@ KEPT = {"at_most_once", "description", "hidden", "parameters", "pure", "retries"
 """The settings of a tool that hold for the function in its place too."""
 
 PERMIT_POLL_S = 0.005  # a run that waits for a rate limit, which follows the real clock, does not keep a processor busy
+SAME_WORD = 0.75  # similarity of two words, from 0 to 1, of which one is taken for the other misspelt
 RESULT_S = 10.0  # for the result of a run that is over
 
 
@@ -149,6 +153,8 @@ class Runner:
             while not is_over(run.status()):
                 self._go_on(run, signals)
                 self._execute_ready()
+        check_signals(run, signals)
+        _check_tools(run, tools, config)
         return run.result(timeout_s=RESULT_S)
 
     def _begin_test(self) -> None:
@@ -168,7 +174,7 @@ class Runner:
     def _go_on(self, run: TurnRun | ChainRun, signals: Mapping[str, JsonValue]) -> None:
         """Signal the steps that wait; if there is no signal for them, skip to the run's next timer."""
         steps = run.record(()).steps
-        waiting = [step_id for step_id, step in steps.items() if step.state == "waiting_signal"]
+        waiting = [step_id for step_id, step in steps.items() if step.awaits_signal]
         values = values_for(waiting, signals)
         for step_id, value in values.items():
             run.signal(step_id, value)
@@ -204,7 +210,28 @@ def submit(client: Client, flow: TurnRequest | Chain, given: Mapping[str, Any] |
 
 def values_for(step_ids: Iterable[str], signals: Mapping[str, Value]) -> dict[str, Value]:
     """Return the signals' values by the ids of the steps that they are for."""
-    return {step_id: signals[name] for step_id in step_ids for name in signals if step_id == name or step_id.endswith(f"/{name}")}
+    return {step_id: signals[name] for step_id in step_ids for name in signals if is_named(step_id, name)}
+
+
+def check_signals(run: TurnRun | ChainRun, signals: Mapping[str, object]) -> None:
+    """Raise ConfigError if a wait of a run that is over timed out, and a signal for none of its steps is called almost as that."""
+    steps = run.record(()).steps if signals else {}
+    late = [step_id for step_id, step in steps.items() if step.info.get("timed_out") and not values_for([step_id], signals)]
+    for name in signals:
+        near = nearest(name, [step_id.rpartition("/")[2] for step_id in late], cutoff=SAME_WORD)
+        if near and not any(is_named(step_id, name) for step_id in steps):
+            raise ConfigError(f"signals={{{name!r}: ...}} is for no step of the run, whose step {near!r} waited in vain{hint(near)}")
+
+
+def _check_tools(run: TurnRun | ChainRun, tools: Iterable[str], definitions: Definitions) -> None:
+    """Raise ConfigError for a name in `tools` that may be misspelt: the run called nothing of this name, and nothing else has it."""
+    names = {name for name in tools if ":" not in name}
+    specs = [step.spec for step in run.record(()).steps.values()] if names else []
+    known = {*definitions.tools, *definitions.skills, *(spec.work.rpartition(":")[2] for spec in specs)}
+    workflows = {definitions.workflows[str(spec.params["workflow"])] for spec in specs if spec.kind == "workflow.advance"}
+    loaded = (inspect.unwrap(functions.load(each.function, local_folder(definitions.folder))) for each in workflows)
+    for name in sorted(names - known - {name for function in loaded for name in function.__globals__}):
+        raise ConfigError(f"tools={{{name!r}: ...}}: the run called nothing of this name, and no tool has it{hint(nearest(name, known))}")
 
 
 @cache

@@ -24,7 +24,7 @@ from cantata.state.fleet import registry
 from cantata.state.ledger.records import owner_of
 from cantata.state.redis.keys import namespace_of, shard_key
 from cantata.suggestions import hint, nearest
-from cantata.testing.inline import Chain, submit, values_for
+from cantata.testing.inline import Chain, check_signals, submit, values_for
 
 OF_CLIENTS = ("accepted", "accept-replied", "fork-replied")
 FAULT_POINTS = tuple(label for label in fault_points.LABELS if label not in OF_CLIENTS)
@@ -108,7 +108,7 @@ class KillableStack:
     def until_waiting(self, run: TurnRun | ChainRun, timeout_s: float = RESULT_S) -> None:
         """Return when a step of a run waits for a signal. Raises TimeoutError, also if the run ends before."""
         give_up = time.monotonic() + timeout_s
-        while not any(step.state == "waiting_signal" for step in run.record(()).steps.values()):
+        while not any(step.awaits_signal for step in run.record(()).steps.values()):
             if time.monotonic() > give_up or is_over(run.status()):
                 raise TimeoutError(f"no step of run {run.run_id} waits for a signal; the run is {run.status()}")
             time.sleep(POLL_S)
@@ -209,10 +209,12 @@ class KillableStack:
         give_up = time.monotonic() + timeout_s
         while time.monotonic() < give_up:
             with suppress(TimeoutError):
-                return run.result(LOOK_S)
+                result = run.result(LOOK_S)
+                check_signals(run, signals)
+                return result
             if fault and fault.happened:
                 self._expire_dead_leases()
-            waiting = {step_id: step for step_id, step in run.record(()).steps.items() if step.state == "waiting_signal"}
+            waiting = {step_id: step for step_id, step in run.record(()).steps.items() if step.awaits_signal}
             values = values_for(waiting, signals)
             for step_id, value in values.items():
                 run.signal(step_id, value() if callable(value) else value)

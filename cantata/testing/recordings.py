@@ -205,9 +205,10 @@ class _Replay:
 
     def _signal(self, run: TurnRun | ChainRun) -> bool:
         """Give the waiting step that ended first in the recording its value; return whether it was signalled, and not ended by a timer."""
-        ended = {step_id: self._ended(step_id) for step_id, step in run.record(()).steps.items() if step.state == "waiting_signal"}
+        steps = {step_id: step for step_id, step in run.record(()).steps.items() if step.state == "waiting_signal"}
+        ended = {step_id: self._ended(step_id) for step_id in steps}
         first = min(ended, key=lambda step_id: ended[step_id], default="")
-        is_signalled = ended.get(first, math.inf) < math.inf and self._steps[first]["state"] == "done"
+        is_signalled = ended.get(first, math.inf) < math.inf and self._steps[first]["state"] == "done" and steps[first].awaits_signal
         if is_signalled:
             run.signal(first, self._steps[first]["output"])
         return is_signalled

@@ -72,7 +72,7 @@ def _spec(command: WorkflowCommand, definitions: Definitions) -> tuple[Spec, Jso
     """Return the spec of a command's step, and its given value."""
     kind, target, arguments = command.recorded.kind, command.recorded.target, dict(command.arguments)
     if kind == "sleep":
-        return Spec(kind="wait", timeout_s=float(str(arguments["seconds"])) or 0.001), None
+        return Spec(kind="wait", timeout_s=float(str(arguments["seconds"])) or 0.001, params={"sleeps": True}), None
     if kind == "wait":
         asks = {"asks": arguments["asks"]} if arguments["asks"] else {}
         return Spec(kind="wait", timeout_s=arguments["timeout_s"], params={"repeats": True, **asks}), None  # type: ignore[arg-type]  # checked by the model

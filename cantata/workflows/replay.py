@@ -187,8 +187,7 @@ class Replay:
         def convert(outcome: CommandOutcome) -> None:
             if outcome.error is not None:
                 raise StepError(outcome.error.message, code=outcome.error.code)
-            if outcome.timed_out:
-                self.loop.now = max(self.loop.now, ends_at)
+            self.loop.now = max(self.loop.now, ends_at)
 
         return self.command("sleep", "", {"seconds": round(seconds, 3)}, {}, convert, "sleep")
 

@@ -533,6 +533,9 @@ local function take_early_signal(id)
   end
 end
 
+-- Whether a step is a sleep of a workflow in Python: a wait that only its timer ends.
+local function sleeps(spec) return spec.kind == 'wait' and spec.params and spec.params.sleeps end
+
 -- Makes a step ready: a wait is parked; anything else is sent, or begun by the caller, as `dispatch` decides.
 local function make_ready(s)
   local spec, text = spec_of(s.id)
@@ -542,7 +545,13 @@ local function make_ready(s)
     return
   end
   move(s, 'waiting_signal'); put(s)
-  event('waiting', s.id, nil, nil, spec.params and spec.params.asks and cjson.encode({asks = spec.params.asks}))
+  if sleeps(spec) then
+    local info = string.format('{"sleeps_until_ms":%d}', now + spec.timeout_s * 1000)
+    redis.call('HSET', R .. ':info', s.id, info)
+    event('sleeping', s.id, nil, nil, info)
+  else
+    event('waiting', s.id, nil, nil, spec.params and spec.params.asks and cjson.encode({asks = spec.params.asks}))
+  end
   local value = take_early_signal(s.id)
   if value then
     signalled[#signalled + 1] = {s, value}

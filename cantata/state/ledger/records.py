@@ -182,6 +182,11 @@ class StepRecord:
         return self.owner.partition("~")[0]
 
     @property
+    def awaits_signal(self) -> bool:
+        """Return whether it waits for a signal; a sleep of a workflow in Python does not."""
+        return self.state == "waiting_signal" and not self.spec.params.get("sleeps")
+
+    @property
     def error(self) -> ErrorInfo | None:
         """Its error, if it failed."""
         error = self.info.get("error")

@@ -14,6 +14,12 @@ local function counted(key, word)
   if kept then redis.call('HSET', R, 'signal_keys', kept) end
 end
 
+-- Whether a step is a wait that a signal ends.
+local function takes_signal(id)
+  local spec = spec_of(id)
+  return spec.kind == 'wait' and not sleeps(spec)
+end
+
 -- Whether a step is a wait of a workflow in Python, behind which others of its name may come.
 local function repeats(id) return (spec_of(id).params or {}).repeats end
 
@@ -26,7 +32,8 @@ local function waiting_of(names)
     local s = not seen[id] and get(id)
     if s then
       seen[id] = true
-      local into = s.state == 'waiting_signal' and waiting or spec_of(id).kind == 'wait' and others or not_waits
+      local is_sleep = sleeps(spec_of(id))
+      local into = s.state == 'waiting_signal' and not is_sleep and waiting or takes_signal(id) and others or not_waits
       if not (into == others and #others > 0 and OVER[s.state] and repeats(id)) then into[#into + 1] = id end
     end
   end
@@ -54,17 +61,17 @@ end
 if s and OVER[s.state] and repeats(id) and id ~= signal.step then id, s = signal.step, nil end
 if s and OVER[s.state] then
   local spec = spec_of(id)
-  local has_value = s.state ~= 'skipped' and (spec.kind == 'wait' or spec.at_most_once)
+  local has_value = s.state ~= 'skipped' and (takes_signal(id) or spec.at_most_once)
   return {has_value and 'over' or 'unknown', {}}
 end
-if s and s.state == 'waiting_signal' then
+if s and s.state == 'waiting_signal' and not sleeps(spec_of(id)) then
   event('signal', id)
   event('done', id)
   resolve(s, 'done', {done = true}, value)
   counted(signal.key, 'taken ')
   return {'taken', (dispatch(signal.resend_ms))}
 end
-if s and spec_of(id).kind ~= 'wait' then return {'unknown', {}} end
+if s and not takes_signal(id) then return {'unknown', {}} end
 local is_python = meta('has_workflow') or string.find(meta('request'), '"kind":"workflow"', 1, true)
 if (s or not is_python) and redis.call('HEXISTS', R .. ':signals', id) == 1 then return {'over', {}} end
 local bytes = tonumber(meta('signal_bytes') or 0) + #id + #value

@@ -73,8 +73,8 @@ local TIMERS = {
   end},
   join = {function(s) return s and s.state == 'waiting' and s.pending > 0 end, force_join},
   wait = {function(s) return s and s.state == 'waiting_signal' end, function(s)
-    local info = '{"timed_out":true}'
-    redis.call('HSET', R .. ':info', s.id, info)
+    local info = not sleeps(spec_of(s.id)) and '{"timed_out":true}'
+    if info then redis.call('HSET', R .. ':info', s.id, info) end
     event('done', s.id, nil, nil, info)
     resolve(s, 'done', {done = true}, redis.call('HGET', R .. ':given', s.id) or 'null')
   end},

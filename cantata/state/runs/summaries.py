@@ -87,8 +87,8 @@ def state_of(status: RunStatus, failures: int) -> RunState:
 
 
 def shown_state(state: str, info: Mapping[str, JsonValue]) -> ShownState:
-    """Return the state of a step for display: a wait that ended by its own timeout is `timed_out`; a dispatched step runs."""
-    if state == "dispatched":
+    """Return the state of a step for display: a wait that ended by its own timeout is `timed_out`; a dispatched or sleeping step runs."""
+    if state == "dispatched" or (state == "waiting_signal" and "sleeps_until_ms" in info):
         return "running"
     return "timed_out" if state == "done" and info.get("timed_out") else cast(StepState, state)
 

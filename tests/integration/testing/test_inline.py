@@ -113,6 +113,30 @@ def test_a_wait_without_signal_and_time_out_is_named() -> None:
         ask(approval())
 
 
+def test_a_misspelt_signal_is_no_time_out() -> None:
+    chain = approval(timeout=60, default="late")
+    message = r"signals=\{'askk': ...\} is for no step of the run, whose step 'ask' waited in vain; did you mean 'ask'\?"
+
+    with pytest.raises(ConfigError, match=message):
+        ask(chain, signals={"askk": True})
+    assert ask(chain, signals={"another": 1}).final_output == "late", "signals may be shared by tests"
+    assert run_inline(row(1), {"value": 1}, tools={"double": double}, definitions=NONE, signals={"any": 1}).success
+
+
+def test_a_misspelt_tool_is_not_called_in_silence() -> None:
+    called: list[int] = []
+    config = Definitions(tools={"double": Tool(function=f"{__name__}:double"), "pay": Tool(function=f"{__name__}:pay")})
+
+    with pytest.raises(
+        ConfigError, match=r"tools=\{'pya': ...\}: the run called nothing of this name, and no tool has it; did you mean 'pay'\?"
+    ):
+        run_inline(row(1), {"value": 1}, tools={"pya": called.append}, definitions=config)
+    with pytest.raises(ConfigError, match=r"tools=\{'pya': ...\}"):
+        run_inline(expense, {"amount": 3}, tools={"pya": paid}, definitions=EXPENSE, signals={"approve": True})
+    assert run_inline(row(1), {"value": 1}, tools={"double": double, "pay": called.append}, definitions=config).success
+    assert run_inline(expense, {"amount": 3}, tools={"pay": paid}, definitions=EXPENSE).final_output == "refused", "it was not called"
+
+
 def test_a_run_that_ended_in_an_error_leaves_no_step_for_the_next() -> None:
     with pytest.raises(ConfigError, match="waits for a signal"):
         ask(approval())

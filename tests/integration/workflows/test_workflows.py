@@ -15,7 +15,7 @@ import pytest
 from cantata.client.async_client import AsyncClient
 from cantata.client.client import Client
 from cantata.client.runs import ChainRun
-from cantata.errors import ConfigError, RunError
+from cantata.errors import ConfigError, RunError, UnknownRunError
 from cantata.models.wire import ChainResponse
 from tests.integration.workflows import desk
 from tests.integration.workflows.conftest import HERE, PATIENCE_S, definitions
@@ -264,6 +264,23 @@ def test_hours_pass_in_all_ways_to_sleep(client: Client) -> None:
         client.stack.skip(hours * 3600)  # type: ignore[attr-defined]
 
     assert 7260 <= run.result(PATIENCE_S).raise_for_status().final_output < 7400  # type: ignore[operator]
+
+
+def test_a_sleep_takes_no_signal_and_does_not_fail(client: Client) -> None:
+    run = client.submit_workflow("sleeper", {})
+    until(lambda: "waiting_signal" in states(run).values(), "a sleep")
+    [sleep] = [step for step in run.record().steps if step.endswith(".sleep")]
+
+    assert run.waiting_steps() == []
+    for name in (sleep, "sleep"):
+        with pytest.raises(UnknownRunError, match="waits for a signal; none waits now"):
+            run.signal(name, None)
+    assert "running" in {run.view().steps[sleep].state}
+    assert run.view().steps[sleep].note.startswith("sleeps until 20")
+
+    client.stack.skip(3600)  # type: ignore[attr-defined]
+    until(lambda: run.view().steps[sleep].state == "done", "its end")
+    run.cancel()
 
 
 def test_a_cancelled_run_stops(client: Client, tmp_path: Path) -> None:

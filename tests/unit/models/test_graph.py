@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from cantata.models.graph import Outcome, Spec, Step
+from cantata.models.graph import Outcome, Spec, Step, is_named
 from cantata.models.values import JsonValue
 
 
@@ -15,6 +15,14 @@ def test_the_role_is_that_of_the_kind_and_a_kind_of_a_newer_version_is_a_decisio
 
 def test_the_name_in_the_work_of_a_step_may_have_colons() -> None:
     assert [Spec(kind="k", work=work).work_name for work in ("tools:a", "tools:a:b", "diskurs", "")] == ["a", "a:b", "", ""]
+
+
+@pytest.mark.parametrize(("name", "is_meant"), [
+    ("desk/3.pay", True), ("3.pay", True), ("pay", True), ("ay", False), ("k/3.pay", False), (".pay", False), ("desk", False), ("", False),
+])  # fmt: skip
+def test_a_step_is_named_by_its_id_or_its_end(name: str, is_meant: bool) -> None:
+    assert is_named("desk/3.pay", name) is is_meant
+    assert not is_named("desk/x3.pay", "pay")
 
 
 def test_a_step_cannot_be_changed_and_has_no_other_fields() -> None:

@@ -17,6 +17,7 @@ export const EVENTS = {
   refused: { state: "ready", voids: false },
   uncertain: { state: "waiting_signal", voids: false },
   waiting: { state: "waiting_signal", voids: false },
+  sleeping: { state: "running", voids: false },
   signal: { state: null, voids: false },
   delta: { state: null, voids: false },
   fallback: { state: null, voids: true },
