@@ -49,11 +49,11 @@ class _InThreads(Generic[Blocking]):
     """An object whose methods are those of a blocking one, called in threads."""
 
     _threads: ThreadPoolExecutor
-    _blocking: Callable[[], Blocking]
+    blocking: Callable[[], Blocking]
 
     async def call(self, function: Callable[Concatenate[Blocking, Params], Result], *args: Params.args, **options: Params.kwargs) -> Result:
         """Call a function in a thread, with the blocking object and these arguments. It goes on if the waiting coroutine is cancelled."""
-        call = partial(contextvars.copy_context().run, lambda: function(self._blocking(), *args, **options))
+        call = partial(contextvars.copy_context().run, lambda: function(self.blocking(), *args, **options))
         return await asyncio.get_running_loop().run_in_executor(self._threads, call)
 
 
@@ -73,7 +73,7 @@ class AsyncRun(_InThreads[Any], Generic[Outcome_co, Event]):
     """An accepted run, as `TurnRun` or `ChainRun`. A coroutine that waits for it, or for its events, holds no thread."""
 
     def __init__(self, client: AsyncClient, run: FollowedRun[Outcome_co, Event]) -> None:
-        self._client, self._threads, self._blocking = client, client._threads, lambda: run
+        self._client, self._threads, self.blocking = client, client._threads, lambda: run
         self.run_id, self.kind = run.run_id, run.kind
 
     def __repr__(self) -> str:
@@ -175,7 +175,8 @@ class AsyncClient(_InThreads[Client]):
     run, fork, retry = accepting_either(Client.run), accepting_either(Client.fork), accepting_either(Client.retry)
     runs, fleet_warnings, read_definitions = in_thread(Client.runs), in_thread(Client.fleet_warnings), in_thread(Client.read_definitions)
 
-    def _blocking(self) -> Client:
+    def blocking(self) -> Client:
+        """Return the client, connected now if this is its first use."""
         with self._lock:
             if self._client is None:
                 self._client = self._make()
@@ -211,7 +212,7 @@ class AsyncClient(_InThreads[Client]):
                 await reading
         if self._is_own and self._client is not None:
             await self.call(Client.close)
-        self._client = None
+            self._client = None
         self._threads.shutdown(wait=False)
 
     async def connect(self) -> Self:
