@@ -19,6 +19,7 @@ from typing import Any
 import structlog
 from celery import Celery, Signature, states
 from celery._state import _set_task_join_will_block  # type: ignore[attr-defined]  # the stubs lack it
+from celery.backends.redis import RedisBackend
 
 from cantata.dispatch import user_app
 from cantata.dispatch.celery_app import App
@@ -83,7 +84,7 @@ class ResultWatcher:
         self._process = process
         self._resume = resume
         self._has_results = task_results.has_results(application)
-        self._is_announced = task_results.announces(application)
+        self._is_announced = isinstance(application.backend, RedisBackend)
         self._poll_s = ANNOUNCED_POLL_S if self._is_announced else POLL_S
         self._replies = application.amqp.queues.new_missing(f"{app.namespace}.replies")
         self._watched: dict[str, _Watched] = {}

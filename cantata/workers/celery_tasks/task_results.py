@@ -67,11 +67,6 @@ def has_results(app: Celery) -> bool:
     return not isinstance(app.backend, DisabledBackend | RPCBackend) and "memory://" not in str(app.conf.result_backend)
 
 
-def announces(app: Celery) -> bool:
-    """Return whether the application's backend is a Redis, which announces each result."""
-    return isinstance(app.backend, RedisBackend)
-
-
 def subscribe(app: Celery, pattern: str) -> Callable[[], dict[str, TaskResult]]:
     """Subscribe to the results of the tasks whose ids match a pattern.
 
