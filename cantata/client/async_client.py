@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from functools import partial, update_wrapper
+from operator import methodcaller
 from pathlib import Path
 from threading import Lock
 from types import TracebackType
-from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, cast
 
 from celery import Celery
 
@@ -29,56 +30,51 @@ READ_S = 5.0  # to read the result of a run that is over
 
 Params = ParamSpec("Params")
 Result = TypeVar("Result")
-Handle = TypeVar("Handle")
+Outcome_co = TypeVar("Outcome_co", covariant=True)
 Event = TypeVar("Event")
-Blocking_co = TypeVar("Blocking_co", covariant=True)
-RunT = TypeVar("RunT", bound=TurnRun | ChainRun)
+Blocking = TypeVar("Blocking")
 
 
-class _InThreads(Generic[Blocking_co]):
+class FollowedRun(Protocol[Outcome_co, Event]):
+    """A run with a result and events of some type: `TurnRun` or `ChainRun`."""
+
+    run_id: str
+    kind: str
+
+    def so_far(self) -> Outcome_co: ...
+    def events_of(self, log: Sequence[RunEvent], /) -> list[Event]: ...
+
+
+class _InThreads(Generic[Blocking]):
     """An object whose methods are those of a blocking one, called in threads."""
 
     _threads: ThreadPoolExecutor
-    _blocking: Callable[[], Blocking_co]
+    blocking: Callable[[], Blocking]
 
-    async def call(
-        self, function: Callable[Concatenate[Blocking_co, Params], Result], *args: Params.args, **options: Params.kwargs
-    ) -> Result:
+    async def call(self, function: Callable[Concatenate[Blocking, Params], Result], *args: Params.args, **options: Params.kwargs) -> Result:
         """Call a function in a thread, with the blocking object and these arguments. It goes on if the waiting coroutine is cancelled."""
-        call = partial(contextvars.copy_context().run, lambda: function(self._blocking(), *args, **options))
+        call = partial(contextvars.copy_context().run, lambda: function(self.blocking(), *args, **options))
         return await asyncio.get_running_loop().run_in_executor(self._threads, call)
 
 
 def in_thread(
-    method: Callable[Concatenate[Blocking_co, Params], Result],
-) -> Callable[Concatenate[_InThreads[Blocking_co], Params], Coroutine[Any, Any, Result]]:
+    method: Callable[Concatenate[Blocking, Params], Result],
+) -> Callable[Concatenate[_InThreads[Blocking], Params], Coroutine[Any, Any, Result]]:
     """Return a method that calls a blocking one in a thread."""
 
-    async def call(self: _InThreads[Blocking_co], /, *args: Params.args, **options: Params.kwargs) -> Result:
+    async def call(self: _InThreads[Blocking], /, *args: Params.args, **options: Params.kwargs) -> Result:
         return await self.call(method, *args, **options)
 
     update_wrapper(call, method)
     return call
 
 
-def accepting(
-    method: Callable[Concatenate[Client, Params], Result], handle: Callable[[AsyncClient, Result], Handle]
-) -> Callable[Concatenate[AsyncClient, Params], Coroutine[Any, Any, Handle]]:
-    """Return a method that calls a blocking one in a thread, and returns the asynchronous handle of its run."""
+class AsyncRun(_InThreads[Any], Generic[Outcome_co, Event]):
+    """An accepted run, as `TurnRun` or `ChainRun`. A coroutine that waits for it, or for its events, holds no thread."""
 
-    async def call(self: AsyncClient, /, *args: Params.args, **options: Params.kwargs) -> Handle:
-        return handle(self, await self.call(method, *args, **options))
-
-    update_wrapper(call, method)
-    return call
-
-
-class AsyncRun(_InThreads[RunT]):
-    """An accepted run, as `Run`. A coroutine that waits for it, or for its events, holds no thread."""
-
-    def __init__(self, client: AsyncClient, run: RunT) -> None:
-        self._client, self._threads, self._blocking = client, client._threads, lambda: run
-        self.run_id = run.run_id
+    def __init__(self, client: AsyncClient, run: FollowedRun[Outcome_co, Event]) -> None:
+        self._client, self._threads, self.blocking = client, client._threads, lambda: run
+        self.run_id, self.kind = run.run_id, run.kind
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.run_id!r})"
@@ -87,67 +83,67 @@ class AsyncRun(_InThreads[RunT]):
     cancel, signal, query = in_thread(Run.cancel), in_thread(Run.signal), in_thread(Run.query)
     waiting_steps = in_thread(Run.waiting_steps)
 
-    async def _over(self, read: Callable[[RunT, float], Result], timeout_s: float | None) -> Result:
-        """Read the result as soon as the run is over. Raises as `Run.wait`."""
+    async def so_far(self) -> Outcome_co:
+        """Return its result so far, without waiting."""
+        return await self.call(lambda run: run.so_far())
+
+    async def result(self, timeout_s: float | None = None) -> Outcome_co:
+        """Wait until it is over and return its result. Raises TimeoutError past `timeout_s`; the run goes on."""
         streams = await self._client.streams()
         if not await streams.wait_closed(self.run_id, timeout_s) and await self.status() not in RUN_OVER:
             raise TimeoutError(f"run {self.run_id} is not over after {timeout_s} s; it goes on")
-        return await self.call(read, READ_S)
+        return await self.call(lambda run: run.result(READ_S))
 
-    async def _follow(
-        self, after: int, timeout_s: float | None, read: Callable[[Sequence[RunEvent]], Awaitable[Sequence[Event]]]
-    ) -> AsyncGenerator[Event, None]:
-        """Yield what `read` returns for the events after an offset, as they come, up to `closed` or until `timeout_s` has passed."""
+    async def events(self, from_offset: int | None = None, *, timeout_s: float | None = None) -> AsyncGenerator[Event, None]:
+        """Yield its events after `from_offset` as they come, until it is over; of a chain request the events of its nodes."""
+        async with aclosing(self._follow(from_offset, timeout_s)) as found:
+            async for log in found:
+                for event in await self.call(methodcaller("events_of", log)):
+                    yield event
+
+    async def log(self, from_offset: int | None = None, *, timeout_s: float | None = None) -> AsyncGenerator[RunEvent, None]:
+        """Yield its events after `from_offset` as they come, until it is over."""
+        async with aclosing(self._follow(from_offset, timeout_s)) as found:
+            async for log in found:
+                for event in log:
+                    yield event
+
+    async def _follow(self, from_offset: int | None, timeout_s: float | None) -> AsyncGenerator[Sequence[RunEvent], None]:
+        """Yield the events after an offset, as they come, up to `closed` or until `timeout_s` has passed."""
         loop, streams = asyncio.get_running_loop(), await self._client.streams()
         give_up = None if timeout_s is None else loop.time() + timeout_s
+        after = from_offset or 0
         if after and not await self._client.call(lambda client: RunService(client).has_events(self.run_id, after)):
             return
         with streams.follow(self.run_id, after=after) as follower:
             while events := await follower.events(None if give_up is None else max(0.0, give_up - loop.time())):
-                for event in await read(events):
-                    yield event
+                yield events
                 after = events[-1].seq
                 if events[-1].ends_run:
                     return
-        for event in await read(await self.call(lambda run: list(run.log(after, timeout_s=0.0)))):  # those that were not read in time
-            yield event
-
-    def log(self, from_offset: int | None = None, *, timeout_s: float | None = None) -> AsyncGenerator[RunEvent, None]:
-        """Yield its events after `from_offset` as they come, until it is over."""
-
-        async def unchanged(events: Sequence[RunEvent]) -> Sequence[RunEvent]:
-            return events
-
-        return self._follow(from_offset or 0, timeout_s, unchanged)
+        yield await self.call(lambda run: list(run.log(after, timeout_s=0.0)))  # those that were not read in time
 
 
-class AsyncTurnRun(AsyncRun[TurnRun]):
-    """A run of a user turn."""
-
-    so_far, events = in_thread(TurnRun.so_far), AsyncRun.log
-
-    async def result(self, timeout_s: float | None = None) -> RunResult:
-        """Wait until it is over and return its result. Raises TimeoutError past `timeout_s`; the run goes on."""
-        return await self._over(TurnRun.result, timeout_s)
+AsyncTurnRun = AsyncRun[RunResult, RunEvent]
+AsyncChainRun = AsyncRun[ChainResponse, ChainEvent]
+_Method = Callable[Concatenate["AsyncClient", Params], Coroutine[Any, Any, Result]]
 
 
-class AsyncChainRun(AsyncRun[ChainRun]):
-    """A run of a chain request."""
+def accepting(
+    method: Callable[Concatenate[Client, Params], FollowedRun[Outcome_co, Event]],
+) -> _Method[Params, AsyncRun[Outcome_co, Event]]:
+    """Return a method that calls a blocking one in a thread, and returns the asynchronous handle of its run."""
 
-    so_far = in_thread(ChainRun.so_far)
+    async def call(self: AsyncClient, /, *args: Params.args, **options: Params.kwargs) -> AsyncRun[Outcome_co, Event]:
+        return AsyncRun(self, await self.call(method, *args, **options))
 
-    async def result(self, timeout_s: float | None = None) -> ChainResponse:
-        """Wait until it is over and return its response. Raises TimeoutError past `timeout_s`; the run goes on."""
-        return await self._over(ChainRun.result, timeout_s)
-
-    def events(self, from_offset: int | None = None, *, timeout_s: float | None = None) -> AsyncGenerator[ChainEvent, None]:
-        """Yield the events of its nodes after `from_offset` as they come, until it is over."""
-        return self._follow(from_offset or 0, timeout_s, lambda events: self.call(ChainRun.node_events, events))
+    update_wrapper(call, method)
+    return call
 
 
-def handle_of(client: AsyncClient, run: TurnRun | ChainRun) -> AsyncTurnRun | AsyncChainRun:
-    """Return the asynchronous handle of a run."""
-    return AsyncChainRun(client, run) if isinstance(run, ChainRun) else AsyncTurnRun(client, run)
+def accepting_either(method: Callable[Concatenate[Client, Params], TurnRun | ChainRun]) -> _Method[Params, AsyncTurnRun | AsyncChainRun]:
+    """Return the same for a method whose run may be a turn's or a chain's."""
+    return accepting(cast(Any, method))
 
 
 class AsyncClient(_InThreads[Client]):
@@ -174,33 +170,13 @@ class AsyncClient(_InThreads[Client]):
         made._make, made._is_own = (client if callable(client) else lambda: client), False
         return made
 
-    submit_turn = accepting(Client.submit_turn, AsyncTurnRun)
-    submit_chain = accepting(Client.submit_chain, AsyncChainRun)
-    run, fork, retry = accepting(Client.run, handle_of), accepting(Client.fork, handle_of), accepting(Client.retry, handle_of)
+    submit_turn, submit_chain = accepting(Client.submit_turn), accepting(Client.submit_chain)
+    submit_workflow = accepting(Client.submit_workflow)
+    run, fork, retry = accepting_either(Client.run), accepting_either(Client.fork), accepting_either(Client.retry)
     runs, fleet_warnings, read_definitions = in_thread(Client.runs), in_thread(Client.fleet_warnings), in_thread(Client.read_definitions)
 
-    @overload
-    async def submit_workflow(
-        self, workflow: str, given: str, *, session: str | None = None, timeout_s: float | None = None, idempotency_key: str | None = None,
-        labels: Mapping[str, str] | None = None,
-    ) -> AsyncTurnRun: ...  # fmt: skip
-
-    @overload
-    async def submit_workflow(
-        self, workflow: str | Callable[..., Any], given: Mapping[str, Any], *, timeout_s: float | None = None,
-        idempotency_key: str | None = None, labels: Mapping[str, str] | None = None,
-    ) -> AsyncChainRun: ...  # fmt: skip
-
-    async def submit_workflow(
-        self, workflow: str | Callable[..., Any], given: str | Mapping[str, Any], *, session: str | None = None,
-        timeout_s: float | None = None, idempotency_key: str | None = None, labels: Mapping[str, str] | None = None,
-    ) -> AsyncTurnRun | AsyncChainRun:  # fmt: skip
-        """Submit to a workflow, as `Client.submit_workflow` does."""
-        submit: Callable[..., TurnRun | ChainRun] = Client.submit_workflow
-        options: dict[str, Any] = {"session": session, "timeout_s": timeout_s, "idempotency_key": idempotency_key, "labels": labels}
-        return handle_of(self, await self.call(submit, workflow, given, **options))
-
-    def _blocking(self) -> Client:
+    def blocking(self) -> Client:
+        """Return the client, connected now if this is its first use."""
         with self._lock:
             if self._client is None:
                 self._client = self._make()
@@ -210,9 +186,8 @@ class AsyncClient(_InThreads[Client]):
         """Return the reader of the events of all runs that coroutines of this event loop follow; it has a connection of its own."""
         loop = asyncio.get_running_loop()
         if loop not in self._streams:
-            await self.connect()
+            client = await self.call(lambda client: client)
             if loop not in self._streams:  # another coroutine may have added it meanwhile
-                client = self._blocking()
                 redis = connect_async(client.redis_url, namespace=client.app.namespace)
                 streams = Streams(redis)
                 self._streams[loop] = streams, loop.create_task(self._read(loop, streams, redis))
@@ -237,13 +212,12 @@ class AsyncClient(_InThreads[Client]):
                 await reading
         if self._is_own and self._client is not None:
             await self.call(Client.close)
-        self._client = None
+            self._client = None
         self._threads.shutdown(wait=False)
 
     async def connect(self) -> Self:
         """Connect, in a thread; any other call does so too. Raises as `Client`."""
-        if self._client is None:
-            await self.call(lambda _: None)
+        await self.call(lambda _: None)
         return self
 
     __aenter__ = connect

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from threading import RLock
 from typing import TYPE_CHECKING, Any, cast
 
 import structlog
@@ -27,11 +26,7 @@ class Installation:
         """Note what clients are made from; `install` describes the arguments."""
         self.app = app
         self._options: dict[str, Any] = {"config": config, "redis_url": redis_url, "namespace": namespace, "app": app}
-        self._clients: dict[int, Client] = {}
-        self._async_clients: dict[int, AsyncClient] = {}
-        self._lock = RLock()
-        if hasattr(os, "register_at_fork"):  # another thread may hold it while the process forks
-            os.register_at_fork(after_in_child=lambda: setattr(self, "_lock", RLock()))
+        self._clients: dict[int, AsyncClient] = {}
 
     @property
     def client(self) -> Client:
@@ -39,20 +34,18 @@ class Installation:
 
         Raises UnavailableError if Redis cannot be reached, ConfigError if the configuration has faults.
         """
-        with self._lock:
-            if (process := os.getpid()) not in self._clients:
-                if not structlog.is_configured():  # by default it prints to standard output, where a program's data may be
-                    structlog.configure(logger_factory=structlog.stdlib.LoggerFactory(), wrapper_class=structlog.stdlib.BoundLogger)
-                self._clients[process] = Client(**self._options)
-            return self._clients[process]
+        return self.async_client.blocking()
 
     @property
     def async_client(self) -> AsyncClient:
         """The client for coroutines of this process, which uses the same connections."""
-        with self._lock:
-            if (process := os.getpid()) not in self._async_clients:
-                self._async_clients[process] = AsyncClient.of(lambda: self.client)
-            return self._async_clients[process]
+        known = self._clients.get(os.getpid())
+        return known or self._clients.setdefault(os.getpid(), AsyncClient.of(self._connect))  # another thread may have set it meanwhile
+
+    def _connect(self) -> Client:
+        if not structlog.is_configured():  # by default it prints to standard output, where a program's data may be
+            structlog.configure(logger_factory=structlog.stdlib.LoggerFactory(), wrapper_class=structlog.stdlib.BoundLogger)
+        return Client(**self._options)
 
     def task(self, name: str, /, **options: Any) -> Task[Any, Any]:
         """Register a task `cantata.NAME` of the application that submits a run, and return it.

@@ -176,6 +176,10 @@ class TurnRun(Run):
         """Yield its events after `from_offset` as they come, until it is over."""
         return self.log(from_offset, timeout_s=timeout_s)
 
+    def events_of(self, log: Sequence[RunEvent]) -> list[RunEvent]:
+        """Return the events that `events` yields of events of the run: all."""
+        return list(log)
+
     def result(self, timeout_s: float | None = None) -> RunResult:
         """Wait until it is over and return its result. Raises TimeoutError past `timeout_s`; the run goes on."""
         record = self.wait(timeout_s)
@@ -195,14 +199,14 @@ class ChainRun(Run):
     def events(self, from_offset: int | None = None, *, timeout_s: float | None = None) -> Iterator[ChainEvent]:
         """Yield the events of its nodes after `from_offset` as they come, until it is over."""
         for event in self.log(from_offset, timeout_s=timeout_s):
-            yield from self.node_events([event])
+            yield from self.events_of([event])
 
-    def node_events(self, events: Sequence[RunEvent]) -> list[ChainEvent]:
-        """Return the events of its nodes among events of the run."""
+    def events_of(self, log: Sequence[RunEvent]) -> list[ChainEvent]:
+        """Return the events that `events` yields of events of the run: those of its nodes."""
         bodies = bodies_of(self.request)
-        ids = [event.step for event in events if event.step and event.ends_step]
+        ids = [event.step for event in log if event.step and event.ends_step]
         ended = self.steps(ids) if ids else {}
-        found = (chain_event(event, self.request, bodies, ended.get(event.step or "")) for event in events)
+        found = (chain_event(event, self.request, bodies, ended.get(event.step or "")) for event in log)
         return [event for event in found if event is not None]
 
     def result(self, timeout_s: float | None = None) -> ChainResponse:

@@ -6,6 +6,7 @@ import os
 import sys
 import threading
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 from celery import Celery, Task
@@ -25,19 +26,13 @@ _BROKER_SETTINGS = (
 )  # fmt: skip
 
 _lock = threading.RLock()
-_configured: Celery | None = None
-_has_tasks = False
 
 
 def configured() -> Celery | None:
     """Return the application that CANTATA_APP names; None if it names none. Raises ConfigError if it cannot be imported."""
-    global _configured
-    if VARIABLE not in os.environ:  # asked before each call of a function
-        return None
+    name = os.environ.get(VARIABLE, "").strip()  # not by `settings`, which takes longer: it is asked before each call of a function
     with _lock:
-        if _configured is None and (name := settings().app):
-            _configured = _find(name)
-        return _configured
+        return _find(name) if name else None
 
 
 def activate() -> Celery | None:
@@ -45,20 +40,11 @@ def activate() -> Celery | None:
 
     Then the user's code in this process sends its own tasks, those of `@shared_task` too, with the user's application.
     """
-    global _has_tasks
     app = configured()
-    if app is None:
-        return None
-    with _lock:
-        if not _has_tasks:
-            try:
-                app.loader.import_default_modules()  # has Django set itself up, and finds tasks
-            except Exception as error:  # whatever a user's module raises
-                raise ConfigError(f"the tasks of {settings().app!r} cannot be imported: {_text(error)}", source=VARIABLE) from error
-            app.finalize()
-            app.set_default()
-            _has_tasks = True
-    app.set_current()
+    if app is not None:
+        with _lock:
+            _import_tasks(app)
+        app.set_current()
     return app
 
 
@@ -80,6 +66,7 @@ def close_old_connections() -> None:
         django.close_old_connections()
 
 
+@cache
 def _find(name: str) -> Celery:
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())  # as `celery -A` does
@@ -90,6 +77,16 @@ def _find(name: str) -> Celery:
     if not isinstance(found, Celery):
         raise ConfigError(f"{name!r} is of type {type(found).__name__}; expected a Celery application", source=VARIABLE)
     return found
+
+
+@cache
+def _import_tasks(app: Celery) -> None:
+    try:
+        app.loader.import_default_modules()  # has Django set itself up, and finds tasks
+    except Exception as error:  # whatever a user's module raises
+        raise ConfigError(f"the tasks of {settings().app!r} cannot be imported: {_text(error)}", source=VARIABLE) from error
+    app.finalize()
+    app.set_default()
 
 
 def _text(error: Exception) -> str:

@@ -14,24 +14,23 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from hashlib import sha256
-from queue import Full, Queue
 from typing import Any
 
 import structlog
 from celery import Celery, Signature, states
 from celery._state import _set_task_join_will_block  # type: ignore[attr-defined]  # the stubs lack it
+from celery.backends.redis import RedisBackend
 
 from cantata.dispatch import user_app
 from cantata.dispatch.celery_app import App
 from cantata.dispatch.transport import Producers
 from cantata.errors import StepError, UnavailableError
-from cantata.models.graph import Outcome
 from cantata.models.values import JsonValue
 from cantata.state.ledger.records import AttemptRecord, Begun
 from cantata.state.redis import outages
 from cantata.state.redis.connection import RedisFailure
 from cantata.workers.celery_tasks import task_results
-from cantata.workers.celery_tasks.task_results import TIMEOUT, WORKER_LOST, TaskResult
+from cantata.workers.celery_tasks.task_results import LATE, TIMEOUT, WORKER_LOST, TaskResult
 from cantata.workers.runtime import outcomes
 from cantata.workers.runtime.process import Process
 from cantata.workers.runtime.step_context import StepContext
@@ -59,7 +58,6 @@ class TaskCall:
 
     begun: Begun
     task: str
-    attempt: int
     task_id: str
 
     @property
@@ -72,7 +70,7 @@ class TaskCall:
 class _Watched:
     call: TaskCall
     since: float
-    poll_at: float
+    poll_at: float = 0.0
 
 
 class ResultWatcher:
@@ -86,46 +84,40 @@ class ResultWatcher:
         self._process = process
         self._resume = resume
         self._has_results = task_results.has_results(application)
-        self._is_announced = self._has_results and task_results.announces(application)
+        self._is_announced = isinstance(application.backend, RedisBackend)
         self._poll_s = ANNOUNCED_POLL_S if self._is_announced else POLL_S
         self._replies = application.amqp.queues.new_missing(f"{app.namespace}.replies")
         self._watched: dict[str, _Watched] = {}
-        self._lock = threading.Lock()
-        self._work = threading.Event()
-        self._dispatches: Queue[tuple[float, TaskCall, AttemptRecord] | None] = Queue(MAX_DISPATCHES)
         self._ended = threading.Event()
-        self._dispatcher = threading.Thread(target=self._repeat, args=(self._record_dispatches,), name="dispatcher", daemon=True)
         self._pool = ThreadPoolExecutor(THREADS, "task results")
-        self._receive: Callable[[], Mapping[str, TaskResult]] | None = None
-        self._listening = threading.Lock()
-        self._recording = threading.BoundedSemaphore(THREADS)
+        self._dispatcher = ThreadPoolExecutor(1, "dispatcher")
+        self._undispatched = threading.BoundedSemaphore(MAX_DISPATCHES)
 
     def start(self) -> None:
         """Begin to watch."""
         _set_task_join_will_block(True)  # as Celery's own pools do: then a call subscribes to no result, which nobody here awaits
-        listeners = [self._listen] * THREADS if self._is_announced else []
-        loops = [self._consume_replies, *([self._poll] if self._has_results else []), *listeners]
-        for loop in loops:
-            threading.Thread(target=self._repeat, args=(loop,), name=loop.__name__.strip("_"), daemon=True).start()
-        self._dispatcher.start()
+        self._start(self._consume_replies)
+        if self._has_results:
+            self._start(self._poll)
+        if self._is_announced:
+            self._start(self._listen)
 
     def stop(self) -> None:
         """Stop watching, once the outcomes at hand are recorded. Other workers go on."""
         self._ended.set()
-        self._work.set()
-        self._dispatches.put(None)
-        self._dispatcher.join()  # a step that is neither over nor dispatched would be leased until this process is known to be dead
+        self._dispatcher.shutdown()  # a step that is neither over nor dispatched would be leased until this process is known to be dead
         self._pool.shutdown()
-        for _ in range(THREADS):
-            self._recording.acquire()
 
     # --- calls ------------------------------------------------------------------------------------------------------
 
-    def call(self, begun: Begun, task: str, attempt: int | None = None) -> TaskCall:
-        """Return the call of a task by an attempt of a step, the current one if None. The id of the task depends on nothing else."""
-        number = attempt or begun.attempt
+    def call(self, begun: Begun, task: str) -> TaskCall:
+        """Return the call of a task by an attempt of a step."""
         begun = replace(begun, inputs={}, given=None)  # many calls wait at once, and their outcomes need neither
-        return TaskCall(begun, task, number, self._task_id(begun.run_id, number, begun.step_id))
+        return TaskCall(begun, task, self.task_id(begun.run_id, begun.attempt, begun.step_id))
+
+    def task_id(self, run_id: str, attempt: int, step_id: str) -> str:
+        """Return the id of the task that an attempt of a step calls."""
+        return f"{self._namespace}-{run_id}-{attempt}-{sha256(step_id.encode()).hexdigest()[:12]}"
 
     @contextmanager
     def watching(self, call: TaskCall, *, ignores_result: bool | None) -> Iterator[Mapping[str, Signature[Any]]]:
@@ -165,13 +157,13 @@ class ResultWatcher:
         for call, age_s in found:
             if result := results.get(call.task_id):
                 self._record(call, result, age_s)
-            elif age_s >= (call.begun.spec.timeout_s or 0):
+            elif age_s >= (limit_s := call.begun.spec.timeout_s or 0.0):
                 self._take(call.task_id)
-                self._record(call, None, age_s)
+                self._record(call, TaskResult(LATE, error=f"{limit_s:g} s"), age_s)
                 self.revoke([call.task_id])  # not before: the answer of a worker that discards it must not be the outcome
             elif self._has_results:
                 self._watch(call, age_s)
-        self.revoke([self._task_id(*_parts(each)) for each in revoked])
+        self.revoke([self.task_id(*_parts(each)) for each in revoked])
 
     def _dispatched(self, name: str) -> tuple[TaskCall, float] | None:
         """Return the call of a dispatched step (`run|attempt|step`) and its age in seconds; None if it is over."""
@@ -183,22 +175,14 @@ class ResultWatcher:
         tool = StepContext(begun, self._process).tool
         return self.call(begun, (tool and tool.task) or ""), age_s
 
-    def _task_id(self, run_id: str, attempt: int, step_id: str) -> str:
-        return f"{self._namespace}-{run_id}-{attempt}-{sha256(step_id.encode()).hexdigest()[:12]}"
-
     # --- results ----------------------------------------------------------------------------------------------------
 
     def _watch(self, call: TaskCall, age_s: float = 0.0) -> None:
-        now = time.monotonic()
-        with self._lock:
-            self._watched.setdefault(call.task_id, _Watched(call, now - age_s, now + self._poll_s[0]))
-        if not self._is_announced:
-            self._work.set()
+        self._watched.setdefault(call.task_id, _Watched(call, time.monotonic() - age_s))
 
     def _take(self, task_id: str) -> _Watched | None:
         """Stop watching a task; return it if it was watched."""
-        with self._lock:
-            return self._watched.pop(task_id, None)
+        return self._watched.pop(task_id, None)
 
     def _found(self, results: Mapping[str, TaskResult]) -> None:
         """Record the results of tasks that are watched."""
@@ -206,8 +190,8 @@ class ResultWatcher:
             if watched := self._take(task_id):
                 self._pool.submit(self._record, watched.call, result, time.monotonic() - watched.since)
 
-    def _record(self, call: TaskCall, result: TaskResult | None, age_s: float) -> bool:
-        """Record the result of a task, or without one its time-out, as the outcome of its step; return False if that failed."""
+    def _record(self, call: TaskCall, result: TaskResult, age_s: float) -> bool:
+        """Record the result of a task as the outcome of its step; return False if that failed."""
         try:
             self._commit(call, result, age_s)
         except Exception as error:  # noqa: BLE001  # the edge of a thread: the sweep has the result looked for again
@@ -215,10 +199,10 @@ class ResultWatcher:
             return False
         return True
 
-    def _commit(self, call: TaskCall, result: TaskResult | None, age_s: float) -> None:
+    def _commit(self, call: TaskCall, result: TaskResult, age_s: float) -> None:
         begun, definitions = call.begun, self._process.definitions(call.begun.run_id, call.begun.definitions)
         try:
-            outcome = self._outcome(call, result).model_copy(update={"detail": call.detail})
+            outcome = result.outcome(call.task, self.user_app.tasks).model_copy(update={"detail": call.detail})
             limit_bytes, source = definitions.limits.output_bytes, f"task {call.task}"
             record = outcomes.record_of(begun, outcome, limit_bytes=limit_bytes, took_ms=age_s * 1000, source=source)
         except StepError as error:
@@ -232,94 +216,69 @@ class ResultWatcher:
             record = replace(record, info={**record.info, **call.detail})
         self._resume(begun, record)
 
-    def _outcome(self, call: TaskCall, result: TaskResult | None) -> Outcome:
-        if result is not None:
-            return result.outcome(call.task, self.user_app.tasks)
-        limit_s = call.begun.spec.timeout_s or 0.0
-        message = (
-            f"task {call.task} has not ended within {limit_s:g} s (its timeout_s, which counts its time in the queue) and is revoked: "
-            "no worker serves its queue, its worker was lost, or it takes longer and may still run"
-        )
-        raise StepError(message, code=TIMEOUT, retryable=True)
-
     # --- dispatched steps -------------------------------------------------------------------------------------------
 
     def dispatch_later(self, begun: Begun, record: AttemptRecord) -> bool:
         """Record a step as dispatched in a moment, unless its task has ended by then; return False if it must be recorded now."""
         watched = self._watched.get(str(record.info["task_id"]))
-        if watched is None or begun.spec.at_most_once or self._ended.is_set():
+        if watched is None or begun.spec.at_most_once or self._ended.is_set() or not self._undispatched.acquire(blocking=False):
             return False
-        try:
-            self._dispatches.put_nowait((time.monotonic() + DISPATCH_DELAY_S, watched.call, record))
-        except Full:
-            return False
+        self._dispatcher.submit(self._record_dispatch, watched.call, record, time.monotonic() + DISPATCH_DELAY_S)
         return True
 
-    def _record_dispatches(self) -> None:
-        """Record the steps whose tasks take longer. If their run is over by then, their tasks are revoked."""
-        while item := self._dispatches.get():
-            due_at, call, record = item
+    def _record_dispatch(self, call: TaskCall, record: AttemptRecord, due_at: float) -> None:
+        """Record a step as dispatched if its task takes longer. If its run is over by then, the task is revoked."""
+        try:
             time.sleep(max(0.0, due_at - time.monotonic()))
-            if call.task_id not in self._watched:
-                continue
-            steps, begun = self._process.ledger.steps, call.begun
-            if steps.commit(begun, record.outcome, output=record.output, info=record.info).result == "closed":
-                self.revoke([call.task_id])
+            if call.task_id in self._watched:
+                committed = self._process.ledger.steps.commit(call.begun, record.outcome, output=record.output, info=record.info)
+                if committed.result == "closed":
+                    self.revoke([call.task_id])
+        except Exception as error:  # noqa: BLE001  # the edge of a thread: the step counts as lost, and its next attempt looks for the result
+            outages.warn(log, "dispatch_not_recorded", error, run=call.begun.run_id, step=call.begun.step_id)
+        finally:
+            self._undispatched.release()
 
     # --- threads ----------------------------------------------------------------------------------------------------
 
-    def _repeat(self, loop: Callable[[], None]) -> None:
-        """Run a loop until the watcher ends, again after it failed."""
-        while not self._ended.is_set():
-            try:
-                loop()
-            except Exception as error:  # noqa: BLE001  # whatever the user's backend or broker raises while it is away
-                if not self._ended.wait(RETRY_S):
-                    outages.warn(log, "task_results_unavailable", error)
+    def _start(self, loop: Callable[[], None]) -> None:
+        """Run a loop in a thread until the watcher ends, again after it failed."""
+
+        def repeat() -> None:
+            while not self._ended.is_set():
+                try:
+                    loop()
+                except Exception as error:  # noqa: BLE001  # whatever the user's backend or broker raises while it is away
+                    if not self._ended.wait(RETRY_S):
+                        outages.warn(log, "task_results_unavailable", error)
+
+        threading.Thread(target=repeat, name=loop.__name__.strip("_"), daemon=True).start()
 
     def _listen(self) -> None:
-        """Record a result that a Redis backend announces. The thread that received it does so, and another one listens meanwhile."""
-        with self._listening:
-            found = {} if self._ended.is_set() else self._announced()
-        for task_id, result in found.items():
-            if watched := self._take(task_id):
-                with self._recording:
-                    self._record(watched.call, result, time.monotonic() - watched.since)
-
-    def _announced(self) -> Mapping[str, TaskResult]:
-        """Return the next result that is announced, if one comes within a second."""
-        if self._receive is None:
-            self._receive = task_results.subscribe(self.user_app, self._task_id("*", 0, "").partition("*")[0] + "*")
-            with self._lock:
-                for each in self._watched.values():
-                    each.poll_at = 0.0  # it may have ended while nobody listened
-            self._work.set()
-        try:
-            return self._receive()
-        except BaseException:
-            self._receive = None
-            raise
+        """Record the results that a Redis backend announces."""
+        receive = task_results.subscribe(self.user_app, f"{self._namespace}-*")
+        self._found(self.read([*self._watched]))  # they may have ended while nobody listened
+        while not self._ended.is_set():
+            self._found(receive())
 
     def _poll(self) -> None:
         """Look for results, of each task the less often the older it is."""
-        while not self._ended.is_set():
+        least_s, most_s = self._poll_s
+        while not self._ended.wait(least_s):
             now = time.monotonic()
-            with self._lock:
-                due = sorted((each for each in self._watched.values() if each.poll_at <= now), key=lambda each: each.poll_at)[:MAX_READ]
-                for each in due:
-                    each.poll_at = now + min(max((now - each.since) * POLL_SHARE, self._poll_s[0]), self._poll_s[1])
-                    if now - each.since > (each.call.begun.spec.timeout_s or 0.0) + KEEP_S:
-                        del self._watched[each.call.task_id]
-                next_at = min((each.poll_at for each in self._watched.values()), default=now + 1.0)
-            self._found(self.read([each.call.task_id for each in due]))
-            self._work.wait(min(max(next_at - time.monotonic(), 0.0), 1.0))
-            self._work.clear()
+            due = [each for each in list(self._watched.values()) if each.poll_at <= now]
+            for each in due:
+                each.poll_at = now + min(max((now - each.since) * POLL_SHARE, least_s), most_s)
+                if now - each.since > (each.call.begun.spec.timeout_s or 0.0) + KEEP_S:
+                    self._take(each.call.task_id)
+            for start in range(0, len(due), MAX_READ):
+                self._found(self.read([each.call.task_id for each in due[start : start + MAX_READ]]))
 
     def _message(self, name: str, call: TaskCall) -> Signature[Any]:
         """Return the message by which a task reports its end. Its worker must not declare the queue, since it would then consume it."""
         exchange, routing_key = self._replies.exchange.name, self._replies.routing_key
         options = {"exchange": exchange, "routing_key": routing_key, "serializer": "json", "ignore_result": True}
-        args = (call.begun.run_id, call.begun.step_id, call.attempt)
+        args = (call.begun.run_id, call.begun.step_id, call.begun.attempt)
         return self.user_app.signature(name, args=args, options=options)
 
     def _consume_replies(self) -> None:

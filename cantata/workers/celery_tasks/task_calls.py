@@ -56,9 +56,10 @@ def _earlier_outcome(context: StepContext, watcher: ResultWatcher, call: TaskCal
     Of many attempts it looks at the last ones, at those that lost their worker, and at the last that is recorded as dispatched.
     """
     info = cast("dict[str, Any]", context.process.ledger.reader.infos(call.begun.run_id, [call.begun.step_id])[0])
-    last, lost = range(max(1, call.attempt - MAX_EARLIER), call.attempt), [each["attempt"] for each in info.get("lost") or ()]
-    sent = {*filter(None, [info.get("task_id")]), *(watcher.call(call.begun, call.task, attempt).task_id for attempt in lost)}
-    results = watcher.read([*sent.union(watcher.call(call.begun, call.task, attempt).task_id for attempt in last)])
+    run_id, step_id, number = call.begun.run_id, call.begun.step_id, call.begun.attempt
+    sent = {watcher.task_id(run_id, each["attempt"], step_id) for each in info.get("lost") or ()} | {*filter(None, [info.get("task_id")])}
+    last = {watcher.task_id(run_id, attempt, step_id) for attempt in range(max(1, number - MAX_EARLIER), number)}
+    results = watcher.read([*sent | last])
     for task_id, result in results.items():
         if result.state == states.SUCCESS:
             return result.outcome(call.task, ()).model_copy(update={"detail": {"task": call.task, "task_id": task_id}})

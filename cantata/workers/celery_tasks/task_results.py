@@ -22,14 +22,15 @@ from cantata.suggestions import did_you_mean
 from cantata.workers.tools import schemas
 
 WORKER_LOST, TIMEOUT, UNREADABLE = "worker_lost", "timeout", "unreadable_result"
+LATE = "LATE"  # the state of a task without a result after its time limit, which is then its error
 
 
 @dataclass(frozen=True, slots=True)
 class TaskResult:
-    """The end of a task, as its worker reported it."""
+    """The end of a task, as its worker reported it; or that it is late."""
 
     state: str
-    """SUCCESS, FAILURE or REVOKED."""
+    """SUCCESS, FAILURE, REVOKED or LATE."""
     value: JsonValue = None
     error_type: str = ""
     error: str = ""
@@ -41,6 +42,12 @@ class TaskResult:
         """
         if self.state == states.SUCCESS:
             return Outcome(output=schemas.jsonable(self.value), usage=Usage(tool_calls=1))
+        if self.state == LATE:
+            raise StepError(
+                f"task {task} has not ended within {self.error} (its timeout_s, which counts its time in the queue) and is revoked: "
+                "no worker serves its queue, its worker was lost, or it takes longer and may still run",
+                code=TIMEOUT, retryable=True,
+            )  # fmt: skip
         if self.state == states.REVOKED and self.error == "expired":
             raise StepError(
                 f"task {task} was not begun within its time limit; does a worker serve its queue?", code=TIMEOUT, retryable=True
@@ -58,11 +65,6 @@ class TaskResult:
 def has_results(app: Celery) -> bool:
     """Return whether the application keeps results where other processes can read them."""
     return not isinstance(app.backend, DisabledBackend | RPCBackend) and "memory://" not in str(app.conf.result_backend)
-
-
-def announces(app: Celery) -> bool:
-    """Return whether the application's backend is a Redis, which announces each result."""
-    return isinstance(app.backend, RedisBackend)
 
 
 def subscribe(app: Celery, pattern: str) -> Callable[[], dict[str, TaskResult]]:

@@ -163,7 +163,7 @@ def test_a_process_that_is_forked_while_another_thread_connects_gets_a_client_of
     is_held, may_end = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with installed._lock:
+        with installed.async_client._lock:
             is_held.set()
             may_end.wait(PATIENCE_S)
 
@@ -172,7 +172,7 @@ def test_a_process_that_is_forked_while_another_thread_connects_gets_a_client_of
     is_held.wait(PATIENCE_S)
     child = os.fork()
     if not child:
-        os._exit(0 if installed._lock.acquire(timeout=5) else 1)
+        os._exit(0 if installed.async_client._lock.acquire(timeout=5) else 1)
     _, status = os.waitpid(child, 0)
     may_end.set()
     thread.join()

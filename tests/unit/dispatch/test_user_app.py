@@ -70,7 +70,6 @@ def test_an_application_that_cannot_be_used_is_told_with_its_reason(
 ) -> None:
     if text:
         (tmp_path / f"{name.partition(':')[0]}.py").write_text(text)
-    monkeypatch.setattr(user_app, "_configured", None)
     monkeypatch.setattr("sys.path", [str(tmp_path), *__import__("sys").path])
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv(user_app.VARIABLE, name)
