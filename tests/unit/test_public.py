@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import socket
 from collections.abc import Iterator
+from typing import get_origin
 
 import pytest
 
@@ -27,7 +28,10 @@ def public_models() -> Iterator[type[Value]]:
 def test_a_public_name_can_be_imported_and_says_what_it_is(name: str) -> None:
     thing = getattr(cantata, name)
 
-    assert thing.__name__ == name
+    if get_origin(thing):  # a class with the types of its methods filled in
+        thing = get_origin(thing)
+    else:
+        assert thing.__name__ == name
     assert inspect.getdoc(thing)
     assert thing.__doc__ if inspect.isfunction(thing) else vars(thing).get("__doc__"), "a docstring of its own, not its parent's"
 

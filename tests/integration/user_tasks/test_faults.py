@@ -63,7 +63,7 @@ def test_a_task_that_ended_while_its_worker_died_before_it_was_recorded_as_sent_
     client: Client, shop: Shop, fault: Path
 ) -> None:
     fault.write_text("task-published:1:kill")
-    run = submit(client, tool("a", "slow", mark="published", seconds=0, value="once"))
+    run = submit(client, tool("a", "slow", mark="published", seconds=0.3, value="once"))  # it cannot end before the worker dies
 
     assert run.result(PATIENCE_S).final_output == "once"
     assert not fault.exists(), "the worker was killed"
