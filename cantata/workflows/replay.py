@@ -13,14 +13,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from os.path import basename
 from pathlib import Path
-from typing import Any, cast
-
-from pydantic_core import PydanticSerializationError, to_jsonable_python
+from typing import Any
 
 from cantata.errors import CodeMismatchError, ConfigError, StepError
 from cantata.models.definitions import Definitions
 from cantata.models.values import JsonValue
 from cantata.suggestions import did_you_mean
+from cantata.workflows.conversion import jsonable
 from cantata.workflows.event_loop import NumberedFuture, WorkflowLoop
 from cantata.workflows.history import STOPPED, Activation, CommandOutcome, Recorded, WorkflowCommand, digest_of
 
@@ -185,8 +184,7 @@ class Replay:
         ends_at = self.loop.now + seconds
 
         def convert(outcome: CommandOutcome) -> None:
-            if outcome.error is not None:
-                raise StepError(outcome.error.message, code=outcome.error.code)
+            outcome.result()
             self.loop.now = max(self.loop.now, ends_at)
 
         return self.command("sleep", "", {"seconds": round(seconds, 3)}, {}, convert, "sleep")
@@ -251,7 +249,7 @@ class Replay:
         except Exception as error:
             message = f"query {name!r} raised {type(error).__name__}: {error} (at {_raised_at(error)})"
             raise StepError(message, code="query_failed") from error
-        return _jsonable(answer, f"answer of query {name!r}")
+        return jsonable(answer, f"the answer of query {name!r}")
 
     def _activate(self, activation: Activation, outcomes: Mapping[int, CommandOutcome]) -> None:
         self.loop.now = activation.at
@@ -334,14 +332,7 @@ def _output_of(task: asyncio.Task[Any]) -> JsonValue:
         raise StepError(f"{error} (at {_raised_at(error)})" if not _has_place(str(error)) else str(error), code=error.code) from error
     if error is not None:
         raise StepError(f"{type(error).__name__}: {error} (at {_raised_at(error)})", code="workflow_error") from error
-    return _jsonable(task.result(), "result of the workflow")
-
-
-def _jsonable(value: Any, what: str) -> JsonValue:
-    try:
-        return cast(JsonValue, to_jsonable_python(value))
-    except (PydanticSerializationError, ValueError, RecursionError) as error:
-        raise StepError(f"the {what} is not JSON: {error}", code="not_json") from None
+    return jsonable(task.result(), "the result of the workflow")
 
 
 def _first_of(error: BaseException | None) -> BaseException | None:
