@@ -299,10 +299,12 @@ class Replay:
         if task.cancelled() and any(each.cancelled for each in (*self.history, newest)):
             raise StepError("the workflow was cancelled", code="cancelled")
         if task.done():
-            fault = None if task.cancelled() else _first_of(task.exception())
-            if isinstance(fault, ContinueAs):
-                return Advance(activation, is_over=True, continues_with=fault.arguments)
-            return Advance(activation, is_over=True, output=_output_of(task))
+            error = asyncio.CancelledError("the workflow cancelled itself") if task.cancelled() else _first_of(task.exception())
+            if isinstance(error, ContinueAs):
+                return Advance(activation, is_over=True, continues_with=error.arguments)
+            if error is not None:
+                raise _failure_of(error) from error
+            return Advance(activation, is_over=True, output=jsonable(task.result(), "the result of the workflow"))
         pending = [index for index, (future, _) in self._open.items() if not future.done()]
         awaited = self._awaited(task)
         if not awaited and not pending:
@@ -326,13 +328,11 @@ def _is_stopped(outcome: CommandOutcome) -> bool:
     return outcome.error is not None and outcome.error.code == STOPPED
 
 
-def _output_of(task: asyncio.Task[Any]) -> JsonValue:
-    error = asyncio.CancelledError("the workflow cancelled itself") if task.cancelled() else _first_of(task.exception())
-    if isinstance(error, StepError):
-        raise StepError(f"{error} (at {_raised_at(error)})" if not _has_place(str(error)) else str(error), code=error.code) from error
-    if error is not None:
-        raise StepError(f"{type(error).__name__}: {error} (at {_raised_at(error)})", code="workflow_error") from error
-    return jsonable(task.result(), "the result of the workflow")
+def _failure_of(error: BaseException) -> StepError:
+    """Return the failure of a workflow whose code raised an error, with the line."""
+    message, code = (str(error), error.code) if isinstance(error, StepError) else (f"{type(error).__name__}: {error}", "workflow_error")
+    has_line = isinstance(error, StepError) and message.endswith(")") and " (at " in message
+    return StepError(message if has_line else f"{message} (at {_raised_at(error)})", code=code)
 
 
 def _first_of(error: BaseException | None) -> BaseException | None:
@@ -340,10 +340,6 @@ def _first_of(error: BaseException | None) -> BaseException | None:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0].with_traceback(error.exceptions[0].__traceback__ or error.__traceback__)
     return error
-
-
-def _has_place(message: str) -> bool:
-    return message.endswith(")") and " (at " in message
 
 
 def _raised_at(error: BaseException) -> str:
