@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import copy
 import datetime
 import inspect
 import math
@@ -12,13 +11,11 @@ import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from typing import Any, NoReturn, ParamSpec, TypeVar, cast, overload
 
-from pydantic_core import PydanticSerializationError, to_jsonable_python
-
 from cantata.errors import StepError
 from cantata.models.values import JsonValue
 from cantata.planning.chains.specs import SECTIONS, section_of
 from cantata.suggestions import did_you_mean
-from cantata.workflows.conversion import result_of
+from cantata.workflows.conversion import jsonable, result_of
 from cantata.workflows.decorator import reference_of
 from cantata.workflows.history import CommandOutcome
 from cantata.workflows.replay import AllFuture, ContinueAs, Replay
@@ -86,7 +83,7 @@ class Workflow:
         if name not in known:
             message = f"the configuration has no workflow or chain {name!r}{did_you_mean(name, known)}"
             raise StepError(message, code="unknown_workflow")
-        return self._replay.command("start", name, _json(arguments), self._options, _output, f"start/{name}")
+        return self._replay.command("start", name, _json(arguments), self._options, CommandOutcome.result, f"start/{name}")
 
     @overload
     def call(
@@ -103,7 +100,7 @@ class Workflow:
         """
 
         def convert(outcome: CommandOutcome) -> Any:
-            return result_of(function, _output(outcome))
+            return result_of(function, outcome.result())
 
         arguments = {"args": list(args), "kwargs": kwargs}
         return self._replay.command("call", reference_of(function), _json(arguments), self._options, convert, function.__name__)
@@ -125,7 +122,7 @@ class Workflow:
         def convert(outcome: CommandOutcome) -> Any:
             if outcome.timed_out and default is NO_DEFAULT:
                 raise StepError(f"no signal {name!r} came within {timeout_s:g} s", code="timeout")
-            return default if outcome.timed_out else _output(outcome)
+            return default if outcome.timed_out else outcome.result()
 
         arguments = _json({"asks": asks if isinstance(asks, Mapping) or asks is None else {"question": asks}, "timeout_s": timeout_s})
         return self._replay.command("wait", name, arguments, {}, convert, f"wait/{name}")
@@ -161,7 +158,7 @@ class Workflow:
         if section_of(kind, name, definitions) is None:
             known = [each for section in SECTIONS[kind] for each in getattr(definitions, section)]
             raise StepError(f"the configuration has no {kind} {name!r}{did_you_mean(name, known)}", code=f"unknown_{kind}")
-        return self._replay.command(kind, name, _json(arguments), self._options, _output, name)
+        return self._replay.command(kind, name, _json(arguments), self._options, CommandOutcome.result, name)
 
     def query(self, function: Query) -> Query:
         """Register a plain function of the code, under its name, that answers questions: `submit runs query RUN NAME`.
@@ -193,14 +190,4 @@ class Workflow:
 
 
 def _json(arguments: Mapping[str, Any]) -> dict[str, JsonValue]:
-    """Return arguments as JSON: models, dataclasses, dates and the like are converted. Raises StepError for other objects."""
-    try:
-        return cast("dict[str, JsonValue]", to_jsonable_python(arguments))
-    except (PydanticSerializationError, ValueError, RecursionError) as error:
-        raise StepError(f"an argument is not JSON: {error}", code="not_json") from None
-
-
-def _output(outcome: CommandOutcome) -> JsonValue:
-    if outcome.error is not None:
-        raise StepError(outcome.error.message, code=outcome.error.code)
-    return copy.deepcopy(outcome.output)  # what the code does with it must not change what the next replay gets
+    return cast("dict[str, JsonValue]", jsonable(arguments, "an argument"))

@@ -8,10 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from inspect import Parameter
-from typing import Any, get_type_hints
+from typing import Any, cast, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
+from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from cantata.errors import StepError
 from cantata.models.values import JsonValue
@@ -28,15 +29,9 @@ def arguments_of(function: Callable[..., Any], given: Mapping[str, JsonValue]) -
     if missing or unknown:
         what = f"lacks {', '.join(map(repr, missing))}" if missing else f"has {', '.join(map(repr, unknown))} besides"
         raise StepError(f"the input of workflow {workflow!r} {what}; it takes {', '.join(named) or 'nothing'}", code="bad_arguments")
-    arguments: dict[str, Any] = {}
-    for key, value in given.items():
-        adapter = named[key][1] if key in named else None
-        try:
-            value = copy.deepcopy(value)  # what the code does with it must not change what the next replay gets
-            arguments[key] = adapter.validate_python(value) if adapter else value
-        except ValidationError as error:
-            raise StepError(f"the input of workflow {workflow!r}: {_fault_of(error, key)}", code="bad_arguments") from None
-    return arguments
+    types = {name: adapter for name, (_, adapter) in named.items() if adapter}
+    own = copy.deepcopy(dict(given))  # what the code does with it must not change what the next replay gets
+    return {name: _converted(types, name, value, f"the input of workflow {workflow!r}") for name, value in own.items()}
 
 
 def text_parameter(function: Callable[..., Any]) -> str:
@@ -53,17 +48,10 @@ def call_arguments(
     function: Callable[..., Any], args: Sequence[JsonValue], kwargs: Mapping[str, JsonValue]
 ) -> tuple[list[Any], dict[str, Any]]:
     """Return the arguments of a call, converted to the types that the function declares. Raises StepError."""
-    types, fixed = _types(function), [name for name, each in inspect.signature(function).parameters.items() if each.kind in _POSITIONAL]
-    names = [*fixed, *([""] * len(args))]
-
-    def converted(name: str, value: JsonValue) -> Any:
-        try:
-            return types[name].validate_python(value) if name in types else value
-        except ValidationError as error:
-            message = f"the arguments of {function.__qualname__}: {_fault_of(error, name)}"
-            raise StepError(message, code="bad_arguments") from None
-
-    return [converted(*each) for each in zip(names, args, strict=False)], {name: converted(name, value) for name, value in kwargs.items()}
+    types, what = _types(function), f"the arguments of {function.__qualname__}"
+    names = [*_positional(function), *([""] * len(args))]
+    positional = [_converted(types, name, value, what) for name, value in zip(names, args, strict=False)]
+    return positional, {name: _converted(types, name, value, what) for name, value in kwargs.items()}
 
 
 def result_of(function: Callable[..., Any], value: JsonValue) -> Any:
@@ -73,6 +61,21 @@ def result_of(function: Callable[..., Any], value: JsonValue) -> Any:
     except ValidationError as error:
         message = f"what {function.__qualname__} returned is not of the type that it declares: {_fault_of(error, 'the result')}"
         raise StepError(message, code="bad_result") from None
+
+
+def jsonable(value: Any, what: str) -> JsonValue:
+    """Return a value as JSON: models, dataclasses, dates and the like are converted. Raises StepError for other objects."""
+    try:
+        return cast(JsonValue, to_jsonable_python(value))
+    except (PydanticSerializationError, ValueError, RecursionError) as error:
+        raise StepError(f"{what} is not JSON: {error}", code="not_json") from None
+
+
+def _converted(types: Mapping[str, TypeAdapter[Any]], name: str, value: JsonValue, what: str) -> Any:
+    try:
+        return types[name].validate_python(value) if name in types else value
+    except ValidationError as error:
+        raise StepError(f"{what}: {_fault_of(error, name)}", code="bad_arguments") from None
 
 
 def _fault_of(error: ValidationError, name: str) -> str:
@@ -89,6 +92,12 @@ def _types(function: Callable[..., Any]) -> Mapping[str, TypeAdapter[Any]]:
         with suppress(PydanticUserError):
             types[name] = TypeAdapter(hint)
     return types
+
+
+@lru_cache(maxsize=256)
+def _positional(function: Callable[..., Any]) -> Sequence[str]:
+    """Return the names of the parameters that arguments without a name are for."""
+    return [name for name, each in inspect.signature(function).parameters.items() if each.kind in _POSITIONAL]
 
 
 @lru_cache(maxsize=256)

@@ -29,14 +29,9 @@ def workflow(function: Function) -> Function:
     return function
 
 
-def is_workflow(function: object) -> bool:
-    """Return whether a function is marked as a workflow."""
-    return bool(getattr(function, _MARK, False))
-
-
 def check_workflow(function: object, reference: str) -> None:
     """Raise StepError for a function that is not marked as a workflow."""
-    if not is_workflow(function):
+    if not getattr(function, _MARK, False):
         raise StepError(f"{reference} is not a workflow; decorate it with @workflow", code="not_a_workflow")
 
 

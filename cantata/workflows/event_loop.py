@@ -8,7 +8,6 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, Never
 
-from cantata.errors import StepError
 from cantata.workflows import guard
 
 REFUSED = (
@@ -31,9 +30,6 @@ class NumberedFuture(asyncio.Future[Any]):
     def __hash__(self) -> int:
         return self._number
 
-    def __eq__(self, other: object) -> bool:
-        return self is other
-
 
 class NumberedTask(asyncio.Task[Any]):
     """A task with such a hash."""
@@ -45,9 +41,6 @@ class NumberedTask(asyncio.Task[Any]):
 
     def __hash__(self) -> int:
         return self._number
-
-    def __eq__(self, other: object) -> bool:
-        return self is other
 
 
 class WorkflowLoop(asyncio.AbstractEventLoop):
@@ -173,8 +166,7 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
 
 def _refusal(name: str) -> Callable[..., Never]:
     def refuse(*_: object, **__: object) -> Never:
-        message = f"a workflow has no I/O and no threads of its own ({name}): do this in a function, and call it with wf.call"
-        raise StepError(message, code="workflow_io")
+        raise guard.io_refused(name)
 
     return refuse
 

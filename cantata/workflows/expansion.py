@@ -24,7 +24,6 @@ CANCELLED = "@cancelled"
 """The name under which it reads that its code is to get CancelledError."""
 
 MAX_READS = 500  # outcomes that come with the advance; more are read by it
-_OPTIONS = ("timeout_s", "retries", "at_most_once", "queue")
 
 
 def step_id(root: str, command: Recorded) -> str:
@@ -62,22 +61,20 @@ def continuation(root: str, spec: Spec, given: dict[str, JsonValue]) -> Graph:
 
 
 def _step(root: str, command: WorkflowCommand, definitions: Definitions) -> Step:
-    spec, given = _spec(command, definitions)
-    own: dict[str, Any] = {name: value for name, value in command.options.items() if name in _OPTIONS}
-    params = {**spec.params, "line": command.recorded.line}
-    return Step(**{**dict(spec), "params": params, "on_error": "skip", **own}, id=step_id(root, command.recorded), given=given)
+    spec = _spec(command, definitions)
+    own: dict[str, Any] = {"params": {**spec.params, "line": command.recorded.line}, "on_error": "skip", **command.options}
+    return Step(**{**dict(spec), **own}, id=step_id(root, command.recorded))
 
 
-def _spec(command: WorkflowCommand, definitions: Definitions) -> tuple[Spec, JsonValue]:
-    """Return the spec of a command's step, and its given value."""
+def _spec(command: WorkflowCommand, definitions: Definitions) -> Spec:
     kind, target, arguments = command.recorded.kind, command.recorded.target, dict(command.arguments)
     if kind == "sleep":
-        return Spec(kind="wait", timeout_s=float(str(arguments["seconds"])) or 0.001, params={"sleeps": True}), None
+        return Spec(kind="wait", timeout_s=float(str(arguments["seconds"])) or 0.001, params={"sleeps": True})
     if kind == "wait":
         asks = {"asks": arguments["asks"]} if arguments["asks"] else {}
-        return Spec(kind="wait", timeout_s=arguments["timeout_s"], params={"repeats": True, **asks}), None  # type: ignore[arg-type]  # checked by the model
+        return Spec(kind="wait", timeout_s=arguments["timeout_s"], params={"repeats": True, **asks})  # type: ignore[arg-type]  # checked by the model
     if kind == "call":
-        return Spec(kind="workflow.call", queue="tools", work=f"functions:{target}", params={"function": target, **arguments}), None
+        return Spec(kind="workflow.call", queue="tools", work=f"functions:{target}", params={"function": target, **arguments})
     if kind == "start":
-        return Spec(kind="workflow.start", work=f"runs:{target}", params={"workflow": target, "input": arguments}, decides=True), None
-    return specs.call(ChainNode(node_id="command", kind=kind, name=target, input=arguments), {}, definitions), None
+        return Spec(kind="workflow.start", work=f"runs:{target}", params={"workflow": target, "input": arguments}, decides=True)
+    return specs.call(ChainNode(node_id="command", kind=kind, name=target, input=arguments), {}, definitions)

@@ -25,7 +25,7 @@ _REFUSED = {
 _TRUSTED = frozenset({"importlib", "_frozen_importlib", "_frozen_importlib_external", "logging", "structlog", "linecache", "zoneinfo"})
 """Packages that read files, or send log lines, for code that does no I/O itself."""
 _OURS = (dirname(__file__), dirname(asyncio.__file__))
-
+_REMEDY = "do this in a function, and call it with wf.call"
 
 _guarded: set[int] = set()  # threads
 
@@ -53,9 +53,12 @@ def _audit(event: str, arguments: tuple[Any, ...]) -> None:
         return
     if any(frame.f_globals.get("__name__", "").partition(".")[0] in _TRUSTED for frame in _frames(sys._getframe(1))):
         return
-    what = f"{_REFUSED[event]} {arguments[0]!r}" if event == "open" else _REFUSED[event]
-    message = f"a workflow has no I/O and no threads of its own ({what}): do this in a function, and call it with wf.call"
-    raise StepError(message, code="workflow_io")
+    raise io_refused(f"{_REFUSED[event]} {arguments[0]!r}" if event == "open" else _REFUSED[event])
+
+
+def io_refused(what: str) -> StepError:
+    """Return the error for `what` the code of a workflow must not do."""
+    return StepError(f"a workflow has no I/O and no threads of its own ({what}): {_REMEDY}", code="workflow_io")
 
 
 def blocked() -> Callable[[], str]:
@@ -78,10 +81,8 @@ def blocked() -> Callable[[], str]:
             began = now
             return ""
         own = [each for each in frames if not each.f_code.co_filename.startswith(_OURS)][-MAX_SHOWN_LINES:]
-        lines = " → ".join(f"{basename(each.f_code.co_filename)}:{each.f_lineno}" for each in reversed(own))
-        place = lines or "an unknown line"
-        what = "do this in a function, and call it with wf.call"
-        return f"the workflow's code used {MAX_CPU_S:g} s of processor time without an await that waits (at {place}): {what}"
+        lines = " → ".join(f"{basename(each.f_code.co_filename)}:{each.f_lineno}" for each in reversed(own)) or "an unknown line"
+        return f"the workflow's code used {MAX_CPU_S:g} s of processor time without an await that waits (at {lines}): {_REMEDY}"
 
     return where
 

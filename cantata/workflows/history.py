@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 from collections.abc import Mapping
@@ -10,6 +11,7 @@ from typing import Any
 
 from pydantic import Field
 
+from cantata.errors import StepError
 from cantata.models.values import ErrorInfo, JsonValue, Value
 
 STOPPED = "stopped"  # code of the outcome of a step that was stopped
@@ -52,6 +54,12 @@ class CommandOutcome:
     error: ErrorInfo | None = None
     timed_out: bool = False
     """Of a wait or sleep: its time passed without a signal."""
+
+    def result(self) -> JsonValue:
+        """Return a copy of the output: what the code does with it must not change what the next replay gets. Raises StepError."""
+        if self.error is not None:
+            raise StepError(self.error.message, code=self.error.code)
+        return copy.deepcopy(self.output)
 
 
 @dataclass(frozen=True, slots=True)

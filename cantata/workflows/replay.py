@@ -13,14 +13,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from os.path import basename
 from pathlib import Path
-from typing import Any, cast
-
-from pydantic_core import PydanticSerializationError, to_jsonable_python
+from typing import Any
 
 from cantata.errors import CodeMismatchError, ConfigError, StepError
 from cantata.models.definitions import Definitions
 from cantata.models.values import JsonValue
 from cantata.suggestions import did_you_mean
+from cantata.workflows.conversion import jsonable
 from cantata.workflows.event_loop import NumberedFuture, WorkflowLoop
 from cantata.workflows.history import STOPPED, Activation, CommandOutcome, Recorded, WorkflowCommand, digest_of
 
@@ -185,8 +184,7 @@ class Replay:
         ends_at = self.loop.now + seconds
 
         def convert(outcome: CommandOutcome) -> None:
-            if outcome.error is not None:
-                raise StepError(outcome.error.message, code=outcome.error.code)
+            outcome.result()
             self.loop.now = max(self.loop.now, ends_at)
 
         return self.command("sleep", "", {"seconds": round(seconds, 3)}, {}, convert, "sleep")
@@ -251,7 +249,7 @@ class Replay:
         except Exception as error:
             message = f"query {name!r} raised {type(error).__name__}: {error} (at {_raised_at(error)})"
             raise StepError(message, code="query_failed") from error
-        return _jsonable(answer, f"answer of query {name!r}")
+        return jsonable(answer, f"the answer of query {name!r}")
 
     def _activate(self, activation: Activation, outcomes: Mapping[int, CommandOutcome]) -> None:
         self.loop.now = activation.at
@@ -301,10 +299,12 @@ class Replay:
         if task.cancelled() and any(each.cancelled for each in (*self.history, newest)):
             raise StepError("the workflow was cancelled", code="cancelled")
         if task.done():
-            fault = None if task.cancelled() else _first_of(task.exception())
-            if isinstance(fault, ContinueAs):
-                return Advance(activation, is_over=True, continues_with=fault.arguments)
-            return Advance(activation, is_over=True, output=_output_of(task))
+            error = asyncio.CancelledError("the workflow cancelled itself") if task.cancelled() else _first_of(task.exception())
+            if isinstance(error, ContinueAs):
+                return Advance(activation, is_over=True, continues_with=error.arguments)
+            if error is not None:
+                raise _failure_of(error) from error
+            return Advance(activation, is_over=True, output=jsonable(task.result(), "the result of the workflow"))
         pending = [index for index, (future, _) in self._open.items() if not future.done()]
         awaited = self._awaited(task)
         if not awaited and not pending:
@@ -328,20 +328,11 @@ def _is_stopped(outcome: CommandOutcome) -> bool:
     return outcome.error is not None and outcome.error.code == STOPPED
 
 
-def _output_of(task: asyncio.Task[Any]) -> JsonValue:
-    error = asyncio.CancelledError("the workflow cancelled itself") if task.cancelled() else _first_of(task.exception())
-    if isinstance(error, StepError):
-        raise StepError(f"{error} (at {_raised_at(error)})" if not _has_place(str(error)) else str(error), code=error.code) from error
-    if error is not None:
-        raise StepError(f"{type(error).__name__}: {error} (at {_raised_at(error)})", code="workflow_error") from error
-    return _jsonable(task.result(), "result of the workflow")
-
-
-def _jsonable(value: Any, what: str) -> JsonValue:
-    try:
-        return cast(JsonValue, to_jsonable_python(value))
-    except (PydanticSerializationError, ValueError, RecursionError) as error:
-        raise StepError(f"the {what} is not JSON: {error}", code="not_json") from None
+def _failure_of(error: BaseException) -> StepError:
+    """Return the failure of a workflow whose code raised an error, with the line."""
+    message, code = (str(error), error.code) if isinstance(error, StepError) else (f"{type(error).__name__}: {error}", "workflow_error")
+    has_line = isinstance(error, StepError) and message.endswith(")") and " (at " in message
+    return StepError(message if has_line else f"{message} (at {_raised_at(error)})", code=code)
 
 
 def _first_of(error: BaseException | None) -> BaseException | None:
@@ -349,10 +340,6 @@ def _first_of(error: BaseException | None) -> BaseException | None:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0].with_traceback(error.exceptions[0].__traceback__ or error.__traceback__)
     return error
-
-
-def _has_place(message: str) -> bool:
-    return message.endswith(")") and " (at " in message
 
 
 def _raised_at(error: BaseException) -> str:

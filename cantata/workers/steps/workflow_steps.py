@@ -19,7 +19,6 @@ from cantata.models.graph import START, STEP_OVER, Outcome, Spec
 from cantata.models.values import JsonValue, Usage
 from cantata.models.wire import ChainNode, ChainRequest
 from cantata.planning.chain_checks import checks
-from cantata.state.ledger.encoding import own_spec_of, step_text
 from cantata.state.ledger.records import AttemptRecord, Begun, Ready
 from cantata.state.limits.quotas import Quotas
 from cantata.state.redis import clock
@@ -36,7 +35,8 @@ STARTED_BY = "started_by"  # label of a run that a workflow began: the run of th
 FULL_WAIT_S = 5.0  # before a run is begun again that Redis has no room for
 MAX_KEPT = 100  # workflows that one process advanced last, kept in memory where they wait
 
-_kept: dict[tuple[str, str], tuple[Replay, Callable[..., Any]]] = {}  # by run and step; with the function
+_kept: dict[tuple[str, str], tuple[Replay, Callable[..., Any], JsonValue]] = {}
+"""By run and step; with the function, and the last activation as it was recorded."""
 
 
 def workflow_advance(context: StepContext, recorded_activation: Activation | None = None) -> Outcome:
@@ -77,12 +77,13 @@ def workflow_advance(context: StepContext, recorded_activation: Activation | Non
         if advance.continues_with is None:
             return Outcome(output=advance.output, detail=detail)
         return Outcome(fragment=expansion.continuation(root, context.begun.spec, advance.continues_with), detail=detail)
-    _keep((run_id, root), replay, function)
+    output = advance.activation.model_dump(mode="json", exclude_defaults=True)
+    _keep((run_id, root), replay, function, output)
     is_long = before < WARNED_COMMANDS <= len(replay.commands)
     what = f"the workflow has {len(replay.commands):,} commands, all of which are replayed when another process goes on with it"
     warnings = (f"{what}; use wf.continue_as",) if is_long else ()
     return Outcome(
-        output=advance.activation.model_dump(mode="json", exclude_defaults=True), warnings=warnings,
+        output=output, warnings=warnings,
         fragment=expansion.fragment(root, number, context.begun.spec, advance, replay.commands, context.definitions),
     )  # fmt: skip
 
@@ -101,25 +102,26 @@ def following_advance(last: Begun, last_record: AttemptRecord, ended: Begun, rec
     if index is None or len(advance.reads) != 2 or not is_kept or ended.spec.at_most_once or record.outcome.fragment:
         return None
     inputs = {expansion.LAST: json.loads(last_record.output), index: json.loads(record.output)}
+    spec = Spec.model_construct(**{name: getattr(advance, name) for name in Spec.model_fields})  # quicker than its JSON text
     return replace(
-        ended, step_id=advance.id, attempt=1, spec=own_spec_of(step_text(advance)), given=None, failures=0, inputs=inputs,
+        ended, step_id=advance.id, attempt=1, spec=spec, given=None, failures=0, inputs=inputs,
         asked_at=time.monotonic(), waited_s=None,
     )  # fmt: skip
 
 
 def _take(context: StepContext, root: str, number: int, function: Callable[..., Any]) -> Replay | None:
     """Return the workflow that this process kept, if it waits where the recorded history ends; another is dropped."""
-    replay, known = _kept.pop((context.begun.run_id, root), (None, None))
+    replay, known, last = _kept.pop((context.begun.run_id, root), (None, None, None))
     if replay is None:
         return None
-    if known is function and len(replay.history) == number and replay.history[-1] == _last(context):
+    if known is function and len(replay.history) == number and last == context.begun.inputs.get(expansion.LAST):
         return replay
     replay.discard()  # its last activation was not recorded, it is late or a fork's, or the code was edited
     return None
 
 
-def _keep(key: tuple[str, str], replay: Replay, function: Callable[..., Any]) -> None:
-    _kept[key] = replay, function
+def _keep(key: tuple[str, str], replay: Replay, function: Callable[..., Any], last: JsonValue) -> None:
+    _kept[key] = replay, function, last
     while len(_kept) > MAX_KEPT:
         with suppress(StopIteration, KeyError):  # another thread may take it
             _kept.pop(next(iter(_kept)))[0].discard()
@@ -194,11 +196,7 @@ def workflow_call(context: StepContext) -> Outcome:
     function = functions.load_called(name, context.folder)
     given = cast("list[JsonValue]", context.params["args"]), cast("dict[str, JsonValue]", context.params["kwargs"])
     args, kwargs = call_arguments(function, *given)
-
-    def call() -> Any:
-        return function(*args, **kwargs)
-
     fault_points.at("tool-started")
-    output = functions.call(context, name, call, {})
+    output = functions.call(context, name, partial(function, *args), kwargs)
     fault_points.at("tool-finished")
     return Outcome(output=schemas.jsonable(output), usage=Usage(tool_calls=1))
