@@ -18,30 +18,29 @@ from tests.integration.workflows.conftest import definitions
 
 STEPS = 5
 CHAIN = {"nodes": [{"node_id": "a", "kind": "workflow", "name": "row", "input": {"steps": STEPS}}], "entry_node": "a"}
-Keep = Callable[[tuple[str, str], Replay, Callable[..., Any]], None]
+Keep = Callable[[tuple[str, str], Replay, Callable[..., Any], Any], None]
 keep: Keep = workflow_steps._keep
 
 
-def nothing(key: tuple[str, str], replay: Replay, function: Callable[..., Any]) -> None:
+def nothing(key: tuple[str, str], replay: Replay, function: Callable[..., Any], last: Any) -> None:
     """Keep nothing, as a process that is new to the workflow."""
     replay.discard()
 
 
-def another_activation(key: tuple[str, str], replay: Replay, function: Callable[..., Any]) -> None:
+def another_activation(key: tuple[str, str], replay: Replay, function: Callable[..., Any], last: Any) -> None:
     """Keep one whose last activation is not the one that was recorded."""
-    replay.history[-1] = replay.history[-1].model_copy(update={"at": 1.0})
-    keep(key, replay, function)
+    keep(key, replay, function, {**last, "at": 1.0})
 
 
-def an_activation_more(key: tuple[str, str], replay: Replay, function: Callable[..., Any]) -> None:
+def an_activation_more(key: tuple[str, str], replay: Replay, function: Callable[..., Any], last: Any) -> None:
     """Keep one that has gone on, as after an attempt that lost its lease."""
     replay.history.append(replay.history[-1])
-    keep(key, replay, function)
+    keep(key, replay, function, last)
 
 
-def other_code(key: tuple[str, str], replay: Replay, function: Callable[..., Any]) -> None:
+def other_code(key: tuple[str, str], replay: Replay, function: Callable[..., Any], last: Any) -> None:
     """Keep one whose function is not today's, as after an edit."""
-    keep(key, replay, lambda: function)
+    keep(key, replay, lambda: function, last)
 
 
 @pytest.mark.parametrize(
@@ -70,7 +69,7 @@ def test_a_process_keeps_those_that_it_advanced_last(monkeypatch: pytest.MonkeyP
     replays = [_waiting() for _ in range(5)]
 
     for number, replay in enumerate(replays):
-        keep((f"run{number}", "a"), replay, _waits)
+        keep((f"run{number}", "a"), replay, _waits, {})
 
     assert [each.is_waiting for each in replays] == [False, False, True, True, True]
     workflow_steps._discard_kept()
