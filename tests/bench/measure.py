@@ -157,4 +157,4 @@ def _net(redis: Redis) -> int:
 
 def kept_bytes(redis: Redis, run_id: str) -> int:
     """What a run keeps in Redis."""
-    return sum(int(redis.memory_usage(key) or 0) for key in redis.scan_iter(f"*{run_id}*", count=10_000))
+    return sum(int(redis.memory_usage(key, samples=0) or 0) for key in redis.scan_iter(f"*{run_id}*", count=10_000))

@@ -216,7 +216,7 @@ def _kept(client: EmbeddedClient, sizes: Sizes) -> Kept:
         run.wait(PATIENCE_S)
     took = time.perf_counter() - since
     bytes_of_histories, entries = _histories(client.redis)
-    listed = sum(int(client.redis.memory_usage(key) or 0) for key in client.redis.scan_iter("cantata:*:sessions", count=10_000))
+    listed = sum(int(client.redis.memory_usage(key, samples=0) or 0) for key in client.redis.scan_iter("cantata:*:sessions", count=10_000))
     turns = sizes.sessions * SESSION_TURNS
     return Kept(
         sizes.sessions, turns, turns / took, bytes_of_histories / entries,
@@ -227,4 +227,4 @@ def _kept(client: EmbeddedClient, sizes: Sizes) -> Kept:
 def _histories(redis: Redis) -> tuple[int, int]:
     """The bytes of the kept conversations, and their entries."""
     keys = list(redis.scan_iter("cantata:*:session:*kept*:history", count=10_000))
-    return sum(int(redis.memory_usage(key) or 0) for key in keys), sum(int(redis.llen(key)) for key in keys)
+    return sum(int(redis.memory_usage(key, samples=0) or 0) for key in keys), sum(int(redis.llen(key)) for key in keys)
