@@ -52,7 +52,6 @@ LONG = (
     Case("committed", "freeze", "race", 3),
     Case("commit-replied", "drop", "code", 3),
     Case("advance-executed", "kill", "code"),
-    Case("advance-executed", "freeze", "code"),
     Case("timer-fired", "kill", "mixed"),
     Case("event-appended", "drop", "unserved"),
     Case("task-published", "freeze", "task"),
