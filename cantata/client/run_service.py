@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from cantata.client.runs import MAX_COMPARED, ChainRun, TurnRun
 from cantata.errors import ConfigError, UnknownRunError
-from cantata.models.graph import is_named
 from cantata.models.values import JsonValue
 from cantata.models.wire import RUN_OVER, ChainRequest, ChainResponse, HistoryEntry, RunResult, RunStatus, TurnRequest
 from cantata.state.memory.memory_store import MemoryStore
@@ -113,7 +112,7 @@ class RunService:
         ):
             near = f"; so far the run has no such step{hint(like)}"
         elif outcome == "unclear":
-            matching = (each for each in self.client.ledger.reader.step_ids(run_id, MAX_COMPARED) if is_named(each, step))
+            matching = (each for each in self.client.ledger.reader.step_ids(run_id, MAX_COMPARED) if each.endswith(f"/{step}"))
             near = f": {', '.join(map(repr, matching))}"
         return SignalAnswer(outcome, SIGNAL_MESSAGES[outcome].format(step=step, run_id=run_id, nearest=near))
 

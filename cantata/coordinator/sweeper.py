@@ -90,7 +90,7 @@ class Sweeper(threading.Thread):
 
     def _pause_s(self) -> float:
         """Return the time until the next attempt to sweep: the more workers try to take a lock, the less often each does."""
-        return self._every_s if any(node.is_ours for node in self._nodes.values()) else registry.interval_s(self._every_s)
+        return self._every_s if any(node.is_ours for node in list(self._nodes.values())) else registry.interval_s(self._every_s)
 
     def _sweep_all(self, pool: ThreadPoolExecutor) -> None:
         """Sweep each node, except those whose last sweep has not returned."""
@@ -103,9 +103,10 @@ class Sweeper(threading.Thread):
         self._under_way = {node: future for node, future in self._under_way.items() if future not in done}
         if set(swept) == nodes.keys():
             load.record_sweep(self._ledger.redis)
-            if time.monotonic() >= self._publishes_at:
-                self._publishes_at = time.monotonic() + CAPACITY_INTERVAL_S
-                registry.publish_capacity(self._ledger.redis)
+        has_first = any(self._nodes[node].is_ours for node, shards in nodes.items() if 0 in shards)
+        if has_first and time.monotonic() >= self._publishes_at:
+            self._publishes_at = time.monotonic() + CAPACITY_INTERVAL_S
+            registry.publish_capacity(self._ledger.redis)
 
     def _sweep_node(self, node: str, shards: Sequence[int]) -> bool:
         """Sweep the shards of a node; return whether this process swept all of them."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, ClassVar, Literal
 
 from pydantic import ConfigDict, Field, JsonValue, ValidationError
@@ -12,6 +12,8 @@ from pydantic import ConfigDict, Field, JsonValue, ValidationError
 from cantata.models.graph import StepState
 from cantata.models.values import ErrorInfo, Value
 from cantata.models.wire import RunStatus
+
+LATEST_TIME = 253_000_000_000.0  # that Python shows, in the year 9987
 
 
 class RunEvent(Value):
@@ -245,7 +247,8 @@ class SleepBegan(RunEvent):
     @property
     def explanation(self) -> str:
         """Return the time at which it ends."""
-        return f"sleeps until {datetime.fromtimestamp(self.sleeps_until_ms / 1000).astimezone():%Y-%m-%d %H:%M:%S}"
+        ends_at = datetime.fromtimestamp(min(self.sleeps_until_ms / 1000, LATEST_TIME), UTC).astimezone()
+        return f"sleeps until {ends_at:%Y-%m-%d %H:%M:%S}"
 
 
 class SignalReceived(RunEvent):

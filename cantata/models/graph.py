@@ -21,7 +21,7 @@ RAW = "="
 """Prefix of a step id in `reads`: the output of that very step, not of the step that took its place."""
 
 
-_COMMAND_NUMBER = re.compile(r"(?:^|/)\d+\.$")
+_COMMAND_NUMBER = re.compile(r"(?:^|(?<!\.wait)/)\d+\.$")
 
 
 def is_named(step_id: str, name: str) -> bool:

@@ -51,7 +51,7 @@ Chain = ChainRequest | Mapping[str, Any] | str | Path | Callable[..., Any]
 
 Value = TypeVar("Value")
 
-KEPT = {"at_most_once", "description", "hidden", "parameters", "pure", "retries", "timeout_s", "values"}
+KEPT = {"at_most_once", "cheap", "description", "hidden", "parameters", "pure", "retries", "timeout_s", "values"}
 """The settings of a tool that hold for the function in its place too."""
 
 PERMIT_POLL_S = 0.005  # a run that waits for a rate limit, which follows the real clock, does not keep a processor busy
@@ -210,7 +210,8 @@ def submit(client: Client, flow: TurnRequest | Chain, given: Mapping[str, Any] |
 
 def values_for(step_ids: Iterable[str], signals: Mapping[str, Value]) -> dict[str, Value]:
     """Return the signals' values by the ids of the steps that they are for."""
-    return {step_id: signals[name] for step_id in step_ids for name in signals if is_named(step_id, name)}
+    names = sorted(signals, key=len)  # the longest name that means a step counts
+    return {step_id: signals[name] for step_id in step_ids for name in names if is_named(step_id, name)}
 
 
 def check_signals(run: TurnRun | ChainRun, signals: Mapping[str, object]) -> None:

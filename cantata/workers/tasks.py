@@ -147,7 +147,7 @@ class MessageExecution:
                 if executed:
                     last = executed.pop()
                     self.done += [*(each.attempt for each in executed), last.attempt]
-                    begun_ahead = self._finish(last.begun, last.record, leased, executed)
+                    begun_ahead = self._finish(last.begun, last.record, leased, executed, may_begin=not left)
         return begun_ahead
 
     # --- begin ------------------------------------------------------------------------------------------------------
@@ -194,7 +194,7 @@ class MessageExecution:
     # --- commit -----------------------------------------------------------------------------------------------------
 
     def _finish(
-        self, begun: Begun, record: AttemptRecord | None, leased: LeasedStep, before: Sequence[_Executed] = ()
+        self, begun: Begun, record: AttemptRecord | None, leased: LeasedStep, before: Sequence[_Executed] = (), *, may_begin: bool = True
     ) -> Begun | None:  # fmt: skip
         """Commit an attempt, and pure ones `before` it, and dispatch what became ready; return the step that the commit began, if any.
 
@@ -209,7 +209,7 @@ class MessageExecution:
             self.done[-1] = self.done[-1].ended(record.outcome)
             return None
         committed_at = clock.now()
-        committed, begun, record = self._commit(begun, record, before)
+        committed, begun, record = self._commit(begun, record, before, may_begin=may_begin)
         for number, (each, result) in enumerate(zip(before, committed.results_before, strict=True), start=-1 - len(before)):
             self._end_attempt(result, each.record, number)
         self._end_attempt(committed.result, record)
@@ -262,7 +262,7 @@ class MessageExecution:
             except Exception as error:
                 if before:  # any of them may be what cannot be recorded
                     ended = [self._commit(each.begun, each.record, may_begin=False)[0] for each in before]
-                    committed, begun, record = self._commit(begun, record)
+                    committed, begun, record = self._commit(begun, record, may_begin=may_begin)
                     sends = [step for each in (*ended, committed) for step in each.sends]
                     return replace(committed, sends=tuple(sends), results_before=tuple(each.result for each in ended)), begun, record
                 if ahead and ahead.advance:  # it may be what cannot be recorded

@@ -63,6 +63,7 @@ def continuation(root: str, spec: Spec, given: dict[str, JsonValue]) -> Graph:
 def _step(root: str, command: WorkflowCommand, definitions: Definitions) -> Step:
     spec = _spec(command, definitions)
     own: dict[str, Any] = {"params": {**spec.params, "line": command.recorded.line}, "on_error": "skip", **command.options}
+    own["pure"] = spec.pure and not command.options.get("at_most_once")
     return Step(**{**dict(spec), **own}, id=step_id(root, command.recorded))
 
 

@@ -78,7 +78,7 @@ def outcome_of(state: str, output: str | None, info: Mapping[str, Any]) -> Comma
         return CommandOutcome(error=ErrorInfo(code=STOPPED, message="the step was stopped"))
     if state == "failed":
         return CommandOutcome(error=ErrorInfo.model_validate(info["error"]))
-    return CommandOutcome(json.loads(output or "null"), timed_out=bool(info.get("timed_out")))
+    return CommandOutcome(json.loads(output or "null"), timed_out="timed_out" in info or "sleeps_until_ms" in info)
 
 
 def digest_of(arguments: Mapping[str, JsonValue]) -> str:

@@ -1,6 +1,7 @@
 -- Leases a step to a worker if the ledger says so; if it is pure, and this its first attempt, the others of its message that are so too.
 -- ARGV: run, step, owner (of this call alone, so that a repetition finds its own lease), lease_ms, others of its message
 -- Replies {'begun', {step, attempt, spec, given, failures, {name, output, ...}, ...}, ...} or {reason}: gone, closed, over, early, leased.
+local MAX_BYTES = 500000 -- of what the handlers of steps begun together get, but for the last
 use(ARGV[1])
 if not status then return {'gone'} end
 if not OPEN[status] then return {'closed'} end
@@ -17,13 +18,28 @@ local function begin(each)
   return handler_inputs(each)
 end
 
-local function is_first_of_pure(each) return each.attempt == (each.state == 'sent' and 0 or 1) and spec_of(each.id).pure end
+local function is_first_of_pure(each)
+  local spec = spec_of(each.id)
+  return each.attempt == (each.state == 'sent' and 0 or 1) and spec.pure and not spec.at_most_once
+end
+
+-- The bytes of what the handler of a begun step gets.
+local function size_of(needed)
+  local size = #needed[4]
+  for _, text in ipairs(needed[6]) do size = size + #text end
+  return size
+end
 
 local is_first = is_first_of_pure(s)
 local reply = {'begun', begin(s)}
+local size = size_of(reply[2])
 for i = 5, is_first and #ARGV or 0 do
+  if size > MAX_BYTES then break end
   local other = get(ARGV[i])
   local is_ours = other and (other.state == 'sent' or (other.state == 'running' and other.owner == ARGV[3]))
-  if is_ours and is_first_of_pure(other) then reply[#reply + 1] = begin(other) end
+  if is_ours and is_first_of_pure(other) then
+    reply[#reply + 1] = begin(other)
+    size = size + size_of(reply[#reply])
+  end
 end
 return reply

@@ -113,6 +113,7 @@ local outcome = cjson.decode(ARGV[2])
 local results, sends = {}, {}
 for i, each in ipairs(outcome.before or {}) do
   local result = status and commit(each, ARGV[4 + i]) or {'gone', {}}
+  write_changes() -- else an error in a later one would lose them
   results[i] = result[1]
   for _, item in ipairs(result[2]) do sends[#sends + 1] = item end
 end
@@ -123,6 +124,7 @@ local advance = outcome.advance
 local is_begun = advance and reply[3] and reply[3][1] == advance.step and reply[3][2] == advance.attempt
 local was_begun = advance and reply[1] == 'again' and get(outcome.step).owner == '>' .. advance.step -- by the first of these calls, which recorded it
 if advance and not cancelling and #sends == 0 and ((reply[1] == 'ok' and is_begun) or was_begun) then
+  write_changes()
   local result = commit(advance, ARGV[4])
   if result[1] == 'ok' or result[1] == 'again' then return {reply[1], result[2], result[3], status, following, 1, results} end
 end

@@ -552,7 +552,7 @@ local function make_ready(s)
   else
     event('waiting', s.id, nil, nil, spec.params and spec.params.asks and cjson.encode({asks = spec.params.asks}))
   end
-  local value = take_early_signal(s.id)
+  local value = not sleeps(spec) and take_early_signal(s.id)
   if value then
     signalled[#signalled + 1] = {s, value}
     return

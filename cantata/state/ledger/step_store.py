@@ -16,7 +16,7 @@ import structlog
 from pydantic import ValidationError
 
 from cantata import fault_points
-from cantata.models.graph import Outcome, is_named
+from cantata.models.graph import Outcome
 from cantata.models.values import JsonValue, Usage
 from cantata.state.ledger import refused_steps
 from cantata.state.ledger.encoding import (
@@ -163,9 +163,9 @@ class StepStore:
         }
         word, rest = self._caller.call("ledger/signal", run_id, to_json(call), text)
         while word == "search":
-            pattern = "*" + re.sub(r"([*?\[\]\\])", r"\\\1", step_id)
+            pattern = "*/" + re.sub(r"([*?\[\]\\])", r"\\\1", step_id)
             parts = (scan(self._caller.redis, self._caller.with_retries, f"{key}{part}", match=pattern) for part in (":state", ":names"))
-            found = {name for part in parts for name in part if is_named(name, step_id)}
+            found = {name for part in parts for name in part}
             call |= {"count": rest, "found": [*sorted(found)]}
             word, rest = self._caller.call("ledger/signal", run_id, to_json(call), text)
         return word, ready_of(rest)

@@ -329,6 +329,10 @@ class Process:
                 step.cancel()
             elif self.is_child:
                 # A Python function cannot be stopped from outside, its process can; Celery replaces it.
+                for other in self._leased.values():
+                    if other.begun.spec.pure and not other.is_running:  # begun together with the one that is stopped
+                        with suppress(CantataError, RedisFailure):
+                            self._renewal_ledger.steps.release(other.begun)
                 shutdown_flush.flush_before_kill()
                 _kill_descendants(os.getpid())
                 os.kill(os.getpid(), signal.SIGKILL)

@@ -43,11 +43,13 @@ def held(journal: str, mark: object) -> object:
     return mark
 
 
-def dies_once(journal: str, mark: int, deadly: int = -1, seconds: float = 0.0) -> int:
-    """Take the process down where the mark is the deadly one, the first time."""
+def dies_once(journal: str, mark: int, deadly: int = -1, seconds: float = 0.0, hangs: bool = False) -> int:
+    """Take the process down where the mark is the deadly one, the first time, or hang there."""
     if mark == deadly and f'"name": {mark},' not in Path(journal).read_text():
         note(journal, "start", mark)
-        os._exit(7)
+        if not hangs:
+            os._exit(7)
+        time.sleep(60)
     slow(journal, mark, seconds)
     return mark * 2
 

@@ -90,10 +90,10 @@ def test_a_killed_tools_worker_delays_its_steps_and_repeats_nothing_finished(vic
     check_journal(journal, set(range(16)), recorded=done.intersection(range(16)))
 
 
-def pure(journal: Journal, items: int, **given: object) -> dict[str, object]:
+def pure(journal: Journal, items: int, name: str = "pure", **given: object) -> dict[str, object]:
     """A map whose items have no effects."""
     body = {
-        "node_id": "item", "kind": "tool", "name": "pure", "input": {"journal": str(journal.path), **given}, "input_map": {"mark": "_item"},
+        "node_id": "item", "kind": "tool", "name": name, "input": {"journal": str(journal.path), **given}, "input_map": {"mark": "_item"},
     }  # fmt: skip
     nodes = [{"node_id": "all", "kind": "map", "items_path": "input.items", "map_node": "item", "max_concurrency": items}, body]
     return {"nodes": nodes, "entry_node": "all", "initial_input": {"items": list(range(items))}}
@@ -113,6 +113,16 @@ def test_a_process_that_dies_costs_the_pure_steps_of_its_message_at_most(victim:
     assert 1_000_007 in again
     assert {mark for mark, times in finishes.items() if times > 1} <= again
     assert max(finishes.values()) <= 2
+
+
+@pytest.mark.slow("a step takes longer than its limit of a second")
+def test_a_pure_step_that_is_stopped_costs_the_others_of_its_message_no_attempt(victim: EmbeddedClient, journal: Journal) -> None:
+    victim.submit_chain(pure(journal, 40, "timed")).result(LEASE_AND_MARGIN_S).raise_for_status()  # so that their cost is known
+
+    run = victim.submit_chain(pure(journal, 40, "timed", deadly=207, hangs=True) | {"initial_input": {"items": list(range(200, 240))}})
+
+    assert run.result(LEASE_AND_MARGIN_S).outputs["all"] == [mark * 2 for mark in range(200, 240)]
+    assert {step.crashes for step in run.record().steps.values()} == {0}
 
 
 def test_slow_pure_steps_are_shared_with_other_processes(victim: EmbeddedClient, journal: Journal) -> None:

@@ -384,14 +384,6 @@ def test_a_signal_that_may_be_for_several_steps_is_for_none(ledger: Ledger) -> N
     assert play.output("flow/two/ask") == 2
 
 
-def test_a_signal_finds_a_command_without_its_number(ledger: Ledger) -> None:
-    play = Play(ledger)
-    play.plan(wait("desk/3.pay"), wait("desk/x.pay"), wait("desk/14.repay"))
-
-    assert ledger.steps.signal("run", "pay", "yes")[0] == "taken"
-    assert ledger.reader.read("run").steps["desk/3.pay"].output == "yes"
-
-
 def test_a_signal_by_the_end_of_an_id_is_kept_for_one_step(ledger: Ledger) -> None:
     play = Play(ledger)
     play.plan(work("flow"))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from redis.exceptions import ResponseError
 
 from cantata.models.graph import Outcome, Step
+from cantata.models.values import Usage
 from cantata.state.ledger.encoding import to_json
 from cantata.state.ledger.ledger import Ledger
 from cantata.state.ledger.records import Ahead, AttemptRecord, Begun, Committed
-from tests.integration.state.play import Play, failed, fan_in, sent, work
+from tests.integration.state.play import Play, failed, fan_in, row, sent, wait, work
 from tests.integration.state.test_ledger import lose_one_reply
 
 NAMES = ("a", "b", "c")
@@ -119,3 +121,47 @@ def test_a_run_that_ended_meanwhile_takes_none(ledger: Ledger) -> None:
     committed = commit(play, steps)
 
     assert (committed.result, committed.results_before, committed.run_status) == ("closed", ("closed", "closed"), "cancelled")
+
+
+def test_one_that_runs_at_most_once_is_not_begun_with_others(ledger: Ledger) -> None:
+    play = planned(ledger, at_most_once=True)
+
+    assert [each.step_id for each in begun(play)] == ["a"]
+
+
+def test_one_call_replies_a_bounded_number_of_bytes(ledger: Ledger) -> None:
+    play = Play(ledger)
+    steps = [work(f"s{number}", pure=True, reads={"text": "first"}) for number in range(10)]
+    play.plan(work("first"), *steps, edges=tuple(edge for step in steps for edge in fan_in(("first",), step.id)))
+    play.do("first", "x" * 150_000)
+
+    assert [each.step_id for each in begun(play, *(step.id for step in steps))] == ["s0", "s1", "s2", "s3"]
+
+
+@pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")
+def test_an_error_in_one_outcome_loses_none_before_it(ledger: Ledger) -> None:
+    play = planned(ledger)
+    steps = begun(play)
+
+    broken = Outcome(output="c").model_copy(update={"usage": Usage.model_construct(tool_calls=0.5)})  # type: ignore[arg-type]  # no whole number
+
+    with pytest.raises(ResponseError, match="not an integer"):
+        commit(play, steps, last=broken)
+    committed = commit(play, steps)
+
+    assert (committed.result, committed.results_before, sent(committed)) == ("ok", ("again", "again"), ["end"])
+    assert [play.events(name) for name in ("a", "b")] == [["started", "done"]] * 2
+    assert play.do("end").run_status == "succeeded"
+
+
+def test_a_sleep_is_not_ended_by_a_signal_that_came_before_it(ledger: Ledger) -> None:
+    play = Play(ledger)
+    play.plan(work("a"), wait("sleep", timeout_s=60, params={"sleeps": True}), edges=row("a", "sleep"))
+
+    assert ledger.steps.signal("run", "sleep", 1)[0] == "unknown"
+    play.do("a")
+
+    assert (play.words("sleep"), play.events("sleep")) == ("waiting_signal", ["sleeping"])
+    assert ledger.steps.signal("run", "sleep", 1)[0] == "unknown"
+    play.come_due("wait", "sleep")
+    assert (play.words("sleep"), ledger.reader.read("run").status) == ("done", "succeeded")

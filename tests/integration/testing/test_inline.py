@@ -113,6 +113,19 @@ def test_a_wait_without_signal_and_time_out_is_named() -> None:
         ask(approval())
 
 
+def test_slow_items_among_pure_ones_do_not_keep_what_follows_them() -> None:
+    def uneven(value: int) -> int:
+        time.sleep(0.07 * (value % 2))
+        return value
+
+    config = Definitions(tools={"uneven": Tool(function=f"{__name__}:double", cheap=True, pure=True)})
+    item = {"node_id": "item", "kind": "tool", "name": "uneven", "input_map": {"value": "_item"}}
+    nodes = [{"node_id": "all", "kind": "map", "items_path": "input.items", "map_node": "item", "max_concurrency": 4}, item]
+    chain = {"entry_node": "all", "nodes": nodes, "initial_input": {"items": list(range(12))}}
+
+    assert run_inline(chain, tools={"uneven": uneven}, definitions=config).outputs["all"] == list(range(12))
+
+
 def test_a_misspelt_signal_is_no_time_out() -> None:
     chain = approval(timeout=60, default="late")
     message = r"signals=\{'askk': ...\} is for no step of the run, whose step 'ask' waited in vain; did you mean 'ask'\?"

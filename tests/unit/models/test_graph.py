@@ -23,6 +23,7 @@ def test_the_name_in_the_work_of_a_step_may_have_colons() -> None:
 def test_a_step_is_named_by_its_id_or_its_end(name: str, is_meant: bool) -> None:
     assert is_named("desk/3.pay", name) is is_meant
     assert not is_named("desk/x3.pay", "pay")
+    assert not is_named("desk/5.wait/2.approve", "approve"), "the name of the wait is 2.approve"
 
 
 def test_a_step_cannot_be_changed_and_has_no_other_fields() -> None:
