@@ -95,7 +95,6 @@ class ResultWatcher:
 
     def start(self) -> None:
         """Begin to watch."""
-        _set_task_join_will_block(True)  # as Celery's own pools do: then a call subscribes to no result, which nobody here awaits
         self._start(self._consume_replies)
         if self._has_results:
             self._start(self._poll)
@@ -327,6 +326,7 @@ def serve(watcher: ResultWatcher) -> None:
     """Start the watcher of this process."""
     global _current
     _current = watcher
+    _set_task_join_will_block(True)  # as Celery's own pools do: then a call subscribes to no result, which nobody here awaits
     watcher.start()
 
 
