@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Self
 
 from cantata.client.client import run_id_of
@@ -18,7 +20,7 @@ from cantata.frontends.chainbuilder.plan import BuilderBase, BuilderPlan, Mode
 from cantata.frontends.chainbuilder.run_request import Executor
 from cantata.frontends.promptchain.instruction_lists import script_folder
 from cantata.frontends.promptchain.memory_methods import MemoryMethods, memory_function
-from cantata.frontends.promptchain.run_calls import call_in_threads, shared_client
+from cantata.frontends.promptchain.run_calls import MAX_CONCURRENT_RUNS, shared_client
 from cantata.models.values import JsonValue
 
 DEFAULT_STEP_TIMEOUT_S = 60.0  # as of any agent
@@ -26,6 +28,7 @@ MEMORY_CHAINS = "memory_chains"
 """The group of the chains that `create_memory_chain` makes."""
 
 log = logging.getLogger("cantata.frontends.chainbuilder")
+_executor = ThreadPoolExecutor(MAX_CONCURRENT_RUNS, thread_name_prefix="chainbuilder")
 
 
 class ChainBuilder(MemoryMethods):
@@ -251,7 +254,13 @@ class ChainBuilder(MemoryMethods):
         return self._outputs(found)
 
     async def _result_async(self, chain_ids: Sequence[str], text: str) -> dict[str, JsonValue]:
-        return await call_in_threads(lambda: self._start(chain_ids, text), lambda run: self._result(run, chain_ids))
+        starting = _executor.submit(self._start, chain_ids, text)
+        try:
+            run = await asyncio.wrap_future(starting)
+            return await asyncio.get_running_loop().run_in_executor(_executor, self._result, run, chain_ids)
+        except asyncio.CancelledError:
+            starting.add_done_callback(_cancel_when_started)  # it may still be waiting for dependencies
+            raise
 
     @staticmethod
     def _outputs(found: Mapping[str, ChainProgress]) -> dict[str, JsonValue]:
@@ -293,3 +302,9 @@ class ChainBuilder(MemoryMethods):
 
 class DynamicChainBuilder(ChainBuilder):
     """`ChainBuilder` by the name that it has in PromptChain."""
+
+
+def _cancel_when_started(starting: Future[ChainRun]) -> None:
+    """Cancel the run that was started, in a thread of its own."""
+    if not starting.cancelled() and starting.exception() is None:
+        _executor.submit(starting.result().cancel)

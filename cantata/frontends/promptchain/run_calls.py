@@ -8,12 +8,10 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import TypeVar
+from concurrent.futures import ThreadPoolExecutor
 
 from cantata.client.client import Client
-from cantata.client.runs import Run, TurnRun
+from cantata.client.runs import TurnRun
 from cantata.config.user_code.function_names import refuse_in_worker
 from cantata.embedded import Home, attach
 from cantata.errors import RunError
@@ -26,9 +24,6 @@ from cantata.settings import settings
 MAX_CONCURRENT_RUNS = 200
 """Runs that one process waits for concurrently; each occupies a thread and a connection, and 1,024 open files are a usual limit."""
 
-T = TypeVar("T")
-RunT = TypeVar("RunT", bound=Run)
-
 log = logging.getLogger("cantata.frontends.promptchain")
 
 _clients: dict[tuple[str | None, str | None], Client] = {}
@@ -39,58 +34,61 @@ EventListener = Callable[[TurnRun, RunEvent], None]
 """Called with each event of a run, in the thread that waits for it."""
 
 
-@dataclass(frozen=True)
 class TurnCall:
-    """A turn that is submitted and waited for."""
+    """A turn that is submitted and waited for. Another thread may cancel it."""
 
-    definitions: Definitions
-    turn: TurnRequest
-    labels: Mapping[str, str] | None = None
-    on_event: EventListener | None = None
-    source: str = "PromptChain"
+    def __init__(
+        self,
+        definitions: Definitions,
+        turn: TurnRequest,
+        *,
+        labels: Mapping[str, str] | None = None,
+        on_event: EventListener | None = None,
+        source: str = "PromptChain",
+    ) -> None:
+        self._definitions = definitions
+        self._turn = turn
+        self._labels = labels
+        self._on_event = on_event
+        self._source = source
+        self._run: TurnRun | None = None
+        self._is_cancelled = False
 
     def result(self) -> RunResult:
         """Submit the turn and wait for its result; Ctrl-C cancels it."""
-        run = self._submit()
         try:
-            return self._wait(run)
+            return self._result()
         except (KeyboardInterrupt, SystemExit):
-            run.cancel()
+            self.cancel()
             raise
 
     async def result_async(self) -> RunResult:
         """Like `result`, for coroutines; cancelling it cancels the run."""
-        return await call_in_threads(self._submit, self._wait)
+        loop = asyncio.get_running_loop()
+        try:
+            return await loop.run_in_executor(_waiting, self._result)
+        except asyncio.CancelledError:
+            loop.run_in_executor(None, self.cancel)
+            raise
 
-    def _submit(self) -> TurnRun:
-        client = shared_client(self.source).with_definitions(self.definitions)
-        return client.submit_turn(**self.turn.model_dump(exclude_defaults=True), labels=self.labels)
+    def cancel(self) -> None:
+        """Cancel the run, or prevent it if it is not submitted yet."""
+        self._is_cancelled = True
+        if self._run:
+            self._run.cancel()
 
-    def _wait(self, run: TurnRun) -> RunResult:
-        if self.on_event:
+    def _result(self) -> RunResult:
+        client = shared_client(self._source).with_definitions(self._definitions)
+        self._run = run = client.submit_turn(**self._turn.model_dump(exclude_defaults=True), labels=self._labels)
+        if self._is_cancelled:  # while it was submitted
+            run.cancel()
+        if self._on_event:
             for event in run.events():
-                self.on_event(run, event)
+                self._on_event(run, event)
         result = run.result()
         for warning in result.warnings:
             log.warning("run %s: %s", run.run_id, warning)
         return result
-
-
-async def call_in_threads(submit: Callable[[], RunT], wait: Callable[[RunT], T]) -> T:
-    """Submit a run and wait for it, in threads; cancelling this cancels the run, or prevents it if it is not submitted yet."""
-    submitting = _waiting.submit(submit)
-    try:
-        run = await asyncio.wrap_future(submitting)
-        return await asyncio.get_running_loop().run_in_executor(_waiting, wait, run)
-    except asyncio.CancelledError:
-        submitting.add_done_callback(_cancel_when_submitted)
-        raise
-
-
-def _cancel_when_submitted(submitting: Future[RunT]) -> None:
-    """Cancel the run that was submitted, in a thread of its own."""
-    if not submitting.cancelled() and submitting.exception() is None:
-        threading.Thread(target=submitting.result().cancel).start()
 
 
 def answer_of(result: RunResult) -> JsonValue:
