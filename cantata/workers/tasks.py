@@ -110,12 +110,17 @@ class MessageExecution:
                 begun = self._execute_together([begun, *self._together]) or self._begin_next()
                 continue
             with self._process.leased(begun) as leased:
-                started_at = time.time()
-                metrics.record_step_started(begun.spec.queue, begun.waited_s)
-                record = execute(self._process, begun)
-                self.done.append(Attempt(begun.spec.kind, begun.step_id, started_at, time.time()))
+                record, attempt = self._attempt(begun)
+                self.done.append(attempt)
                 begun_ahead = self._finish(begun, record, leased)
             begun = begun_ahead or self._begin_next()
+
+    def _attempt(self, begun: Begun) -> tuple[AttemptRecord | None, Attempt]:
+        """Execute a step; return its record, None if there is nothing to commit, and the attempt as Flower displays it."""
+        started_at = time.time()
+        metrics.record_step_started(begun.spec.queue, begun.waited_s)
+        record = execute(self._process, begun)
+        return record, Attempt(begun.spec.kind, begun.step_id, started_at, time.time())
 
     def _execute_together(self, steps: Iterable[Begun]) -> Begun | None:
         """Execute pure steps that one call began, and commit them by one call, or by several; return the step that the last one began.
@@ -134,10 +139,7 @@ class MessageExecution:
                 commit_at, size = time.monotonic() + MAX_UNRECORDED_S, 0
                 while left and time.monotonic() < commit_at and size < MAX_UNRECORDED_BYTES:
                     begun, leased = left.popleft()
-                    started_at = time.time()
-                    metrics.record_step_started(begun.spec.queue, begun.waited_s)
-                    record = execute(self._process, begun)
-                    attempt = Attempt(begun.spec.kind, begun.step_id, started_at, time.time())
+                    record, attempt = self._attempt(begun)
                     if record is None:
                         self.done.append(attempt)
                         self._finish(begun, None, leased)
@@ -161,8 +163,8 @@ class MessageExecution:
             answer = self._process.ledger.steps.begin_together(self._run_id, [step_id, *self._pending], self._process.owner)
             if not isinstance(answer, str):
                 fault_points.at("begun")
+                together = {each.step_id for each in answer}
                 begun, *self._together = answer
-                together = {each.step_id for each in self._together}
                 self._pending = deque(each for each in self._pending if each not in together)
                 return begun
             log.debug("not_begun", run=self._run_id, step=step_id, reason=answer)

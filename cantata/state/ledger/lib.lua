@@ -44,7 +44,7 @@
 --                       step: > and the step that its commit began). An open step of an ended run counts as skipped
 --   R:edges      hash   step -> its out-edges, [[target, label, wakes, alone?], ...]
 --   R:out        hash   step -> its output (JSON text), or @<sha256> of a blob
---   R:info       hash   step -> how it ended (JSON)
+--   R:info       hash   step -> how it ended (JSON); of a sleep under way, when it ends
 --   R:given      hash   step -> its given value (JSON text)
 --   R:names      hash   name -> the step that answers to it now
 --   R:expansions hash   parent other than @start -> the steps it added, and what a fork restores: {ids, items?, exit?, scoped?, own?, counted?, names?, terminals?}
