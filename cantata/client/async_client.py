@@ -183,7 +183,7 @@ class AsyncClient(_InThreads[Client]):
             return self._client
 
     async def streams(self) -> Streams:
-        """Return the reader of the events of all runs that coroutines of this event loop follow; it has a connection of its own."""
+        """Return the reader of the events of all runs that coroutines of this event loop follow, on connections of its own."""
         loop = asyncio.get_running_loop()
         if loop not in self._streams:
             client = await self.call(lambda client: client)

