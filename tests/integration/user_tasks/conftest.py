@@ -22,6 +22,7 @@ from cantata.client.runs import ChainRun
 from cantata.models.definitions import Agent, Chain, Definitions, Tool
 from cantata.models.wire import ChainNode, ChainResponse
 from cantata.testing import ScriptedModels
+from tests.faults.processes import family, is_alive
 from tests.waiting import until
 
 HERE = Path(__file__).parent
@@ -77,10 +78,12 @@ class Shop:
         until(lambda: self.app.control.ping(timeout=0.5), "their worker")
 
     def kill_worker(self) -> None:
-        """Kill all processes of its worker."""
+        """Kill all processes of its worker. A child that it started later has its connection, on which Redis may still send a message."""
         assert self.worker
+        processes = family(self.worker.pid)
         os.killpg(self.worker.pid, signal.SIGKILL)
         self.worker.wait()
+        until(lambda: not any(map(is_alive, processes)), "the end of its children")
 
     def lines(self, what: str, mark: str) -> list[dict[str, Any]]:
         """What was done under a mark."""
