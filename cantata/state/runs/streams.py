@@ -189,11 +189,11 @@ class Streams:
         before: dict[str, str] = {}
         if isinstance(self._redis, AsyncCluster):  # where a call reads one slot, and none could wait for all
             await asyncio.Event().wait()
-        while True:
+        while not self._ended:  # redis-py may swallow the cancellation of a call whose reply has just come
             wanted, ends_at, woken = self._wanted(), time.monotonic() + IDLE_S, set[str]()
             self._idle = call = {key: after for key, after in wanted.items() if before.get(key) == after}
             before = wanted
-            while (left_s := ends_at - time.monotonic()) > 0:
+            while not self._ended and (left_s := ends_at - time.monotonic()) > 0:
                 if not call:
                     await asyncio.sleep(left_s)
                 elif found := await self._read(call, ceil(left_s * 1000)):

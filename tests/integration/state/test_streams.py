@@ -190,6 +190,19 @@ def test_a_run_that_is_gone_is_not_waited_for(ledger: Ledger, valkey: Redis) -> 
     asyncio.run(main())
 
 
+def test_reading_ends_at_whatever_moment_it_is_told_to(ledger: Ledger, valkey: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams_module, "IDLE_S", 0.02)
+    accept(ledger, "run-0")
+
+    async def main() -> None:
+        for moment in range(40):  # among them those when the reply for idle streams has just come
+            async with reading(valkey) as streams:
+                with streams.follow("run-0"):
+                    await asyncio.sleep(0.015 + moment % 20 * 0.003)
+
+    asyncio.run(main())
+
+
 def test_readers_are_told_when_the_process_ends(ledger: Ledger, valkey: Redis) -> None:
     accept(ledger, "goes-on")
 
