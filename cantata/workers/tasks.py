@@ -38,10 +38,9 @@ from cantata.workers.steps import workflow_steps
 
 log = structlog.get_logger(__name__)
 
-MAX_STEPS_AHEAD = 64  # steps that one message may execute, so that a worker returns to its queue
 MAX_TOGETHER_S = 1.0  # for pure steps that were begun by one call: the others have leases that were not renewed
 MAX_UNRECORDED_S, MAX_UNRECORDED_BYTES = 0.05, 500_000  # of pure steps that have ended: then they are committed
-MAX_AHEAD_S = 0.1  # and for how long, counted from the end of its first step, which may be a model call
+MAX_AHEAD_S = 0.1  # for how long one message may begin further steps, counted from the end of its first one, which may be a model call
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,7 +321,7 @@ class MessageExecution:
         """Return what a commit may begin for this message at once; None if the message has executed enough."""
         now = time.monotonic()
         self._ahead_until = self._ahead_until or now + MAX_AHEAD_S
-        if len(self.done) >= MAX_STEPS_AHEAD or now > self._ahead_until or self._process.is_finishing():
+        if now > self._ahead_until or self._process.is_finishing():
             return None
         cheap = self._process.costs.cheap_names(self._definitions)
         return Ahead(self._delivery.queue, cheap, self._pending[0] if self._pending else "")

@@ -41,7 +41,7 @@ if fork.failures > 0 then redis.call('HSET', R, 'failures', fork.failures) end
 use(run)
 redis.call('ZADD', S .. ':due', deadline_at, 'deadline|' .. run .. '|')
 redis.call('ZADD', S .. ':runs', now, run)
-add_bytes(tonumber(past.bytes or 0) + #fork.request)
+increase('bytes', tonumber(past.bytes or 0) + #fork.request)
 count_total('accepted')
 
 -- Steps staged as sent are only entered in S:ready, in bulk: to make each ready would take too long.
@@ -52,7 +52,7 @@ for i = 1, #fork.sent, 500 do
   end
   redis.call('ZADD', S .. ':ready', unpack(looks))
 end
-changes.working = #fork.sent
+increase('working', #fork.sent); roles_changed = true
 for _, each in ipairs(fork.deadlines) do redis.call('ZADD', S .. ':due', now + each[2] * 1000, 'join|' .. run .. '|' .. each[1]) end
 for _, id in ipairs(fork.ready) do
   local s = get(id)

@@ -25,7 +25,7 @@ hset_all(R, rows)
 redis.call('HSET', R .. ':steps', step, offer.spec)
 redis.call('ZADD', S .. ':runs', now, run)
 use(run)
-add_bytes(#fields.request)
+increase('bytes', #fields.request)
 count_total('accepted')
 event('accepted')
 if queue and enqueue_run(session, fields.session_keep_ms) > 1 then

@@ -23,7 +23,7 @@ while length > 1 and (length > most or bytes > most_bytes) do
 end
 redis.call('HSET', R, 'log_bytes', bytes)
 count('log_bytes', tenant, bytes - before)
-add_bytes(bytes - before)
+increase('bytes', bytes - before)
 if dropped > 0 then redis.call('HINCRBY', R, 'log_dropped', dropped) end
 local keep_ms = redis.call('PTTL', R) -- of a run that is over
 if keep_ms > 0 then redis.call('PEXPIRE', logs, keep_ms) end

@@ -41,7 +41,7 @@ local function commit(outcome, output)
   end
 
   add_usage(outcome.usage)
-  add_bytes(#output + #info)
+  increase('bytes', #output + #info)
   if outcome.code then
     local known = used_code or '\n'
     local whole = known
@@ -102,7 +102,9 @@ local function commit(outcome, output)
     end
   end
   local ahead = outcome.ahead
-  if ahead then ahead.owner, ahead.lease_ms = outcome.next_owner, outcome.lease_ms end
+  if ahead then
+    ahead.owner, ahead.lease_ms, ahead.executed = outcome.next_owner, outcome.lease_ms, outcome.advance and outcome.advance.step
+  end
   local sends, begun = dispatch(outcome.resend_ms, ahead)
   if begun then s.owner = '>' .. begun[1]; put(s) end
   return {'ok', sends, begun or begin_next()}
@@ -127,5 +129,10 @@ if advance and not cancelling and #sends == 0 and ((reply[1] == 'ok' and is_begu
   write_changes()
   local result = commit(advance, ARGV[4])
   if result[1] == 'ok' or result[1] == 'again' then return {reply[1], result[2], result[3], status, following, 1, results} end
+end
+if is_begun then -- it was begun without its values, and is to be executed again
+  local waited = reply[3][#reply[3]]
+  reply[3] = handler_inputs(get(advance.step))
+  table.insert(reply[3], waited)
 end
 return {reply[1], sends, reply[3], status, following, 0, results}

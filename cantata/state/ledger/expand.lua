@@ -17,7 +17,7 @@ local function takes_of(s)
 end
 
 -- The new steps, waiting, by id and in order; the common spec of items is stored but is no step.
-local function new_steps(fragment, has_workflow)
+local function new_steps(fragment)
   local rows, given, added, order = {}, {}, {}, {}
   for _, row in ipairs(fragment.steps) do
     local id, text = row[1], row[2]
@@ -28,7 +28,7 @@ local function new_steps(fragment, has_workflow)
       specs[text] = spec
       if spec.kind == 'workflow.advance' and not has_workflow then
         redis.call('HSET', R, 'has_workflow', 1)
-        has_workflow = true
+        has_workflow = '1'
       end
       read_specs[id] = {spec, text, id}
       local step = {id = id, new = true, state = 'waiting', attempt = 0, pending = 0, taken = 0, failures = 0, crashes = 0, quorum = spec.quorum or 0, owner = '-'}
@@ -104,7 +104,12 @@ local function add_edges(parent, fragment, added, order)
     end
   end
   local rows = {}
-  for _, source in ipairs(sources) do rows[#rows + 1] = source; rows[#rows + 1] = cjson.encode(out[source]) end
+  for id in pairs(added) do new_edges[id] = '[]' end
+  for _, source in ipairs(sources) do
+    local text = cjson.encode(out[source])
+    rows[#rows + 1] = source; rows[#rows + 1] = text
+    if added[source] then new_edges[source] = text end
+  end
   hset_all(R .. ':edges', rows)
   for _, step in ipairs(order) do
     if step.new and not step.asked then step.taken = 1 end
@@ -118,7 +123,9 @@ local function hand_over(parent, exit)
   local mine, moved = edges_of(exit), edges_of(parent)
   for _, edge in ipairs(moved) do table.insert(mine, edge) end
   if #moved > 0 then
-    redis.call('HSET', R .. ':edges', exit, cjson.encode(mine))
+    new_edges[exit] = cjson.encode(mine)
+    redis.call('HSET', R .. ':edges', exit, new_edges[exit])
+    new_edges[parent] = '[]'
     redis.call('HSET', R .. ':edges', parent, '[]')
   end
   redis.call('HSET', R .. ':names', parent, exit)
@@ -179,14 +186,13 @@ local function expand(s, output, takes, fragment)
   end
   local items = fragment.items
   local count = #fragment.steps + (items and #items.given - 1 or 0)
-  local limit, counted, has_workflow = unpack(redis.call('HMGET', R, 'max_steps', 'count', 'has_workflow'))
-  if counted + count > tonumber(limit) then
+  if counts.count + count > max_steps then
     return fail(s, 'failed', cjson.encode({error = {code = 'too_many_steps', step = s.id,
-      message = 'step ' .. s.id .. ' would expand the run past ' .. limit .. ' steps; raise limits.max_steps or split the work'}}))
+      message = 'step ' .. s.id .. ' would expand the run past ' .. max_steps .. ' steps; raise limits.max_steps or split the work'}}))
   end
-  redis.call('HINCRBY', R, 'count', count)
-  redis.call('HINCRBY', R, 'left', fragment.exit and count - 1 or count) -- the exit replaces the parent
-  local added, order = new_steps(fragment, has_workflow)
+  increase('count', count)
+  increase('left', fragment.exit and count - 1 or count) -- the exit replaces the parent
+  local added, order = new_steps(fragment)
   record_expansion(s.id, fragment, add_edges(s.id, fragment, added, order))
   if fragment.exit then hand_over(s.id, fragment.exit) end
   for name, id in pairs(fragment.names) do redis.call('HSET', R .. ':names', name, id) end

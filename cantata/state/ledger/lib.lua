@@ -59,7 +59,7 @@
 --   R:closed     stream with one entry when the run is over: what waiters block on
 
 local S = KEYS[1]
-local R, run, status, definitions, tenant, kind_of_run, session, asking, time_left, priority, cancelling, used_code
+local R, run, status, definitions, tenant, kind_of_run, session, time_left, priority, cancelling, used_code, max_steps, has_workflow
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 
@@ -96,8 +96,13 @@ local shared_edges = {} -- out-edges (JSON) that items of a map share, by the id
 local states = {}     -- packed states of steps that this call read or put, by id
 local unwritten = {}  -- those that write_changes is to write: {id, ..., [id] = true}
 local outputs = {}    -- outputs that this call wrote, as R:out has them, by id
+local new_edges = {}  -- out-edges (JSON) of steps that this call added, by id
 
-local changes = {working = 0, asking = 0, bytes = 0} -- of these counts of the run, by this call
+local COUNTS = {'left', 'count', 'bytes', 'working', 'asking', 'tool_calls'}
+local counts = {}     -- these numbers of the run, as this call has left them
+local changed = {}    -- those that write_changes is to write: {[field] = true}
+local known_bytes     -- the bytes of the run that are counted for its tenant
+local roles_changed   -- a step began or stopped to be under way, or to wait for a person, since update_deadline was called
 local write_changes
 
 -- What follows is one function, to the end of the script behind this prelude: Lua creates each function anew in every call, and then finds the
@@ -112,13 +117,20 @@ end
 local function use(run_id)
   write_changes()
   run, R = run_id, S .. ':run:' .. run_id
-  local known = redis.call('HMGET', R, 'status', 'definitions', 'tenant', 'kind', 'session', 'asking', 'time_left', 'priority', 'cancelling',
-    'code')
+  local known = redis.call('HMGET', R, 'status', 'definitions', 'tenant', 'kind', 'session', 'time_left', 'priority', 'cancelling', 'code', 'max_steps',
+    'has_workflow', unpack(COUNTS))
   status, definitions, tenant, kind_of_run, session = known[1], known[2], known[3], known[4], known[5]
-  asking, time_left, priority = tonumber(known[6] or 0), tonumber(known[7] or nil), tonumber(known[8] or 0)
-  cancelling, used_code = OPEN[status] and known[9] or nil, known[10]
-  changes.working, changes.asking = 0, 0
-  read_specs, shared_edges, states, outputs = {}, {}, {}, {}
+  time_left, priority = tonumber(known[6] or nil), tonumber(known[7] or 0)
+  cancelling, used_code, max_steps, has_workflow = OPEN[status] and known[8] or nil, known[9], tonumber(known[10] or nil), known[11]
+  for i, field in ipairs(COUNTS) do counts[field] = tonumber(known[11 + i] or 0) end
+  known_bytes, roles_changed = counts.bytes, false
+  read_specs, shared_edges, states, outputs, new_edges = {}, {}, {}, {}, {}
+end
+
+-- Adds n, which may be negative, to one of the COUNTS.
+local function increase(field, n)
+  counts[field] = counts[field] + n
+  changed[field] = true
 end
 
 local function meta(field) return redis.call('HGET', R, field) end
@@ -143,19 +155,20 @@ local function record_size()
   redis.call('HSET', S .. ':sizes', run, (bytes or 0) .. ' ' .. (log_bytes or 0) .. ' ' .. tenant)
 end
 
-local function add_bytes(n) changes.bytes = changes.bytes + n end
-
--- Writes the states and bytes that this call changed, each once however often it changed. Called at the end of each script, and before another run is
+-- Writes the states and counts that this call changed, each once however often it changed. Called at the end of each script, and before another run is
 -- used, the run is closed, or its states are read elsewhere.
 write_changes = function()
-  if changes.bytes ~= 0 then
-    count('bytes', tenant, changes.bytes)
-    redis.call('HINCRBY', R, 'bytes', changes.bytes)
-    changes.bytes = 0
-    if not OPEN[status] then record_size() end
+  local flat = {}
+  for field in pairs(changed) do flat[#flat + 1] = field; flat[#flat + 1] = counts[field] end
+  if #flat > 0 then
+    changed = {}
+    redis.call('HSET', R, unpack(flat))
+    count('bytes', tenant, counts.bytes - known_bytes)
+    if counts.bytes ~= known_bytes and not OPEN[status] then record_size() end
+    known_bytes = counts.bytes
   end
   if #unwritten == 0 then return end
-  local flat = {}
+  flat = {}
   for _, id in ipairs(unwritten) do flat[#flat + 1] = id; flat[#flat + 1] = states[id] end
   unwritten = {}
   hset_all(R .. ':state', flat)
@@ -171,7 +184,9 @@ end
 
 -- Adds a usage to the run's: {field: number, cost_usd: text}, or nil for none.
 local function add_usage(usage)
-  for field, n in pairs(usage or {}) do redis.call(field == 'cost_usd' and 'HINCRBYFLOAT' or 'HINCRBY', R, field, n) end
+  for field, n in pairs(usage or {}) do
+    if counts[field] then increase(field, n) else redis.call(field == 'cost_usd' and 'HINCRBYFLOAT' or 'HINCRBY', R, field, n) end
+  end
 end
 
 -- The same for an attempt whose outcome does not count, since its step was stopped. Counts once, however often it is called.
@@ -218,9 +233,9 @@ end
 local function put(s)
   local new_role = role(s)
   if new_role ~= s.role then
-    if s.role then changes[s.role] = changes[s.role] - 1 end
-    if new_role then changes[new_role] = changes[new_role] + 1 end
-    s.role = new_role
+    if s.role then increase(s.role, -1) end
+    if new_role then increase(new_role, 1) end
+    s.role, roles_changed = new_role, true
   end
   set_state(s.id, pack(s))
 end
@@ -267,7 +282,7 @@ local function output_of(id)
 end
 
 local function edges_of(id)
-  local text = redis.call('HGET', R .. ':edges', id)
+  local text = new_edges[id] or redis.call('HGET', R .. ':edges', id)
   if not text then
     local _, _, shared = spec_of(id)
     if shared ~= id and shared_edges[shared] == nil then shared_edges[shared] = redis.call('HGET', R .. ':edges', shared) end
@@ -340,14 +355,11 @@ end
 -- Pauses a run's clock while a step waits for a person and none is under way, and while the run waits for its turn in a session.
 -- Called at the end of each script that changes steps.
 local function update_deadline()
-  if not OPEN[status] then return end
-  if changes.working ~= 0 then redis.call('HINCRBY', R, 'working', changes.working) end
-  if changes.asking ~= 0 then asking = redis.call('HINCRBY', R, 'asking', changes.asking) end
-  local has_changed = changes.working ~= 0 or changes.asking ~= 0
-  changes.working, changes.asking = 0, 0
-  if not has_changed or cancelling or (asking == 0 and not time_left) then return end
+  if not OPEN[status] or not roles_changed then return end
+  roles_changed = false
+  if cancelling or (counts.asking == 0 and not time_left) then return end
   local timer = 'deadline|' .. run .. '|'
-  local is_parked = asking > 0 and tonumber(meta('working') or 0) == 0
+  local is_parked = counts.asking > 0 and counts.working == 0
   if is_parked and not time_left then
     time_left = tonumber(meta('deadline_at')) - now
     redis.call('HSET', R, 'time_left', string.format('%d', time_left))
@@ -496,7 +508,8 @@ end
 local function is_over() return status ~= 'running' end
 
 local function decrement_left(n)
-  if redis.call('HINCRBY', R, 'left', -n) == 0 and not is_over() then close('succeeded') end
+  increase('left', -n)
+  if counts.left == 0 and not is_over() then close('succeeded') end
 end
 
 local resolve, fail, refill, stop_name
@@ -809,7 +822,7 @@ local function is_dispatched(s, attempt) return s and s.state == 'dispatched' an
 local function awaits_retry(s) return s and s.state == 'waiting' and s.attempt > 0 end
 
 -- Leases a step to an owner. Replies what its handler gets, and how long (ms) it had been sent, if it was.
-local function lease(s, owner, lease_ms)
+local function lease(s, owner, lease_ms, without_values)
   local waited = ''
   if s.state == 'sent' then
     redis.call('ZREM', S .. ':ready', run .. '|' .. s.id)
@@ -820,7 +833,7 @@ local function lease(s, owner, lease_ms)
   put(s)
   redis.call('ZADD', S .. ':leases', now + lease_ms, lease_of(s))
   event('started', s.id, s.attempt, owner)
-  local needed = handler_inputs(s)
+  local needed = handler_inputs(s, without_values)
   needed[#needed + 1] = waited
   return needed
 end
@@ -845,7 +858,7 @@ local function dispatch(resend_ms, ahead)
     if ended[s.id] then
       -- it was late, or stopped, in the same call
     elseif ahead and not begun and (spec.decides or (#fresh == 1 and cheap and spec.queue == ahead.queue)) then
-      begun = lease(s, ahead.owner, ahead.lease_ms)
+      begun = lease(s, ahead.owner, ahead.lease_ms, ahead.executed == s.id)
     else
       mark_sent(s, resend_ms)
       sends[#sends + 1] = s.id

@@ -51,12 +51,12 @@ if not OPEN[status] then return {'closed', {}} end
 local id = answering(signal.step)
 local s = get(id)
 if not s then
-  if signal.count ~= meta('count') then return {'search', meta('count')} end
+  if signal.count ~= tostring(counts.count) then return {'search', tostring(counts.count)} end
   local found = waiting_of(signal.found)
   if #found > 1 then return {'unclear', {}} end
   id = found[1] or id
   s = get(id)
-  if not s and asking > 0 then return {'unknown', {}} end
+  if not s and counts.asking > 0 then return {'unknown', {}} end
 end
 if s and OVER[s.state] and repeats(id) and id ~= signal.step then id, s = signal.step, nil end
 if s and OVER[s.state] then
@@ -72,14 +72,14 @@ if s and s.state == 'waiting_signal' and not sleeps(spec_of(id)) then
   return {'taken', (dispatch(signal.resend_ms))}
 end
 if s and not takes_signal(id) then return {'unknown', {}} end
-local is_python = meta('has_workflow') or string.find(meta('request'), '"kind":"workflow"', 1, true)
+local is_python = has_workflow or string.find(meta('request'), '"kind":"workflow"', 1, true)
 if (s or not is_python) and redis.call('HEXISTS', R .. ':signals', id) == 1 then return {'over', {}} end
 local bytes = tonumber(meta('signal_bytes') or 0) + #id + #value
 if redis.call('HLEN', R .. ':signals') >= signal.max_kept or bytes > signal.max_bytes then return {'full', {}} end
 keep_early_signal(id, value)
 redis.call('HSET', R, 'signal_bytes', bytes)
 count('signals', tenant, 1)
-add_bytes(#id + #value)
+increase('bytes', #id + #value)
 event('signal', id)
 counted(signal.key, 'kept  ')
 return {'kept', {}}

@@ -143,7 +143,7 @@ def test_an_error_in_one_outcome_loses_none_before_it(ledger: Ledger) -> None:
     play = planned(ledger)
     steps = begun(play)
 
-    broken = Outcome(output="c").model_copy(update={"usage": Usage.model_construct(tool_calls=0.5)})  # type: ignore[arg-type]  # no whole number
+    broken = Outcome(output="c").model_copy(update={"usage": Usage.model_construct(input_tokens=0.5)})  # type: ignore[arg-type]  # no whole number
 
     with pytest.raises(ResponseError, match="not an integer"):
         commit(play, steps, last=broken)
