@@ -27,6 +27,15 @@ def split_id(item_id: str) -> tuple[str, str]:
     return run_id, step
 
 
+def labels_of(texts: Iterable[str]) -> dict[str, str]:
+    """Return labels from texts `name=value`. Raises ConfigError."""
+    pairs = [text.partition("=") for text in texts]
+    for name, equals, value in pairs:
+        if not (name and equals):
+            raise ConfigError(f"expected a label as name=value, not {(name + equals + value)[:100]!r}", source="label")
+    return {name: value for name, _, value in pairs}
+
+
 def check_answer(
     value: JsonValue, groups: Collection[str] | None, step: str, params: Mapping[str, JsonValue], info: Mapping[str, JsonValue]
 ) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
@@ -24,7 +24,6 @@ from cantata.suggestions import hint
 if TYPE_CHECKING:
     from cantata.client.client import Client
 
-INBOX_PAGE = 200
 SIGNAL_MESSAGES: Mapping[str, str] = {
     "taken": "step {step!r} took the value and goes on",
     "kept": "kept for step {step!r}, which does not wait yet{nearest}",
@@ -111,28 +110,16 @@ class RunService:
         """Return a page of the steps that wait for a person, the longest first; `after` is the `next` of the previous page."""
         return inbox.find_page(self.client.ledger, InboxFilter(self.tenant, labels or {}, who), after=after, most=limit)
 
-    def inbox_items(self, *, labels: Mapping[str, str] | None = None, who: str = "") -> Iterator[InboxItem]:
-        """Yield all steps that wait for a person, the longest first."""
-        after: str | None = None
-        while True:
-            page = self.inbox(labels=labels, who=who, after=after, limit=INBOX_PAGE)
-            yield from page.items
-            if (after := page.next) is None:
-                return
-
     def inbox_item(self, item_id: str) -> InboxItem:
         """Return a step that waits for a person. Raises UnknownRunError if it does not wait now."""
         run_id, step = split_id(item_id)
         self.find(run_id)
         item = inbox.find(self.client.ledger, run_id, step)
         if item is None:
-            raise UnknownRunError(f"step {step!r} of run {run_id!r} does not wait for a person now; `submit inbox list` lists those that do")
+            raise UnknownRunError(
+                f"step {step!r} of run {run_id!r} does not wait for a person now; `submit inbox list` lists those that do"
+            )
         return item
-
-    def answer(self, item_id: str, value: JsonValue, *, by: str = "", groups: Collection[str] | None = None) -> SignalAnswer:
-        """Answer a step by the `id` of its item in the inbox; otherwise as `signal`."""
-        run_id, step = split_id(item_id)
-        return self.signal(run_id, step, value, by=by, groups=groups)
 
     def signal(
         self, run_id: str, step: str, value: JsonValue, *, by: str = "", groups: Collection[str] | None = None

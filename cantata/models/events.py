@@ -277,7 +277,7 @@ class SignalReceived(RunEvent):
     """The step has its signal."""
 
     type: Literal["signal"] = "signal"
-    by: str = Field("", description="its author, if the door it came through names one")
+    by: str = Field("", description="its author, if one is known")
     line = "signal {step}"
 
 

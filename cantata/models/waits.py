@@ -16,7 +16,7 @@ _PROMPTS = ("question", "prompt")  # keys of a context that have the question
 
 
 class WaitOptions(Value):
-    """How a wait asks people."""
+    """The options of a wait for people."""
 
     question: str = Field("", description="wait: the question, in text or Markdown; that in the input if absent")
     answer_schema: dict[str, JsonValue] | None = Field(None, description="wait: JSON schema of the answer; others are refused")

@@ -34,7 +34,9 @@ class AnswerForm:
         try:
             return self._adapter.validate_python(value)
         except ValidationError as error:
-            raise StepError(f"the signal {self._name!r} is not of its type: {describe_fault(error, 'the value')}", code="bad_answer") from None
+            raise StepError(
+                f"the signal {self._name!r} is not of its type: {describe_fault(error, 'the value')}", code="bad_answer"
+            ) from None
 
 
 @lru_cache(maxsize=256)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from cantata.errors import ConfigError
@@ -17,6 +17,7 @@ from cantata.state.redis.lua_scripts import SCRIPTS
 from cantata.state.runs.summaries import REQUEST_BYTES, title_of
 
 SCANNED_PER_CALL = 500  # entries of a shard that one page looks at
+MAX_PAGE = 200  # items that a list reads at once
 UNCERTAIN = "Its worker was lost, so its outcome is unknown. The value becomes its result."
 """The question of a step that runs at most once and whose worker died."""
 _PLACE = re.compile(r"(\d{1,15})\.(\S{1,2000})")
@@ -50,6 +51,16 @@ def find_page(ledger: Ledger, wanted: InboxFilter, *, after: str | None = None, 
     sure = [(place, row) for place, row in rows if complete_to is None or place <= complete_to]
     last = sure[most - 1][0] if len(sure) > most else complete_to
     return Inbox(items=[_item(row) for _, row in sure[:most]], next=last and f"{last[0]}.{last[1]}")
+
+
+def iterate(ledger: Ledger, wanted: InboxFilter) -> Iterator[InboxItem]:
+    """Yield all, the longest waiting first."""
+    after: str | None = None
+    while True:
+        page = find_page(ledger, wanted, after=after, most=MAX_PAGE)
+        yield from page.items
+        if (after := page.next) is None:
+            return
 
 
 def find(ledger: Ledger, run_id: str, step: str) -> InboxItem | None:

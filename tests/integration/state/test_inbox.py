@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import cast
 
 import pytest
 
 from cantata.client.answers import check_answer
 from cantata.errors import ConfigError
-from cantata.models.graph import Outcome
+from cantata.models.graph import Outcome, Step
 from cantata.models.values import JsonValue
 from cantata.models.waits import Inbox, InboxItem
 from cantata.planning import rewind as rewinding
@@ -19,8 +20,8 @@ from cantata.state.ledger.ledger import Ledger
 from cantata.state.runs import inbox, listing
 from cantata.state.runs.inbox import InboxFilter
 from cantata.state.runs.listing import RunFilter
-from tests.integration.state.test_forks import made, near
 from tests.integration.state.play import Play, row, wait, work
+from tests.integration.state.test_forks import made, near
 
 HOUR_S = 3600.0
 SCHEMA: JsonValue = {
@@ -28,7 +29,7 @@ SCHEMA: JsonValue = {
 }  # fmt: skip
 
 
-def asks(step_id: str, **options: JsonValue) -> object:
+def asks(step_id: str, **options: JsonValue) -> Step:
     return wait(step_id, params={"wait": options, "asks": {"amount": 3}})
 
 
@@ -118,7 +119,11 @@ ENDS: dict[str, Callable[[Play], object]] = {
 @pytest.mark.parametrize("end", ENDS)
 def test_status_and_inbox_agree_after_every_end(ledger: Ledger, end: str) -> None:
     play = Play(ledger)
-    steps_of = (wait("w", timeout_s=HOUR_S, params={"wait": {"remind_after_s": 60, "escalate_after_s": 90}}), work("other"), work("join", deadline_s=9))
+    steps_of = (
+        wait("w", timeout_s=HOUR_S, params={"wait": {"remind_after_s": 60, "escalate_after_s": 90}}),
+        work("other"),
+        work("join", deadline_s=9),
+    )
     play.plan(*steps_of, edges=row("w", "join"))
     assert (play.status, steps(ledger)) == ("running", ["w"]), "it waits, and works too"
 
@@ -127,17 +132,16 @@ def test_status_and_inbox_agree_after_every_end(ledger: Ledger, end: str) -> Non
 
     assert steps(ledger) == []
     assert play.status != "waiting"
-    left = [member for member in ledger.redis.zrange(f"{play.shard}:due", 0, -1) if str(member).split("|")[0] in ("wait", "remind", "escalate")]
+    left = [
+        member for member in ledger.redis.zrange(f"{play.shard}:due", 0, -1) if str(member).split("|")[0] in ("wait", "remind", "escalate")
+    ]
     assert left == [], "its timers are gone"
 
 
 def test_a_run_waits_while_only_people_can_go_on_with_it(ledger: Ledger) -> None:
     play = Play(ledger)
-    assert play.status == "accepted"
     play.plan(wait("v"), wait("w"), work("a"), work("b"), edges=row("v", "b"))
-    assert play.status == "running"
-
-    play.do("a")
+    assert [play.status, play.do("a").result, play.status] == ["running", "ok", "waiting"]
     assert play.status == ledger.reader.read("run").status == "waiting"
     assert [run.status for run in listing.find_page(ledger, RunFilter(statuses=("waiting",))).runs] == ["waiting"]
     assert listing.find_page(ledger, RunFilter(statuses=("running",))).runs == []
@@ -261,7 +265,7 @@ def test_the_author_of_an_answer_is_recorded_and_told(ledger: Ledger) -> None:
     assert signal(ledger, True, by="anna\nlegal") == "taken"
 
     assert play.step("w").info == {"answered_by": "anna legal"}
-    log = ledger.redis.xrange(f"{play.shard}:run:run:log")
+    log = cast("list[tuple[str, dict[str, str]]]", ledger.redis.xrange(f"{play.shard}:run:run:log"))
     assert [entry["d"] for _, entry in log if entry["t"] == "signal"] == ['{"by":"anna legal"}']
 
 
