@@ -66,12 +66,11 @@ end
 
 local function awaits_signal(s) return s and s.state == 'waiting_signal' end
 
--- Records what a timer of a wait did, and when.
-local function record_timer(s, kind, detail)
+-- Records that a timer of a wait fired now.
+local function record_timer(s, field)
   local info = cjson.decode(redis.call('HGET', R .. ':info', s.id) or '{}')
-  info[kind .. '_at_ms'] = now
+  info[field] = now
   redis.call('HSET', R .. ':info', s.id, cjson.encode(info))
-  event(kind, s.id, nil, nil, detail)
 end
 
 -- Timers: the condition, and the action.
@@ -82,10 +81,14 @@ local TIMERS = {
     redis.call('ZADD', S .. ':due', now + RECHECK_MS, 'permit|' .. run .. '|' .. s.id)
   end},
   join = {function(s) return s and s.state == 'waiting' and s.pending > 0 end, force_join},
-  remind = {awaits_signal, function(s) record_timer(s, 'reminded') end},
+  remind = {awaits_signal, function(s)
+    record_timer(s, 'reminded_at_ms')
+    event('reminded', s.id)
+  end},
   escalate = {awaits_signal, function(s)
     local to = spec_of(s.id).params.wait.escalate_to or {}
-    record_timer(s, 'escalated', #to > 0 and cjson.encode({to = to}) or nil)
+    record_timer(s, 'escalated_at_ms')
+    event('escalated', s.id, nil, nil, #to > 0 and cjson.encode({to = to}) or nil)
     local labels = cjson.decode(meta('labels') or '{}')
     labels.escalated_to = table.concat(to, ',')
     redis.call('HSET', R, 'labels', cjson.encode(labels))

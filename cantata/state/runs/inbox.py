@@ -36,7 +36,7 @@ class InboxFilter:
 
 
 def find_page(ledger: Ledger, wanted: InboxFilter, *, after: str | None = None, most: int = 50) -> Inbox:
-    """Return a page, behind the `next` of an earlier one. It may be short though `next` is set. Raises ConfigError for an invalid `after`."""
+    """Return a page, behind the `next` of an earlier one; it may be short though `next` is set. Raises ConfigError for another `after`."""
     at, member = _place(after) if after else ("", "")
     call: dict[str, JsonValue] = {
         "at": at, "member": member, "most_found": most + 1, "most_looked": SCANNED_PER_CALL, "labels": dict(wanted.labels),
@@ -81,9 +81,10 @@ def _item(row: Sequence[str]) -> InboxItem:
     run_id, step, since, text, info_text, due, run_kind, labels, request = row
     spec, info = spec_of(text), json.loads(info_text)
     options, asks = wait_options(spec.params), spec.params.get("asks")
+    question = question_of(options.question, asks) if spec.kind == "wait" else UNCERTAIN
     return InboxItem(
         id=f"{run_id}/{step}", run_id=run_id, step=step, kind=spec.kind, work=spec.work,
-        question=question_of(options.question, asks) if spec.kind == "wait" else UNCERTAIN, context=asks, answer_schema=options.answer_schema,
+        question=question, context=asks, answer_schema=options.answer_schema,
         who=options.answerers(is_escalated="escalated_at_ms" in info), since=int(since) / 1000, ends_at=float(due) / 1000 if due else None,
         reminded_at=_seconds(info, "reminded_at_ms"), escalated_at=_seconds(info, "escalated_at_ms"), run_kind=run_kind,
         title=title_of(run_kind, request), labels=json.loads(labels),
