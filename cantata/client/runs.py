@@ -15,7 +15,7 @@ from cantata.errors import ConfigError, UnknownRunError
 from cantata.models.events import RunEvent, RunWarning
 from cantata.models.graph import START
 from cantata.models.values import JsonValue
-from cantata.models.wire import ChainEvent, ChainRequest, ChainResponse, RunResult, RunStatus
+from cantata.models.wire import RUN_OVER, ChainEvent, ChainRequest, ChainResponse, RunResult, RunStatus
 from cantata.observability import traces
 from cantata.observability.logs.lines import LogLine
 from cantata.runs.results import bodies_of, chain_event, chain_response, turn_result
@@ -67,6 +67,8 @@ class Run:
         if before is None or any(event.step == START for event in events):  # it plans the run
             view = view.with_plan(run_snapshot.plan(ledger, self.run_id))
         view = view.apply(*events)
+        if view.status not in RUN_OVER:
+            view = view.with_status(self.status())
         ended = view.without_usage(max_usages)
         return view.with_usage(dict(zip(ended, ledger.reader.infos(self.run_id, ended), strict=True))) if ended else view
 
