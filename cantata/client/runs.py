@@ -126,7 +126,13 @@ class Run:
             raise ConfigError(f"the value for step {step_id!r} is not JSON: {error}") from error
         refusal = self._client.quotas.early_signal_refusal(self.run_id, self._client.definitions.limits)
         answer, ready = self._client.ledger.steps.signal(
-            self.run_id, step_id, value, max_kept=0 if refusal else EARLY_SIGNALS, by=by, check=partial(check_answer, value, groups)
+            self.run_id,
+            step_id,
+            value,
+            max_kept=0 if refusal else EARLY_SIGNALS,
+            by=by,
+            groups=groups,
+            check=partial(check_answer, value, groups),
         )
         if refusal and answer == "full":
             raise refusal

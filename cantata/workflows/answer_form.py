@@ -14,6 +14,8 @@ from cantata.models.values import JsonValue
 from cantata.models.waits import WaitOptions
 from cantata.workflows.conversion import describe_fault
 
+MAX_MESSAGE = 300  # characters
+
 
 class AnswerForm:
     """The form of one wait's answer. Raises StepError for options that are not valid."""
@@ -23,20 +25,26 @@ class AnswerForm:
         self._adapter = None if answer_type is None else _adapter(answer_type)
         schema = {"answer_schema": _schema(answer_type)} if self._adapter else {}
         try:
-            self.params = WaitOptions.model_validate({**options, **schema}).params()
+            checked = WaitOptions.model_validate({**options, **schema})
+            self.params, self._schema = checked.params(), checked.answer_schema
         except ValidationError as error:
             raise StepError(f"wf.wait({name!r}): {describe_fault(error, 'the options')}", code="bad_arguments") from None
 
     def convert(self, value: JsonValue) -> Any:
         """Return an answer, converted to the type. One that came before the wait was not checked: StepError if it does not fit."""
-        if self._adapter is None:
-            return value
         try:
-            return self._adapter.validate_python(value)
-        except ValidationError as error:
-            raise StepError(
-                f"the signal {self._name!r} is not of its type: {describe_fault(error, 'the value')}", code="bad_answer"
-            ) from None
+            return self._adapter.validate_python(value) if self._adapter else self._checked(value)
+        except ValueError as error:  # pydantic's is one too
+            fault = describe_fault(error, "the value") if isinstance(error, ValidationError) else error
+            raise StepError(f"the signal {self._name!r} does not fit its answer_schema: {fault}", code="bad_answer") from None
+
+    def _checked(self, value: JsonValue) -> JsonValue:
+        if self._schema:
+            from jsonschema import Draft202012Validator  # noqa: PLC0415  # takes 0.15 s, and few waits have a schema
+
+            for error in Draft202012Validator(self._schema).iter_errors(value):
+                raise ValueError(error.message[:MAX_MESSAGE])
+        return value
 
 
 @lru_cache(maxsize=256)

@@ -53,8 +53,8 @@
 --   R:joins      hash   step with a quorum or deadline -> its sources; {map, prefix, count} for the items of a map
 --   R:window     hash   map -> "size inflight"
 --   R:backlog:*  list   of a map, the items not yet sent
---   R:signals    hash   waiting step, or the end of its id -> the value of an early signal, and after a line break its author;
---                       `name\nN`: further ones for the same name
+--   R:signals    hash   waiting step, or the end of its id -> the value of an early signal; in further lines its author, and if its step
+--                       was not known: the groups that it may answer for, or *; `name\nN`: further ones for the same name
 --   R:blobs      hash   sha256 -> text of a large output
 --   R:log        stream of events; ids 0-1, 0-2, ...
 --   R:logs       stream of the lines that workers logged for it, bounded; log_bytes and log_dropped of the run count the kept and the dropped
@@ -514,7 +514,7 @@ local function keep_early_signal(name, value)
   redis.call('HSET', key, field, value)
 end
 
--- Takes the early signal of a step, stored under its id or under the end of it behind a '/': its value and its author. The next one of its queue follows.
+-- Takes the early signal of a step, stored under its id or under the end of it behind a '/': its value, author and groups. The next of its queue follows.
 local function take_early_signal(id)
   local key, name = R .. ':signals', id
   if redis.call('EXISTS', key) == 0 then return nil end
@@ -533,7 +533,7 @@ local function take_early_signal(id)
       elseif field then
         redis.call('HDEL', R, next_of, 'signals_to:' .. name)
       end
-      return string.match(value, '^([^\n]*)\n?(.*)$')
+      return string.match(value, '^([^\n]*)\n?([^\n]*)\n?(.*)$')
     end
     name = string.match(name, '/(.+)$')
   end
@@ -541,6 +541,20 @@ end
 
 -- Whether a step is a sleep of a workflow in Python: a wait that only its timer ends.
 local function sleeps(spec) return spec.kind == 'wait' and spec.params and spec.params.sleeps end
+
+-- Whether an early signal whose step was not known does not count: its author may not answer, or its value was not checked. Code in Python checks it.
+local function is_refused(params, groups)
+  local options = params.wait or {}
+  if groups == '' or not (options.who or options.answer_schema) then return false end
+  if options.answer_schema and not params.repeats then return true end
+  if not options.who or groups == '*' then return false end
+  for _, group in ipairs(cjson.decode(groups)) do
+    for _, name in ipairs(options.who) do
+      if group == name then return false end
+    end
+  end
+  return true
+end
 
 -- Lists a step among those that wait for a person, and sets its timers.
 local function await_person(s, spec)
@@ -579,7 +593,12 @@ local function make_ready(s)
     local params = spec.params or {}
     local question = params.wait and params.wait.question
     event('waiting', s.id, nil, nil, (params.asks or question) and cjson.encode({asks = params.asks, question = question}))
-    local value, by = take_early_signal(s.id)
+    local value, by, groups = take_early_signal(s.id)
+    while value and is_refused(params, groups) do
+      event('warning', s.id, nil, nil, cjson.encode({message = 'a signal for step ' .. s.id .. ' came before the step was known, and was dropped: ' ..
+        'its author may not answer, or its value could not be checked; answer again'}))
+      value, by, groups = take_early_signal(s.id)
+    end
     if value then
       signalled[#signalled + 1] = {s, value, by}
       return

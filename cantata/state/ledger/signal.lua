@@ -3,7 +3,7 @@
 -- ARGV: run, the signal (JSON) and its value (JSON). The signal: {step, key: KEY_LENGTH characters of its own, so that a call which is repeated after a lost
 -- reply counts once, resend_ms, max_kept, max_bytes: early signals that the run may keep, after a search
 -- count: the number of steps that the run had before it, and found: the ids and names that end in '/' and the name,
--- by?: its author, checked?: the step whose conditions (answer_schema, who) it meets}
+-- by?: its author, groups?: those for which it may answer, checked?: the step whose conditions (answer_schema, who) it meets}
 -- The step is named by its id, or by the end of it behind a '/' if only one step matches.
 -- Replies {result, sends}: taken, kept, over, closed, unknown, unclear, full; {search, number of steps}: no step has this id, or steps were added since;
 -- or {check, {step, its spec, its info}}: the caller is to check the conditions of this step, and call again.
@@ -81,7 +81,8 @@ end
 if s and not takes_signal(id) then return {'unknown', {}} end
 local is_python = meta('has_workflow') or string.find(meta('request'), '"kind":"workflow"', 1, true)
 if (s or not is_python) and redis.call('HEXISTS', R .. ':signals', id) == 1 then return {'over', {}} end
-if by then value = value .. '\n' .. by end
+if by or not s then value = value .. '\n' .. (by or '') end
+if not s then value = value .. '\n' .. (signal.groups and cjson.encode(signal.groups) or '*') end
 local bytes = tonumber(meta('signal_bytes') or 0) + #id + #value
 if redis.call('HLEN', R .. ':signals') >= signal.max_kept or bytes > signal.max_bytes then return {'full', {}} end
 keep_early_signal(id, value)

@@ -6,7 +6,7 @@ import itertools
 import json
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from hashlib import sha256
 from secrets import token_hex
@@ -151,8 +151,9 @@ class StepStore:
         self._caller.with_retries(lambda: refused_steps.record(self._caller.redis, run_id, step_id, why))
 
     def signal(
-        self, run_id: str, step_id: str, value: JsonValue, *, max_kept: int = EARLY_SIGNALS, by: str = "", check: SignalCheck | None = None
-    ) -> tuple[str, tuple[Ready, ...]]:
+        self, run_id: str, step_id: str, value: JsonValue, *, max_kept: int = EARLY_SIGNALS, by: str = "",
+        groups: Collection[str] | None = None, check: SignalCheck | None = None,
+    ) -> tuple[str, tuple[Ready, ...]]:  # fmt: skip
         """Signal a waiting step: return 'taken', 'kept', 'over', 'closed', 'unknown', 'unclear' or 'full', and the steps to send.
 
         A name that no step answers to is searched for in pieces, as the end of ids and names, again if the run gets new steps meanwhile.
@@ -160,6 +161,7 @@ class StepStore:
         Args:
             max_kept: How many signals the run keeps at most for steps that do not wait yet.
             by: The author of the value.
+            groups: Those for which the author may answer; None for all.
             check: Called before a step with conditions gets the value; what it returns, unless empty, is returned instead of 'taken'.
         """
         key, text = run_key(self._caller.redis, run_id), to_json(value)
@@ -170,6 +172,7 @@ class StepStore:
             "max_kept": max_kept,
             "max_bytes": EARLY_SIGNAL_BYTES,
             "by": " ".join(by.split()),
+            **({} if groups is None else {"groups": [*groups]}),
         }
         word, rest = self._caller.call("ledger/signal", run_id, to_json(call), text)
         while word in ("search", "check"):

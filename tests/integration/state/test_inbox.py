@@ -254,6 +254,25 @@ def test_only_those_who_are_named_may_answer_and_after_an_escalation_others_too(
     assert play.step("w").info["answered_by"] == "bo"
 
 
+@pytest.mark.parametrize(
+    ("options", "groups", "is_taken"),
+    [
+        ({"who": ["legal"]}, ["sales"], False), ({"who": ["legal"]}, ["legal"], True), ({"who": ["legal"]}, None, True),
+        ({"answer_schema": {"type": "integer"}}, None, False), ({}, [], True),
+    ],
+)  # fmt: skip
+def test_nobody_answers_what_is_for_others_by_being_early(
+    ledger: Ledger, options: dict[str, JsonValue], groups: list[str] | None, *, is_taken: bool
+) -> None:
+    play = Play(ledger)
+    assert ledger.steps.signal("run", "w", 1, by="sam", groups=groups)[0] == "kept"
+
+    play.plan(asks("w", **options), work("a"))
+
+    assert (play.step("w").output, steps(ledger)) == ((1, []) if is_taken else (None, ["w"]))
+    assert ("warning" in play.events("w")) != is_taken
+
+
 def test_the_author_of_an_answer_is_recorded_and_told(ledger: Ledger) -> None:
     play = parked(ledger, "run", "w")
 
