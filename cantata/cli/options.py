@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import json
 from pathlib import Path
 from typing import Any, NoReturn
@@ -19,6 +20,19 @@ metrics_port_option = click.option(
     help="Serve metrics at this port, 0 for any free one; default: CANTATA_METRICS_PORT, if set.",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, for programs.")
+
+
+def login_name() -> str:
+    """Return the name of the user who runs this; empty if the system knows none."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        return ""
+
+
+author_option = click.option(
+    "--as", "by", metavar="NAME", default=login_name, show_default="your login name", help="The author, recorded with the answer."
+)
 
 
 def parse_pairs(ctx: click.Context, option: click.Parameter, texts: tuple[str, ...]) -> dict[str, str]:

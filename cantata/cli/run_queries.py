@@ -140,9 +140,9 @@ class RunQueries(RunSubmission):
             print_note(f"run {run_id} is {status}" if status in CANCELLED else f"run {run_id} was over already: {status}")
         return 0 if status in CANCELLED else FAILED
 
-    def signal(self, run_id: str, step: str, value: JsonValue) -> int:
-        """Send a waiting step its value."""
-        answer = self.runs.signal(run_id, step, value)
+    def signal(self, run_id: str, step: str, value: JsonValue, by: str) -> int:
+        """Send a waiting step its value, as the author `by`."""
+        answer = self.runs.signal(run_id, step, value, by=by)
         if self._as_json:
             click.echo(json.dumps({"run_id": run_id, "step": step, "signal": answer.outcome}))
         else:

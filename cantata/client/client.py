@@ -6,7 +6,7 @@ import copy
 import itertools
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -16,8 +16,9 @@ from celery import Celery
 from pydantic_core import to_jsonable_python
 
 from cantata import __version__, embedded, fault_points
+from cantata.client.answers import split_id
 from cantata.client.memory_bank import MAX_OUTAGE_S
-from cantata.client.run_service import RunService
+from cantata.client.run_service import RunService, SignalAnswer
 from cantata.client.runs import ChainRun, TurnRun
 from cantata.config import chain_requests
 from cantata.config import loading as configuration
@@ -38,6 +39,7 @@ from cantata.dispatch.celery_app import make_app
 from cantata.errors import ConfigError, Fault, UnavailableError
 from cantata.models.definitions import Definitions
 from cantata.models.values import JsonValue
+from cantata.models.waits import InboxItem
 from cantata.models.wire import ChainRequest, TurnRequest
 from cantata.observability import traces
 from cantata.planning import rewind as rewinding
@@ -54,6 +56,8 @@ from cantata.state.memory.memory_store import MemoryStore
 from cantata.state.redis import clock
 from cantata.state.redis.connection import check, connect
 from cantata.state.redis.keys import definitions_digest, shard_of
+from cantata.state.runs import inbox
+from cantata.state.runs.inbox import InboxFilter
 from cantata.state.sessions import conversations
 from cantata.state.sessions.conversations import Sessions
 from cantata.workflows.decorator import reference_of
@@ -286,6 +290,38 @@ class Client:
     def runs(self, *, most: int = 20) -> list[RunRecord]:
         """Return the newest runs, at most `most`, without their steps."""
         return self.ledger.reader.newest(most=most)
+
+    def inbox(
+        self, *, tenant: str | None = None, labels: Mapping[str, str] | None = None, who: str = "", most: int = 100
+    ) -> list[InboxItem]:  # fmt: skip
+        """Return the steps that wait for a person, the longest waiting first, at most `most`.
+
+        Args:
+            tenant: Only those of this tenant's runs; "" for runs without one, None for all.
+            labels: Only those of runs with these labels.
+            who: Only those that this name, group or scope may answer.
+            most: How many.
+        """
+        return [*itertools.islice(inbox.iterate(self.ledger, InboxFilter(tenant, labels or {}, who)), most)]
+
+    def answer(
+        self, item_id: str, value: JsonValue, *, by: str = "", groups: Collection[str] | None = None, tenant: str | None = None
+    ) -> SignalAnswer:  # fmt: skip
+        """Answer a step that waits for a person, by the `id` of its item; return the outcome, and a message.
+
+        Args:
+            item_id: The item's `id`, `RUN/STEP`.
+            value: The answer, which becomes the output of the step.
+            by: The author, who is recorded with it.
+            groups: The author's names and groups, one of which a wait with `who` must list; None may answer all.
+            tenant: The tenant whose runs may be answered; None for all.
+
+        Raises:
+            UnknownRunError: No such step waits.
+            ConfigError: The value does not fit the `answer_schema` of the step (`bad_answer`, with each field that is wrong).
+        """
+        run_id, step = split_id(item_id)
+        return RunService(self, tenant).signal(run_id, step, value, by=by, groups=groups)
 
     @property
     def sessions(self) -> Sessions:

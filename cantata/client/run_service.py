@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+from cantata.client.answers import split_id
 from cantata.client.runs import MAX_COMPARED, ChainRun, TurnRun
 from cantata.errors import ConfigError, UnknownRunError
 from cantata.models.values import JsonValue
+from cantata.models.waits import Inbox, InboxItem
 from cantata.models.wire import RUN_OVER, ChainRequest, ChainResponse, HistoryEntry, RunResult, RunStatus, TurnRequest
 from cantata.state.memory.memory_store import MemoryStore
-from cantata.state.runs import event_log, listing
+from cantata.state.runs import event_log, inbox, listing
+from cantata.state.runs.inbox import InboxFilter
 from cantata.state.runs.listing import RunFilter, RunList
 from cantata.state.runs.log_store import Logs
 from cantata.state.runs.summaries import RunSummary
@@ -28,6 +31,7 @@ SIGNAL_MESSAGES: Mapping[str, str] = {
     "closed": "run {run_id!r} is over",
     "unclear": "{step!r} matches several steps of run {run_id!r}; use a full id{nearest}",
     "full": "run {run_id!r} keeps no more early signals; send this one when {step!r} waits",
+    "not_allowed": "step {step!r} is for others to answer{nearest}",
 }
 """Outcome of a signal → its message."""
 
@@ -38,7 +42,7 @@ class SignalAnswer(NamedTuple):
     """The answer to a signal."""
 
     outcome: str
-    """taken, kept, over, closed, unclear or full."""
+    """taken, kept, over, closed, unclear, full or not_allowed."""
     message: str
 
 
@@ -100,10 +104,29 @@ class RunService:
             return self.client.retry(run_id, idempotency_key=key, labels=labels)
         return self.client.fork(run_id, from_step, changes=changes, idempotency_key=key, labels=labels)
 
-    def signal(self, run_id: str, step: str, value: JsonValue) -> SignalAnswer:
-        """Signal a waiting step; the signal of a step that does not wait yet is kept."""
+    def inbox(
+        self, *, labels: Mapping[str, str] | None = None, who: str = "", after: str | None = None, limit: int = 50
+    ) -> Inbox:  # fmt: skip
+        """Return a page of the steps that wait for a person, the longest first; `after` is the `next` of the previous page."""
+        return inbox.find_page(self.client.ledger, InboxFilter(self.tenant, labels or {}, who), after=after, most=limit)
+
+    def inbox_item(self, item_id: str) -> InboxItem:
+        """Return a step that waits for a person. Raises UnknownRunError if it does not wait now."""
+        run_id, step = split_id(item_id)
+        self.find(run_id)
+        item = inbox.find(self.client.ledger, run_id, step)
+        if item is None:
+            raise UnknownRunError(
+                f"step {step!r} of run {run_id!r} does not wait for a person now; `submit inbox list` lists those that do"
+            )
+        return item
+
+    def signal(
+        self, run_id: str, step: str, value: JsonValue, *, by: str = "", groups: Collection[str] | None = None
+    ) -> SignalAnswer:  # fmt: skip
+        """Signal a waiting step; the signal of a step that does not wait yet is kept. Arguments and errors as in `Run.signal`."""
         run = self.find(run_id)
-        outcome = run.signal(step, value)
+        outcome = run.signal(step, value, by=by, groups=groups)
         near = ""
         if (
             outcome == "kept"

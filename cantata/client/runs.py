@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from cantata import __version__
 from cantata.client import queries, run_export
+from cantata.client.answers import check_answer
 from cantata.coordinator.start import send_ready
 from cantata.errors import ConfigError, UnknownRunError
 from cantata.models.events import RunEvent, RunWarning
 from cantata.models.graph import START
 from cantata.models.values import JsonValue
-from cantata.models.wire import ChainEvent, ChainRequest, ChainResponse, RunResult, RunStatus
+from cantata.models.wire import RUN_OVER, ChainEvent, ChainRequest, ChainResponse, RunResult, RunStatus
 from cantata.observability import traces
 from cantata.observability.logs.lines import LogLine
 from cantata.runs.results import bodies_of, chain_event, chain_response, turn_result
@@ -66,6 +67,8 @@ class Run:
         if before is None or any(event.step == START for event in events):  # it plans the run
             view = view.with_plan(run_snapshot.plan(ledger, self.run_id))
         view = view.apply(*events)
+        if view.status not in RUN_OVER:
+            view = view.with_status(self.status())
         ended = view.without_usage(max_usages)
         return view.with_usage(dict(zip(ended, ledger.reader.infos(self.run_id, ended), strict=True))) if ended else view
 
@@ -99,27 +102,38 @@ class Run:
         self._end_trace()
         return status
 
-    def signal(self, step_id: str, value: JsonValue) -> str:
+    def signal(self, step_id: str, value: JsonValue, *, by: str = "", groups: Collection[str] | None = None) -> str:
         """Send a waiting step its value.
 
         Args:
             step_id: The step's id, or the end of it, as its file has it: 'ask' for 'flow/ask'.
             value: The step's output.
+            by: The author, who is recorded.
+            groups: The author's names, groups and scopes, one of which a wait with `who` must list; None may answer all.
 
         Returns:
             'taken'; 'kept' until the step waits; 'over' if it has a value; 'closed' if the run is over; 'unclear' if several steps
-            match; 'full' if the run keeps as many early signals as it may.
+            match; 'full' if the run keeps as many early signals as it may; 'not_allowed' if the wait lists none of `groups`.
 
         Raises:
             UnknownRunError: The step waits for no signal, or the run has no such step while others wait, which the message names.
-            ConfigError: The value is not JSON, or the run's tenant keeps as many early signals as it may (`quota_exceeded`).
+            ConfigError: The value is not JSON, or does not fit the step's `answer_schema` (`bad_answer`, with each field that is wrong), or
+                the run's tenant keeps as many early signals as it may (`quota_exceeded`).
         """
         try:
             to_json(value).encode()
         except (TypeError, ValueError) as error:
             raise ConfigError(f"the value for step {step_id!r} is not JSON: {error}") from error
         refusal = self._client.quotas.early_signal_refusal(self.run_id, self._client.definitions.limits)
-        answer, ready = self._client.ledger.steps.signal(self.run_id, step_id, value, max_kept=0 if refusal else EARLY_SIGNALS)
+        answer, ready = self._client.ledger.steps.signal(
+            self.run_id,
+            step_id,
+            value,
+            max_kept=0 if refusal else EARLY_SIGNALS,
+            by=by,
+            groups=groups,
+            check=partial(check_answer, value, groups),
+        )
         if refusal and answer == "full":
             raise refusal
         if answer == "unknown":

@@ -9,6 +9,7 @@ from cantata.errors import ConfigError
 from cantata.models.definitions import Definitions
 from cantata.models.forks import EndedRun
 from cantata.models.values import JsonValue
+from cantata.models.waits import ESCALATED_TO
 from cantata.models.wire import ChainRequest, TurnRequest
 from cantata.planning.chain_checks import checks
 from cantata.planning.chains import expansion
@@ -22,7 +23,7 @@ FORKED_FROM, FORKED_AT = "forked_from", "forked_at"
 
 def labels_of(source: EndedRun, from_step: str | None) -> dict[str, str]:
     """Return the labels of a fork."""
-    kept = {name: value for name, value in source.labels.items() if name not in (FORKED_FROM, FORKED_AT)}
+    kept = {name: value for name, value in source.labels.items() if name not in (FORKED_FROM, FORKED_AT, ESCALATED_TO)}
     return {**kept, FORKED_FROM: source.run_id, **({FORKED_AT: from_step} if from_step is not None else {})}
 
 

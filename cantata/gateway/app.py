@@ -13,7 +13,7 @@ from cantata import __version__
 from cantata.client.client import Client
 from cantata.gateway import http_errors, metrics
 from cantata.gateway.access import Access, Tokens
-from cantata.gateway.api import bodies, chat_socket, pages, routes
+from cantata.gateway.api import bodies, chat_socket, inbox, pages, routes
 from cantata.gateway.config_reload import reload_on_change
 from cantata.gateway.outer_layer import OuterLayer, prefix_of
 from cantata.gateway.request_limits import BodySizeLimit, RequestRateLimit
@@ -28,6 +28,7 @@ BURST_S = 10.0  # so many seconds of that rate may come at once
 ROUTERS = (
     routes.probes,
     metrics.router,
+    inbox.router,
     pages.router,
     pages.static,
     routes.router,

@@ -11,6 +11,7 @@ from cantata.dashboard.http.rejections import RequestRejected
 from cantata.models.definitions import Definitions
 from cantata.models.graph import Spec
 from cantata.models.values import Value
+from cantata.models.waits import InboxItem
 from cantata.models.wire import ChainRequest, TurnRequest
 from cantata.planning.turns.turn_plan import target_of
 
@@ -47,6 +48,7 @@ class Grant(Value):
     teams: list[str] | None = Field(default=None, description="the teams that it may use")
     agents: list[str] | None = Field(default=None, description="the agents that it may use")
     chains: list[str] | None = Field(default=None, description="the chains, and the workflows in Python, that it may use")
+    groups: list[str] = Field(default_factory=list, description="groups for which it answers, as `who` of a wait names them")
     approve_own: bool = Field(default=False, description="whether it may approve the `wait` steps of runs that it submitted itself")
 
     def require(self, scope: Scope) -> None:
@@ -91,6 +93,19 @@ class Grant(Value):
             return
         remedy = f"add it to the token's {sections[0]!r}: {_REMEDY}" if sections else "it is limited to named teams, agents and chains"
         raise RequestRejected(403, f"token {self.name!r} may not use the {kind} {name!r}; {remedy}", code="not_granted")
+
+    @property
+    def identities(self) -> list[str] | None:
+        """Return its name, groups and scopes, one of which the `who` of a wait must list; None for `admin`, which may answer all."""
+        return None if "admin" in self.scopes else [self.name, *self.groups, *self.scopes]
+
+    def refusal_of(self, item: InboxItem) -> str:
+        """Return the reason why this token may not answer an item of the inbox; empty if it may."""
+        if reason := self.lacks("signal") or self.own_approval(item.labels, Spec(kind=item.kind, work=item.work)):
+            return reason
+        if self.identities is None or item.who is None or not {*self.identities}.isdisjoint(item.who):
+            return ""
+        return f"this is for {', '.join(item.who)} to answer"
 
     def own_approval(self, labels: Mapping[str, str], step: Spec | None) -> str:
         """Return the reason why this token may not signal a step of a run that it submitted itself; empty if it may.

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import cast
 
+from cantata.client.answers import outcomes, split_id
 from cantata.client.client import Client
 from cantata.client.run_service import RunService, SignalAnswer
 from cantata.client.runs import ChainRun, Run, TurnRun
@@ -20,10 +21,12 @@ from cantata.gateway.grants import STARTS, Grant, is_question
 from cantata.gateway.readiness import Readiness
 from cantata.models.forks import EndedRun
 from cantata.models.values import JsonValue
-from cantata.models.wire import RUN_OVER, ChainRequest, RunStatus, TurnRequest
+from cantata.models.waits import Answer, Inbox, InboxItem
+from cantata.models.wire import RUN_OVER, AnswerOutcome, ChainRequest, RunStatus, TurnRequest
 from cantata.planning import rewind as rewinding
 from cantata.planning.turns.mentions import mention_of
 from cantata.state.forks import fork_store
+from cantata.state.runs import inbox
 from cantata.state.runs.streams import Streams
 
 THREADS = 32  # calls of Redis at once; each takes about a millisecond, so that is thousands a second
@@ -98,13 +101,27 @@ class TenantService:
         """Signal a waiting step. A token may not approve its own run."""
         if reason := self._own_approval(grant, self.runs(grant.tenant).find(run_id), step):
             raise RequestRejected(403, reason, code="own_run")
-        return self.runs(grant.tenant).signal(run_id, step, value)
+        return self.runs(grant.tenant).signal(run_id, step, value, by=grant.name, groups=grant.identities)
+
+    def inbox(self, grant: Grant, *, labels: Mapping[str, str], who: str, after: str | None, limit: int) -> Inbox:
+        """Return a page of the tenant's steps that wait for a person; each with the reason why the token may not answer it."""
+        page = self.runs(grant.tenant).inbox(labels=labels, who=who, after=after, limit=limit)
+        return page.model_copy(update={"items": [_with_refusal(grant, item) for item in page.items]})
+
+    def inbox_item(self, grant: Grant, item_id: str) -> InboxItem:
+        """Return a step that waits for a person, likewise."""
+        return _with_refusal(grant, self.runs(grant.tenant).inbox_item(item_id))
+
+    def answer(self, grant: Grant, answers: Sequence[Answer]) -> list[AnswerOutcome]:
+        """Answer steps that wait for a person; return the outcome of each."""
+        return outcomes(answers, lambda answer: self.signal(grant, *split_id(answer.id), answer.value))
 
     def refusals(self, grant: Grant, run_id: str, step: str | None) -> dict[str, str]:
         """Return the reasons why a token may not cancel, retry, fork or signal a run; for a signal, of this step."""
         run = self.runs(grant.tenant).find(run_id)
         starts = grant.lacks(STARTS[run.kind])
-        signal = grant.lacks("signal") or (self._own_approval(grant, run, step) if step is not None else "")
+        item = inbox.find(self.client.ledger, run_id, step) if step is not None else None
+        signal = grant.refusal_of(item) if item else grant.lacks("signal") or (self._own_approval(grant, run, step) if step else "")
         return {"cancel": starts, "retry": starts, "fork": starts, "signal": signal}
 
     def _was_made_from(self, created: Run, source: str, from_step: str | None, changes: Mapping[str, JsonValue]) -> bool:
@@ -149,6 +166,10 @@ def _check_approvals(source: EndedRun, from_step: str) -> None:
                 "fork from that step or an earlier one, so that it is approved again"
             )
             raise RequestRejected(403, message, code="own_run")
+
+
+def _with_refusal(grant: Grant, item: InboxItem) -> InboxItem:
+    return item.model_copy(update={"refused": grant.refusal_of(item)})
 
 
 def _key_reused(key: str) -> ConfigError:

@@ -12,6 +12,7 @@ from pydantic import AfterValidator, Field, JsonValue, ValidationInfo, field_val
 
 from cantata.models.instructions import FUNCTION, Chainbreaker, Instruction, PromptStep
 from cantata.models.values import Params, Value, checked_name
+from cantata.models.waits import WaitOptions
 from cantata.models.wire import ChainNode
 
 QueueName = Annotated[str, AfterValidator(partial(checked_name, "queue"))]
@@ -93,7 +94,9 @@ class Tool(Value):
     task: str | None = Field(
         None, min_length=1, description="name of a task of your own Celery application (CANTATA_APP); your workers execute it"
     )
-    asks: bool = Field(False, description="asks people: a call waits, without a worker, for a signal, whose value is the result")
+    asks: bool | WaitOptions = Field(
+        False, description="asks people: a call waits, without a worker, for a signal, whose value is the result; true, or how it asks"
+    )
     description: str = Field("", description="what it does, for people and models")
     queue: str = Field(
         default_factory=lambda given: "agents" if given.get("mcp") else "" if given.get("task") else "tools",
@@ -118,6 +121,10 @@ class Tool(Value):
         None, description="JSON schema of the arguments, for models; needed where agents run without the function's module"
     )
 
+    def wait_params(self) -> dict[str, JsonValue]:
+        """Return how it asks people, as parameters of a step that waits."""
+        return self.asks.params() if isinstance(self.asks, WaitOptions) else {}
+
     @field_validator("queue")
     @classmethod
     def _is_ours_or_of_a_task(cls, queue: str, info: ValidationInfo) -> str:
@@ -125,7 +132,7 @@ class Tool(Value):
 
     @model_validator(mode="after")
     def _is_one_thing(self) -> Tool:
-        if sum(each is not None for each in (self.function, self.mcp, self.script, self.task)) + self.asks != 1:
+        if sum(each is not None for each in (self.function, self.mcp, self.script, self.task)) + bool(self.asks) != 1:
             raise ValueError("a tool is either a 'function', a 'task' or an 'mcp' server, or it 'asks' people")
         if self.task and self.cheap is not None:
             raise ValueError("'cheap' belongs to a function; a task runs on your own workers")

@@ -11,6 +11,7 @@ from pydantic import ConfigDict, Field, JsonValue, ValidationError
 
 from cantata.models.graph import StepState
 from cantata.models.values import ErrorInfo, Value
+from cantata.models.waits import question_of
 from cantata.models.wire import RunStatus
 
 LATEST_TIME = 253_000_000_000.0  # that Python shows, in the year 9987
@@ -227,13 +228,34 @@ class SignalAwaited(RunEvent):
     type: Literal["waiting"] = "waiting"
     step_state = "waiting_signal"
     line = "waiting {step} for a signal{asks}: {signal}"
-    asks: JsonValue = Field(None, description="the question that the signal answers")
+    asks: JsonValue = Field(None, description="the context of the question: the input of the wait")
+    question: str = Field("", description="the question that the signal answers, if the wait has one beside its input")
 
     @property
     def explanation(self) -> str:
-        """Return the question as text: its `prompt`, or all of it as JSON."""
-        prompt = self.asks.get("prompt") if isinstance(self.asks, dict) else self.asks
-        return prompt if isinstance(prompt, str) else "" if self.asks is None else json.dumps(self.asks, ensure_ascii=False)
+        """Return the question as text: its own, that in its context, or all of the context as JSON."""
+        known = question_of(self.question, self.asks)
+        return known or ("" if self.asks is None else json.dumps(self.asks, ensure_ascii=False))
+
+
+class WaitReminded(RunEvent):
+    """Nobody has answered the step so far; its reminder is due."""
+
+    type: Literal["reminded"] = "reminded"
+    line = "reminded of {step}: it still waits for a signal"
+
+
+class WaitEscalated(RunEvent):
+    """Nobody has answered the step in time; others may answer it too."""
+
+    type: Literal["escalated"] = "escalated"
+    line = "escalated {step}: {reason}"
+    to: list[str] = Field(default_factory=list, description="who may answer from now on, beside those who might before")
+
+    @property
+    def explanation(self) -> str:
+        """Return who may answer too."""
+        return f"{', '.join(self.to)} may answer too" if self.to else "nobody has answered it in time"
 
 
 class SleepBegan(RunEvent):
@@ -255,6 +277,7 @@ class SignalReceived(RunEvent):
     """The step has its signal."""
 
     type: Literal["signal"] = "signal"
+    by: str = Field("", description="its author, if one is known")
     line = "signal {step}"
 
 
@@ -316,9 +339,9 @@ class RunClosed(RunEvent):
 
 
 KNOWN_EVENTS = (
-    RunAccepted, StepStarted, TaskDispatched, StepDone, StepExpanded, StepFailed, StepMissedDeadline, StepSkipped, StepRetried, RateLimited,
-    LeaseLost, StepReleased, StepRefused, OutcomeUncertain, SignalAwaited, SleepBegan, SignalReceived, ReplyDelta, ModelFallback,
-    ChainBroken, RunWarning, QueueUnserved, RunCancelling, RunClosed,
+    RunAccepted, StepStarted, TaskDispatched, StepDone, StepExpanded, StepFailed, StepMissedDeadline, StepSkipped, StepRetried,
+    RateLimited, LeaseLost, StepReleased, StepRefused, OutcomeUncertain, SignalAwaited, WaitReminded, WaitEscalated, SleepBegan,
+    SignalReceived, ReplyDelta, ModelFallback, ChainBroken, RunWarning, QueueUnserved, RunCancelling, RunClosed,
 )  # fmt: skip
 EVENT_CLASSES: dict[str, type[RunEvent]] = {str(each.model_fields["type"].default): each for each in KNOWN_EVENTS}
 """Type → class."""

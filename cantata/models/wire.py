@@ -8,13 +8,14 @@ from pydantic import BeforeValidator, Field, JsonValue, model_validator
 
 from cantata.errors import RunError
 from cantata.models.values import ErrorInfo, Usage, Value
+from cantata.models.waits import WaitOptions
 from cantata.suggestions import hint, nearest
 
 NodeKind = Literal["tool", "skill", "agent", "chain", "workflow", "proc", "branch", "map", "wait"]
 NODE_KINDS: tuple[str, ...] = get_args(NodeKind)
 MAX_QUOTED_KIND = 60  # characters of a kind in a message
 
-RunStatus = Literal["accepted", "running", "cancelling", "succeeded", "failed", "cancelled", "timed_out", "exhausted"]
+RunStatus = Literal["accepted", "running", "waiting", "cancelling", "succeeded", "failed", "cancelled", "timed_out", "exhausted"]
 RunState = RunStatus | Literal["succeeded_with_failures"]
 END_PHRASES = {"failed": "failed", "cancelled": "was cancelled", "timed_out": "timed out", "exhausted": "exhausted its budget"}
 """Status of a run that did not succeed → the verb phrase for messages."""
@@ -44,7 +45,7 @@ class _WithoutNulls(Value):
         return {key: value for key, value in given.items() if value is not None or key not in optional}
 
 
-class ChainNode(_WithoutNulls):
+class ChainNode(_WithoutNulls, WaitOptions):
     """One node of a chain request."""
 
     node_id: str = Field(description="unique node identifier")
@@ -128,6 +129,15 @@ class FaultInfo(Value):
     message: str = Field(description="for people: what is wrong, and what was expected")
     where: str = Field("", description="the field, such as `nodes[2].name`")
     line: int | None = Field(None, description="the line of the document, if it has several")
+
+
+class AnswerOutcome(Value):
+    """The outcome of one of several answers."""
+
+    id: str = Field(description="the `id` that was answered")
+    outcome: str = Field(description="taken; or why not: over, closed, not_allowed, bad_answer, unknown_run, ...")
+    message: str = Field(description="for people: what happened, and what to do")
+    faults: list[FaultInfo] = Field(default_factory=list, description="of a `bad_answer`: each field that is wrong")
 
 
 class ChainError(Value):

@@ -17,7 +17,7 @@ from cantata.models.events import (
 )
 from cantata.models.graph import START, StepState
 from cantata.models.values import JsonValue, Usage
-from cantata.models.wire import RUN_OVER
+from cantata.models.wire import RUN_OVER, RunStatus
 from cantata.planning.chains.step_ids import ADVANCE, END, GATHER
 from cantata.state.runs.summaries import state_of
 
@@ -162,6 +162,10 @@ class RunView:
         if view.status in RUN_OVER:
             steps = {step_id: step.end_with_run(view.status, view.at_ms) for step_id, step in steps.items()}
         return replace(view, steps=steps)
+
+    def with_status(self, status: RunStatus) -> RunView:
+        """Return the run with its status by the ledger, while it is open: events do not tell whether only people can go on with it."""
+        return self if self.status in RUN_OVER or status in RUN_OVER else replace(self, status=status, state=status)
 
     def without_usage(self, limit: int = 200) -> list[str]:
         """Return the last `limit` steps that are over and for which `with_usage` was not called yet."""

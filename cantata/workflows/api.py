@@ -15,6 +15,7 @@ from cantata.errors import StepError
 from cantata.models.values import JsonValue
 from cantata.planning.chains.specs import SECTIONS, section_of
 from cantata.suggestions import did_you_mean
+from cantata.workflows.answer_form import AnswerForm
 from cantata.workflows.conversion import jsonable, result_of
 from cantata.workflows.decorator import reference_of
 from cantata.workflows.history import CommandOutcome
@@ -105,26 +106,37 @@ class Workflow:
         arguments = {"args": list(args), "kwargs": kwargs}
         return self._replay.command("call", reference_of(function), _json(arguments), self._options, convert, function.__name__)
 
-    def wait(self, name: str, asks: Any = None, *, timeout_s: float | None = None, default: Any = NO_DEFAULT) -> asyncio.Future[Any]:
+    def wait(
+        self, name: str, asks: Any = None, *, answer_type: Any = None, timeout_s: float | None = None, default: Any = NO_DEFAULT,
+        **options: Any,
+    ) -> asyncio.Future[Any]:  # fmt: skip
         """Wait for a signal to `name`, such as an approval; its value.
 
         Args:
-            name: Names the step for `submit runs signal` and pages.
-            asks: The question, shown to the person who answers.
+            name: Names the step for `submit inbox`, `submit runs signal` and pages.
+            asks: The question, or its context, shown to the person who answers.
+            answer_type: A pydantic model, a dataclass or another type: the answer is converted to it, and refused if it does not fit.
             timeout_s: How long to wait, in seconds; for ever if None.
             default: The value after that time. Without it StepError is raised, with the code timeout.
+            options: Those of `cantata.models.waits.WaitOptions`: `question`, `answer_schema`, `who`, `remind_after_s`, ...
+
+        Raises:
+            StepError: From the future: no answer came in time (`timeout`), or one that came before the wait does not fit (`bad_answer`).
         """
         if not _NAME.fullmatch(name):
             raise StepError(f"wf.wait: {name!r} is no name for a signal; use letters, digits, '-', '_' and '.'", code="bad_arguments")
         if timeout_s is not None and not timeout_s > 0:
             raise StepError(f"wf.wait: timeout_s={timeout_s!r} must be above 0", code="bad_arguments")
 
+        answer = AnswerForm(name, answer_type, options)
+
         def convert(outcome: CommandOutcome) -> Any:
             if outcome.timed_out and default is NO_DEFAULT:
                 raise StepError(f"no signal {name!r} came within {timeout_s:g} s", code="timeout")
-            return default if outcome.timed_out else outcome.result()
+            return default if outcome.timed_out else answer.convert(outcome.result())
 
-        arguments = _json({"asks": asks if isinstance(asks, Mapping) or asks is None else {"question": asks}, "timeout_s": timeout_s})
+        asked = asks if isinstance(asks, Mapping) or asks is None else {"question": asks}
+        arguments = _json({"asks": asked, "timeout_s": timeout_s, **answer.params})
         return self._replay.command("wait", name, arguments, {}, convert, f"wait/{name}")
 
     async def signals(self, name: str) -> AsyncIterator[Any]:

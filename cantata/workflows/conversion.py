@@ -59,7 +59,7 @@ def result_of(function: Callable[..., Any], value: JsonValue) -> Any:
     try:
         return _types(function)["return"].validate_python(value) if "return" in _types(function) else value
     except ValidationError as error:
-        message = f"what {function.__qualname__} returned is not of the type that it declares: {_fault_of(error, 'the result')}"
+        message = f"what {function.__qualname__} returned is not of the type that it declares: {describe_fault(error, 'the result')}"
         raise StepError(message, code="bad_result") from None
 
 
@@ -75,10 +75,11 @@ def _converted(types: Mapping[str, TypeAdapter[Any]], name: str, value: JsonValu
     try:
         return types[name].validate_python(value) if name in types else value
     except ValidationError as error:
-        raise StepError(f"{what}: {_fault_of(error, name)}", code="bad_arguments") from None
+        raise StepError(f"{what}: {describe_fault(error, name)}", code="bad_arguments") from None
 
 
-def _fault_of(error: ValidationError, name: str) -> str:
+def describe_fault(error: ValidationError, name: str) -> str:
+    """Return the first fault of a value, with its place in the value of this name."""
     fault = error.errors(include_url=False)[0]
     place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in fault["loc"])
     return f"{name}{place}: {fault['msg']}"

@@ -73,7 +73,8 @@ def _spec(command: WorkflowCommand, definitions: Definitions) -> Spec:
         return Spec(kind="wait", timeout_s=float(str(arguments["seconds"])) or 0.001, params={"sleeps": True})
     if kind == "wait":
         asks = {"asks": arguments["asks"]} if arguments["asks"] else {}
-        return Spec(kind="wait", timeout_s=arguments["timeout_s"], params={"repeats": True, **asks})  # type: ignore[arg-type]  # checked by the model
+        options = {"wait": arguments["wait"]} if arguments.get("wait") else {}
+        return Spec(kind="wait", timeout_s=arguments["timeout_s"], params={"repeats": True, **asks, **options})  # type: ignore[arg-type]  # checked by the model
     if kind == "call":
         return Spec(kind="workflow.call", queue="tools", work=f"functions:{target}", params={"function": target, **arguments})
     if kind == "start":

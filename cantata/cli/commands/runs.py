@@ -1,4 +1,4 @@
-"""`submit runs`: earlier runs."""
+"""`submit runs` and `submit logs`: earlier runs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from typing import Any
 import click
 
 from cantata.cli.connect import open_queries
-from cantata.cli.options import detach_option, json_option, parse_assignments, parse_json, parse_json_object
+from cantata.cli.options import author_option, detach_option, json_option, parse_assignments, parse_json, parse_json_object
+
+LEVELS = ("debug", "info", "warning", "error", "critical")
 
 
 @click.group()
@@ -117,11 +119,12 @@ def retry(run_id: str, detach: bool, as_json: bool) -> int:
 @run_id
 @click.argument("step")
 @click.argument("value", metavar="JSON", callback=parse_json)
+@author_option
 @json_option
-def signal(run_id: str, step: str, value: Any, as_json: bool) -> int:
+def signal(run_id: str, step: str, value: Any, by: str, as_json: bool) -> int:
     """Send a waiting step its value."""
     with open_queries(workers=False, as_json=as_json) as queries:
-        return queries.signal(run_id, step, value)
+        return queries.signal(run_id, step, value, by)
 
 
 @runs.command()
@@ -137,3 +140,15 @@ def query(run_id: str, name: str, given: dict[str, Any] | None, step: str | None
     """
     with open_queries(workers=False, as_json=as_json) as queries:
         return queries.query(run_id, name, step, given or {})
+
+
+@click.command()
+@run_id
+@click.option("--follow", is_flag=True, help="Also print lines to come, until the run is over.")
+@click.option("--step", metavar="STEP", help="Only lines of this step and of its expansion.")
+@click.option("--level", type=click.Choice(LEVELS, case_sensitive=False), help="Only lines of this level or above.")
+@json_option
+def logs(run_id: str, follow: bool, step: str | None, level: str | None, as_json: bool) -> int:
+    """Show the log lines of a run, from workers and tools on all machines. With --json: one line of JSON for each."""
+    with open_queries(workers=follow, as_json=as_json) as queries:
+        return queries.logs(run_id, follow=follow, step=step, level=level)

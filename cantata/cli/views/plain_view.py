@@ -44,9 +44,15 @@ def _describe(before: RunView, after: RunView, event: RunEvent) -> str:
     if isinstance(event, StepDone):
         took_ms = after.steps[step].took_ms if step in after.steps else None
         return f"{'timed out' if event.timed_out else 'done'} {step}{f' ({text_format.duration(took_ms)})' if took_ms is not None else ''}"
-    asks = f" to answer {json.dumps(event.asks, ensure_ascii=False)}" if isinstance(event, SignalAwaited) and event.asks is not None else ""
+    asks = _describe_question(event) if isinstance(event, SignalAwaited) else ""
     signal = f"submit runs signal {event.run_id} {step} JSON"
     return event.line.format_map({**dict(event), "step": step, "reason": reason, "asks": asks, "signal": signal})
+
+
+def _describe_question(event: SignalAwaited) -> str:
+    if event.question:
+        return f" to answer: {text_format.line(event.question, MAX_REASON)}"
+    return f" to answer {json.dumps(event.asks, ensure_ascii=False)}" if event.asks is not None else ""
 
 
 def _describe_item(name: str, before: StepProgress, after: StepProgress, event: RunEvent) -> str:

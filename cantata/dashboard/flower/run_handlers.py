@@ -7,6 +7,7 @@ from contextlib import suppress
 
 from tornado.iostream import StreamClosedError
 
+from cantata.client.answers import labels_of
 from cantata.config.documents import parse_json
 from cantata.dashboard.flower.page_handlers import ApiHandler
 from cantata.dashboard.flower.task_links import tasks_of
@@ -37,6 +38,24 @@ class RunListHandler(ApiHandler):
         if not (text.isascii() and text.isdecimal() and 1 <= int(text[:9]) <= maximum):
             raise RequestRejected(422, f"{name} must be a whole number from 1 to {maximum}, not {text[:40]!r}", code="bad_request")
         return int(text)
+
+
+class InboxHandler(RunListHandler):
+    """GET inbox."""
+
+    async def get(self) -> None:
+        limit = self._number("most", DEFAULT_LISTED, MAX_LISTED)
+        labels, who, after = labels_of(self.get_query_arguments("label")), self._one("who") or "", self._one("after")
+        page = await self.service.call(self.service.runs.inbox, labels=labels, who=who, after=after, limit=limit)
+        self.answer(page.model_dump_json())
+
+
+class InboxItemHandler(ApiHandler):
+    """GET inbox/RUN/STEP."""
+
+    async def get(self, run_id: str, step: str) -> None:
+        item = await self.service.call(self.service.runs.inbox_item, f"{run_id}/{step}")
+        self.answer(item.model_dump_json())
 
 
 class GraphHandler(ApiHandler):
@@ -124,7 +143,8 @@ class SignalHandler(ApiHandler):
     """POST runs/ID/signals/STEP."""
 
     async def post(self, run_id: str, step: str) -> None:
-        answer = await self.service.call(lambda: self.service.runs.signal(run_id, step, self._value()))
+        user = self.current_user if isinstance(self.current_user, str) else ""  # Flower's attribute: true, or the name of an account
+        answer = await self.service.call(lambda: self.service.runs.signal(run_id, step, self._value(), by=user))
         check_signal(answer)
         self.answer({"run_id": run_id, "step": step, "signal": answer.outcome})
 

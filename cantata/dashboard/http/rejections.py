@@ -79,6 +79,8 @@ def check_signal(answer: SignalAnswer) -> None:
             return
         case "full":
             raise RequestRejected(429, answer.message, code="quota_exceeded", retry_after_s=5)
+        case "not_allowed":
+            raise RequestRejected(403, answer.message, code="not_allowed")
     raise RequestRejected(409, answer.message, code=answer.outcome)
 
 

@@ -14,7 +14,8 @@ from cantata.config.faults import faults_of
 from cantata.dashboard.http.rejections import RequestRejected
 from cantata.errors import ConfigError
 from cantata.models.values import JsonValue, Value
-from cantata.models.wire import ChainRequest, ChainResponse, HistoryEntry, RunResult, RunStatus, SessionInfo, TurnRequest
+from cantata.models.waits import Answer
+from cantata.models.wire import AnswerOutcome, ChainRequest, ChainResponse, HistoryEntry, RunResult, RunStatus, SessionInfo, TurnRequest
 from cantata.observability.logs.lines import LogLine
 
 Body = TypeVar("Body", bound=BaseModel)
@@ -29,6 +30,8 @@ CHAIN = {
     "initial_input": {"item": "tea"},
 }
 SIGNAL = {"value": {"approved": True}}
+ANSWERS = {"answers": [{"id": "01936b2f7c4a1b2c3d4/approve", "value": {"approved": True}}]}
+MAX_ANSWERS = 1000  # of one request
 FORK = {"from_step": "letter", "changes": {"input.item": "coffee"}}
 MEMORY = {"value": {"language": "de"}, "ttl_s": 86400}
 
@@ -124,6 +127,18 @@ class Signalled(Value):
     signal: str = Field(description="taken; or kept, if the step does not wait yet")
 
 
+class AnswersBody(Value):
+    """Answers to steps that wait for a person."""
+
+    answers: list[Answer] = Field(min_length=1, max_length=MAX_ANSWERS, description="each counts for itself")
+
+
+class AnswersResult(Value):
+    """Outcomes of answers."""
+
+    answers: list[AnswerOutcome] = Field(description="in the order of the answers")
+
+
 class ForkBody(Value):
     """The fork of a run."""
 
@@ -198,5 +213,5 @@ def document_body(model: type[BaseModel], example: Mapping[str, Any]) -> dict[st
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema, "example": dict(example)}}}}
 
 
-REQUEST_BODIES: tuple[type[BaseModel], ...] = (TurnRequest, ChainRequest, ForkBody, SignalBody, MemoryBody)
+REQUEST_BODIES: tuple[type[BaseModel], ...] = (TurnRequest, ChainRequest, ForkBody, SignalBody, AnswersBody, MemoryBody)
 """The models of request bodies, for the OpenAPI document."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 
 from cantata.models.definitions import Definitions
+from cantata.models.waits import WaitOptions
 from cantata.models.wire import ChainNode, fault_of_kind
 from cantata.planning.chains.links import expressions
 from cantata.planning.chains.specs import SECTIONS, section_of, tools_in
@@ -16,7 +17,7 @@ _FIELDS: Mapping[str, frozenset[str]] = {
     **dict.fromkeys(SECTIONS, _CALL),
     "branch": frozenset({"condition", "true_node", "false_node", "next_node", "on_error", "deps", "max_iterations"}),
     "map": frozenset({"items_path", "map_node", "next_node", "on_error", "deps", "max_concurrency"}),
-    "wait": frozenset({"input", "timeout", "default", "next_node", "deps"}),
+    "wait": frozenset({"input", "timeout", "default", "next_node", "deps", *WaitOptions.model_fields}),
 }
 """Kind → the fields that have an effect."""
 

@@ -75,7 +75,8 @@ def mapping(node: ChainNode, reads: Reads, body: Spec, definitions: Definitions)
 
 def wait(node: ChainNode) -> Spec:
     """Return the spec of a node that waits for a signal; its input is the question."""
-    return Spec(kind="wait", timeout_s=node.timeout, params={"asks": node.input} if node.input else {})
+    asks: dict[str, JsonValue] = {"asks": node.input} if node.input else {}
+    return Spec(kind="wait", timeout_s=node.timeout, params={**asks, **node.params()})
 
 
 def _on_error(node: ChainNode) -> Literal["abort", "skip", "jump"]:
@@ -99,7 +100,9 @@ def _function(section: str, node: ChainNode, reads: Reads, definitions: Definiti
     name, method = mcp_tool(node.name, tools) or (node.name, "")
     tool = tools[name]
     if tool.asks:
-        return wait(node).model_copy(update={"work": f"{section}:{node.name}", "timeout_s": node.timeout or tool.timeout_s})
+        waiting = wait(node)
+        own = {"work": f"{section}:{node.name}", "timeout_s": node.timeout or tool.timeout_s}
+        return waiting.model_copy(update={**own, "params": {**waiting.params, **tool.wait_params()}})
     own = tool_fields(tool, timeout_s=node.timeout)
     retries = 0 if tool.at_most_once else node.retry or tool.retries
     params: dict[str, JsonValue] = {"section": section, "tool": name, **({"method": method} if method else {})}

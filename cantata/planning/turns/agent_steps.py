@@ -215,7 +215,7 @@ def tool_step(step_id: str, name: str, arguments: Mapping[str, JsonValue], defin
     if method:
         params["method"] = method
     if tool.asks:
-        params["asks"] = dict(arguments)
+        params |= {"asks": dict(arguments), **tool.wait_params()}
     return Step(
         id=step_id, kind=tool.step_kind(method), work=f"tools:{name}", params=params, retries=0 if tool.at_most_once else tool.retries,
         on_error="skip", **tool_fields(tool),

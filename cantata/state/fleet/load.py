@@ -68,6 +68,8 @@ class FleetLoad:
     memory_limit_bytes: int
     dead_letters: int = 0
     """Messages in our queues that were not steps, and are kept."""
+    runs_waiting: int = 0
+    """Open runs with a step that waits for a person."""
 
 
 def record_sweep(redis: Redis) -> None:
@@ -84,10 +86,11 @@ def measure(redis: Redis) -> FleetLoad:
                 pipe.zcard(f"{key}:{part}")
             pipe.hgetall(f"{key}:totals")
             pipe.zrange(f"{key}:leases", 0, -1)
+            pipe.zrange(f"{key}:asking", 0, -1)
         pipe.get(key_of(redis, SWEPT_KEY))
         pipe.llen(key_of(redis, LETTERS_KEY))
         *answers, swept_at, dead = pipe.execute()
-    kept, finished, ready, totals, leases = (answers[i :: len(PARTS) + 2] for i in range(len(PARTS) + 2))
+    kept, finished, ready, totals, leases, asking = (answers[i :: len(PARTS) + 3] for i in range(len(PARTS) + 3))
     memory, events = memory_of(redis), Counter[str]()
     for each in totals:
         events.update({name: int(number) for name, number in each.items()})
@@ -95,6 +98,7 @@ def measure(redis: Redis) -> FleetLoad:
         workers=workers,
         leased=_by_queue(redis, [lease for each in leases for lease in each], workers),
         runs_open=max(0, sum(kept) - sum(finished)),
+        runs_waiting=len({member.partition("|")[0] for each in asking for member in each}),
         runs_kept=sum(kept),
         steps_ready=sum(ready),
         totals=events,

@@ -79,9 +79,17 @@ def states_in(status: str | None, states: Mapping[str, str]) -> dict[str, str]:
     return {step_id: _skip_if_open(packed) if status in RUN_OVER else packed for step_id, packed in states.items()}
 
 
+STATUS_FIELDS = ("status", "cancelling", "waits", "time_left")
+"""The fields of a run's hash from which its status follows."""
+
+
 def shown_status(meta: Mapping[str, str | None]) -> RunStatus:
-    """Return the status of a run, from these fields of its hash: `status` and `cancelling`."""
-    return "cancelling" if meta["status"] == "running" and meta.get("cancelling") else cast(RunStatus, meta["status"])
+    """Return the status of a run, from STATUS_FIELDS: one that only waits for people is `waiting`."""
+    if meta["status"] != "running":
+        return cast(RunStatus, meta["status"])
+    if meta.get("cancelling"):
+        return "cancelling"
+    return "waiting" if int(meta.get("waits") or 0) > 0 and meta.get("time_left") is not None else "running"
 
 
 def _skip_if_open(packed: str) -> str:

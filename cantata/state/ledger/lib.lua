@@ -5,7 +5,8 @@
 --   S:leases    zset  run|attempt|owner|step -> when the lease runs out (ms)   lives while steps run
 --   S:ready     zset  run|step -> when to check it if nobody began it; 0: it has no message        lives while steps wait for a worker
 --   S:due       zset  timer|run|step -> when it fires (retry, wait, deadline, lives until it fires or its run ends
---                     join, permit: check a step that waits for a rate limit)
+--                     join, remind, escalate, permit: check a step that waits for a rate limit)
+--   S:asking    zset  run|step of a step that waits for a person -> since when (ms)   lives until the wait ends or its run ends
 --   S:left      list  run|step of steps that no longer wait for a rate limit   entries go with the next sweep
 --   S:tasks     zset  run|attempt|step of a dispatched step -> when to look    lives until the outcome is recorded or the run ends
 --                     for the result of its task
@@ -35,7 +36,8 @@
 --                       code: the user code that its steps ran with, as lines of module@digest;
 --                       used:<attempt>|<step>: the usage of a stopped attempt is counted;
 --                       parts: number of the keys below that existed when it ended, without the logs;
---                       deadline_at, or time_left (ms) while its clock is paused; working, asking: steps under way, steps that wait for a person;
+--                       deadline_at, or time_left (ms) while its clock is paused; working, asking: steps under way, steps that wait for a signal or sleep;
+--                       waits: its entries in S:asking. A running run is shown as `waiting` if it has some and its clock is paused;
 --                       failures: steps of its plan, and items, that failed;
 --                       cancelling: the error with which it ends when its workflows have cleaned up; cancelled:<step>: an advance whose code gets
 --                       CancelledError
@@ -44,14 +46,15 @@
 --                       step: > and the step that its commit began). An open step of an ended run counts as skipped
 --   R:edges      hash   step -> its out-edges, [[target, label, wakes, alone?], ...]
 --   R:out        hash   step -> its output (JSON text), or @<sha256> of a blob
---   R:info       hash   step -> how it ended (JSON); of a sleep under way, when it ends
+--   R:info       hash   step -> how it ended (JSON); of a sleep under way, when it ends; of a wait, reminded_at_ms, escalated_at_ms
 --   R:given      hash   step -> its given value (JSON text)
 --   R:names      hash   name -> the step that answers to it now
 --   R:expansions hash   parent other than @start -> the steps it added, and what a fork restores: {ids, items?, exit?, scoped?, own?, counted?, names?, terminals?}
 --   R:joins      hash   step with a quorum or deadline -> its sources; {map, prefix, count} for the items of a map
 --   R:window     hash   map -> "size inflight"
 --   R:backlog:*  list   of a map, the items not yet sent
---   R:signals    hash   waiting step, or the end of its id -> the value of an early signal; `name\nN`: further ones for the same name
+--   R:signals    hash   waiting step, or the end of its id -> the value of an early signal; in further lines its author, and if its step
+--                       was not known: the groups that it may answer for, or *; `name\nN`: further ones for the same name
 --   R:blobs      hash   sha256 -> text of a large output
 --   R:log        stream of events; ids 0-1, 0-2, ...
 --   R:logs       stream of the lines that workers logged for it, bounded; log_bytes and log_dropped of the run count the kept and the dropped
@@ -87,7 +90,7 @@ local fresh = {}      -- steps made ready by this call, in order: {step, spec te
 local settled = {}    -- steps whose in-edges are all resolved, or no longer needed
 local ended = {}      -- steps that ended in this call, though a list here may still name them
 local to_skip = {}    -- steps whose in-edges are resolved and none was taken
-local signalled = {}  -- waiting steps whose signal came early: {step, value}
+local signalled = {}  -- waiting steps whose signal came early: {step, value, author}
 local ended_runs = {} -- runs that ended in this call
 local following = {}  -- first steps of the next runs of sessions: run, priority, step, spec text, ...
 local specs = {}      -- decoded specs, by text
@@ -300,7 +303,10 @@ local function remove_entries(s)
   elseif s.state == 'sent' then redis.call('ZREM', S .. ':ready', run .. '|' .. s.id)
   elseif s.state == 'dispatched' then -- nobody needs the result of its task any more
     if redis.call('ZREM', S .. ':tasks', task_of(s)) == 1 then redis.call('RPUSH', S .. ':revoked', task_of(s)) end
-  elseif s.state == 'waiting_signal' then redis.call('ZREM', S .. ':due', 'wait|' .. run .. '|' .. s.id)
+  elseif s.state == 'waiting_signal' then
+    local member = run .. '|' .. s.id
+    redis.call('ZREM', S .. ':due', 'wait|' .. member, 'remind|' .. member, 'escalate|' .. member)
+    if redis.call('ZREM', S .. ':asking', member) == 1 and OPEN[status] then redis.call('HINCRBY', R, 'waits', -1) end
   elseif s.state == 'waiting' then
     if s.attempt > 0 then
       redis.call('ZREM', S .. ':due', 'retry|' .. run .. '|' .. s.id)
@@ -521,7 +527,7 @@ local function keep_early_signal(name, value)
   redis.call('HSET', key, field, value)
 end
 
--- Takes the early signal of a step, stored under its id or under the end of it behind a '/'. The next one of its queue follows.
+-- Takes the early signal of a step, stored under its id or under the end of it behind a '/': its value, author and groups. The next of its queue follows.
 local function take_early_signal(id)
   local key, name = R .. ':signals', id
   if redis.call('EXISTS', key) == 0 then return nil end
@@ -540,7 +546,7 @@ local function take_early_signal(id)
       elseif field then
         redis.call('HDEL', R, next_of, 'signals_to:' .. name)
       end
-      return value
+      return string.match(value, '^([^\n]*)\n?([^\n]*)\n?(.*)$')
     end
     name = string.match(name, '/(.+)$')
   end
@@ -548,6 +554,40 @@ end
 
 -- Whether a step is a sleep of a workflow in Python: a wait that only its timer ends.
 local function sleeps(spec) return spec.kind == 'wait' and spec.params and spec.params.sleeps end
+
+-- Whether an early signal whose step was not known does not count: its author may not answer, or its value was not checked. Code in Python checks it.
+local function is_refused(params, groups)
+  local options = params.wait or {}
+  if groups == '' or not (options.who or options.answer_schema) then return false end
+  if options.answer_schema and not params.repeats then return true end
+  if not options.who or groups == '*' then return false end
+  for _, group in ipairs(cjson.decode(groups)) do
+    for _, name in ipairs(options.who) do
+      if group == name then return false end
+    end
+  end
+  return true
+end
+
+-- Lists a step among those that wait for a person, and sets its timers.
+local function await_person(s, spec)
+  local member, options = run .. '|' .. s.id, spec.kind == 'wait' and spec.params and spec.params.wait or {}
+  redis.call('ZADD', S .. ':asking', now, member)
+  redis.call('HINCRBY', R, 'waits', 1)
+  if options.remind_after_s then redis.call('ZADD', S .. ':due', now + options.remind_after_s * 1000, 'remind|' .. member) end
+  if options.escalate_after_s then redis.call('ZADD', S .. ':due', now + options.escalate_after_s * 1000, 'escalate|' .. member) end
+end
+
+-- Ends a wait with the value of a signal, and records its author.
+local function end_wait(s, value, by)
+  if by and by ~= '' then
+    local info = cjson.decode(redis.call('HGET', R .. ':info', s.id) or '{}')
+    info.answered_by = by
+    redis.call('HSET', R .. ':info', s.id, cjson.encode(info))
+  end
+  event('done', s.id)
+  resolve(s, 'done', {done = true}, value)
+end
 
 -- Makes a step ready: a wait is parked; anything else is sent, or begun by the caller, as `dispatch` decides.
 local function make_ready(s)
@@ -563,12 +603,20 @@ local function make_ready(s)
     redis.call('HSET', R .. ':info', s.id, info)
     event('sleeping', s.id, nil, nil, info)
   else
-    event('waiting', s.id, nil, nil, spec.params and spec.params.asks and cjson.encode({asks = spec.params.asks}))
-  end
-  local value = not sleeps(spec) and take_early_signal(s.id)
-  if value then
-    signalled[#signalled + 1] = {s, value}
-    return
+    local params = spec.params or {}
+    local question = params.wait and params.wait.question
+    event('waiting', s.id, nil, nil, (params.asks or question) and cjson.encode({asks = params.asks, question = question}))
+    local value, by, groups = take_early_signal(s.id)
+    while value and is_refused(params, groups) do
+      event('warning', s.id, nil, nil, cjson.encode({message = 'a signal for step ' .. s.id .. ' came before the step was known, and was dropped: ' ..
+        'its author may not answer, or its value could not be checked; answer again'}))
+      value, by, groups = take_early_signal(s.id)
+    end
+    if value then
+      signalled[#signalled + 1] = {s, value, by}
+      return
+    end
+    await_person(s, spec)
   end
   if spec.timeout_s then redis.call('ZADD', S .. ':due', now + spec.timeout_s * 1000, 'wait|' .. run .. '|' .. s.id) end
   compact(R .. ':log')
@@ -653,11 +701,8 @@ end
 local function drain()
   while #signalled > 0 or #to_skip > 0 do
     if #signalled > 0 then
-      local s, value = unpack(table.remove(signalled))
-      if not ended[s.id] then
-        event('done', s.id)
-        resolve(s, 'done', {done = true}, value)
-      end
+      local s, value, by = unpack(table.remove(signalled))
+      if not ended[s.id] then end_wait(s, value, by) end
     else
       local s = table.remove(to_skip)
       if not ended[s.id] then
@@ -843,6 +888,7 @@ local function park(s, owner)
   remove_entries(s)
   event('uncertain', s.id, s.attempt, owner)
   move(s, 'waiting_signal'); s.owner = '-'; put(s)
+  await_person(s, spec_of(s.id))
   update_deadline()
 end
 

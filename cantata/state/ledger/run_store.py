@@ -12,7 +12,7 @@ from cantata.errors import CantataError, UnknownRunError
 from cantata.models.graph import START, Step
 from cantata.models.values import ErrorInfo, JsonValue
 from cantata.models.wire import RunStatus
-from cantata.state.ledger.encoding import shown_status, step_text, to_json
+from cantata.state.ledger.encoding import STATUS_FIELDS, shown_status, step_text, to_json
 from cantata.state.ledger.intervals import RESEND_MS, RETENTION_S
 from cantata.state.ledger.records import Accepted, RunSession
 from cantata.state.ledger.script_caller import ScriptCaller
@@ -71,11 +71,11 @@ class RunStore:
 
     def status(self, run_id: str) -> RunStatus:
         """Return the status of a run. Raises UnknownRunError."""
-        names = ["status", "cancelling"]
-        found = cast("list[str | None]", self._caller.with_retries(lambda: self._redis.hmget(run_key(self._redis, run_id), names)))
+        fields = [*STATUS_FIELDS]
+        found = cast("list[str | None]", self._caller.with_retries(lambda: self._redis.hmget(run_key(self._redis, run_id), fields)))
         if found[0] is None:
             raise UnknownRunError.of(run_id)
-        return shown_status(dict(zip(names, found, strict=True)))
+        return shown_status(dict(zip(fields, found, strict=True)))
 
     def is_known(self, run_id: str) -> bool:
         """Return whether a run was accepted and is kept."""

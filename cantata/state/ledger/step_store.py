@@ -6,7 +6,7 @@ import itertools
 import json
 import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from hashlib import sha256
 from secrets import token_hex
@@ -39,6 +39,9 @@ from cantata.state.redis.pieces import scan
 EARLY_SIGNALS = 20_000  # that one run keeps for steps which do not wait yet
 EARLY_SIGNAL_BYTES = 16_000_000  # of them
 BLOB_BYTES = 32_768  # larger outputs are stored once by content and referred to
+
+SignalCheck = Callable[[str, Mapping[str, JsonValue], Mapping[str, JsonValue]], str]
+"""Checks a signal: it gets the step's id, parameters and info, and returns why it is refused."""
 
 log = structlog.get_logger(__name__)
 
@@ -147,11 +150,19 @@ class StepStore:
         self._caller.call("ledger/release", run_id, step_id, attempt, owner, RESEND_MS, to_json({"message": why}))
         self._caller.with_retries(lambda: refused_steps.record(self._caller.redis, run_id, step_id, why))
 
-    def signal(self, run_id: str, step_id: str, value: JsonValue, *, max_kept: int = EARLY_SIGNALS) -> tuple[str, tuple[Ready, ...]]:
+    def signal(
+        self, run_id: str, step_id: str, value: JsonValue, *, max_kept: int = EARLY_SIGNALS, by: str = "",
+        groups: Collection[str] | None = None, check: SignalCheck | None = None,
+    ) -> tuple[str, tuple[Ready, ...]]:  # fmt: skip
         """Signal a waiting step: return 'taken', 'kept', 'over', 'closed', 'unknown', 'unclear' or 'full', and the steps to send.
 
         A name that no step answers to is searched for in pieces, as the end of ids and names, again if the run gets new steps meanwhile.
-        A run keeps at most `max_kept` signals for steps that do not wait yet.
+
+        Args:
+            max_kept: How many signals the run keeps at most for steps that do not wait yet.
+            by: The author of the value.
+            groups: Those for which the author may answer; None for all.
+            check: Called before a step with conditions gets the value; what it returns, unless empty, is returned instead of 'taken'.
         """
         key, text = run_key(self._caller.redis, run_id), to_json(value)
         call: dict[str, JsonValue] = {
@@ -160,9 +171,18 @@ class StepStore:
             "resend_ms": RESEND_MS,
             "max_kept": max_kept,
             "max_bytes": EARLY_SIGNAL_BYTES,
+            "by": " ".join(by.split()),
+            **({} if groups is None else {"groups": [*groups]}),
         }
         word, rest = self._caller.call("ledger/signal", run_id, to_json(call), text)
-        while word == "search":
+        while word in ("search", "check"):
+            if word == "check":
+                found_id, spec, info = rest
+                if check and (refusal := check(found_id, spec_of(spec).params, json.loads(info))):
+                    return refusal, ()
+                call["checked"] = found_id
+                word, rest = self._caller.call("ledger/signal", run_id, to_json(call), text)
+                continue
             pattern = "*/" + re.sub(r"([*?\[\]\\])", r"\\\1", step_id)
             parts = (scan(self._caller.redis, self._caller.with_retries, f"{key}{part}", match=pattern) for part in (":state", ":names"))
             found = {name for part in parts for name in part}

@@ -64,6 +64,15 @@ local function late_message()
   return string.format('the run did not end within its %g s%s', tonumber(meta('timeout_ms')) / 1000, by and by ~= '' and ' (' .. by .. ')' or '')
 end
 
+local function awaits_signal(s) return s and s.state == 'waiting_signal' end
+
+-- Records that a timer of a wait fired now.
+local function record_timer(s, field)
+  local info = cjson.decode(redis.call('HGET', R .. ':info', s.id) or '{}')
+  info[field] = now
+  redis.call('HSET', R .. ':info', s.id, cjson.encode(info))
+end
+
 -- Timers: the condition, and the action.
 local TIMERS = {
   retry = {awaits_retry, make_ready},
@@ -72,7 +81,19 @@ local TIMERS = {
     redis.call('ZADD', S .. ':due', now + RECHECK_MS, 'permit|' .. run .. '|' .. s.id)
   end},
   join = {function(s) return s and s.state == 'waiting' and s.pending > 0 end, force_join},
-  wait = {function(s) return s and s.state == 'waiting_signal' end, function(s)
+  remind = {awaits_signal, function(s)
+    record_timer(s, 'reminded_at_ms')
+    event('reminded', s.id)
+  end},
+  escalate = {awaits_signal, function(s)
+    local to = spec_of(s.id).params.wait.escalate_to or {}
+    record_timer(s, 'escalated_at_ms')
+    event('escalated', s.id, nil, nil, #to > 0 and cjson.encode({to = to}) or nil)
+    local labels = cjson.decode(meta('labels') or '{}')
+    labels.escalated_to = table.concat(to, ',')
+    redis.call('HSET', R, 'labels', cjson.encode(labels))
+  end},
+  wait = {awaits_signal, function(s)
     local info = not sleeps(spec_of(s.id)) and '{"timed_out":true}'
     if info then redis.call('HSET', R .. ':info', s.id, info) end
     event('done', s.id, nil, nil, info)

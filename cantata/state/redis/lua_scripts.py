@@ -19,7 +19,7 @@ TEXTS = {
 PRELUDES = {
     "ledger": ("ledger/lib",),
     "forks": ("ledger/lib",),
-    "runs": ("ledger/lib",),
+    "runs": ("ledger/lib", "runs/lib"),
     "limits": ("limits/lib",),
     "memory": ("memory/lib",),
 }

@@ -6,21 +6,15 @@
 local wanted = cjson.decode(ARGV[1])
 local place_at = tonumber(wanted.at)
 
--- By their bytes, as Redis sorts: Lua's own order is that of a language.
-local function is_before(one, other)
-  for i = 1, math.min(#one, #other) do
-    local a, b = string.byte(one, i), string.byte(other, i)
-    if a ~= b then return a < b end
-  end
-  return #one < #other
-end
-
 local function is_asked_for(run, key)
-  local known = redis.call('HMGET', key, 'status', 'tenant', 'kind', 'cancelling')
+  local known = redis.call('HMGET', key, 'status', 'tenant', 'kind', 'cancelling', 'waits', 'time_left')
   if not known[1] then return false end
   if wanted.tenant and wanted.tenant ~= known[2] then return false end
   if wanted.kind and wanted.kind ~= known[3] then return false end
-  local shown = known[1] == 'running' and known[4] and 'cancelling' or known[1]
+  local shown = known[1]
+  if shown == 'running' then -- as encoding.shown_status
+    shown = known[4] and 'cancelling' or tonumber(known[5] or 0) > 0 and known[6] and 'waiting' or shown
+  end
   if wanted.statuses and not wanted.statuses[shown] then return false end
   if #wanted.words == 0 then return true end
   local texts = redis.call('HMGET', key, 'labels', 'session', 'request')

@@ -21,7 +21,7 @@ REQUEST_BYTES = 600  # of a request that are read: a title is in them
 MAX_TITLE_CHARS = 120  # characters
 FIELDS = (
     "kind", "status", "created_at", "closed_at", "error", "input_tokens", "output_tokens", "cost_usd", "model_calls", "tool_calls",
-    "labels", "session", "count", "left", "failures", "code", "cancelling",
+    "labels", "session", "count", "left", "failures", "code", "cancelling", "waits", "time_left",
 )  # fmt: skip
 
 _TEXT = re.compile(r'"text":"((?:[^"\\]|\\.)*)')

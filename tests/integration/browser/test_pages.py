@@ -386,6 +386,40 @@ def test_a_token_shows_the_runs_of_its_tenant(deployment: Stage) -> None:
         assert page.evaluate("sessionStorage.length") == 0
 
 
+@pytest.mark.slow("a browser draws it")
+def test_an_inbox_is_answered_by_keyboard_and_what_others_answer_goes_away(deployment: Stage, url: str, page: Page) -> None:
+    properties = {"approved": {"type": "boolean"}, "note": {"type": "string", "title": "Why?"}, "size": {"enum": ["S", "L"]}}
+    schema = {"type": "object", "properties": properties, "required": ["approved", "note"]}
+    asked = {"kind": "wait", "question": "Pay 3 for tea?", "input": {"amount": 3}, "who": ["legal"], "answer_schema": schema}
+    run, other = (
+        deployment.chain({"node_id": "pay", **asked}),
+        deployment.chain({"node_id": "ship", "kind": "wait", "question": "Ship it?"}),
+    )
+
+    page.goto(f"{url}/pages/")
+    page.get_by_role("button", name="Waiting").click()
+    expect(page.locator(".row-link")).to_have_count(2)
+    page.get_by_role("link", name="Inbox").click()
+    first, second = page.get_by_role("article", name="Pay 3 for tea?"), page.get_by_role("article", name="Ship it?")
+    expect(first).to_contain_text("for legal")
+    first.get_by_text("Context").click()
+    expect(first).to_contain_text('"amount": 3')
+    first.get_by_text("Answer", exact=True).focus()
+    page.keyboard.press("Enter")
+    first.get_by_label("approved").select_option("Yes")
+    first.get_by_label("Why?").fill("We need it")
+    first.get_by_label("size").press("Tab")
+    page.keyboard.press("Enter")
+    expect(first).to_have_count(0)
+    expect(page.get_by_text("Answered: Pay 3 for tea?")).to_be_visible()
+    assert run.result(PATIENCE_S).final_output == {"approved": True, "note": "We need it"}
+
+    expect(second).to_be_visible()
+    other.signal("ship", {"by": "another"})
+    expect(second).to_have_count(0)
+    expect(page.get_by_text("No step waits for a person.")).to_be_visible()
+
+
 @pytest.mark.thorough("a gateway of its own; what tokens may is held by gateway/test_scopes.py")
 def test_what_a_token_may_not_do_is_off_and_says_why(deployment: Stage) -> None:
     rights = {"reader": {"scopes": ["read"]}, "asker": {"scopes": ["submit", "signal", "read"]}}
@@ -398,7 +432,7 @@ def test_what_a_token_may_not_do_is_off_and_says_why(deployment: Stage) -> None:
                 page.goto(f"{address}/pages/run/{run.run_id}?step=ask")
                 page.get_by_label("Token").fill(f"token-of-{name}-0123456789")
                 page.get_by_role("button", name="Sign in").click()
-                form = page.locator("form.signal")
+                form = page.locator(".signal")
                 expect(form.get_by_role("note")).to_contain_text(reason)
                 expect(form.get_by_role("button", name="Approve")).to_be_disabled()
                 cancel = page.get_by_role("button", name="Cancel", exact=True)

@@ -165,7 +165,7 @@ def test_a_graph_grows_as_its_run_does(client: httpx.Client) -> None:
 
     until(lambda: states().get("ok") == "waiting_signal", "the step that waits")
     before = graph(client, run_id)
-    assert (states()["after"], before["run"]["status"], before["run"]["answer"]) == ("waiting", "running", None)
+    assert (states()["after"], before["run"]["status"], before["run"]["answer"]) == ("waiting", "waiting", None)
     assert {each["target"]: each["taken"] for each in before["edges"]} == {"ok": True, "after": None}
     client.post(f"/runs/{run_id}/signals/ok", json={"value": 1})
     client.get(f"/runs/{run_id}", params={"wait": 40})

@@ -33,12 +33,13 @@ NEEDED = {
     "POST /turns": "chat",
     "POST /chains": "submit",
     "POST /runs/{run_id}/signals/{step}": "signal",
+    "POST /inbox/answers": "signal",
     **{
         f"GET {path}": "read"
         for path in (
             "/runs", "/runs/{run_id}", "/runs/{run_id}/events", "/runs/{run_id}/graph", "/runs/{run_id}/steps/{step_id}",
             "/runs/{run_id}/logs", "/runs/{run_id}/tasks", "/runs/{run_id}/refusals", "/sessions", "/sessions/{session}",
-            "/memory", "/memory/{namespace}",
+            "/memory", "/memory/{namespace}", "/inbox", "/inbox/{run_id}/{step}",
             "/memory/{namespace}/{key}",
         )
     },

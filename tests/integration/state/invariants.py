@@ -12,6 +12,7 @@ from redis import Redis
 
 from cantata.models.graph import START, STEP_OVER
 from cantata.models.wire import RUN_OVER
+from cantata.state.ledger.encoding import shown_status
 from cantata.state.ledger.ledger import Ledger
 from cantata.state.redis.keys import SHARDS, definitions_key, run_key, shard_key, shard_of
 from cantata.state.runs import run_snapshot
@@ -54,6 +55,7 @@ class Picture:
     ready: frozenset[str]
     due: frozenset[str]
     tasks: frozenset[str]
+    asking: frozenset[str]
     is_cleared: bool
     """Whether what its open steps waited for is forgotten, if it is over."""
 
@@ -82,17 +84,18 @@ def take(redis: Redis, run_id: str) -> Picture:
         for part in ("", ":state", ":steps", ":edges", ":out", ":info", ":joins", ":window"):
             pipe.hgetall(key + part)
         pipe.xrange(f"{key}:log")
-        for name in ("leases", "ready", "due", "tasks"):
+        for name in ("leases", "ready", "due", "tasks", "asking"):
             pipe.zrange(f"{shard}:{name}", 0, -1)
         pipe.hexists(f"{shard}:clearing", run_id)
-        meta, packed, specs, edges, outs, infos, joins, windows, log, leases, ready, due, tasks, is_clearing = pipe.execute()
+        meta, packed, specs, edges, outs, infos, joins, windows, log, leases, ready, due, tasks, asking, is_clearing = pipe.execute()
     return Picture(
         run_id=run_id, meta=meta, cells={step_id: _cell(text, meta["status"]) for step_id, text in packed.items()},
         specs=specs, edges=edges, outs=outs, infos=infos, joins=joins, windows=windows, log=tuple(log),
         leases=frozenset(name for name in leases if name.split("|")[0] == run_id),
         ready=frozenset(name for name in ready if name.split("|")[0] == run_id),
         due=frozenset(name for name in due if name.split("|")[1] == run_id),
-        tasks=frozenset(name for name in tasks if name.split("|")[0] == run_id), is_cleared=not is_clearing,
+        tasks=frozenset(name for name in tasks if name.split("|")[0] == run_id),
+        asking=frozenset(name for name in asking if name.split("|")[0] == run_id), is_cleared=not is_clearing,
     )  # fmt: skip
 
 
@@ -160,9 +163,28 @@ def _check_places(run: Picture) -> None:
             due.add(permit if permit in run.due else f"retry|{run.run_id}|{step}")
         elif "deadline_s" in run.spec(step):
             due.add(f"join|{run.run_id}|{step}")
+    asked = _asked(run)
     due |= {f"wait|{run.run_id}|{step}" for step, _ in _cells(run, "waiting_signal") if "timeout_s" in run.spec(step)}
+    due |= {f"{timer}|{run.run_id}|{step}" for step, info, options in asked for timer in _open_timers(info, options)}
     assert run.due == due, "each timer has a step that waits for it, and the other way round"
+    assert run.asking == {f"{run.run_id}|{step}" for step, _, _ in asked}, "the inbox has exactly the steps that wait for a person"
     assert all(cell.owner == "-" for cell in run.cells.values() if cell.word != "running"), "only a running step has an owner"
+
+
+def _asked(run: Picture) -> list[tuple[str, dict[str, object], dict[str, object]]]:
+    """The steps that wait for a person: with what is known of each wait, and its options."""
+    found = []
+    for step, _ in _cells(run, "waiting_signal"):
+        params = cast("dict[str, dict[str, object]]", run.spec(step).get("params", {}))
+        if not params.get("sleeps"):
+            found.append((step, cast("dict[str, object]", json.loads(run.infos.get(step, "{}"))), params.get("wait", {})))
+    return found
+
+
+def _open_timers(info: Mapping[str, object], options: Mapping[str, object]) -> Iterable[str]:
+    for timer, done in (("remind", "reminded_at_ms"), ("escalate", "escalated_at_ms")):
+        if f"{timer}_after_s" in options and done not in info:
+            yield timer
 
 
 def _working(run: Picture) -> int:
@@ -180,6 +202,9 @@ def _check_clock(run: Picture) -> None:
     """The steps that work and those that wait for a person are counted, and the clock goes by that."""
     assert int(run.meta.get("working", 0)) == _working(run), "`working` counts the steps under way"
     assert int(run.meta.get("asking", 0)) == len(list(_cells(run, "waiting_signal"))), "`asking` counts the steps that wait for a person"
+    assert int(run.meta.get("waits", 0)) == len(_asked(run)), "`waits` counts those that wait for a person, and not sleeps"
+    is_waiting = run.status == "running" and "cancelling" not in run.meta and bool(_asked(run)) and _working(run) == 0
+    assert (shown_status(run.meta) == "waiting") == is_waiting, "a run waits if only people can go on with it"
     assert ("time_left" in run.meta) == _stands_still(run), "a clock stands still while nothing but a person is waited for"
 
 

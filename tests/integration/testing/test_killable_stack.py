@@ -156,7 +156,7 @@ def test_time_is_skipped_in_units(cantata_stack: KillableStack) -> None:
     cantata_stack.until_waiting(run)
 
     cantata_stack.skip(days=1, minutes=50)
-    assert run.status() == "running"
+    assert run.status() == "waiting"
     cantata_stack.skip(601)
 
     assert run.result(30).outputs == {"ask": "late"}

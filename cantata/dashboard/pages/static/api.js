@@ -4,10 +4,11 @@ import { urls, token } from "./settings.js";
 
 /** The API rejected a call, or was not reached (status 0). */
 export class Rejection extends Error {
-  constructor(status, { code = "", message = "" } = {}) {
+  constructor(status, { code = "", message = "", faults = [] } = {}) {
     super(message || (status ? `The server answered ${status}.` : "The server cannot be reached."));
     this.status = status;
     this.code = code;
+    this.faults = faults;
   }
 }
 

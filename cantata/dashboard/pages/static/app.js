@@ -4,6 +4,7 @@ import { html, render, useCallback, useEffect, useState } from "./vendor/htm-pre
 import { setTokenHandler } from "./api.js";
 import { pageOf } from "./core/route.js";
 import { keepToken, urls, switchTheme, theme, token } from "./settings.js";
+import { InboxPage } from "./ui/inbox.js";
 import { ListPage } from "./ui/list.js";
 import { RunPage } from "./ui/run.js";
 import { SignIn } from "./ui/signin.js";
@@ -25,6 +26,7 @@ function App() {
 function Page({ address, go }) {
   const found = pageOf(urls.base, address.path);
   if (found.page === "list") return html`<${ListPage} search=${address.search} go=${go} />`;
+  if (found.page === "inbox") return html`<${InboxPage} />`;
   if (found.page === "run") return html`<${RunPage} key=${found.runId} runId=${found.runId} search=${address.search} go=${go} />`;
   return html`<main id="main" class="list-page" tabindex="-1"><h1>There is no such page</h1><p><a href=${`${urls.base}/`}>All runs</a></p></main>`;
 }
@@ -34,7 +36,7 @@ function TopBar({ onSignOut }) {
   const other = shown === "dark" ? "light" : "dark";
   return html`<header class="top">
     <a class="brand" href=${`${urls.base}/`}><img src=${`${urls.base}/static/icon.svg`} width="22" height="22" alt="" />Cantata</a>
-    <nav aria-label="Pages"><a href=${`${urls.base}/`}>Runs</a>
+    <nav aria-label="Pages"><a href=${`${urls.base}/`}>Runs</a> <a href=${`${urls.base}/inbox`}>Inbox</a>
       ${urls.flower && html`<a href=${`${urls.flower}/tasks`} data-outside>Tasks in Flower</a>`}</nav>
     ${onSignOut && html`<button type="button" class="quiet" onClick=${onSignOut}>Sign out</button>`}
     <button type="button" class="quiet only-icon" onClick=${() => setShown(switchTheme())} aria-label="Show the ${other} theme" title="Show the ${other} theme">

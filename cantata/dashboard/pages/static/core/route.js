@@ -2,10 +2,11 @@
 
 const TABS = new Set(["graph", "time", "events", "tasks", "request"]);
 
-/** Return the page of a path: {page: "list"}, {page: "run", runId} or {page: "none"}. */
+/** Return the page of a path: {page: "list"}, {page: "inbox"}, {page: "run", runId} or {page: "none"}. */
 export function pageOf(base, path) {
   const own = path.startsWith(base) ? path.slice(base.length) : "";
   if (own === "" || own === "/") return { page: "list" };
+  if (own === "/inbox" || own === "/inbox/") return { page: "inbox" };
   const found = /^\/run\/([^/]+)\/?$/.exec(own);
   return found ? { page: "run", runId: decoded(found[1]) } : { page: "none" };
 }

@@ -5,6 +5,7 @@ import { RUN_OVER } from "./vocabulary.js";
 const RUN = {
   accepted: { label: "Pending", tone: "idle", icon: "ring" },
   running: { label: "Running", tone: "busy", icon: "run" },
+  waiting: { label: "Waiting", tone: "wait", icon: "hand" },
   cancelling: { label: "Cancelling", tone: "wait", icon: "stop" },
   succeeded: { label: "Succeeded", tone: "good", icon: "check" },
   failed: { label: "Failed", tone: "bad", icon: "cross" },

@@ -17,6 +17,8 @@ export const EVENTS = {
   refused: { state: "ready", voids: false },
   uncertain: { state: "waiting_signal", voids: false },
   waiting: { state: "waiting_signal", voids: false },
+  reminded: { state: null, voids: false },
+  escalated: { state: null, voids: false },
   sleeping: { state: "running", voids: false },
   signal: { state: null, voids: false },
   delta: { state: null, voids: false },

@@ -9,7 +9,7 @@ import { Reply } from "./events.js";
 import { State } from "./icons.js";
 import { Logs } from "./logs.js";
 import { messageOf } from "./row.js";
-import { Signal } from "./signal.js";
+import { StepSignal } from "./signal.js";
 import { Transcript } from "./transcript.js";
 
 const MIN_INTERVAL_MS = 400; // between readings of a step that changes
@@ -30,7 +30,7 @@ export function Panel({ runId, stepId, view, replies, now, onClose, reload }) {
       ${step && html`<${Facts} step=${step} detail=${detail} now=${now} />`}
       ${fault && html`<p class="fault" role="alert">${fault.message}</p>`}
       ${step?.error && html`<div class="card bad"><h3>${clip(step.error.code ?? "Error", 60)}</h3><pre class="text">${plain(messageOf(step.error))}</pre></div>`}
-      ${step?.state === "waiting_signal" && html`<${Signal} runId=${runId} stepId=${stepId} onDone=${reload} />`}
+      ${step?.state === "waiting_signal" && detail && html`<${StepSignal} runId=${runId} stepId=${stepId} params=${detail.params} onDone=${reload} />`}
       ${replies && step?.state === "running" && html`<section><h3>Reply</h3><${Pieces} replies=${replies} /></section>`}
       ${detail ? html`<${Detail} detail=${detail} replies=${replies} isRunning=${step?.state === "running"} />` : !fault && html`<p class="muted">Reading…</p>`}
     </div>

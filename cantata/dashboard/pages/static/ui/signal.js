@@ -1,13 +1,24 @@
-/** Signal of a waiting step. */
+/** Signal of a waiting step: the question, who may answer, and the form of the answer. */
 
 import { html, useState } from "../vendor/htm-preact.js";
 import { ofRun, send } from "../api.js";
+import { questionOf } from "../core/answer_fields.js";
+import { plain } from "../core/format.js";
 import { useRefusals } from "../refusals.js";
+import { AnswerForm } from "./answer_form.js";
 
-/** The form: JSON, or else a text; two buttons for approvals. */
-export function Signal({ runId, stepId, onDone }) {
+/** The card of a waiting step in the panel of a run. */
+export function StepSignal({ runId, stepId, params, onDone }) {
   const refused = useRefusals(runId, stepId).signal;
-  const [text, setText] = useState("");
+  const { answer_schema: schema, question, who } = params.wait ?? {};
+  const asked = question || questionOf(params.asks);
+  return html`<section class="card signal"><h3>${asked ? html`<span class="question">${plain(asked)}</span>` : "This step waits for a value"}</h3>
+    ${who && html`<p class="muted">For ${plain(who.join(", "))}</p>`}
+    <${Signal} runId=${runId} stepId=${stepId} schema=${schema} refused=${refused} onDone=${onDone} /></section>`;
+}
+
+/** The form that sends a step its value; `refused` is why the user may not. */
+export function Signal({ runId, stepId, schema, refused, onDone }) {
   const [fault, setFault] = useState(null);
   const [isBusy, setBusy] = useState(false);
   const give = async (value) => {
@@ -21,27 +32,6 @@ export function Signal({ runId, stepId, onDone }) {
       setBusy(false);
     }
   };
-  const isOff = isBusy || Boolean(refused);
-  const submit = (event) => {
-    event.preventDefault();
-    give(valueOf(text));
-  };
-  return html`<form class="card signal" onSubmit=${submit}>
-    <h3>This step waits for a value</h3>
-    ${refused && html`<p class="muted" role="note">${refused}</p>`}
-    <div class="buttons"><button type="button" class="primary" disabled=${isOff} onClick=${() => give(true)}>Approve (true)</button>
-      <button type="button" disabled=${isOff} onClick=${() => give(false)}>Decline (false)</button></div>
-    <label for="signal-value">or another value, as JSON or text</label>
-    <textarea id="signal-value" rows="3" disabled=${Boolean(refused)} value=${text} onInput=${(event) => setText(event.target.value)} />
-    ${fault && html`<p class="fault" role="alert">${fault.message}</p>`}
-    <button type="submit" disabled=${isOff || !text.trim()}>Send</button>
-  </form>`;
-}
-
-function valueOf(text) {
-  try {
-    return JSON.parse(text);
-  } catch {
-    return text;
-  }
+  return html`${refused && html`<p class="muted" role="note">${refused}</p>`}
+    <${AnswerForm} name=${`${runId}/${stepId}`} schema=${schema} isOff=${isBusy || Boolean(refused)} fault=${fault} onAnswer=${give} />`;
 }
