@@ -19,7 +19,7 @@ local function is_asked_for(run, key)
   local known = redis.call('HMGET', key, 'status', 'tenant', 'kind', 'cancelling')
   if not known[1] then return false end
   if wanted.tenant and wanted.tenant ~= known[2] then return false end
-  if wanted.kind and wanted.kind ~= known[3] then return false end
+  if wanted.kind and wanted.kind ~= known[3] or not wanted.kind and known[3] == 'webhook' then return false end
   local shown = known[1] == 'running' and known[4] and 'cancelling' or known[1]
   if wanted.statuses and not wanted.statuses[shown] then return false end
   if #wanted.words == 0 then return true end
