@@ -1,0 +1,46 @@
+"""What alerts have counted: failed runs within a time, and since when something lasts.
+
+`S:alerts:<alert>` is a zset of failed runs → when they failed (ms), `...:raised` the message that reported them, `...:since` when the alert's
+condition began (s); each expires after the alert's time. S is a shard that follows from the alert's name, which has its tenant and definitions.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+from cantata.state.ledger.ledger import Ledger
+from cantata.state.redis import clock
+from cantata.state.redis.keys import shard_key, shard_of
+
+
+def is_due(ledger: Ledger, alert: str, run_id: str, at_ms: int, message: str, *, count: int, within_s: float) -> bool:
+    """Count a failed run; return whether `message` is to report that `count` failed in `within_s`. Repeated, it returns the same.
+
+    One message reports them; the next at the earliest `within_s` later.
+    """
+    key, within_ms = _key(ledger, alert), int(within_s * 1000)
+
+    def count_run() -> int:
+        with ledger.redis.pipeline(transaction=True) as pipe:
+            pipe.zadd(key, {run_id: at_ms})
+            pipe.zremrangebyscore(key, "-inf", at_ms - within_ms)
+            pipe.zcard(key)
+            pipe.pexpire(key, within_ms)
+            return int(pipe.execute()[2])
+
+    if ledger.with_retries(count_run) < count:
+        return ledger.with_retries(lambda: ledger.redis.get(f"{key}:raised")) == message
+    raised = ledger.with_retries(lambda: ledger.redis.set(f"{key}:raised", message, nx=True, get=True, px=within_ms))
+    return raised in (None, message)
+
+
+def lasts(ledger: Ledger, alert: str, *, within_s: float) -> bool:
+    """Return whether this has been called for `within_s`, without a pause as long as that."""
+    key, now = f"{_key(ledger, alert)}:since", clock.now()
+    since = cast("str | None", ledger.with_retries(lambda: ledger.redis.set(key, now, nx=True, get=True)))
+    ledger.with_retries(lambda: ledger.redis.pexpire(key, int(within_s * 1000)))
+    return now - float(since or now) >= within_s
+
+
+def _key(ledger: Ledger, alert: str) -> str:
+    return f"{shard_key(ledger.redis, shard_of(alert))}:alerts:{alert}"
