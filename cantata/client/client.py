@@ -18,7 +18,7 @@ from pydantic_core import to_jsonable_python
 from cantata import __version__, embedded, fault_points
 from cantata.client.memory_bank import MAX_OUTAGE_S
 from cantata.client.run_service import RunService
-from cantata.client.runs import ChainRun, TurnRun
+from cantata.client.runs import ChainRun, TurnRun, WebhookRun
 from cantata.config import chain_requests
 from cantata.config import loading as configuration
 from cantata.coordinator import fork_requests
@@ -33,17 +33,18 @@ from cantata.coordinator.start import (
     id_of_key,
     send_ready,
 )
+from cantata.coordinator.webhooks import DELIVERY_QUEUE, accept_delivery
 from cantata.dispatch import user_app
 from cantata.dispatch.celery_app import make_app
 from cantata.errors import ConfigError, Fault, UnavailableError
 from cantata.models.definitions import Definitions
 from cantata.models.values import JsonValue
-from cantata.models.wire import ChainRequest, TurnRequest
+from cantata.models.wire import ChainRequest, TurnRequest, WebhookRequest
 from cantata.observability import traces
 from cantata.planning import rewind as rewinding
 from cantata.planning.chain_checks import checks
 from cantata.planning.turns import turn_plan
-from cantata.planning.webhooks import webhooks_of
+from cantata.planning.webhooks import check_target, webhooks_of
 from cantata.settings import settings
 from cantata.state.fleet import registry
 from cantata.state.forks import fork_store
@@ -237,6 +238,15 @@ class Client:
         hooks = webhooks_of(self.definitions, request.webhooks, name=name, labels=labels or {})
         run_id = self._accept("chain", text, timeout, idempotency_key, labels, queue, webhooks=hooks)
         return ChainRun(self, run_id)
+
+    def test_webhook(self, name: str) -> WebhookRun:
+        """Have a worker post a signed test message to a webhook of the configuration, or a URL, once. Raises ConfigError."""
+        check_target(name, self.definitions.webhooks)
+        run_id = _new_id()
+        request = WebhookRequest(id=run_id, text=f"test of webhook {name}", to=name, event="test", at_ms=int(clock.now() * 1000))
+        accepted = accept_delivery(self.ledger, request, self.definitions, self._definitions_text)
+        announce_run(self.app, run_id, DELIVERY_QUEUE, accepted.priority)
+        return WebhookRun(self, run_id)
 
     def _request_of(self, request: object) -> ChainRequest:
         if isinstance(request, ChainRequest):

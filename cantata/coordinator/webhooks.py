@@ -12,7 +12,7 @@ from cantata.state.redis import clock
 
 DELIVERY = Timeout(25 * 3600.0, "of webhooks")
 """The time of a run that posts: its step gives up after a day."""
-QUEUE = "agents"
+DELIVERY_QUEUE = "agents"
 """The queue of such a run: its worker only waits."""
 
 
@@ -21,7 +21,7 @@ def accept_delivery(ledger: Ledger, request: WebhookRequest, definitions: Defini
     labels = {"webhook_of": request.run_id, "tenant": tenant}
     defaults = definitions.defaults.model_copy(update={"max_attempts": 1000})
     return accept_run(
-        ledger, request.id, kind="webhook", request=request.model_dump_json(exclude_defaults=True), timeout=DELIVERY, queue=QUEUE,
+        ledger, request.id, kind="webhook", request=request.model_dump_json(exclude_defaults=True), timeout=DELIVERY, queue=DELIVERY_QUEUE,
         definitions=definitions.model_copy(update={"defaults": defaults}), definitions_text=definitions_text,
         labels={name: value for name, value in labels.items() if value},
     )  # fmt: skip

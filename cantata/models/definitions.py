@@ -575,7 +575,7 @@ class Alert(Value):
         None, description="failed_runs: only runs of this workflow, team, agent, chain or `chain_id`; all if absent"
     )
     count: int = Field(1, ge=1, le=10_000, description="failed_runs: how many")
-    within_s: float = Field(600.0, gt=0, le=30 * 86400, description="seconds; an alert of failed runs comes at most once in so long")
+    within_s: float = Field(600.0, ge=60, le=30 * 86400, description="seconds; an alert of failed runs comes at most once in so long")
 
 
 class Definitions(Value):

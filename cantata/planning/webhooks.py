@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from cantata.errors import ConfigError
-from cantata.models.definitions import Definitions, fault_of_url
+from cantata.models.definitions import Definitions, Webhook, fault_of_url
 from cantata.models.graph import Graph, Step
 from cantata.models.values import JsonValue
 from cantata.models.wire import WebhookRequest
@@ -38,9 +38,7 @@ def webhooks_of(definitions: Definitions, asked: Sequence[str], *, name: str, la
     for text in asked:
         match = _ASKED.fullmatch(text)
         events, to = (match[1] or "", match[2]) if match else ("", "")
-        if to not in allowed and (":" not in to or fault_of_url(to)):
-            reason = fault_of_url(to) if ":" in to else f"there is no webhook {to!r} for this run{did_you_mean(to, allowed)}"
-            raise ConfigError(f"{text!r}: {reason}; expected a name under 'webhooks', or a URL", source="webhooks")
+        check_target(to, allowed)
         usual = allowed[to].on if to in allowed else ()
         chosen.setdefault(to, set()).update(events.split(",") if events else usual or ["end"])
     found: list[JsonValue] = [{"to": to, "on": dict.fromkeys(sorted(on), True)} for to, on in chosen.items()]
@@ -48,6 +46,13 @@ def webhooks_of(definitions: Definitions, asked: Sequence[str], *, name: str, la
         if alert.on == "failed_runs" and alert.name in (None, name):
             found.append({"to": alert.webhook, "on": {"failure": True}, "alert": alert_name})
     return found
+
+
+def check_target(to: str, known: Mapping[str, Webhook]) -> None:
+    """Raise ConfigError unless `to` is one of these webhooks, or a URL that can be posted to."""
+    if to not in known and (fault := fault_of_url(to)):
+        message = f"there is no webhook {to[:200]!r} for this run{did_you_mean(to, known)}"
+        raise ConfigError(fault if ":" in to else f"{message}; expected a name under 'webhooks', or a URL", source="webhooks")
 
 
 def plan_delivery(request: WebhookRequest) -> Graph:

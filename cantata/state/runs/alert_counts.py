@@ -14,9 +14,9 @@ from cantata.state.redis.keys import shard_key, shard_of
 
 
 def is_due(ledger: Ledger, alert: str, run_id: str, at_ms: int, message: str, *, count: int, within_s: float) -> bool:
-    """Count a failed run; return whether `message` is to report that `count` failed in `within_s`. Repeated, it returns the same.
+    """Count a failed run; return whether `message` is to report that `count` failed in `within_s`.
 
-    One message reports them; the next at the earliest `within_s` later.
+    One message reports them; the next at the earliest `within_s` later. A repetition counts once, and returns the same.
     """
     key, within_ms = _key(ledger, alert), int(within_s * 1000)
 
@@ -29,16 +29,16 @@ def is_due(ledger: Ledger, alert: str, run_id: str, at_ms: int, message: str, *,
             return int(pipe.execute()[2])
 
     if ledger.with_retries(count_run) < count:
-        return ledger.with_retries(lambda: ledger.redis.get(f"{key}:raised")) == message
+        return False
     raised = ledger.with_retries(lambda: ledger.redis.set(f"{key}:raised", message, nx=True, get=True, px=within_ms))
     return raised in (None, message)
 
 
 def lasts(ledger: Ledger, alert: str, *, within_s: float) -> bool:
-    """Return whether this has been called for `within_s`, without a pause as long as that."""
+    """Return whether this has been called for `within_s`, without a pause twice as long."""
     key, now = f"{_key(ledger, alert)}:since", clock.now()
     since = cast("str | None", ledger.with_retries(lambda: ledger.redis.set(key, now, nx=True, get=True)))
-    ledger.with_retries(lambda: ledger.redis.pexpire(key, int(within_s * 1000)))
+    ledger.with_retries(lambda: ledger.redis.pexpire(key, int(2 * within_s * 1000)))
     return now - float(since or now) >= within_s
 
 
