@@ -180,7 +180,11 @@ def _summary_json(run: RunSummary) -> dict[str, JsonValue]:
 
 
 def _record_json(run: RunRecord) -> dict[str, JsonValue]:
-    return {**_to_json(run, describe_request(run), run.created_at_ms, duration_ms(run)), "code": [*run.code], "webhook_runs": [*run.webhook_runs]}
+    return {
+        **_to_json(run, describe_request(run), run.created_at_ms, duration_ms(run)),
+        "code": [*run.code],
+        "webhook_runs": [*run.webhook_runs],
+    }
 
 
 def _step_json(step: StepRecord) -> dict[str, JsonValue]:

@@ -30,7 +30,6 @@ from cantata.runs.results import answer_text
 from cantata.runs.view import RunView
 from cantata.settings import settings
 
-
 TEST_S = 60.0  # for a test message: it is posted once, in at most half of it
 
 
@@ -110,7 +109,9 @@ class RunSubmission:
             click.echo(result.model_dump_json())
         elif result.error:
             print_note(f"error: {text_format.clean(result.error.message)}")
-            print_note("check the URL, that the agents workers can reach it, and that their secret is the one that the receiver verifies with")
+            print_note(
+                "check the URL, that the agents workers can reach it, and that their secret is the one that the receiver verifies with"
+            )
         else:
             click.echo(f"{name} took the test message {result.run_id}: {as_text(result.output)}")
         return 0 if result.status == "succeeded" else FAILED

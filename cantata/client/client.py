@@ -208,8 +208,8 @@ class Client:
     ) -> ChainRun:
         """Submit a chain request: as data, by the name of its file, or by the name of a chain of the configuration.
 
-        `initial_input` and `timeout_s` replace the request's own; `webhooks`, as in `submit_turn`, come beside its own. The same `idempotency_key` gives the same run. Raises ConfigError
-        with every fault.
+        `initial_input` and `timeout_s` replace the request's own; `webhooks`, as in `submit_turn`, come beside its own. The same
+        `idempotency_key` gives the same run. Raises ConfigError with every fault.
         """
         request = self._request_of(request)
         if initial_input is not None:

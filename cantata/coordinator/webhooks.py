@@ -16,7 +16,9 @@ DELIVERY_QUEUE = "agents"
 """The queue of such a run: its worker only waits."""
 
 
-def accept_delivery(ledger: Ledger, request: WebhookRequest, definitions: Definitions, definitions_text: str, *, tenant: str = "") -> Accepted:
+def accept_delivery(
+    ledger: Ledger, request: WebhookRequest, definitions: Definitions, definitions_text: str, *, tenant: str = ""
+) -> Accepted:
     """Accept a run that posts to a webhook of the definitions; the same request once. The sweep sends its first step, or the caller."""
     labels = {"webhook_of": request.run_id, "tenant": tenant}
     defaults = definitions.defaults.model_copy(update={"max_attempts": 1000})
@@ -48,7 +50,13 @@ def raise_alerts(
         if alert.on == on:
             run_id = id_of_key(f"alert\n{tenant}\n{name}\n{key}")
             request = WebhookRequest(
-                id=run_id, text=f"{message} (alert {name!r})", to=alert.webhook, event="alert", alert=name, at_ms=int(clock.now() * 1000), data=data
+                id=run_id,
+                text=f"{message} (alert {name!r})",
+                to=alert.webhook,
+                event="alert",
+                alert=name,
+                at_ms=int(clock.now() * 1000),
+                data=data,
             )
             accept_delivery(ledger, request, definitions, definitions_text, tenant=tenant)
             raised.append(run_id)

@@ -568,12 +568,10 @@ class Alert(Value):
     """A condition that is posted to a webhook."""
 
     on: Literal["failed_runs", "mixed_code"] = Field(
-        description="failed_runs: `count` runs failed in `within_s`; mixed_code: for `within_s`, workers have had several versions of a module"
+        description="failed_runs: `count` runs failed in `within_s`; mixed_code: workers have had several versions of a module for `within_s`"
     )
     webhook: str = Field(description="a name under `webhooks`")
-    name: str | None = Field(
-        None, description="failed_runs: only runs of this workflow, team, agent, chain or `chain_id`; all if absent"
-    )
+    name: str | None = Field(None, description="failed_runs: only runs of this workflow, team, agent, chain or `chain_id`; all if absent")
     count: int = Field(1, ge=1, le=10_000, description="failed_runs: how many")
     within_s: float = Field(600.0, ge=60, le=30 * 86400, description="seconds; an alert of failed runs comes at most once in so long")
 

@@ -72,8 +72,8 @@ class ChainNode(_WithoutNulls):
 
 
 _WEBHOOKS = (
-    "names under `webhooks` of the configuration, or URLs; `wait,failure=NAME` says for which of the events end, wait and failure. Those that "
-    "the configuration has for each run are posted anyway"
+    "names under `webhooks` of the configuration, or URLs; `wait,failure=NAME` says for which of the events end, wait and failure. The "
+    "configuration's own webhooks for each run come beside them"
 )
 
 

@@ -12,7 +12,17 @@ from cantata.errors import ConfigError
 from cantata.models.events import RunEvent
 from cantata.models.graph import START
 from cantata.models.values import ErrorInfo, JsonValue
-from cantata.models.wire import RUN_OVER, ChainError, ChainEvent, ChainRequest, ChainResponse, FaultInfo, RunResult, TurnRequest, WebhookRequest
+from cantata.models.wire import (
+    RUN_OVER,
+    ChainError,
+    ChainEvent,
+    ChainRequest,
+    ChainResponse,
+    FaultInfo,
+    RunResult,
+    TurnRequest,
+    WebhookRequest,
+)
 from cantata.planning.chains.step_ids import NodeRef, node_of
 from cantata.state.ledger.records import RunRecord, StepRecord
 from cantata.state.runs.summaries import state_of

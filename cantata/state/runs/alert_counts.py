@@ -1,7 +1,10 @@
-"""What alerts have counted: failed runs within a time, and since when something lasts.
+"""Counters of alerts: failed runs within a time, and the begin of a condition that lasts.
 
-`S:alerts:<alert>` is a zset of failed runs → when they failed (ms), `...:raised` the message that reported them, `...:since` when the alert's
-condition began (s); each expires after the alert's time. S is a shard that follows from the alert's name, which has its tenant and definitions.
+The keys lie in a shard S that follows from the alert's name, which has its tenant and definitions; each expires after the alert's time.
+
+S:alerts:<alert>         zset    failed run -> when it failed (ms)
+S:alerts:<alert>:raised  string  the message that reported them
+S:alerts:<alert>:since   string  when the condition began (s)
 """
 
 from __future__ import annotations

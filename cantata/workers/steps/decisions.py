@@ -15,8 +15,8 @@ from cantata.planning.chain_checks.declared_inputs import given_to
 from cantata.planning.chains import expansion
 from cantata.planning.chains.step_ids import END, name_of, split
 from cantata.planning.turns import agent_steps, turn_plan
-from cantata.workers.steps.code_alerts import check_code
 from cantata.workers.runtime.step_context import StepContext, placeholder_values, text_input
+from cantata.workers.steps.code_alerts import check_code
 
 
 def run_start(context: StepContext) -> Outcome:

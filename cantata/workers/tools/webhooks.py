@@ -55,7 +55,9 @@ def _failure(context: StepContext, request: WebhookRequest, message: str) -> Ste
     """Return the error of an attempt, after which there is another one, unless that would be after a day."""
     delay_s = min(MAX_DELAY_S, MIN_DELAY_S * 2.0 ** min(context.begun.failures, 20)) * (0.5 + random.random() / 2)
     if clock.now() + delay_s > request.at_ms / 1000 + GIVE_UP_S:
-        return StepError(f"{message}; it is given up after 24 h: `submit runs retry {context.begun.run_id}` posts it again", code="webhook_failed")
+        return StepError(
+            f"{message}; it is given up after 24 h: `submit runs retry {context.begun.run_id}` posts it again", code="webhook_failed"
+        )
     return StepError(message, code="webhook_failed", retryable=True, retry_after_s=delay_s)
 
 
