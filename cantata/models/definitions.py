@@ -568,7 +568,7 @@ class Alert(Value):
     """A condition that is posted to a webhook."""
 
     on: Literal["failed_runs", "mixed_code"] = Field(
-        description="failed_runs: `count` runs failed in `within_s`; mixed_code: workers have had several versions of a module for `within_s`"
+        description="failed_runs: `count` runs failed in `within_s`; mixed_code: workers had several versions of a module for `within_s`"
     )
     webhook: str = Field(description="a name under `webhooks`")
     name: str | None = Field(None, description="failed_runs: only runs of this workflow, team, agent, chain or `chain_id`; all if absent")
