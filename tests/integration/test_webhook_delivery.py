@@ -18,9 +18,12 @@ from cantata.models.definitions import Alert, Definitions, Webhook
 from cantata.models.graph import Outcome
 from cantata.models.values import ErrorInfo
 from cantata.models.wire import WebhookRequest
+from cantata.state.fleet import registry
 from cantata.state.fleet.registry import Worker
 from cantata.state.ledger.ledger import Ledger
 from cantata.state.redis import clock
+from cantata.state.runs import listing
+from cantata.state.runs.listing import RunFilter
 from cantata.workers.runtime.process import Process
 from cantata.workers.runtime.step_context import StepContext
 from cantata.workers.steps import code_alerts
@@ -290,11 +293,10 @@ def test_mixed_code_is_reported_when_it_has_lasted(ledger: Ledger, receiver: Rec
 
     def look(after_s: float, workers: list[Worker]) -> list[str]:
         monkeypatch.setattr(clock, "now", lambda: now + after_s)
-        monkeypatch.setattr(code_alerts.registry, "workers", lambda _: workers)
+        monkeypatch.setattr(registry, "workers", lambda _: workers)
         monkeypatch.setattr(code_alerts, "_looked_at", {})
         code_alerts.check_code(context)
-        kinds = {run_id: ledger.runs.request_of(run_id)[0] for key in ledger.redis.keys("*:runs") for run_id in ledger.redis.zrange(key, 0, -1)}
-        return [run_id for run_id, kind in kinds.items() if kind == "webhook"]
+        return [run.run_id for run in listing.iterate(ledger, RunFilter(None, (), "webhook", ""))]
 
     assert look(0, fleet[:1]) == look(0, fleet) == look(599, fleet) == []
     (raised,) = look(601, fleet)
