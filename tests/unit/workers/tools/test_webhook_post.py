@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from typing import Any
 
 import pytest
 
 from cantata.errors import StepError
 from cantata.models.definitions import Webhook
 from cantata.workers.tools.webhook_post import NoAnswer, is_public, post, sign
+from tests.acceptance.pages import blocks
 
 BODY = b'{"test": 2432232314}'
 
@@ -64,3 +67,20 @@ def test_a_host_that_refuses_connections_gives_no_answer(monkeypatch: pytest.Mon
     monkeypatch.setenv("CANTATA_WEBHOOK_SECRET", "s")
     with pytest.raises(NoAnswer):
         asyncio.run(post(Webhook(url="http://127.0.0.1:1/", allow_private=True), "m", BODY))
+
+
+def test_the_example_of_the_page_verifies_a_message_and_no_other() -> None:
+    (block,) = [block for block in blocks() if block.page == "docs/webhooks.md" and block.language == "python"]
+    example: dict[str, Any] = {}
+    exec(compile(block.text, str(block), "exec"), example)
+    now = int(time.time())
+
+    def headers(at: int) -> dict[str, str]:
+        return {"webhook-id": "m", "webhook-timestamp": str(at), "webhook-signature": sign("secret", "m", at, BODY)}
+
+    is_ours = example["is_ours"]
+    assert is_ours(headers(now), BODY, "secret")
+    assert not is_ours(headers(now), BODY + b" ", "secret")
+    assert not is_ours(headers(now), BODY, "another")
+    assert not is_ours({**headers(now), "webhook-id": "n"}, BODY, "secret")
+    assert not is_ours(headers(now - 301), BODY, "secret")
