@@ -101,6 +101,14 @@ class Settings(Value):
     flower_url: str | None = Field(
         default=None, alias="CANTATA_FLOWER_URL", description="the URL of Flower for browsers: the gateway's pages link to its tasks"
     )
+    gateway_url: str | None = Field(
+        default=None, alias="CANTATA_GATEWAY_URL", description="the URL of the gateway for people, for the links in webhooks; a variable "
+        "of the agents workers",
+    )  # fmt: skip
+    webhook_secret: str | None = Field(
+        default=None, alias="CANTATA_WEBHOOK_SECRET", repr=False, description="the secret of the signatures of webhooks that name no "
+        "other variable; of the agents workers",
+    )  # fmt: skip
     metrics_port: int | None = Field(
         default=None, ge=0, le=65535, alias="CANTATA_METRICS_PORT", description="the port on which workers and the gateway serve their "
         "metrics; 0: any free port; none if absent",

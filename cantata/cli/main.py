@@ -33,6 +33,7 @@ COMMANDS = {
     "runs": ("runs", "List, show, follow, export and cancel runs, read results, send signals, fork and retry."),
     "inbox": ("inbox", "List and answer the steps that wait for a person."),
     "logs": ("runs", "Show the log lines of a run, from workers and tools on all machines."),
+    "webhooks": ("webhooks", "List webhooks and alerts of a configuration, and send a test message."),
     "sessions": ("sessions", "List, show and clear conversations."),
     "memory": ("memory", "Read, store and delete memory."),
     "up": ("stacks", "Start a stack in this folder and keep it running."),

@@ -48,6 +48,12 @@ label_option = click.option(
 )
 
 
+webhook_option = click.option(
+    "--webhook", "webhooks", multiple=True, metavar="[EVENT,...=]NAME|URL",
+    help="Post to this webhook of the configuration, or URL, on end, wait or failure; without an event, on those of the webhook, else end.",
+)  # fmt: skip
+
+
 def parse_json(ctx: click.Context, option: click.Parameter, text: str | None) -> Any:
     """Return the JSON value of an option or argument."""
     try:

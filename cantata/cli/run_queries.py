@@ -69,6 +69,9 @@ class RunQueries(RunSubmission):
         if origin := record.labels.get(FORKED_FROM):
             step = record.labels.get(FORKED_AT)
             print_note(f"forked from run {origin}" + (f" at step {step!r}" if step else ", to execute its unfinished steps"))
+        for each in record.webhook_runs:
+            delivery = self.runs.find(each)
+            print_note(f"webhook: {describe_request(delivery.record(()))}: {delivery.status()} (submit runs show {each})")
         if mixed := code_versions.describe_mixed(record.code):
             print_note(f"steps ran with different versions of the code: {mixed}")
         if record.error:
@@ -177,7 +180,11 @@ def _summary_json(run: RunSummary) -> dict[str, JsonValue]:
 
 
 def _record_json(run: RunRecord) -> dict[str, JsonValue]:
-    return {**_to_json(run, describe_request(run), run.created_at_ms, duration_ms(run)), "code": [*run.code]}
+    return {
+        **_to_json(run, describe_request(run), run.created_at_ms, duration_ms(run)),
+        "code": [*run.code],
+        "webhook_runs": [*run.webhook_runs],
+    }
 
 
 def _step_json(step: StepRecord) -> dict[str, JsonValue]:

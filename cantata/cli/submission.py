@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from types import TracebackType
 from typing import Any, Self
@@ -22,13 +22,15 @@ from cantata.client.runs import ChainRun, TurnRun
 from cantata.embedded import Stack
 from cantata.errors import ConfigError
 from cantata.models.definitions import Definitions
-from cantata.models.values import JsonValue
+from cantata.models.values import JsonValue, as_text
 from cantata.models.wire import ChainResponse, RunResult, TurnRequest
 from cantata.observability.logs import configure_logs
 from cantata.planning.turns import turn_plan
 from cantata.runs.results import answer_text
 from cantata.runs.view import RunView
 from cantata.settings import settings
+
+TEST_S = 60.0  # for a test message: it is posted once, in at most half of it
 
 
 class RunSubmission:
@@ -82,19 +84,37 @@ class RunSubmission:
         return self.client.submit_turn(**fields, labels=labels)
 
     def submit_chain(
-        self, file: str, *, given: dict[str, JsonValue] | None, timeout_s: float | None, labels: Mapping[str, str] | None = None
-    ) -> ChainRun:
+        self, file: str, *, given: dict[str, JsonValue] | None, timeout_s: float | None, labels: Mapping[str, str] | None = None,
+        webhooks: Sequence[str] = (),
+    ) -> ChainRun:  # fmt: skip
         """Submit the chain request that `file` names. Raises ConfigError before it waits for the service."""
         request = load_checked_request(file, self.definitions, given=given, timeout_s=timeout_s)
+        request = request.model_copy(update={"webhooks": [*request.webhooks, *webhooks]})
         self.print_fleet_warnings()
         return self.client.submit_checked(request, labels=labels)
 
     def submit_workflow(
-        self, name: str, *, given: Mapping[str, JsonValue], timeout_s: float | None, labels: Mapping[str, str] | None = None
-    ) -> ChainRun:
+        self, name: str, *, given: Mapping[str, JsonValue], timeout_s: float | None, labels: Mapping[str, str] | None = None,
+        webhooks: Sequence[str] = (),
+    ) -> ChainRun:  # fmt: skip
         """Submit the input of a workflow in Python. Raises ConfigError."""
         self.print_fleet_warnings()
-        return self.client.submit_workflow(name, given, timeout_s=timeout_s, labels=labels)
+        return self.client.submit_workflow(name, given, timeout_s=timeout_s, labels=labels, webhooks=webhooks)
+
+    def test_webhook(self, name: str) -> int:
+        """Post a test message to a webhook, once, and print the answer. Raises ConfigError for an unknown one."""
+        self.print_fleet_warnings()
+        result = self.client.test_webhook(name).result(TEST_S)
+        if self._as_json:
+            click.echo(result.model_dump_json())
+        elif result.error:
+            print_note(f"error: {text_format.clean(result.error.message)}")
+            print_note(
+                "check the URL, that the agents workers can reach it, and that their secret is the one that the receiver verifies with"
+            )
+        else:
+            click.echo(f"{name} took the test message {result.run_id}: {as_text(result.output)}")
+        return 0 if result.status == "succeeded" else FAILED
 
     def detach(self, run: TurnRun | ChainRun) -> int:
         """Print the id of a run, which goes on, and return exit status 0."""

@@ -171,7 +171,7 @@ class AsyncClient(_InThreads[Client]):
         return made
 
     submit_turn, submit_chain = accepting(Client.submit_turn), accepting(Client.submit_chain)
-    submit_workflow = accepting(Client.submit_workflow)
+    submit_workflow, test_webhook = accepting(Client.submit_workflow), accepting(Client.test_webhook)
     run, fork, retry = accepting_either(Client.run), accepting_either(Client.fork), accepting_either(Client.retry)
     inbox, answer = in_thread(Client.inbox), in_thread(Client.answer)
     runs, fleet_warnings, read_definitions = in_thread(Client.runs), in_thread(Client.fleet_warnings), in_thread(Client.read_definitions)

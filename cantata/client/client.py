@@ -6,7 +6,7 @@ import copy
 import itertools
 import time
 import uuid
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -19,7 +19,7 @@ from cantata import __version__, embedded, fault_points
 from cantata.client.answers import split_id
 from cantata.client.memory_bank import MAX_OUTAGE_S
 from cantata.client.run_service import RunService, SignalAnswer
-from cantata.client.runs import ChainRun, TurnRun
+from cantata.client.runs import ChainRun, TurnRun, WebhookRun
 from cantata.config import chain_requests
 from cantata.config import loading as configuration
 from cantata.coordinator import fork_requests
@@ -34,17 +34,19 @@ from cantata.coordinator.start import (
     id_of_key,
     send_ready,
 )
+from cantata.coordinator.webhooks import DELIVERY_QUEUE, accept_delivery
 from cantata.dispatch import user_app
 from cantata.dispatch.celery_app import make_app
 from cantata.errors import ConfigError, Fault, UnavailableError
 from cantata.models.definitions import Definitions
 from cantata.models.values import JsonValue
 from cantata.models.waits import InboxItem
-from cantata.models.wire import ChainRequest, TurnRequest
+from cantata.models.wire import ChainRequest, TurnRequest, WebhookRequest
 from cantata.observability import traces
 from cantata.planning import rewind as rewinding
 from cantata.planning.chain_checks import checks
 from cantata.planning.turns import turn_plan
+from cantata.planning.webhooks import check_target, webhooks_of
 from cantata.settings import settings
 from cantata.state.fleet import registry
 from cantata.state.forks import fork_store
@@ -130,16 +132,18 @@ class Client:
     def submit_turn(
         self, text: str, *, team: str | None = None, agent: str | None = None, workflow: str | None = None, session: str | None = None,
         send_history: bool = False, timeout_s: float | None = None, idempotency_key: str | None = None,
-        labels: Mapping[str, str] | None = None,
+        labels: Mapping[str, str] | None = None, webhooks: Sequence[str] = (),
     ) -> TurnRun:  # fmt: skip
         """Submit a user turn. The same `idempotency_key`, in the same session, gives the same run. Raises ConfigError before anything runs.
 
         The turns of one `session` run in the order of their submission, and their messages are kept. A session belongs to the tenant in
         the label `tenant`. With `send_history` the conversation so far is put before the text.
+        `webhooks` are names of the configuration or URLs, such as `ops` or `wait,failure=https://example.org/hook`; without events, `end`.
         """
         turn = TurnRequest(
-            text=text, team=team, agent=agent, workflow=workflow, session=session, send_history=send_history, timeout_s=timeout_s
-        )
+            text=text, team=team, agent=agent, workflow=workflow, session=session, send_history=send_history, timeout_s=timeout_s,
+            webhooks=[*webhooks],
+        )  # fmt: skip
         faults = turn_plan.check_turn(turn, self.definitions)
         if session is not None and (fault := conversations.fault_of(session)):
             faults.append(Fault(fault, "session"))
@@ -149,23 +153,26 @@ class Client:
         chain, python = (self.definitions.chains.get(workflow), self.definitions.workflows.get(workflow)) if workflow else (None, None)
         own_s = chain.timeout_s if chain else (python.timeout_s or MAX_WORKFLOW_S) if python else None
         timeout = Timeout(timeout_s, "timeout_s of the turn") if timeout_s else Timeout(own_s, f"timeout_s of workflow {workflow!r}")
-        return TurnRun(self, self._accept("turn", request, timeout, idempotency_key, labels, session=session))
+        name = workflow or team or agent or self.definitions.defaults.team or self.definitions.defaults.agent or ""
+        hooks = webhooks_of(self.definitions, webhooks, name=name, labels=labels or {})
+        return TurnRun(self, self._accept("turn", request, timeout, idempotency_key, labels, session=session, webhooks=hooks))
 
     @overload
     def submit_workflow(
         self, workflow: str, given: str, *, session: str | None = None, timeout_s: float | None = None, idempotency_key: str | None = None,
-        labels: Mapping[str, str] | None = None,
+        labels: Mapping[str, str] | None = None, webhooks: Sequence[str] = (),
     ) -> TurnRun: ...  # fmt: skip
 
     @overload
     def submit_workflow(
         self, workflow: str | Callable[..., Any], given: Mapping[str, Any], *, timeout_s: float | None = None,
-        idempotency_key: str | None = None, labels: Mapping[str, str] | None = None,
+        idempotency_key: str | None = None, labels: Mapping[str, str] | None = None, webhooks: Sequence[str] = (),
     ) -> ChainRun: ...  # fmt: skip
 
     def submit_workflow(
         self, workflow: str | Callable[..., Any], given: str | Mapping[str, Any], *, session: str | None = None,
         timeout_s: float | None = None, idempotency_key: str | None = None, labels: Mapping[str, str] | None = None,
+        webhooks: Sequence[str] = (),
     ) -> TurnRun | ChainRun:  # fmt: skip
         """Submit a turn to a workflow that is a chain, or the input of one in Python. The same `idempotency_key` gives the same run.
 
@@ -176,6 +183,7 @@ class Client:
             timeout_s: The time limit of the run, in seconds; that of the configuration if None.
             idempotency_key: As in `submit_turn`.
             labels: Labels of the run.
+            webhooks: As in `submit_turn`.
 
         Raises:
             ConfigError: The configuration has no such workflow, or the input is not JSON.
@@ -183,13 +191,14 @@ class Client:
         name = workflow if isinstance(workflow, str) else _workflow_name(workflow, self.definitions)
         if isinstance(given, str):
             return self.submit_turn(
-                given, workflow=name, session=session, timeout_s=timeout_s, idempotency_key=idempotency_key, labels=labels
-            )
+                given, workflow=name, session=session, timeout_s=timeout_s, idempotency_key=idempotency_key, labels=labels,
+                webhooks=webhooks,
+            )  # fmt: skip
         known = self.definitions.workflows.get(name)
         limit_s = timeout_s or (known and known.timeout_s) or MAX_WORKFLOW_S
         node = {"node_id": name, "kind": "workflow", "name": name, "input": to_jsonable_python(dict(given))}
         request = {"nodes": [node], "entry_node": name, "timeout": limit_s}
-        return self.submit_chain(request, idempotency_key=idempotency_key, labels=labels)
+        return self.submit_chain(request, idempotency_key=idempotency_key, labels=labels, webhooks=webhooks)
 
     def submit_chain(
         self,
@@ -199,17 +208,20 @@ class Client:
         timeout_s: float | None = None,
         idempotency_key: str | None = None,
         labels: Mapping[str, str] | None = None,
+        webhooks: Sequence[str] = (),
     ) -> ChainRun:
         """Submit a chain request: as data, by the name of its file, or by the name of a chain of the configuration.
 
-        `initial_input` and `timeout_s` replace the request's own. The same `idempotency_key` gives the same run. Raises ConfigError
-        with every fault.
+        `initial_input` and `timeout_s` replace the request's own; `webhooks`, as in `submit_turn`, come beside its own. The same
+        `idempotency_key` gives the same run. Raises ConfigError with every fault.
         """
         request = self._request_of(request)
         if initial_input is not None:
             request = chain_requests.request_from({**request.model_dump(), "initial_input": dict(initial_input)})
         if timeout_s is not None:
             request = chain_requests.request_from({**request.model_dump(), "timeout": timeout_s})
+        if webhooks:
+            request = chain_requests.request_from({**request.model_dump(), "webhooks": [*request.webhooks, *webhooks]})
         if not request.chain_id:
             request = request.model_copy(update={"chain_id": uuid.uuid4().hex[:8]})
         faults, code = checks.check(request, self.definitions)
@@ -226,8 +238,19 @@ class Client:
         text = request.model_dump_json(exclude_defaults=True)
         queue = choose_start_queue(request, self.definitions, self._costs())
         timeout = Timeout(request.timeout or None, "timeout of the request")
-        run_id = self._accept("chain", text, timeout, idempotency_key, labels, queue)
+        name = request.entry_node if len(request.nodes) == 1 and request.nodes[0].kind == "workflow" else request.chain_id
+        hooks = webhooks_of(self.definitions, request.webhooks, name=name, labels=labels or {})
+        run_id = self._accept("chain", text, timeout, idempotency_key, labels, queue, webhooks=hooks)
         return ChainRun(self, run_id)
+
+    def test_webhook(self, name: str) -> WebhookRun:
+        """Have a worker post a signed test message to a webhook of the configuration, or a URL, once. Raises ConfigError."""
+        check_target(name, self.definitions.webhooks)
+        run_id = _new_id()
+        request = WebhookRequest(id=run_id, text=f"test of webhook {name}", to=name, event="test", at_ms=int(clock.now() * 1000))
+        accepted = accept_delivery(self.ledger, request, self.definitions, self._definitions_text)
+        announce_run(self.app, run_id, DELIVERY_QUEUE, accepted.priority)
+        return WebhookRun(self, run_id)
 
     def _request_of(self, request: object) -> ChainRequest:
         if isinstance(request, ChainRequest):
@@ -352,7 +375,7 @@ class Client:
 
     def _accept(
         self, kind: str, request: str, timeout: Timeout, idempotency_key: str | None, labels: Mapping[str, str] | None,
-        queue: str = COORDINATOR, session: str | None = None,
+        queue: str = COORDINATOR, session: str | None = None, webhooks: Sequence[JsonValue] = (),
     ) -> str:  # fmt: skip
         definitions = self.definitions
         tenant = (labels or {}).get("tenant", "")
@@ -361,7 +384,7 @@ class Client:
         self._check_quota(run_id, idempotency_key, tenant)
         accepted = accept_run(
             self.ledger, run_id, kind=kind, request=request, definitions=definitions, definitions_text=self._definitions_text,
-            timeout=timeout, labels=labels, queue=queue, session=scoped_session,
+            timeout=timeout, labels=labels, queue=queue, session=scoped_session, webhooks=webhooks,
         )  # fmt: skip
         if accepted.result == "full":
             max_waiting = definitions.sessions.max_waiting

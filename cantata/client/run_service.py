@@ -7,7 +7,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from cantata.client.answers import split_id
-from cantata.client.runs import MAX_COMPARED, ChainRun, TurnRun
+from cantata.client.runs import MAX_COMPARED, ChainRun, TurnRun, WebhookRun
 from cantata.errors import ConfigError, UnknownRunError
 from cantata.models.values import JsonValue
 from cantata.models.waits import Inbox, InboxItem
@@ -73,7 +73,8 @@ class RunService:
         kind, _, _, labels = self.client.ledger.runs.request_of(run_id)
         if self.tenant not in (None, labels.get("tenant", "")):
             raise UnknownRunError.of(run_id)
-        return ChainRun(self.client, run_id) if kind == "chain" else TurnRun(self.client, run_id)
+        kinds: Mapping[str, type[TurnRun | ChainRun]] = {"chain": ChainRun, "webhook": WebhookRun}
+        return kinds.get(kind, TurnRun)(self.client, run_id)
 
     def request(self, run_id: str, kind: type[TurnOrChain]) -> TurnOrChain:
         """Return the request of a run that `find` returned."""

@@ -205,6 +205,12 @@ class TurnRun(Run):
         return turn_result(self.record(()))
 
 
+class WebhookRun(TurnRun):
+    """A run that posts an event of another run, or an alert, to a webhook."""
+
+    kind = "webhook"
+
+
 class ChainRun(Run):
     """A run of a chain request."""
 

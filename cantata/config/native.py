@@ -26,7 +26,7 @@ PROVIDERS = frozenset(Path(__file__).with_name("providers.txt").read_text("utf-8
 _Name = tuple[str, str]
 """A section and a name in it."""
 
-_SECTIONS = ("models", "tools", "skills", "commands", "agents", "teams", "chains", "workflows")
+_SECTIONS = ("models", "tools", "skills", "commands", "agents", "teams", "chains", "workflows", "webhooks", "alerts")
 _SKILLS = ("skills", "agents", "teams", "chains")  # sections that a node of kind `skill` may refer to
 _STEPS = ("agents", "chains", "workflows")  # sections whose names become ids of steps
 _SET_WHEN_READ = {
@@ -43,6 +43,7 @@ _REFERENCES: Mapping[str, str] = {
     "agents.*.instructions.*.chain": "chains",
     "defaults.team": "teams",
     "defaults.agent": "agents",
+    "alerts.*.webhook": "webhooks",
 }
 _MODELS = (
     "models.*.model",

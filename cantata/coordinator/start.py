@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
 from typing import NamedTuple
 
@@ -16,12 +16,13 @@ from cantata.errors import ConfigError, UnavailableError
 from cantata.models.definitions import Definitions
 from cantata.models.graph import START, Outcome, Spec
 from cantata.models.values import ErrorInfo, JsonValue
-from cantata.models.wire import ChainRequest, TurnRequest
+from cantata.models.wire import ChainRequest, TurnRequest, WebhookRequest
 from cantata.observability import traces
 from cantata.planning import canvas
 from cantata.planning.canvas import Dispatch
 from cantata.planning.chains import expansion, specs
 from cantata.planning.turns import turn_plan
+from cantata.planning.webhooks import plan_delivery
 from cantata.state.ledger.ledger import Ledger
 from cantata.state.ledger.records import Accepted, Ready, RunSession
 from cantata.state.limits.step_costs import CHEAP_MS
@@ -46,7 +47,7 @@ def id_of_key(key: str) -> str:
 
 def accept_run(
     ledger: Ledger, run_id: str, *, kind: str, request: str, definitions: Definitions, definitions_text: str, timeout: Timeout,
-    labels: Mapping[str, str] | None, queue: str = COORDINATOR, session: RunSession | None = None,
+    labels: Mapping[str, str] | None, queue: str = COORDINATOR, session: RunSession | None = None, webhooks: Sequence[JsonValue] = (),
 ) -> Accepted:  # fmt: skip
     """Accept a run with the settings of its definitions; its first step is still to be sent. Raises ConfigError if it is too large."""
     if len(request.encode()) > definitions.limits.input_bytes:
@@ -59,7 +60,7 @@ def accept_run(
             timeout_by=timeout.source if timeout.seconds else "defaults.timeout_s",
             max_attempts=definitions.defaults.max_attempts,
             max_steps=definitions.limits.max_steps, labels=labels, queue=queue, retention_s=definitions.defaults.retention_s,
-            session=session,
+            session=session, webhooks=webhooks,
         )  # fmt: skip
         submission.run_id = run_id if accepted.new else ""
     if accepted.result == "new":
@@ -73,6 +74,9 @@ def plan_run(kind: str, request: JsonValue, definitions: Definitions) -> Outcome
         if kind == "chain":
             chain = ChainRequest.model_validate(request)
             return Outcome(output=expansion.input_of(chain), fragment=expansion.plan(chain, definitions))
+        if kind == "webhook":
+            delivery = WebhookRequest.model_validate(request)
+            return Outcome(output=delivery.text, fragment=plan_delivery(delivery))
         turn = TurnRequest.model_validate(request)
         return Outcome(output=turn.text, fragment=turn_plan.plan_turn(turn, definitions))
     except ConfigError as error:

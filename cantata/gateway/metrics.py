@@ -30,7 +30,7 @@ from cantata.models.wire import RUN_OVER
 from cantata.observability.metrics.families import BY_NAME
 from cantata.observability.metrics.http_server import MetricsServer, ScrapeHandler, ScrapeResponse, make_handler, registry
 from cantata.observability.metrics.scrape_address import ScrapeAddress
-from cantata.state.fleet import load
+from cantata.state.fleet import code_versions, load
 from cantata.state.fleet.load import FleetLoad, QueueLoad
 from cantata.state.fleet.sizes import Sizes
 from cantata.state.redis.connection import RedisFailure
@@ -143,8 +143,10 @@ class _FleetCollector(Collector):
 
 def _fleet_metrics(standing: FleetLoad, own_bytes: float | None) -> Iterator[Metric]:
     yield _labelled("cantata_runs_closed_total", {status: standing.totals.get(f"closed:{status}", 0) for status in sorted(RUN_OVER)})
+    yield _labelled("cantata_webhooks_total", {status: standing.totals.get(f"delivered:{status}", 0) for status in sorted(RUN_OVER)})
     values = {
         "cantata_redis_up": 1,
+        "cantata_code_modules_mixed": len(code_versions.find_mixed(entry for worker in standing.workers for entry in worker.code)),
         "cantata_runs_accepted_total": standing.totals.get("accepted", 0),
         "cantata_runs_open": standing.runs_open,
         "cantata_runs_waiting": standing.runs_waiting,

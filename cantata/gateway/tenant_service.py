@@ -87,7 +87,7 @@ class TenantService:
         run = self._startable_run(grant, run_id)
         if isinstance(run, ChainRun):
             grant.check_chain(run.request)
-        else:
+        elif run.kind == "turn":
             grant.check_turn(self.runs(grant.tenant).request(run_id, TurnRequest), self.client.definitions)
         if changes and from_step is not None and not grant.approve_own:
             _check_approvals(fork_store.read(self.client.ledger, run_id), from_step)

@@ -13,7 +13,7 @@ from pydantic import AfterValidator, Field, JsonValue, ValidationInfo, field_val
 from cantata.models.instructions import FUNCTION, Chainbreaker, Instruction, PromptStep
 from cantata.models.values import Params, Value, checked_name
 from cantata.models.waits import WaitOptions
-from cantata.models.wire import ChainNode
+from cantata.models.wire import ChainNode, WebhookEvent
 
 QueueName = Annotated[str, AfterValidator(partial(checked_name, "queue"))]
 """A name that also occurs in Redis keys, in access rules for them, in addresses and in metric labels."""
@@ -542,6 +542,47 @@ class Extension(Value):
     settings: dict[str, JsonValue] = Field(default_factory=dict, description="the format's own definitions")
 
 
+def fault_of_url(url: str) -> str | None:
+    """Return why a URL cannot be posted to; None if it can."""
+    if re.match(r"https?://[^/@\s]+(/|$)", url):
+        return None
+    return "a webhook's URL must be http:// or https:// and without a password; its messages are signed"
+
+
+class Webhook(Value):
+    """A URL to which events of runs are posted, signed."""
+
+    url: str = Field(description="http:// or https://")
+    secret_env: VariableName = Field(
+        "CANTATA_WEBHOOK_SECRET", description="environment variable of the agents workers that contains the secret of its signature"
+    )
+    on: list[WebhookEvent] = Field(
+        default_factory=list, description="the events of each run of this configuration; if empty, only runs that name it are posted"
+    )
+    labels: dict[str, str] = Field(default_factory=dict, description="only runs with these labels may use it")
+    body: Literal["result", "link"] = Field("result", description="whether a message has the result of the run, or only its link")
+    allow_private: bool = Field(False, description="whether its host may have private, loopback and link-local addresses")
+
+    @field_validator("url")
+    @classmethod
+    def _is_a_url(cls, url: str) -> str:
+        if fault := fault_of_url(url):
+            raise ValueError(fault)
+        return url
+
+
+class Alert(Value):
+    """A condition that is posted to a webhook."""
+
+    on: Literal["failed_runs", "mixed_code"] = Field(
+        description="failed_runs: `count` runs failed in `within_s`; mixed_code: workers had several versions of a module for `within_s`"
+    )
+    webhook: str = Field(description="a name under `webhooks`")
+    name: str | None = Field(None, description="failed_runs: only runs of this workflow, team, agent, chain or `chain_id`; all if absent")
+    count: int = Field(1, ge=1, le=10_000, description="failed_runs: how many")
+    within_s: float = Field(600.0, ge=60, le=30 * 86400, description="seconds; an alert of failed runs comes at most once in so long")
+
+
 class Definitions(Value):
     """All that a run may refer to, resolved when it starts and stored with it."""
 
@@ -555,6 +596,8 @@ class Definitions(Value):
     teams: dict[str, Team] = Field(default_factory=dict, description="agents that answer together")
     chains: dict[str, Chain] = Field(default_factory=dict, description="named chains")
     workflows: dict[str, PythonWorkflow] = Field(default_factory=dict, description="workflows in Python")
+    webhooks: dict[str, Webhook] = Field(default_factory=dict, description="URLs to which events of runs are posted")
+    alerts: dict[str, Alert] = Field(default_factory=dict, description="conditions that are posted to webhooks")
     refused: dict[str, list[str]] = Field(
         default_factory=dict, description="chains that have faults, and are refused when they are called; set when files are read"
     )

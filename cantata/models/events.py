@@ -329,6 +329,16 @@ class RunCancelling(RunEvent):
     line = "cancelling: workflows clean up"
 
 
+class WebhookCreated(RunEvent):
+    """A run was created that posts an event of this run to a webhook."""
+
+    type: Literal["webhook"] = "webhook"
+    run: str = Field("", description="the run that posts it")
+    to: str = Field("", description="the webhook or alert, or a URL")
+    on: str = Field("", description="end, wait or failure")
+    line = "webhook {to} on {on}: run {run}"
+
+
 class RunClosed(RunEvent):
     """The run is over."""
 
@@ -341,7 +351,7 @@ class RunClosed(RunEvent):
 KNOWN_EVENTS = (
     RunAccepted, StepStarted, TaskDispatched, StepDone, StepExpanded, StepFailed, StepMissedDeadline, StepSkipped, StepRetried,
     RateLimited, LeaseLost, StepReleased, StepRefused, OutcomeUncertain, SignalAwaited, WaitReminded, WaitEscalated, SleepBegan,
-    SignalReceived, ReplyDelta, ModelFallback, ChainBroken, RunWarning, QueueUnserved, RunCancelling, RunClosed,
+    SignalReceived, ReplyDelta, ModelFallback, ChainBroken, RunWarning, QueueUnserved, RunCancelling, WebhookCreated, RunClosed,
 )  # fmt: skip
 EVENT_CLASSES: dict[str, type[RunEvent]] = {str(each.model_fields["type"].default): each for each in KNOWN_EVENTS}
 """Type → class."""

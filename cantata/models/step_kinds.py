@@ -79,6 +79,7 @@ _ROWS = (
     StepKind("workflow.call", "function", is_call=True),
     StepKind("workflow.start", "function", is_call=True),
     StepKind("wait", "wait"),
+    StepKind("webhook.deliver", "function"),
 )
 MODEL_ROLES: frozenset[StepRole] = frozenset({"turn", "synthesis", "router"})
 """Roles of steps that call a model."""

@@ -19,6 +19,8 @@ RunStatus = Literal["accepted", "running", "waiting", "cancelling", "succeeded",
 RunState = RunStatus | Literal["succeeded_with_failures"]
 END_PHRASES = {"failed": "failed", "cancelled": "was cancelled", "timed_out": "timed out", "exhausted": "exhausted its budget"}
 """Status of a run that did not succeed → the verb phrase for messages."""
+WebhookEvent = Literal["end", "wait", "failure"]
+"""An event that a webhook may be for: the run ended; a step of it waits for a person; it ended without success, and nobody cancelled it."""
 RUN_OVER: frozenset[RunStatus] = frozenset({"succeeded", "failed", "cancelled", "timed_out", "exhausted"})
 
 
@@ -70,6 +72,12 @@ class ChainNode(_WithoutNulls, WaitOptions):
     default: JsonValue = Field(None, description="wait: output after its timeout without a signal")
 
 
+_WEBHOOKS = (
+    "names under `webhooks` of the configuration, or URLs; `wait,failure=NAME` says for which of the events end, wait and failure. The "
+    "configuration's own webhooks for each run come beside them"
+)
+
+
 class ChainRequest(_WithoutNulls):
     """A request to run a graph of nodes."""
 
@@ -90,6 +98,7 @@ class ChainRequest(_WithoutNulls):
     correlation_id: str = Field("", description="returned on every event and the response")
     streaming: bool = Field(True, description="whether events are sent to the caller; they are recorded in any case")
     timeout: float = Field(0.0, ge=0, le=30 * 86400, description="time limit of the whole chain, in seconds; 0: the configured default")
+    webhooks: list[str] = Field(default_factory=list, max_length=10, description=_WEBHOOKS)
 
 
 class TurnRequest(Value):
@@ -102,6 +111,22 @@ class TurnRequest(Value):
     session: str | None = Field(None, description="the conversation it belongs to; its turns run one after the other")
     send_history: bool = Field(False, description="whether the agent's input begins with the conversation so far, as text")
     timeout_s: float | None = Field(None, gt=0, le=30 * 86400, description="time limit of the run, in seconds")
+    webhooks: list[str] = Field(default_factory=list, max_length=10, description=_WEBHOOKS)
+
+
+class WebhookRequest(Value):
+    """The request of a run that posts to a webhook. Scripts of the ledger write it, or `coordinator.webhooks`; nobody submits it."""
+
+    id: str = Field(description="the id of the message, the same at every attempt: that of the run")
+    text: str = Field(description="what is posted, in a line")
+    to: str = Field(description="a name under `webhooks` of the run's definitions, or a URL")
+    event: WebhookEvent | Literal["alert", "test"] = Field(description="what happened")
+    alert: str | None = Field(None, description="the alert under `alerts` that it is for")
+    run_id: str = Field("", description="the run that it is about")
+    step: str | None = Field(None, description="wait: the step that waits")
+    status: str = Field("", description="the status of the run then")
+    at_ms: int = Field(description="when it happened, Redis's clock, milliseconds since 1970")
+    data: dict[str, JsonValue] = Field(default_factory=dict, description="alert: what it found")
 
 
 class HistoryEntry(Value):

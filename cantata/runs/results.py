@@ -12,7 +12,17 @@ from cantata.errors import ConfigError
 from cantata.models.events import RunEvent
 from cantata.models.graph import START
 from cantata.models.values import ErrorInfo, JsonValue
-from cantata.models.wire import RUN_OVER, ChainError, ChainEvent, ChainRequest, ChainResponse, FaultInfo, RunResult, TurnRequest
+from cantata.models.wire import (
+    RUN_OVER,
+    ChainError,
+    ChainEvent,
+    ChainRequest,
+    ChainResponse,
+    FaultInfo,
+    RunResult,
+    TurnRequest,
+    WebhookRequest,
+)
 from cantata.planning.chains.step_ids import NodeRef, node_of
 from cantata.state.ledger.records import RunRecord, StepRecord
 from cantata.state.runs.summaries import state_of
@@ -215,7 +225,8 @@ def describe_request(run: RunRecord) -> str:
     """Return the request of a run in one line."""
     if run.kind == "chain":
         return f"chain {ChainRequest.model_validate_json(run.request).chain_id}"
-    return " ".join(TurnRequest.model_validate_json(run.request).text.split())[:60]
+    request = WebhookRequest if run.kind == "webhook" else TurnRequest
+    return " ".join(request.model_validate_json(run.request).text.split())[:60]
 
 
 def answer_text(output: JsonValue) -> str:

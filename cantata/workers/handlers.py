@@ -10,7 +10,7 @@ from importlib.metadata import entry_points
 from cantata.workers.celery_tasks import task_calls
 from cantata.workers.runtime.step_context import Handler
 from cantata.workers.steps import agent_turns, decisions, instruction_steps, routing, session_history, team_calls, workflow_steps
-from cantata.workers.tools import commands, functions, mcp, memory_access
+from cantata.workers.tools import commands, functions, mcp, memory_access, webhooks
 
 HANDLERS: dict[str, Handler] = {
     "run.start": decisions.run_start,
@@ -42,6 +42,7 @@ HANDLERS: dict[str, Handler] = {
     "workflow.advance": workflow_steps.workflow_advance,
     "workflow.call": workflow_steps.workflow_call,
     "workflow.start": workflow_steps.workflow_start,
+    "webhook.deliver": webhooks.webhook_deliver,
 }
 
 for each in entry_points(group="cantata.step_handlers"):

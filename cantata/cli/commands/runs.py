@@ -1,4 +1,4 @@
-"""`submit runs` and `submit logs`: earlier runs."""
+"""`submit runs` and `submit logs`: earlier runs, and their log lines."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ run_id = click.argument("run_id", metavar="ID")
 @runs.command("list")
 @click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="How many, the newest first.")
 @click.option("--status", "statuses", multiple=True, metavar="STATUS", help="Only runs with this status; may be given several times.")
-@click.option("--kind", type=click.Choice(["turn", "chain"]), help="Only runs of this kind.")
+@click.option(
+    "--kind", type=click.Choice(["turn", "chain", "webhook"]), help="Only runs of this kind; without it, none that post to webhooks."
+)
 @click.option("--search", default="", metavar="TEXT", help="Only runs with this text in their id, session, labels or request.")
 @click.option("--before", metavar="ID", help="Only runs that were submitted before this one.")
 @json_option

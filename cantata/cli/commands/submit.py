@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from cantata.cli.connect import open_submission
-from cantata.cli.options import SECONDS, config_option, detach_option, json_option, label_option, parse_json_object
+from cantata.cli.options import SECONDS, config_option, detach_option, json_option, label_option, parse_json_object, webhook_option
 from cantata.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -29,19 +29,21 @@ timeout = click.option("--timeout", type=SECONDS, metavar="SECONDS", help="The l
 @config_option
 @timeout
 @label_option
+@webhook_option
 @detach_option
 @json_option
 def turn(
     text: str, team: str | None, agent: str | None, workflow: str | None, session: str | None, history: bool, config: str | None,
-    timeout: float | None, labels: dict[str, str], detach: bool, as_json: bool,
+    timeout: float | None, labels: dict[str, str], webhooks: tuple[str, ...], detach: bool, as_json: bool,
 ) -> int:  # fmt: skip
     """Submit a user turn and show its answer; `submit TEXT` is short for it. TEXT may be - for standard input."""
     if text == "-":
         text = sys.stdin.read()
     with _print_rejection(as_json, "refused_turn"), open_submission(config=config, as_json=as_json) as submission:
         run = submission.submit_turn(
-            text=text, team=team, agent=agent, workflow=workflow, session=session, send_history=history, timeout_s=timeout, labels=labels
-        )
+            text=text, team=team, agent=agent, workflow=workflow, session=session, send_history=history, timeout_s=timeout, labels=labels,
+            webhooks=[*webhooks],
+        )  # fmt: skip
         return submission.detach(run) if detach else submission.watch(run)
 
 
@@ -53,16 +55,17 @@ def turn(
 @config_option
 @timeout
 @label_option
+@webhook_option
 @detach_option
 @click.option("--events", is_flag=True, help="Print each event as a line of JSON before the response; implies --json.")
 @json_option
 def chain(
     file: str, given: dict[str, JsonValue] | None, config: str | None, timeout: float | None, labels: dict[str, str],
-    detach: bool, events: bool, as_json: bool,
+    webhooks: tuple[str, ...], detach: bool, events: bool, as_json: bool,
 ) -> int:  # fmt: skip
     """Submit a chain request and show its result. FILE may be - for standard input, or a name under `chains:` of the configuration."""
     with _print_rejection(as_json or events, "refused_chain"), open_submission(config=config, as_json=as_json or events) as submission:
-        run = submission.submit_chain(file, given=given, timeout_s=timeout, labels=labels)
+        run = submission.submit_chain(file, given=given, timeout_s=timeout, labels=labels, webhooks=webhooks)
         return submission.detach(run) if detach else submission.watch(run, events=events)
 
 
@@ -74,15 +77,16 @@ def chain(
 @config_option
 @timeout
 @label_option
+@webhook_option
 @detach_option
 @json_option
 def workflow(
-    name: str, given: dict[str, JsonValue] | None, config: str | None, timeout: float | None, labels: dict[str, str], detach: bool,
-    as_json: bool,
+    name: str, given: dict[str, JsonValue] | None, config: str | None, timeout: float | None, labels: dict[str, str],
+    webhooks: tuple[str, ...], detach: bool, as_json: bool,
 ) -> int:  # fmt: skip
     """Run a workflow in Python and show its result. NAME is a name under `workflows:` of the configuration."""
     with _print_rejection(as_json, "refused_chain"), open_submission(config=config, as_json=as_json) as submission:
-        run = submission.submit_workflow(name, given=given or {}, timeout_s=timeout, labels=labels)
+        run = submission.submit_workflow(name, given=given or {}, timeout_s=timeout, labels=labels, webhooks=webhooks)
         return submission.detach(run) if detach else submission.watch(run)
 
 

@@ -48,7 +48,7 @@ class RunState(Value):
     """State of a run."""
 
     run_id: str = Field(description="the run")
-    kind: str = Field(description="turn or chain")
+    kind: str = Field(description="turn or chain; webhook: it posts to one")
     status: RunStatus = Field(description="its status")
     result: RunResult | ChainResponse | None = Field(
         default=None, description="its result, or its progress; null where only its id was requested"

@@ -22,7 +22,7 @@ from cantata.state.runs.listing import MAX_SEARCH_CHARS, RunList
 MAX_OPENED = 20
 
 Statuses = Annotated[list[RunStatus] | None, Query(alias="status", description="only runs with this status; may be repeated")]
-Kind = Annotated[Literal["turn", "chain"] | None, Query(description="only runs of this kind")]
+Kind = Annotated[Literal["turn", "chain", "webhook"] | None, Query(description="only runs of this kind")]
 SearchText = Annotated[str, Query(max_length=MAX_SEARCH_CHARS, description="only runs with this in their id, title, session or labels")]
 Before = Annotated[str | None, Query(max_length=220, description="`next` of the previous page")]
 Opened = Annotated[list[str] | None, Query(alias="open", max_length=MAX_OPENED, description="a map whose items are included")]

@@ -29,12 +29,12 @@ for _, part in ipairs(fork.parts) do
 end
 redis.call('UNLINK', R .. ':logged')
 
-local deadline_at, priority = now + tonumber(past.timeout_ms), priority_among(past.tenant)
+local deadline_at, priority = now + tonumber(past.timeout_ms), priority_among(past.tenant, past.kind)
 redis.call('HSET', R, 'status', 'running', 'created_at', now, 'started_at', now, 'deadline_at', string.format('%d', deadline_at),
   'priority', priority, 'accepted_by', fork.accepted_by, 'request', fork.request, 'labels', fork.labels, 'left', fork.left, 'count', fork.count,
   'terminals', fork.terminals)
 for _, field in ipairs({'definitions', 'kind', 'tenant', 'timeout_ms', 'timeout_by', 'max_attempts', 'max_steps', 'retention_ms',
-                        'session', 'session_keep_ms', 'session_entries', 'has_workflow'}) do
+                        'session', 'session_keep_ms', 'session_entries', 'has_workflow', 'webhooks'}) do
   if past[field] then redis.call('HSET', R, field, past[field]) end
 end
 if fork.failures > 0 then redis.call('HSET', R, 'failures', fork.failures) end
@@ -42,7 +42,7 @@ use(run)
 redis.call('ZADD', S .. ':due', deadline_at, 'deadline|' .. run .. '|')
 redis.call('ZADD', S .. ':runs', now, run)
 increase('bytes', tonumber(past.bytes or 0) + #fork.request)
-count_total('accepted')
+if kind_of_run ~= 'webhook' then count_total('accepted') end
 
 -- Steps staged as sent are only entered in S:ready, in bulk: to make each ready would take too long.
 for i = 1, #fork.sent, 500 do

@@ -16,25 +16,15 @@ if offer.definitions_text then
 elseif redis.call('HEXISTS', shared, 'text') == 0 then
   return {'undefined', 0}
 end
-retain_definitions(fields.definitions)
 
-local priority = priority_among(fields.tenant)
-local rows = {'status', 'accepted', 'created_at', now, 'left', 1, 'count', 1, 'priority', priority}
-for field, value in pairs(fields) do rows[#rows + 1] = field; rows[#rows + 1] = value end
-hset_all(R, rows)
-redis.call('HSET', R .. ':steps', step, offer.spec)
-redis.call('ZADD', S .. ':runs', now, run)
-use(run)
-increase('bytes', #fields.request)
-count_total('accepted')
-event('accepted')
+local priority = priority_among(fields.tenant, fields.kind)
+write_run(ARGV[1], step, offer.spec, fields, priority)
+use(ARGV[1])
+if kind_of_run ~= 'webhook' then count_total('accepted') end
 if queue and enqueue_run(session, fields.session_keep_ms) > 1 then
   redis.call('HSET', R .. ':state', step, 'waiting 0 0 1 0 0 0 -')
   redis.call('HSET', R, 'time_left', fields.timeout_ms) -- its clock starts when it is first in the queue
   return {'queued', priority}
 end
-redis.call('HSET', R, 'deadline_at', string.format('%d', now + fields.timeout_ms), 'working', 1)
-redis.call('ZADD', S .. ':due', now + fields.timeout_ms, 'deadline|' .. run .. '|')
-redis.call('HSET', R .. ':state', step, string.format('sent 0 0 1 0 0 0 %d', now))
-redis.call('ZADD', S .. ':ready', now + offer.resend_ms, run .. '|' .. step)
+start_run(run, step, fields.timeout_ms, offer.resend_ms)
 return {'new', priority}

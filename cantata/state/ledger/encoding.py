@@ -13,6 +13,7 @@ from cantata.models.graph import STEP_OVER, Graph, Spec, Step
 from cantata.models.values import ErrorInfo, JsonValue, Usage
 from cantata.models.wire import RUN_OVER, RunStatus
 from cantata.state.ledger.records import Overdue, Ready, RunRecord, StepRecord, Swept
+from cantata.state.redis.keys import webhook_runs_of
 
 USUAL_SPEC_BYTES = 4096  # larger specs hold large inputs, and a long-lived worker would keep thousands of them in memory
 
@@ -179,6 +180,7 @@ def run_record(run_id: str, meta: Mapping[str, str], steps: Mapping[str, StepRec
         names=names,
         steps=steps,
         code=tuple(meta.get("code", "").split()),
+        webhook_runs=webhook_runs_of(run_id, int(meta.get("deliveries", 0))),
     )
 
 

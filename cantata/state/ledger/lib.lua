@@ -22,7 +22,7 @@
 --   S:signals   hash  tenant -> number of early signals that its open runs keep   entries go with its last open run
 --   S:sizes     hash  ended run -> its bytes, the bytes of its log lines, and  entries go with their run
 --                     its tenant
---   S:totals    hash  accepted, closed:<status>, lost, recovered -> how often it happened in this shard   lives for ever
+--   S:totals    hash  accepted, closed:<status>, delivered:<status> (of runs that post to webhooks), lost, recovered -> how often it happened in this shard   lives for ever
 --   S:sessions  zset  session -> when a turn of it was last accepted (ms)      entries go some time after nothing is kept of the session
 --   S:sessions:<tenant>
 --               zset  the same, of one tenant                                  likewise
@@ -39,6 +39,7 @@
 --                       deadline_at, or time_left (ms) while its clock is paused; working, asking: steps under way, steps that wait for a signal or sleep;
 --                       waits: its entries in S:asking. A running run is shown as `waiting` if it has some and its clock is paused;
 --                       failures: steps of its plan, and items, that failed;
+--                       webhooks: [{to, on: {event: true}, alert?}, ...]; deliveries: the last number tried in the ids of the runs that post for it;
 --                       cancelling: the error with which it ends when its workflows have cleaned up; cancelled:<step>: an advance whose code gets
 --                       CancelledError
 --   R:steps      hash   step -> its spec (JSON), or =<step> for the spec it shares
@@ -62,7 +63,7 @@
 --   R:closed     stream with one entry when the run is over: what waiters block on
 
 local S = KEYS[1]
-local R, run, status, definitions, tenant, kind_of_run, session, time_left, priority, cancelling, used_code, max_steps, has_workflow
+local R, run, status, definitions, tenant, kind_of_run, session, time_left, priority, cancelling, used_code, max_steps, has_workflow, webhooks
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 
@@ -73,8 +74,12 @@ local SOON = 1000 -- ms until a sweep checks whether the next run of a session w
 local MAX_MESSAGE_BYTES = 32768 -- of a conversation; longer ones are cut
 local CLEARED = 200 -- steps of an ended run whose entries one call removes
 local TRIMMED = 20 -- old sessions that one turn checks for those of which nothing is kept
+local SHARDS = 64
+local DELIVERY_START = '{"kind":"run.start","queue":"agents","decides":true,"expands":true}' -- the first step of such a run
+local DELIVERY_MS = 25 * 3600 * 1000 -- the longest time of a run that posts to a webhook; its step gives up after 24 hours
 
 local OPEN = {accepted = true, running = true}
+local NOT_FAILED = {succeeded = true, cancelled = true}
 local OVER = {done = true, failed = true, skipped = true}
 local MOVES = {
   waiting        = {ready = true, sent = true, running = true, waiting_signal = true, failed = true, skipped = true},
@@ -121,11 +126,12 @@ local function use(run_id)
   write_changes()
   run, R = run_id, S .. ':run:' .. run_id
   local known = redis.call('HMGET', R, 'status', 'definitions', 'tenant', 'kind', 'session', 'time_left', 'priority', 'cancelling', 'code', 'max_steps',
-    'has_workflow', unpack(COUNTS))
+    'has_workflow', 'webhooks', unpack(COUNTS))
   status, definitions, tenant, kind_of_run, session = known[1], known[2], known[3], known[4], known[5]
   time_left, priority = tonumber(known[6] or nil), tonumber(known[7] or 0)
   cancelling, used_code, max_steps, has_workflow = OPEN[status] and known[8] or nil, known[9], tonumber(known[10] or nil), known[11]
-  for i, field in ipairs(COUNTS) do counts[field] = tonumber(known[11 + i] or 0) end
+  webhooks = known[12]
+  for i, field in ipairs(COUNTS) do counts[field] = tonumber(known[12 + i] or 0) end
   known_bytes, roles_changed = counts.bytes, false
   read_specs, shared_edges, states, outputs, new_edges = {}, {}, {}, {}, {}
 end
@@ -146,8 +152,9 @@ local function count(what, of_tenant, n)
 end
 
 -- Counts one more open run of a tenant, and replies its priority: the more are open, the lower it is. The runs of a tenant are spread over all shards,
--- except those of one session, so each shard counts its own.
-local function priority_among(of_tenant)
+-- except those of one session, so each shard counts its own. A run that posts to a webhook is not counted: its receiver may be away for a day.
+local function priority_among(of_tenant, of_kind)
+  if of_kind == 'webhook' then return 0 end
   local open = redis.call('HINCRBY', S .. ':tenants', of_tenant, 1)
   return open <= 1 and 0 or open <= 4 and 3 or open <= 16 and 6 or 9
 end
@@ -486,6 +493,68 @@ local function compact(stream)
   if redis.call('XLEN', stream) < 64 and redis.call('COPY', stream, stream .. ':copy') == 1 then redis.call('RENAME', stream .. ':copy', stream) end
 end
 
+-- Writes an accepted run, whose first step has no state yet.
+local function write_run(id, step, spec, fields, of_priority)
+  local key = S .. ':run:' .. id
+  local rows = {'status', 'accepted', 'created_at', now, 'left', 1, 'count', 1, 'priority', of_priority, 'bytes', #fields.request}
+  for field, value in pairs(fields) do rows[#rows + 1] = field; rows[#rows + 1] = value end
+  hset_all(key, rows)
+  redis.call('HSET', key .. ':steps', step, spec)
+  redis.call('ZADD', S .. ':runs', now, id)
+  retain_definitions(fields.definitions)
+  count('bytes', fields.tenant, #fields.request)
+  local own = R
+  R = key
+  event('accepted')
+  R = own
+end
+
+-- Starts the clock of such a run, and marks its first step as sent.
+local function start_run(id, step, timeout_ms, resend_ms)
+  local key = S .. ':run:' .. id
+  redis.call('HSET', key, 'deadline_at', string.format('%d', now + timeout_ms), 'working', 1)
+  redis.call('ZADD', S .. ':due', now + timeout_ms, 'deadline|' .. id .. '|')
+  redis.call('HSET', key .. ':state', step, string.format('sent 0 0 1 0 0 0 %d', now))
+  redis.call('ZADD', S .. ':ready', now + resend_ms, id .. '|' .. step)
+end
+
+-- The CRC-32 of a text, or of what follows a text with the CRC `crc`.
+local function crc32(text, crc)
+  crc = bit.bnot(crc or 0)
+  for i = 1, #text do
+    crc = bit.bxor(crc, string.byte(text, i))
+    for _ = 1, 8 do crc = bit.bxor(bit.rshift(crc, 1), bit.band(0xEDB88320, -bit.band(crc, 1))) end
+  end
+  return bit.bnot(crc)
+end
+
+-- Creates a run of its own, in this shard, for each webhook of the run that is for one of these events. It posts the first of them.
+local function notify(events, step)
+  local shard, prefix = tonumber(string.match(S, '{(%d+)}')), run .. 'w'
+  local crc, number = crc32(prefix), tonumber(meta('deliveries') or 0)
+  local before = number
+  for _, hook in ipairs(cjson.decode(webhooks)) do
+    local what
+    for _, each in ipairs(events) do what = what or hook.on[each] and each end
+    if what then
+      repeat number = number + 1 until bit.band(crc32(string.format('%x', number), crc), SHARDS - 1) == shard
+      local id = prefix .. string.format('%x', number)
+      local request = {id = id, text = what .. ' of run ' .. run .. ' to ' .. (hook.alert or hook.to), to = hook.to, alert = hook.alert,
+                       event = what, run_id = run, step = step, status = status, at_ms = now}
+      local labels = {webhook_of = run, tenant = tenant ~= '' and tenant or nil}
+      write_run(id, '@start', DELIVERY_START, {
+        kind = 'webhook', request = cjson.encode(request), labels = cjson.encode(labels), definitions = definitions, tenant = tenant,
+        timeout_ms = DELIVERY_MS, timeout_by = 'of webhooks', max_attempts = 1000, max_steps = 10, retention_ms = meta('retention_ms'),
+        accepted_by = '',
+      }, priority)
+      start_run(id, '@start', DELIVERY_MS, SOON)
+      for _, item in ipairs({id, priority, '@start', DELIVERY_START}) do following[#following + 1] = item end
+      event('webhook', step, nil, nil, cjson.encode({run = id, to = hook.alert or hook.to, on = what}))
+    end
+  end
+  if number > before then redis.call('HSET', R, 'deliveries', number) end
+end
+
 -- Ends the run. Its open steps count as skipped; it is kept for its retention.
 local function close(outcome, error_json)
   write_changes()
@@ -494,9 +563,10 @@ local function close(outcome, error_json)
   status = outcome
   ended_runs[#ended_runs + 1] = run
   redis.call('ZREM', S .. ':due', 'deadline|' .. run .. '|')
-  count('tenants', tenant, -1)
+  if kind_of_run ~= 'webhook' then count('tenants', tenant, -1) end
   count('signals', tenant, -redis.call('HLEN', R .. ':signals'))
-  count_total('closed:' .. outcome)
+  count_total((kind_of_run == 'webhook' and 'delivered:' or 'closed:') .. outcome)
+  if webhooks then notify(NOT_FAILED[outcome] and {'end'} or {'end', 'failure'}) end
   event('closed', nil, nil, nil, '{"status":"' .. outcome .. '","failures":' .. (meta('failures') or 0) .. '}')
   redis.call('XADD', R .. ':closed', '0-1', 'status', outcome)
   compact(R .. ':log')
@@ -618,6 +688,7 @@ local function make_ready(s)
     end
     await_person(s, spec)
   end
+  if webhooks and not sleeps(spec) then notify({'wait'}, s.id) end
   if spec.timeout_s then redis.call('ZADD', S .. ':due', now + spec.timeout_s * 1000, 'wait|' .. run .. '|' .. s.id) end
   compact(R .. ':log')
 end
@@ -889,6 +960,7 @@ local function park(s, owner)
   event('uncertain', s.id, s.attempt, owner)
   move(s, 'waiting_signal'); s.owner = '-'; put(s)
   await_person(s, spec_of(s.id))
+  if webhooks then notify({'wait'}, s.id) end
   update_deadline()
 end
 

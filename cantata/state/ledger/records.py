@@ -214,6 +214,8 @@ class RunRecord:
     labels: Mapping[str, str]
     names: Mapping[str, str]
     steps: Mapping[str, StepRecord]
+    webhook_runs: tuple[str, ...] = ()
+    """The runs that post its events to webhooks, the first ones."""
     code: tuple[str, ...] = ()
     """The modules of user code that its steps ran with, as `module@digest`."""
 

@@ -29,7 +29,7 @@ class RunStore:
     def accept(
         self, run_id: str, *, kind: str, request: str, definitions: str, timeout_s: float, max_attempts: int, max_steps: int,
         queue: str = "coordinator", labels: Mapping[str, str] | None = None, retention_s: float = RETENTION_S,
-        session: RunSession | None = None, timeout_by: str = "",
+        session: RunSession | None = None, timeout_by: str = "", webhooks: Sequence[JsonValue] = (),
     ) -> Accepted:  # fmt: skip
         """Accept a run, whose first step waits on `queue`. Repeated with the same id it changes nothing.
 
@@ -37,6 +37,7 @@ class RunStore:
 
         Args:
             timeout_by: The setting that `timeout_s` comes from, for messages.
+            webhooks: As `planning.webhooks` gives them.
         """
         labels = labels or {}
         fields: dict[str, JsonValue] = {
@@ -46,6 +47,8 @@ class RunStore:
         }  # fmt: skip
         start = step_text(Step(id=START, kind="run.start", queue=queue, decides=True, expands=True))
         offer: dict[str, JsonValue] = {"step": START, "spec": start, "resend_ms": RESEND_MS, "fields": fields}
+        if webhooks:
+            fields["webhooks"] = to_json([*webhooks])
         if session is not None:
             offer["max_waiting"] = session.max_waiting
             fields |= {"session": session.name, "session_keep_ms": int(session.keep_s * 1000), "session_entries": session.max_entries}

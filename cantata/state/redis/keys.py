@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 from hashlib import sha256
+from itertools import islice
 from zlib import crc32
 
 from cantata.settings import DEFAULT_NAMESPACE
@@ -30,6 +31,12 @@ def key_of(redis: object, name: str) -> str:
 def shard_of(run_id: str) -> int:
     """Return the shard of a run."""
     return crc32(run_id.encode()) % SHARDS
+
+
+def webhook_runs_of(run_id: str, last: int, most: int = 100) -> tuple[str, ...]:
+    """Return the ids of the runs that post the events of a run to webhooks, by the last number that the ledger tried in them."""
+    numbered = (f"{run_id}w{number:x}" for number in range(1, last + 1))
+    return tuple(islice((each for each in numbered if shard_of(each) == shard_of(run_id)), most))
 
 
 def shard_key(redis: object, shard: int) -> str:

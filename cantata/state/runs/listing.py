@@ -33,7 +33,7 @@ MAX_SEARCH_CHARS = 200  # characters
 ANY_RUN = "~"  # sorts behind every run's id: the position of the newest run of a moment
 
 _STATUSES = frozenset(get_args(RunStatus))
-_KINDS = ("turn", "chain")
+_KINDS = ("turn", "chain", "webhook")
 _PLACE = re.compile(r"(\d{1,15})\.(\S{1,200})")
 
 Position = tuple[int, str]
@@ -63,7 +63,7 @@ class RunFilter:
         if odd := sorted(set(self.statuses) - _STATUSES):
             raise ConfigError(f"no run is {odd[0]!r}; a status is one of {', '.join(sorted(_STATUSES))}", source="runs")
         if self.kind is not None and self.kind not in _KINDS:
-            raise ConfigError(f"no run is of kind {self.kind!r}; it is turn or chain", source="runs")
+            raise ConfigError(f"no run is of kind {self.kind!r}; it is turn, chain or webhook", source="runs")
         if len(self.text) > MAX_SEARCH_CHARS:
             raise ConfigError(f"the search text has {len(self.text)} characters; at most {MAX_SEARCH_CHARS} are allowed", source="runs")
 

@@ -10,7 +10,7 @@ local function is_asked_for(run, key)
   local known = redis.call('HMGET', key, 'status', 'tenant', 'kind', 'cancelling', 'waits', 'time_left')
   if not known[1] then return false end
   if wanted.tenant and wanted.tenant ~= known[2] then return false end
-  if wanted.kind and wanted.kind ~= known[3] then return false end
+  if wanted.kind and wanted.kind ~= known[3] or not wanted.kind and known[3] == 'webhook' then return false end
   local shown = known[1]
   if shown == 'running' then -- as encoding.shown_status
     shown = known[4] and 'cancelling' or tonumber(known[5] or 0) > 0 and known[6] and 'waiting' or shown

@@ -15,13 +15,14 @@ from cantata.models.graph import ShownState, StepState
 from cantata.models.values import JsonValue, Usage, Value
 from cantata.models.wire import RunState, RunStatus
 from cantata.state.ledger.encoding import shown_status
+from cantata.state.redis.keys import webhook_runs_of
 
 MAX_ESCAPE_CHARS = 6  # characters, such as \u00e4
 REQUEST_BYTES = 600  # of a request that are read: a title is in them
 MAX_TITLE_CHARS = 120  # characters
 FIELDS = (
     "kind", "status", "created_at", "closed_at", "error", "input_tokens", "output_tokens", "cost_usd", "model_calls", "tool_calls",
-    "labels", "session", "count", "left", "failures", "code", "cancelling", "waits", "time_left",
+    "labels", "session", "count", "left", "failures", "code", "cancelling", "waits", "time_left", "deliveries",
 )  # fmt: skip
 
 _TEXT = re.compile(r'"text":"((?:[^"\\]|\\.)*)')
@@ -34,7 +35,7 @@ class RunSummary(Value):
     """A run in a list."""
 
     run_id: str = Field(description="the run")
-    kind: str = Field(description="turn or chain")
+    kind: str = Field(description="turn or chain; webhook: it posts to one")
     status: RunStatus = Field(description="its status")
     failures: int = Field(default=0, description="steps of its plan, and items of its maps, that failed")
     state: RunState = Field(default="accepted", description="its status for display")
@@ -48,6 +49,7 @@ class RunSummary(Value):
     usage: Usage = Field(default_factory=Usage, description="what it consumed")
     count: int = Field(default=0, description="its steps so far")
     code: tuple[str, ...] = Field(default=(), description="the user's modules that its steps ran with, as `module@digest`")
+    webhook_runs: tuple[str, ...] = Field(default=(), description="the runs that post its events to webhooks, the first ones")
     left: int = Field(default=0, description="its open steps; of an ended run, at its end")
 
 
@@ -76,6 +78,7 @@ def summary_of(run_id: str, request: str, values: Iterable[str | None], now: flo
             tool_calls=int(row["tool_calls"] or 0),
         ),
         code=tuple((row["code"] or "").split()),
+        webhook_runs=webhook_runs_of(run_id, int(row["deliveries"] or 0)),
         count=int(row["count"] or 0),
         left=int(row["left"] or 0),
     )

@@ -16,10 +16,12 @@ from cantata.planning.chains import expansion
 from cantata.planning.chains.step_ids import END, name_of, split
 from cantata.planning.turns import agent_steps, turn_plan
 from cantata.workers.runtime.step_context import StepContext, placeholder_values, text_input
+from cantata.workers.steps.code_alerts import check_code
 
 
 def run_start(context: StepContext) -> Outcome:
     """Plan the run."""
+    check_code(context)
     return plan_run(context.begun.run_kind, context.begun.inputs["@request"], context.definitions)
 
 

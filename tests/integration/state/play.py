@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import cast
 
@@ -50,6 +50,7 @@ class Play:
         text: str | None = None,
         session: RunSession | None = None,
         definitions: str = "{}",
+        webhooks: Sequence[JsonValue] = (),
         labels: Mapping[str, str] | None = None,
     ) -> None:
         self.ledger = ledger
@@ -58,7 +59,7 @@ class Play:
         request = "{}" if text is None else to_json({"text": text})
         self.accepted = ledger.runs.accept(
             run_id, kind="turn", request=request, definitions=definitions, timeout_s=timeout_s, max_attempts=max_attempts,
-            max_steps=max_steps, retention_s=retention_s, session=session, labels=labels,
+            max_steps=max_steps, retention_s=retention_s, session=session, webhooks=webhooks, labels=labels,
         )  # fmt: skip
         self.new = self.accepted.new
 

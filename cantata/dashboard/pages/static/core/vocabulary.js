@@ -27,6 +27,7 @@ export const EVENTS = {
   warning: { state: null, voids: false },
   unserved: { state: null, voids: false },
   cancelling: { state: null, voids: false },
+  webhook: { state: null, voids: false },
   closed: { state: null, voids: false },
 };
 

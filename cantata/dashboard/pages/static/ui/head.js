@@ -29,6 +29,8 @@ export function Head({ run, now, connection, fault, reload, go }) {
       <${Fact} name="Calls" title="Of models, of tools">${run.usage.model_calls} + ${run.usage.tool_calls}<//>
       ${run.code?.length > 0 && html`<${Fact} name="Code" title=${run.code.join("\n")}><bdi>${clip(run.code.join(", "), 60)}</bdi><//>`}
       ${run.session && html`<${Fact} name="Session"><bdi>${clip(run.session, 60)}</bdi><//>`}
+      ${run.labels.webhook_of && html`<${Fact} name="Posts"><a href=${runAddress(urls.base, run.labels.webhook_of)}>${clip(run.labels.webhook_of, 24)}</a><//>`}
+      ${run.webhook_runs.length > 0 && html`<${Fact} name="Webhooks">${run.webhook_runs.map((id) => html`<a href=${runAddress(urls.base, id)}>${clip(id, 24)}</a> `)}<//>`}
       ${run.forked_from && html`<${Fact} name="Forked from"><a href=${runAddress(urls.base, run.forked_from)}>${clip(run.forked_from, 24)}</a><//>`}
     </div>
     <div class="facts"><bdi class="id">${clip(run.run_id, 120)}</bdi><${Labels} labels=${run.labels} /></div>

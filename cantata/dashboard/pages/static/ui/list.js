@@ -57,7 +57,7 @@ function Filters({ filter, change }) {
   return html`<form class="filters" role="search" onSubmit=${(event) => { event.preventDefault(); clearTimeout(typed.current); change({ text: text.trim() }); }}>
     <input type="search" name="q" value=${text} onInput=${type} placeholder="Search by text, id, session or label" aria-label="Search runs" />
     <select name="kind" aria-label="Kind" value=${filter.kind} onChange=${(event) => change({ kind: event.target.value })}>
-      <option value="">Turns and chains</option><option value="turn">Turns</option><option value="chain">Chains</option>
+      <option value="">Turns and chains</option><option value="turn">Turns</option><option value="chain">Chains</option><option value="webhook">Webhooks</option>
     </select>
     <div class="chips-row" role="group" aria-label="Status">
       ${RUN_STATUSES.map((status) => {

@@ -1,0 +1,95 @@
+"""Signed posts to webhooks, as Standard Webhooks says, to addresses that may be posted to."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import hmac
+import ipaddress
+import socket
+from binascii import Error as Base64Error
+
+import httpx
+
+from cantata import __version__
+from cantata.errors import StepError
+from cantata.models.definitions import Webhook
+from cantata.state.redis import clock
+from cantata.workers.code.config_folder import variable
+
+POST_S = 10.0  # of an attempt, with the look-up of the host
+KEY_PREFIX = "whsec_"  # of a secret in base64
+CARRIES_IPV4 = tuple(map(ipaddress.IPv6Network, ("64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "2001::/32")))  # to any IPv4 address
+
+
+class NoAnswer(Exception):
+    """Nobody answered; the text says why."""
+
+
+async def post(hook: Webhook, message_id: str, body: bytes) -> int:
+    """Post a signed message, and return the status of the answer. Redirects are not followed, nor proxies of the environment used.
+
+    Raises NoAnswer; StepError without a secret, with the code address_refused for a private address.
+    """
+    try:
+        async with asyncio.timeout(POST_S):
+            return await _post(hook, message_id, body)
+    except (TimeoutError, httpx.TimeoutException):
+        raise NoAnswer(f"no answer in {POST_S:g} s") from None
+    except (OSError, httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:  # a host's name may have labels that no encoding knows
+        raise NoAnswer(f"{type(error).__name__}: {error}") from error
+
+
+async def _post(hook: Webhook, message_id: str, body: bytes) -> int:
+    signed_at = int(clock.now())
+    headers = {
+        "content-type": "application/json", "user-agent": f"cantata/{__version__}", "webhook-id": message_id,
+        "webhook-timestamp": str(signed_at), "webhook-signature": sign(variable(hook.secret_env), message_id, signed_at, body),
+    }  # fmt: skip
+    url = httpx.URL(hook.url)
+    host = url.netloc.decode()
+    address = await _address_of(url.host, url.port or (443 if url.scheme == "https" else 80), allow_private=hook.allow_private)
+    async with (
+        httpx.AsyncClient(timeout=POST_S, trust_env=False) as client,
+        client.stream(
+            "POST", url.copy_with(host=address), content=body, headers={**headers, "host": host}, extensions={"sni_hostname": url.host}
+        ) as answer,
+    ):  # the connection goes to the address that was checked: the host's name is not looked up again
+        return answer.status_code
+
+
+def sign(secret: str, message_id: str, signed_at: int, body: bytes) -> str:
+    """Return the signature of a message by Standard Webhooks: `v1,` and the base64 of the HMAC-SHA256 of `id.timestamp.body`.
+
+    A secret that begins with `whsec_` is the base64 of the key, any other the key itself. Raises StepError if it is empty or not base64.
+    """
+    try:
+        key = base64.b64decode(secret.removeprefix(KEY_PREFIX), validate=True) if secret.startswith(KEY_PREFIX) else secret.encode()
+    except Base64Error:
+        raise StepError(f"the secret of the webhook begins with {KEY_PREFIX!r}, but the rest is not base64; correct the variable") from None
+    if not key:
+        raise StepError("the secret of the webhook is empty; set its variable in the environment of the workers")
+    digest = hmac.new(key, f"{message_id}.{signed_at}.".encode() + body, hashlib.sha256).digest()
+    return f"v1,{base64.b64encode(digest).decode()}"
+
+
+async def _address_of(host: str, port: int, *, allow_private: bool) -> str:
+    """Return an address of a host. Raises StepError if one of them is not public, unless that is allowed."""
+    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    addresses = [str(each[4][0]) for each in found]
+    if not allow_private and (private := next((each for each in addresses if not is_public(each)), None)):
+        message = f"{host} has the address {private}, which is not public; set 'allow_private' of its webhook if that is meant"
+        raise StepError(message, code="address_refused")
+    return addresses[0]
+
+
+def is_public(address: str) -> bool:
+    """Return whether an IP address is one of the public internet, also if it carries an IPv4 address."""
+    ip = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(ip, ipaddress.IPv6Address):
+        if ip.ipv4_mapped:
+            return is_public(str(ip.ipv4_mapped))
+        if any(ip in network for network in CARRIES_IPV4):
+            return False
+    return ip.is_global and not ip.is_multicast

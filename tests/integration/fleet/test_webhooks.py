@@ -1,0 +1,95 @@
+"""Webhooks with worker processes that are killed: a message is never lost, and one that comes twice has the same id."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+
+import pytest
+
+from cantata.client.client import Client
+from cantata.client.run_service import RunService
+from cantata.client.runs import Run
+from cantata.models.definitions import Command, Definitions, Webhook
+from cantata.testing import KillableStack
+from tests.integration.receiver import Receiver, receiving
+from tests.waiting import until
+
+SECRET = "PATH"  # a variable that the workers of every stack have
+WAIT = {"entry_node": "ask", "nodes": [{"node_id": "ask", "kind": "wait"}]}
+SAY = {"node_id": "say", "kind": "proc", "name": "say"}  # so that a worker ends the run
+CHAIN = {"entry_node": "ask", "nodes": [{"node_id": "ask", "kind": "wait", "next_node": "say"}, SAY]}
+
+
+def client_of(stack: KillableStack, receiver: Receiver) -> Client:
+    hook = Webhook(url=receiver.url, secret_env=SECRET, allow_private=True, on=["end", "wait"])
+    return stack.client(Definitions(webhooks={"ops": hook}, commands={"say": Command(command=["/bin/echo", "over"])}))
+
+
+def states(client: Client, run: Run) -> list[str]:
+    """How the runs stand that post the events of a run."""
+    return [client.ledger.runs.status(run_id) for run_id in run.record().webhook_runs]
+
+
+@pytest.mark.slow("two workers are killed, whose leases others take over")
+def test_no_message_is_lost_where_a_worker_dies(cantata_stack: KillableStack) -> None:
+    with receiving() as receiver:
+        client = client_of(cantata_stack, receiver)
+        for point, most in (("run-closed", 1), ("tool-finished", 2)):  # the run's end is recorded, not sent; its message posted, not recorded
+            run = client.submit_chain(CHAIN)
+            until(lambda run=run: states(client, run) == ["succeeded"], "the message that it waits")
+            receiver.messages.clear()
+
+            with cantata_stack.kill_at(point) as fault:
+                run.signal("ask", None)
+                until(lambda fault=fault: fault.happened, "the death")
+
+            until(lambda run=run: states(client, run) == ["succeeded"] * 2, "the message that it ended")
+            came = Counter(message.id for message in receiver.messages)
+            assert came.keys() == {run.record().webhook_runs[1]}
+            assert 1 <= came.total() <= most
+            assert receiver.messages[0].is_signed_with(os.environ[SECRET])
+            assert receiver.messages[0].content["data"]["result"]["outputs"]["say"]["stdout"] == "over\n"
+
+
+def test_an_ill_receiver_gets_its_message_hours_later_from_no_waiting_worker(cantata_stack: KillableStack) -> None:
+    with receiving(500, 500, 500) as receiver:
+        client = client_of(cantata_stack, receiver)
+        run = client.submit_chain(WAIT)
+        for number in range(1, 4):
+            until(lambda n=number: len(receiver.messages) == n, f"attempt {number}")
+            (posting,) = run.record().webhook_runs
+            until(lambda: client.ledger.reader.records(posting, ["deliver"])["deliver"].state == "waiting", "the pause")
+            cantata_stack.skip(minutes=1)
+
+        assert RunService(client).find(posting).result(40).status == "succeeded"
+    assert {message.id for message in receiver.messages} == {posting}
+    assert len(receiver.messages) == 4
+
+
+def test_a_test_message_is_posted_once_and_its_answer_shown(cantata_stack: KillableStack) -> None:
+    with receiving(200, 404) as receiver:
+        client = client_of(cantata_stack, receiver)
+
+        taken, refused = client.test_webhook("ops").result(40), client.test_webhook("ops").result(40)
+
+    assert (taken.status, taken.output) == ("succeeded", {"posted": True, "status": 200})
+    assert refused.error is not None
+    assert refused.error.message == "ops answered 404"
+    assert [message.content["type"] for message in receiver.messages] == ["test", "test"]
+
+
+@pytest.mark.slow("another process takes the sweep over")
+def test_a_message_is_sent_though_the_sweeper_dies(cantata_stack: KillableStack) -> None:
+    with receiving() as receiver:
+        client = client_of(cantata_stack, receiver)
+        run = client.submit_chain(WAIT)
+        until(lambda: receiver.messages, "the message that it waits")
+        receiver.messages.clear()
+
+        with cantata_stack.kill_at("swept") as fault:
+            assert run.cancel() == "cancelled"  # no worker ended it, so only a sweep sends what posts it
+            until(lambda: receiver.messages, "the message")
+            assert fault.happened
+
+    assert receiver.messages[0].content["data"]["status"] == "cancelled"
