@@ -74,6 +74,10 @@ class Receiver:
         """Its URL."""
         return f"http://127.0.0.1:{self._http.server_port}"
 
+    def has(self, count: int) -> bool:
+        """Whether it got so many messages."""
+        return len(self.messages) == count
+
     def close(self) -> None:
         """End it."""
         self._ended.set()

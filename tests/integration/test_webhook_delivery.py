@@ -79,10 +79,14 @@ class Delivery:
         return self.attempt()
 
 
-def deliveries(ledger: Ledger, known: Definitions, run_id: str = "run", *, on: str = "end", status: str = "succeeded", **more: Any) -> list[str]:
+def deliveries(
+    ledger: Ledger, known: Definitions, run_id: str = "run", *, on: str = "end", status: str = "succeeded", **more: Any
+) -> list[str]:
     """End a run; return the runs that post it."""
     text = known.model_dump_json(exclude_defaults=True, by_alias=True)
-    play = Play(ledger, run_id, text="hello", definitions=text, webhooks=[{"to": "ops", "on": {on: True}, **more}], labels={"tenant": "acme"})
+    play = Play(
+        ledger, run_id, text="hello", definitions=text, webhooks=[{"to": "ops", "on": {on: True}, **more}], labels={"tenant": "acme"}
+    )
     play.plan(work("a", work="agents:ann"), terminals=("a",))
     if status == "succeeded":
         play.do("a", "the answer")
@@ -182,9 +186,7 @@ def test_after_a_day_it_is_given_up(ledger: Ledger, monkeypatch: pytest.MonkeyPa
     assert f"given up after 24 h: `submit runs retry {run_id}`" in str(error)
 
 
-def test_the_connection_goes_to_the_address_that_was_checked(
-    ledger: Ledger, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_connection_goes_to_the_address_that_was_checked(ledger: Ledger, receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
     def resolve(host: str, *_: object, **__: object) -> list[tuple[object, ...]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from functools import partial
 
 import pytest
 
@@ -11,6 +12,7 @@ from cantata.client.client import Client
 from cantata.client.run_service import RunService
 from cantata.client.runs import Run
 from cantata.models.definitions import Command, Definitions, Webhook
+from cantata.state.redis.keys import shard_key, shard_of
 from cantata.testing import KillableStack
 from tests.integration.receiver import Receiver, receiving
 from tests.waiting import until
@@ -31,20 +33,31 @@ def states(client: Client, run: Run) -> list[str]:
     return [client.ledger.runs.status(run_id) for run_id in run.record().webhook_runs]
 
 
+def over(client: Client, run: Run, count: int) -> bool:
+    """Whether so many messages of a run were delivered, and all that there are."""
+    return states(client, run) == ["succeeded"] * count
+
+
+def pauses(client: Client, posting: str) -> bool:
+    """Whether a message waits for its next attempt."""
+    return client.ledger.reader.records(posting, ["deliver"])["deliver"].state == "waiting"
+
+
 @pytest.mark.slow("two workers are killed, whose leases others take over")
 def test_no_message_is_lost_where_a_worker_dies(cantata_stack: KillableStack) -> None:
     with receiving() as receiver:
         client = client_of(cantata_stack, receiver)
-        for point, most in (("run-closed", 1), ("tool-finished", 2)):  # the run's end is recorded, not sent; its message posted, not recorded
+        # the run's end is recorded and not sent; its message is posted and not recorded
+        for point, most in (("run-closed", 1), ("tool-finished", 2)):
             run = client.submit_chain(CHAIN)
-            until(lambda run=run: states(client, run) == ["succeeded"], "the message that it waits")
+            until(partial(over, client, run, 1), "the message that it waits")
             receiver.messages.clear()
 
             with cantata_stack.kill_at(point) as fault:
                 run.signal("ask", None)
-                until(lambda fault=fault: fault.happened, "the death")
+                until(partial(getattr, fault, "happened"), "the death")
 
-            until(lambda run=run: states(client, run) == ["succeeded"] * 2, "the message that it ended")
+            until(partial(over, client, run, 2), "the message that it ended")
             came = Counter(message.id for message in receiver.messages)
             assert came.keys() == {run.record().webhook_runs[1]}
             assert 1 <= came.total() <= most
@@ -57,14 +70,30 @@ def test_an_ill_receiver_gets_its_message_hours_later_from_no_waiting_worker(can
         client = client_of(cantata_stack, receiver)
         run = client.submit_chain(WAIT)
         for number in range(1, 4):
-            until(lambda n=number: len(receiver.messages) == n, f"attempt {number}")
+            until(partial(receiver.has, number), f"attempt {number}")
             (posting,) = run.record().webhook_runs
-            until(lambda: client.ledger.reader.records(posting, ["deliver"])["deliver"].state == "waiting", "the pause")
+            until(partial(pauses, client, posting), "the pause")
             cantata_stack.skip(minutes=1)
 
         assert RunService(client).find(posting).result(40).status == "succeeded"
     assert {message.id for message in receiver.messages} == {posting}
     assert len(receiver.messages) == 4
+
+
+def test_a_message_that_was_given_up_is_posted_again_under_its_id(cantata_stack: KillableStack) -> None:
+    with receiving(200, 410) as receiver:
+        client = client_of(cantata_stack, receiver)
+        run = client.submit_chain(WAIT)
+        until(lambda: states(client, run) == ["succeeded"], "the message that it waits")
+        run.signal("ask", True)
+        until(lambda: sorted(states(client, run)) == ["failed", "succeeded"], "the refusal")
+        (failed,) = [run_id for run_id in run.record().webhook_runs if client.ledger.runs.status(run_id) == "failed"]
+
+        again = client.retry(failed).result(40)
+
+        assert again.status == "succeeded"
+        assert receiver.messages[-1].id == failed
+        assert client.ledger.redis.hgetall(f"{shard_key(client.redis, shard_of(failed))}:tenants") == {}
 
 
 def test_a_test_message_is_posted_once_and_its_answer_shown(cantata_stack: KillableStack) -> None:

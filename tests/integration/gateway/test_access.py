@@ -40,6 +40,29 @@ def test_without_a_known_token_nothing_is_told(guarded: Gateway, token: str | No
         assert http.get("/health").status_code == http.get("/ready").status_code == 200
 
 
+def test_a_tenant_sees_the_messages_of_its_own_webhooks_only(anna: httpx.Client, otto: httpx.Client) -> None:
+    body = {"text": "hello", "webhooks": ["end=http://127.0.0.1:1/mine"]}
+    run = anna.post("/turns?wait=40", json=body).json()["run_id"]
+    (posting,) = anna.get(f"/runs/{run}/graph").json()["run"]["webhook_runs"]
+
+    assert anna.get(f"/runs/{posting}").json()["kind"] == "webhook"
+    assert otto.get(f"/runs/{posting}").status_code == 404
+    assert posting in [each["run_id"] for each in anna.get("/runs?kind=webhook").json()["runs"]]
+    assert posting not in [each["run_id"] for each in anna.get("/runs").json()["runs"]]
+    assert otto.get("/runs?kind=webhook").json()["runs"] == []
+    until(lambda: anna.get(f"/runs/{posting}").json()["status"] in ("failed", "running"), "the attempt")
+    assert anna.post(f"/runs/{posting}/cancel").status_code == 200
+
+
+@pytest.mark.parametrize("webhooks", [["nobody"], ["ftp://example.org"], ["x"] * 11])
+def test_webhooks_that_a_run_may_not_have_are_refused(anna: httpx.Client, webhooks: list[str]) -> None:
+    chain = {"nodes": [{"node_id": "ask", "kind": "wait"}], "entry_node": "ask", "webhooks": webhooks}
+
+    for path, body in (("/turns", {"text": "hello", "webhooks": webhooks}), ("/chains", chain)):
+        answer = anna.post(path, json=body)
+        assert (answer.status_code, "webhooks" in answer.text) == (422, True), answer.text
+
+
 def test_a_tenant_sees_its_own_only(anna: httpx.Client, otto: httpx.Client, guarded: Gateway) -> None:
     body = {"text": "secret", "session": "shared"}
     key = {"Idempotency-Key": "the-same"}

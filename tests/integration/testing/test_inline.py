@@ -13,9 +13,10 @@ import pytest
 
 from cantata import Workflow, workflow
 from cantata.errors import ConfigError
-from cantata.models.definitions import Agent, Definitions, PythonWorkflow, Tool
+from cantata.models.definitions import Agent, Definitions, PythonWorkflow, Tool, Webhook
 from cantata.models.wire import ChainResponse, TurnRequest
 from cantata.testing import Rule, ScriptedModels, ToolCall, run_inline
+from tests.integration.receiver import receiving
 
 NONE = Definitions()
 DAY_S = 86_400.0
@@ -50,6 +51,17 @@ def test_a_chain_calls_the_functions_of_the_test() -> None:
     result = run_inline(row(3), {"value": 1}, tools={"double": double}, definitions=NONE)
 
     assert (result.status, result.final_output, result.outputs) == ("succeeded", 8, {"n0": 2, "n1": 4, "n2": 8})
+
+
+def test_no_webhook_is_posted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CANTATA_WEBHOOK_SECRET", "secret")
+    with receiving() as receiver:
+        hook = Webhook(url=receiver.url, allow_private=True, on=["end", "wait"])
+
+        for _ in range(2):
+            run_inline(approval(), signals={"ask": True}, tools={"show": str}, definitions=Definitions(webhooks={"ops": hook}))
+
+    assert receiver.messages == []
 
 
 def test_a_run_takes_milliseconds() -> None:

@@ -23,7 +23,10 @@ ALL = {"to": "all", "on": {"end": True, "wait": True}}
 
 def test_a_run_has_the_webhooks_of_the_configuration_that_are_for_each_run() -> None:
     assert webhooks_of(DEFINITIONS, [], name="it", labels={}) == [ALL]
-    assert webhooks_of(DEFINITIONS, [], name="it", labels={"tenant": "acme", "x": "y"}) == [ALL, {"to": "acme_all", "on": {"failure": True}}]
+    assert webhooks_of(DEFINITIONS, [], name="it", labels={"tenant": "acme", "x": "y"}) == [
+        ALL,
+        {"to": "acme_all", "on": {"failure": True}},
+    ]
     assert webhooks_of(Definitions(), [], name="it", labels={}) == []
 
 
