@@ -132,7 +132,7 @@ class Run:
             max_kept=0 if refusal else EARLY_SIGNALS,
             by=by,
             groups=groups,
-            check=partial(check_answer, value, groups),
+            check=partial(self._check_answer, value, groups),
         )
         if refusal and answer == "full":
             raise refusal
@@ -141,6 +141,20 @@ class Run:
         send_ready(self._client.app, ((self.run_id, step) for step in ready))
         self._end_trace()
         return answer
+
+    def _check_answer(
+        self, value: JsonValue, groups: Collection[str] | None, step_id: str, params: Mapping[str, JsonValue] | None,
+        info: Mapping[str, JsonValue],
+    ) -> str | None:  # fmt: skip
+        """Check the value for a step as `check_answer`; for one that is not planned yet, by the chain request. None if that has no such wait."""
+        if params is None:
+            kind, request, _, _ = self._client.ledger.runs.request_of(self.run_id)
+            nodes = ChainRequest.model_validate_json(request).nodes if kind == "chain" else ()
+            node = next((node for node in nodes if node.node_id == step_id and node.kind == "wait"), None)
+            if node is None:
+                return None
+            params = node.params()
+        return check_answer(value, groups, step_id, params, info)
 
     def query(self, name: str, /, *, step_id: str | None = None, **arguments: JsonValue) -> JsonValue:
         """Return the answer of a query (`@wf.query`) of the run's workflow in Python, by a replay in this process, which imports its code.

@@ -112,7 +112,7 @@ def _send(queries: RunQueries, ids: list[str], value: Any, by: str, *, as_json: 
 def _line(item: InboxItem) -> str:
     since = datetime.fromtimestamp(item.since).astimezone().strftime("%m-%d %H:%M:%S")
     who = f"  for {', '.join(item.who)}" if item.who else ""
-    return text_format.line(f"{item.id:40}  {since}  {text_format.line(item.question or item.title, WIDTH)}{who}", 400)
+    return f"{text_format.clean(item.id):40}  {since}  {text_format.line(item.question or item.title, WIDTH)}{text_format.clean(who)}"
 
 
 def _details(item: InboxItem) -> list[str]:

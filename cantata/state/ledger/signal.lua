@@ -3,10 +3,11 @@
 -- ARGV: run, the signal (JSON) and its value (JSON). The signal: {step, key: KEY_LENGTH characters of its own, so that a call which is repeated after a lost
 -- reply counts once, resend_ms, max_kept, max_bytes: early signals that the run may keep, after a search
 -- count: the number of steps that the run had before it, and found: the ids and names that end in '/' and the name,
--- by?: its author, groups?: those for which it may answer, checked?: the step whose conditions (answer_schema, who) it meets}
+-- by?: its author, groups?: those for which it may answer, checked?: the step whose conditions
+-- (answer_schema, who) were checked, met?: they are known, and it meets them}
 -- The step is named by its id, or by the end of it behind a '/' if only one step matches.
 -- Replies {result, sends}: taken, kept, over, closed, unknown, unclear, full; {search, number of steps}: no step has this id, or steps were added since;
--- or {check, {step, its spec, its info}}: the caller is to check the conditions of this step, and call again.
+-- or {check, {step, its spec, its info}}: the caller is to check the conditions of this step, and call again; its spec is "" if the run has none so far.
 
 local KEY_LENGTH, MAX_KEYS = 16, 256 -- of the signals last counted
 
@@ -70,6 +71,8 @@ local options = s and takes_signal(id) and (spec_of(id).params or {}).wait
 if options and (options.answer_schema or options.who) and signal.checked ~= id then
   return {'check', {id, (select(2, spec_of(id))), redis.call('HGET', R .. ':info', id) or '{}'}}
 end
+local is_python = has_workflow or string.find(meta('request'), '"kind":"workflow"', 1, true)
+if not s and not is_python and signal.checked ~= id then return {'check', {id, '', '{}'}} end
 local by = signal.by ~= '' and signal.by or nil
 local received = by and cjson.encode({by = by})
 if s and s.state == 'waiting_signal' and not sleeps(spec_of(id)) then
@@ -79,10 +82,10 @@ if s and s.state == 'waiting_signal' and not sleeps(spec_of(id)) then
   return {'taken', (dispatch(signal.resend_ms))}
 end
 if s and not takes_signal(id) then return {'unknown', {}} end
-local is_python = has_workflow or string.find(meta('request'), '"kind":"workflow"', 1, true)
 if (s or not is_python) and redis.call('HEXISTS', R .. ':signals', id) == 1 then return {'over', {}} end
-if by or not s then value = value .. '\n' .. (by or '') end
-if not s then value = value .. '\n' .. (signal.groups and cjson.encode(signal.groups) or '*') end
+local is_unchecked = not s and not signal.met
+if by or is_unchecked then value = value .. '\n' .. (by or '') end
+if is_unchecked then value = value .. '\n' .. (signal.groups and cjson.encode(signal.groups) or '*') end
 local bytes = tonumber(meta('signal_bytes') or 0) + #id + #value
 if redis.call('HLEN', R .. ':signals') >= signal.max_kept or bytes > signal.max_bytes then return {'full', {}} end
 keep_early_signal(id, value)

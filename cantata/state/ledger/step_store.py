@@ -40,8 +40,9 @@ EARLY_SIGNALS = 20_000  # that one run keeps for steps which do not wait yet
 EARLY_SIGNAL_BYTES = 16_000_000  # of them
 BLOB_BYTES = 32_768  # larger outputs are stored once by content and referred to
 
-SignalCheck = Callable[[str, Mapping[str, JsonValue], Mapping[str, JsonValue]], str]
-"""Checks a signal: it gets the step's id, parameters and info, and returns why it is refused."""
+SignalCheck = Callable[[str, Mapping[str, JsonValue] | None, Mapping[str, JsonValue]], str | None]
+"""Checks a signal: it gets the step's id, parameters (None if the run has no such step so far) and info. It returns why the signal is
+refused, "" if it is not, and None if it cannot tell."""
 
 log = structlog.get_logger(__name__)
 
@@ -162,7 +163,7 @@ class StepStore:
             max_kept: How many signals the run keeps at most for steps that do not wait yet.
             by: The author of the value.
             groups: Those for which the author may answer; None for all.
-            check: Called before a step with conditions gets the value; what it returns, unless empty, is returned instead of 'taken'.
+            check: Called before a step with conditions, or an unknown one, gets the value; a refusal is returned instead of 'taken'.
         """
         key, text = run_key(self._caller.redis, run_id), to_json(value)
         call: dict[str, JsonValue] = {
@@ -178,9 +179,10 @@ class StepStore:
         while word in ("search", "check"):
             if word == "check":
                 found_id, spec, info = rest
-                if check and (refusal := check(found_id, spec_of(spec).params, json.loads(info))):
+                refusal = check(found_id, spec_of(spec).params if spec else None, json.loads(info)) if check else None
+                if refusal:
                     return refusal, ()
-                call["checked"] = found_id
+                call |= {"checked": found_id, "met": refusal is not None}
                 word, rest = self._caller.call("ledger/signal", run_id, to_json(call), text)
                 continue
             pattern = "*/" + re.sub(r"([*?\[\]\\])", r"\\\1", step_id)

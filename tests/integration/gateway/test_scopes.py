@@ -23,6 +23,7 @@ RIGHTS: dict[str, Json] = {
     "requester": {"scopes": ["submit", "signal", "read"]},
     "trusted": {"scopes": ["submit", "signal", "read"], "approve_own": True},
     "thrifty": {"tenant": "thrifty", "scopes": ["submit", "signal", "read"], "approve_own": True},
+    "lawyer": {"scopes": ["read", "signal"], "groups": ["legal"]},
     "limited": {"scopes": ["chat", "submit", "read"], "agents": ["echo"], "chains": ["adding"]},
 }
 SUM = {"node_id": "sum", "kind": "tool", "name": "add", "input": {"a": 1}, "input_map": {"b": "input.b"}}
@@ -163,6 +164,44 @@ def test_a_run_s_requester_may_not_approve_it_but_another_token_may(scoped: Gate
     assert approved.json()["signal"] == "taken"
     ended = ask(scoped, "requester", "GET", f"/runs/{run_id}?wait=40").json()
     assert ended["status"] == "succeeded"
+
+
+def test_an_inbox_has_the_tenant_s_own_and_each_answer_its_own_outcome(scoped: Gateway) -> None:
+    asked = {"kind": "wait", "question": "Sign it?", "who": ["legal"], "answer_schema": {"type": "boolean"}}
+    nodes = [
+        {"node_id": "start", "kind": "wait", "next_node": ["sign", "seal"]},
+        *({"node_id": name, **asked} for name in ("sign", "seal")),
+    ]
+    run_id = ask(scoped, "submit", "POST", "/chains", json={"entry_node": "start", "nodes": nodes}).json()["run_id"]
+    until(lambda: ask(scoped, "signal", "POST", f"/runs/{run_id}/signals/start", json={"value": 1}).status_code == 200, "the start")
+
+    def inbox(name: str) -> list[Json]:
+        found = ask(scoped, name, "GET", "/inbox").json()["items"]
+        return sorted((item for item in found if item["run_id"] == run_id and item["step"] != "start"), key=lambda item: item["step"])
+
+    until(lambda: len(inbox("read")) == 2, "both questions")
+    assert ask(scoped, "read", "GET", f"/runs/{run_id}").json()["status"] == "waiting"
+    assert [item["refused"] for item in inbox("lawyer")] == ["", ""]
+    assert "lacks the scope 'signal'" in inbox("read")[0]["refused"]
+    assert ask(scoped, "lawyer", "GET", f"/inbox/{run_id}/seal").json() == inbox("lawyer")[0]
+    assert ask(scoped, "lawyer", "GET", "/inbox?label=tenant=other").json()["items"] == []
+    refused = ask(scoped, "signal", "POST", f"/runs/{run_id}/signals/sign", json={"value": True})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (403, "not_allowed")
+    shown = ask(scoped, "requester", "GET", f"/runs/{run_id}/refusals?step=sign").json()
+    assert shown["signal"] == "this is for legal to answer"
+
+    assert inbox("thrifty") == [], "of another tenant"
+    assert ask(scoped, "thrifty", "GET", f"/inbox/{run_id}/sign").status_code == 404
+    foreign = ask(scoped, "thrifty", "POST", "/inbox/answers", json={"answers": [{"id": f"{run_id}/sign", "value": True}]})
+    assert foreign.json()["answers"][0]["outcome"] == "unknown_run"
+
+    answers = [("sign", "yes"), ("sign", True), ("sign", False), ("seal", True), ("none", True)]
+    body = {"answers": [*({"id": f"{run_id}/{step}", "value": value} for step, value in answers), {"id": "odd", "value": 1}]}
+    outcomes = ask(scoped, "lawyer", "POST", "/inbox/answers", json=body).json()["answers"]
+    assert [each["outcome"] for each in outcomes] == ["bad_answer", "taken", "over", "taken", "closed", "bad_request"]
+    assert outcomes[0]["faults"] == [{"message": "'yes' is not of type 'boolean'", "where": "value", "line": None}]
+    step = ask(scoped, "read", "GET", f"/runs/{run_id}/steps/sign").json()
+    assert (step["output"], step["info"]) == (True, {"answered_by": "lawyer"})
 
 
 def test_an_approval_is_not_carried_over_to_another_input_by_its_requester(scoped: Gateway) -> None:

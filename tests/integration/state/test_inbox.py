@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import cast
 
 import pytest
@@ -225,8 +226,14 @@ def test_an_answered_wait_reminds_nobody(ledger: Ledger) -> None:
 # answers
 
 
+def check(
+    value: JsonValue, groups: list[str] | None, step: str, params: Mapping[str, JsonValue] | None, info: Mapping[str, JsonValue]
+) -> str | None:
+    return None if params is None else check_answer(value, groups, step, params, info)
+
+
 def signal(ledger: Ledger, value: JsonValue, groups: list[str] | None = None, by: str = "") -> str:
-    return ledger.steps.signal("run", "w", value, by=by, check=lambda *step: check_answer(value, groups, *step))[0]
+    return ledger.steps.signal("run", "w", value, by=by, groups=groups, check=partial(check, value, groups))[0]
 
 
 @pytest.mark.parametrize("is_early", [False, True])
@@ -271,6 +278,15 @@ def test_nobody_answers_what_is_for_others_by_being_early(
 
     assert (play.step("w").output, steps(ledger)) == ((1, []) if is_taken else (None, ["w"]))
     assert ("warning" in play.events("w")) != is_taken
+
+
+def test_an_early_answer_to_a_step_that_can_be_checked_beforehand_counts(ledger: Ledger) -> None:
+    play = Play(ledger)
+    assert ledger.steps.signal("run", "w", 1, groups=[], check=lambda step, params, info: "")[0] == "kept"
+
+    play.plan(asks("w", who=["legal"], answer_schema={"type": "integer"}), work("a"))
+
+    assert (play.step("w").output, steps(ledger)) == (1, [])
 
 
 def test_the_author_of_an_answer_is_recorded_and_told(ledger: Ledger) -> None:

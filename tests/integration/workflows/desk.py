@@ -670,3 +670,20 @@ async def report(wf: Workflow, items: list[Item], mode: str = "") -> Any:
     checked = await wf.call(check_report, items, limit=50)
     assert isinstance(checked, Checked)
     return [type(checked.items[0]).__name__, checked.items[0].on.isoformat(), checked.total]
+
+
+class Approval(BaseModel):
+    """An answer of a person."""
+
+    approved: bool
+    note: str = ""
+
+
+@workflow
+async def typed(wf: Workflow) -> str:
+    """Ask for an answer of a type."""
+    try:
+        answer = await wf.wait("ok", {"amount": 3}, question="Pay it?", answer_type=Approval, who=["legal"])
+    except StepError as error:
+        return error.code
+    return f"{type(answer).__name__} {answer.approved} {answer.note}"

@@ -10,6 +10,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from cantata.client.client import Client
 from cantata.client.runs import ChainRun
+from cantata.errors import ConfigError
 from cantata.state.ledger.script_caller import ScriptCaller
 from tests.integration.workflows.conftest import PATIENCE_S
 from tests.waiting import until
@@ -100,3 +101,18 @@ def test_a_fork_of_an_earlier_history_begins_again_from_there(client: Client, jo
 
 def test_a_task_of_a_group_may_begin_the_workflow_again(client: Client) -> None:
     assert client.submit_workflow("grouped_rounds", {"left": 2}).result(PATIENCE_S).raise_for_status().final_output == 0
+
+
+def test_an_answer_has_the_type_that_the_wait_asks_for(client: Client) -> None:
+    run = client.submit_workflow("typed", {})
+    item = until(lambda: next((each for each in client.inbox(who="legal") if each.run_id == run.run_id), None), "the question")
+    assert (item.question, item.context, item.answer_schema and item.answer_schema["required"]) == ("Pay it?", {"amount": 3}, ["approved"])
+    assert run.status() == "waiting"
+
+    with pytest.raises(ConfigError, match=r"value: 'approved' is a required property"):
+        client.answer(item.id, {"note": "no"})
+    assert client.answer(item.id, {"approved": True}, groups=["sales"]).outcome == "not_allowed"
+    assert client.answer(item.id, {"approved": True, "note": "good"}, by="anna", groups=["legal"]).outcome == "taken"
+
+    assert run.result(PATIENCE_S).raise_for_status().final_output == "Approval True good"
+    assert run.record().steps[item.step].info["answered_by"] == "anna"
