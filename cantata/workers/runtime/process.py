@@ -9,7 +9,7 @@ import signal
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -33,12 +33,13 @@ from cantata.state.ledger.intervals import LEASE_S, RENEW_S
 from cantata.state.ledger.ledger import Ledger
 from cantata.state.ledger.records import AttemptRecord, Begun, Committed, Ready
 from cantata.state.limits import step_costs
-from cantata.state.limits.limiter import Limiter
-from cantata.state.redis import outages
+from cantata.state.limits.limiter import Limiter, read_pauses
+from cantata.state.redis import clock, outages
 from cantata.state.redis.connection import RedisFailure, connect
 from cantata.state.runs import trace_roots
 from cantata.workers.runtime import outcomes, shutdown_flush
 from cantata.workers.runtime.costs import Costs
+from cantata.workers.runtime.tool_thread import ToolThread
 
 log = structlog.get_logger(__name__)
 
@@ -83,6 +84,7 @@ class Process:
     def __init__(
         self, redis_url: str, name: str, *, is_child: bool = False, lease_s: float = LEASE_S,
         send: Callable[[Iterable[tuple[str, Ready]]], object] = list, is_finishing: Callable[[], bool] = lambda: False,
+        threads: int = 0, tool_thread: ToolThread | None = None,
     ) -> None:  # fmt: skip
         """Start the renewal thread.
 
@@ -90,9 +92,13 @@ class Process:
             is_child: This is a prefork child: a Python function is stopped by killing this process.
             send: Dispatches steps of any runs that a time-out or a permit made ready; without it the sweep does.
             is_finishing: Whether another process takes over, so that no step may begin here.
+            threads: The number of messages that it executes at once; 0 for a prefork child.
+            tool_thread: The thread in which it calls quick functions for its models, if it does.
         """
         self.send = send
         self.is_finishing = is_finishing
+        self.tool_thread = tool_thread
+        self._threads, self._executing = threads, 0
         self.name = f"{name}#{os.getpid()}"
         self.is_child = is_child
         self.owner = f"{self.name}~{secrets.token_hex(2)}"  # a container that starts again may have the same names and process ids
@@ -103,6 +109,8 @@ class Process:
         self._definitions: OrderedDict[str, Definitions] = OrderedDict()
         self._leased: dict[str, LeasedStep] = {}
         self._permits: set[str] = set()
+        self._pauses: Mapping[str, float] | None = None
+        self._calls_models = False
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping = threading.Event()
@@ -124,6 +132,24 @@ class Process:
     def stop(self) -> None:
         """Stop renewing: leases that are left expire, and other workers execute their steps."""
         self._stopping.set()
+
+    # --- messages ---------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def executing(self) -> Iterator[None]:
+        """Count a message while the block executes it."""
+        with self._lock:
+            self._executing += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._executing -= 1
+
+    @property
+    def has_free_thread(self) -> bool:
+        """Return whether a thread waits for a message, so that no message waits for a thread."""
+        return self._executing < self._threads
 
     # --- leases and permits -----------------------------------------------------------------------------------------
 
@@ -191,6 +217,17 @@ class Process:
         with self._lock:
             self._permits.discard(lease)
 
+    def may_be_paused(self, model: str) -> bool:
+        """Return whether a provider may have asked for a pause of a model; that of another process is known after a second."""
+        self._calls_models = True
+        return self._pauses is None or self._pauses.get(model, 0.0) > clock.now()
+
+    def pause(self, model: str, seconds: float) -> None:
+        """Pause all calls of a model, in all processes, at its provider's request."""
+        self.limiter.pause(model, seconds)
+        if self._pauses is not None:
+            self._pauses = {**self._pauses, model: clock.now() + seconds}
+
     # --- coroutines -------------------------------------------------------------------------------------------------
 
     def run_async(self, begun: Begun, coroutine: Coroutine[object, object, Result], timeout_s: float | None) -> Result:
@@ -254,6 +291,8 @@ class Process:
                 if now >= exchange_at:
                     exchange_at = now + registry.interval_s(EXCHANGE_INTERVAL_S)
                     self._exchange_costs()
+                    if self._calls_models:
+                        self._pauses = read_pauses(self._renewal_redis)
             except (CantataError, RedisFailure, OSError) as error:
                 renew_at = now + TICK_S
                 if not self._stopping.is_set():
