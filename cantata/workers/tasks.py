@@ -226,6 +226,8 @@ class MessageExecution:
         for number, (each, result) in enumerate(zip(before, committed.results_before, strict=True), start=-1 - len(before)):
             self._end_attempt(result, each.record, number)
         self._end_attempt(committed.result, record)
+        if committed.result == "ok" and _is_in_round(begun, record):
+            self._process.recent_outcomes.add(self._run_id, begun.step_id, record.output, record.info)
         self._last = begun, record
         fault_points.at("committed")
         if record.outcome.fragment:

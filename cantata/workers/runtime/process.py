@@ -39,6 +39,7 @@ from cantata.state.redis.connection import RedisFailure, connect
 from cantata.state.runs import trace_roots
 from cantata.workers.runtime import outcomes, shutdown_flush
 from cantata.workers.runtime.costs import Costs
+from cantata.workers.runtime.recent_outcomes import RecentOutcomes
 from cantata.workers.runtime.tool_thread import ToolThread
 
 log = structlog.get_logger(__name__)
@@ -105,6 +106,7 @@ class Process:
         self.ledger = Ledger(connect(redis_url, owner=self.owner, single=is_child), lease_s=lease_s, replicas=settings().wait_replicas)
         self.limiter = Limiter(self.ledger, lease_s=lease_s)
         self.costs = Costs()
+        self.recent_outcomes = RecentOutcomes(self.ledger.reader)
         self.slots: dict[str, int] = {}
         self._definitions: OrderedDict[str, Definitions] = OrderedDict()
         self._leased: dict[str, LeasedStep] = {}
@@ -241,7 +243,9 @@ class Process:
                 return await coroutine
 
         future = asyncio.run_coroutine_threadsafe(bounded(), self.loop())
-        with self.running(begun, cancel=future.cancel):
+        with self.running(begun, cancel=future.cancel) as step:
+            if step.is_cancelled:  # before it could be
+                future.cancel()
             return future.result()
 
     def loop(self) -> asyncio.AbstractEventLoop:
