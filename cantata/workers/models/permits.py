@@ -62,7 +62,7 @@ async def permit_for_call(context: StepContext, model: Model, messages: Sequence
     Raises MustWait if the limits have no room now, StepError ('budget') if a budget has no room at all.
     """
     begun, limits, process = context.begun, context.definitions.limits, context.process
-    is_counted = begun.attempt > 1 or is_limited(model.model, begun.tenant, limits) or process.may_be_paused(model.model)
+    is_counted = begun.attempt > 1 or is_limited(model.model, begun.tenant, limits) or process.pauses.may_hold(model.model)
     if is_counted:
         await _take(context, model, messages)
     permit, cancelled = Permit(context, model.model, messages, is_counted=is_counted), Usage()
@@ -71,7 +71,7 @@ async def permit_for_call(context: StepContext, model: Model, messages: Sequence
             yield permit
     except ModelError as error:
         if error.code == "rate_limited" and error.retry_after_s:
-            await asyncio.to_thread(process.pause, model.model, error.retry_after_s)
+            await asyncio.to_thread(process.pauses.begin, model.model, error.retry_after_s)
         raise
     except asyncio.CancelledError:
         cancelled = permit.cancelled_usage()

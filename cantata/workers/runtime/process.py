@@ -9,7 +9,7 @@ import signal
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -33,12 +33,13 @@ from cantata.state.ledger.intervals import LEASE_S, RENEW_S
 from cantata.state.ledger.ledger import Ledger
 from cantata.state.ledger.records import AttemptRecord, Begun, Committed, Ready
 from cantata.state.limits import step_costs
-from cantata.state.limits.limiter import Limiter, read_pauses
-from cantata.state.redis import clock, outages
+from cantata.state.limits.limiter import Limiter
+from cantata.state.redis import outages
 from cantata.state.redis.connection import RedisFailure, connect
 from cantata.state.runs import trace_roots
 from cantata.workers.runtime import outcomes, shutdown_flush
 from cantata.workers.runtime.costs import Costs
+from cantata.workers.runtime.pauses import Pauses
 from cantata.workers.runtime.recent_outcomes import RecentOutcomes
 from cantata.workers.runtime.tool_thread import ToolThread
 
@@ -105,14 +106,13 @@ class Process:
         self.owner = f"{self.name}~{secrets.token_hex(2)}"  # a container that starts again may have the same names and process ids
         self.ledger = Ledger(connect(redis_url, owner=self.owner, single=is_child), lease_s=lease_s, replicas=settings().wait_replicas)
         self.limiter = Limiter(self.ledger, lease_s=lease_s)
+        self.pauses = Pauses(self.limiter)
         self.costs = Costs()
         self.recent_outcomes = RecentOutcomes(self.ledger.reader)
         self.slots: dict[str, int] = {}
         self._definitions: OrderedDict[str, Definitions] = OrderedDict()
         self._leased: dict[str, LeasedStep] = {}
         self._permits: set[str] = set()
-        self._pauses: Mapping[str, float] | None = None
-        self._calls_models = False
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping = threading.Event()
@@ -219,17 +219,6 @@ class Process:
         with self._lock:
             self._permits.discard(lease)
 
-    def may_be_paused(self, model: str) -> bool:
-        """Return whether a provider may have asked for a pause of a model; that of another process is known after a second."""
-        self._calls_models = True
-        return self._pauses is None or self._pauses.get(model, 0.0) > clock.now()
-
-    def pause(self, model: str, seconds: float) -> None:
-        """Pause all calls of a model, in all processes, at its provider's request."""
-        self.limiter.pause(model, seconds)
-        if self._pauses is not None:
-            self._pauses = {**self._pauses, model: clock.now() + seconds}
-
     # --- coroutines -------------------------------------------------------------------------------------------------
 
     def run_async(self, begun: Begun, coroutine: Coroutine[object, object, Result], timeout_s: float | None) -> Result:
@@ -295,8 +284,7 @@ class Process:
                 if now >= exchange_at:
                     exchange_at = now + registry.interval_s(EXCHANGE_INTERVAL_S)
                     self._exchange_costs()
-                    if self._calls_models:
-                        self._pauses = read_pauses(self._renewal_redis)
+                    self.pauses.refresh(self._renewal_redis)
             except (CantataError, RedisFailure, OSError) as error:
                 renew_at = now + TICK_S
                 if not self._stopping.is_set():
