@@ -44,10 +44,10 @@ from cantata.workers.celery_tasks import task_results
 from cantata.workers.celery_tasks.result_watcher import ResultWatcher
 from cantata.workers.code import user_code
 from cantata.workers.models import llm
-from cantata.workers.runtime import resource_limits, shutdown_flush, tool_thread
+from cantata.workers.runtime import resource_limits, shutdown_flush, threads
 from cantata.workers.runtime.consumer import Consumer
 from cantata.workers.runtime.process import Process
-from cantata.workers.runtime.tool_thread import ToolThread
+from cantata.workers.runtime.threads import ToolThread
 from cantata.workers.tools import mcp
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ class WorkerService:
                 self._process = Process(
                     self.redis_url, self.name, is_child=is_child, send=partial(send_ready, self.app), is_finishing=self.is_finishing,
                     threads=0 if is_child else self.concurrency,
-                    tool_thread=ToolThread() if "agents" in self.queues and not is_child and tool_thread.is_wanted() else None,
+                    tool_thread=ToolThread() if "agents" in self.queues and not is_child and threads.may_call_tools() else None,
                 )  # fmt: skip
             return self._process
 

@@ -34,7 +34,7 @@ from cantata.workers.handlers import HANDLERS
 from cantata.workers.runtime import outcomes, task_events
 from cantata.workers.runtime.process import LeasedStep, Process
 from cantata.workers.runtime.task_events import Attempt
-from cantata.workers.runtime.tool_thread import ToolThreadBusyError
+from cantata.workers.runtime.threads import ToolThreadBusyError
 from cantata.workers.steps import workflow_steps
 
 log = structlog.get_logger(__name__)
@@ -93,7 +93,7 @@ class MessageExecution:
 
     def run(self) -> str | None:
         """Execute the steps; return 'joined' if Celery is to send the join of this message's chord."""
-        with self._process.executing():
+        with self._process.threads.busy():
             self._execute(self._begin_next())
         return self._hand_over_to_celery()
 
@@ -338,7 +338,7 @@ class MessageExecution:
         if len(self.done) >= MAX_STEPS_AHEAD or now > self._ahead_until or self._process.is_finishing():
             return None
         cheap = self._process.costs.cheap_names(self._definitions)
-        next_step, rounds = self._pending[0] if self._pending else "", self._process.has_free_thread and _is_in_round(begun, record)
+        next_step, rounds = self._pending[0] if self._pending else "", self._process.threads.is_one_free and _is_in_round(begun, record)
         return Ahead(self._delivery.queue, cheap, next_step, rounds=rounds, tool=self._quick_function(record) if rounds else "")
 
     def _quick_function(self, record: AttemptRecord) -> str:

@@ -41,7 +41,7 @@ from cantata.workers.runtime import outcomes, shutdown_flush
 from cantata.workers.runtime.costs import Costs
 from cantata.workers.runtime.pauses import Pauses
 from cantata.workers.runtime.recent_outcomes import RecentOutcomes
-from cantata.workers.runtime.tool_thread import ToolThread
+from cantata.workers.runtime.threads import MessageThreads, ToolThread
 
 log = structlog.get_logger(__name__)
 
@@ -100,7 +100,7 @@ class Process:
         self.send = send
         self.is_finishing = is_finishing
         self.tool_thread = tool_thread
-        self._threads, self._executing = threads, 0
+        self.threads = MessageThreads(threads)
         self.name = f"{name}#{os.getpid()}"
         self.is_child = is_child
         self.owner = f"{self.name}~{secrets.token_hex(2)}"  # a container that starts again may have the same names and process ids
@@ -134,24 +134,6 @@ class Process:
     def stop(self) -> None:
         """Stop renewing: leases that are left expire, and other workers execute their steps."""
         self._stopping.set()
-
-    # --- messages ---------------------------------------------------------------------------------------------------
-
-    @contextmanager
-    def executing(self) -> Iterator[None]:
-        """Count a message while the block executes it."""
-        with self._lock:
-            self._executing += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._executing -= 1
-
-    @property
-    def has_free_thread(self) -> bool:
-        """Return whether a thread waits for a message, so that no message waits for a thread."""
-        return self._executing < self._threads
 
     # --- leases and permits -----------------------------------------------------------------------------------------
 

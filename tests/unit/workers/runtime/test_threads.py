@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from cantata.embedded.stack_member import STACK_PID
-from cantata.workers.runtime import tool_thread
-from cantata.workers.runtime.tool_thread import ToolThread, ToolThreadBusyError
+from cantata.workers.runtime import threads
+from cantata.workers.runtime.threads import ToolThread, ToolThreadBusyError
 from tests.waiting import until
 
 
@@ -73,4 +73,4 @@ def test_it_is_used_in_a_stack_or_where_it_is_configured(
     for variable, value in environment.items():
         monkeypatch.setenv(variable, value)
 
-    assert tool_thread.is_wanted() is expected
+    assert threads.may_call_tools() is expected

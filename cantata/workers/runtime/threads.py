@@ -1,11 +1,12 @@
-"""The thread in which an agents worker calls quick functions for its models, without a message to a tools worker."""
+"""The threads of a process: those that execute messages, and the one in which an agents worker calls quick functions for its models."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import ParamSpec, TypeVar
 
 from cantata.embedded import stack_member
@@ -15,6 +16,31 @@ P = ParamSpec("P")
 Result = TypeVar("Result")
 
 PATIENCE_S = 0.05  # ten times what a quick function takes at most on average
+
+
+class MessageThreads:
+    """Counts the threads that execute messages. A prefork child has none: its parent distributes the messages."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+        self._busy = 0
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def busy(self) -> Iterator[None]:
+        """Count a thread as busy while the block lasts."""
+        with self._lock:
+            self._busy += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._busy -= 1
+
+    @property
+    def is_one_free(self) -> bool:
+        """Return whether a thread waits for a message, so that no message waits for a thread."""
+        return self._busy < self._number
 
 
 class ToolThreadBusyError(Exception):
@@ -45,7 +71,7 @@ class ToolThread:
             self._busy.release()
 
 
-def is_wanted() -> bool:
+def may_call_tools() -> bool:
     """Return whether agents workers call quick functions: as configured, else if one command started them with the tools workers."""
     found = settings()
     return stack_member.is_in_stack() and found.tool_memory_mb is None if found.tools_in_agents is None else found.tools_in_agents
