@@ -78,6 +78,11 @@ class Settings(Value):
         alias="CANTATA_TOOL_MEMORY_MB",
         description="memory limit of each process of a tools worker, in megabytes; none if absent",
     )
+    tools_in_agents: bool | None = Field(
+        default=None, alias="CANTATA_TOOLS_IN_AGENTS", description="1: agents workers call quick functions for their models themselves, "
+        "so they need the code and environment of tools workers; 0: they never do. By default they do where one command starts both, "
+        "unless CANTATA_TOOL_MEMORY_MB limits the memory of functions",
+    )  # fmt: skip
     heartbeat_file: Path | None = Field(
         default=None, alias="CANTATA_HEARTBEAT_FILE", description="a file that a worker touches every 1 to 2 s while connected to Redis"
     )

@@ -123,10 +123,7 @@ def _call_handler(context: StepContext, handler: Handler) -> Outcome:
     begun, process = context.begun, context.process
     timeout_s = begun.spec.timeout_s
     if inspect.iscoroutinefunction(handler):
-        try:
-            return process.run_async(begun, cast("Coroutine[object, object, Outcome]", handler(context)), timeout_s)
-        except TimeoutError:
-            raise outcomes.timed_out(begun) from None
+        return context.wait_for(cast("Coroutine[object, object, Outcome]", handler(context)))
     limit_s = None if begun.spec.decides else timeout_s or SYNC_TIMEOUT_S
     with process.running(begun, timeout_s=limit_s) as step:
         outcome = cast("Callable[[StepContext], Outcome]", handler)(context)

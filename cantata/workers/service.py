@@ -44,9 +44,10 @@ from cantata.workers.celery_tasks import task_results
 from cantata.workers.celery_tasks.result_watcher import ResultWatcher
 from cantata.workers.code import user_code
 from cantata.workers.models import llm
-from cantata.workers.runtime import resource_limits, shutdown_flush
+from cantata.workers.runtime import resource_limits, shutdown_flush, threads
 from cantata.workers.runtime.consumer import Consumer
 from cantata.workers.runtime.process import Process
+from cantata.workers.runtime.threads import ToolThread
 from cantata.workers.tools import mcp
 
 if TYPE_CHECKING:
@@ -105,8 +106,12 @@ class WorkerService:
         """Return the state of this operating system process; each prefork child creates its own."""
         with self._lock:
             if self._process is None:
-                send, is_child = partial(send_ready, self.app), self.pool == "prefork"
-                self._process = Process(self.redis_url, self.name, is_child=is_child, send=send, is_finishing=self.is_finishing)
+                is_child = self.pool == "prefork"
+                self._process = Process(
+                    self.redis_url, self.name, is_child=is_child, send=partial(send_ready, self.app), is_finishing=self.is_finishing,
+                    threads=0 if is_child else self.concurrency,
+                    tool_thread=ToolThread() if "agents" in self.queues and not is_child and threads.may_call_tools() else None,
+                )  # fmt: skip
             return self._process
 
     def is_finishing(self) -> bool:

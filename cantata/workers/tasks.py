@@ -34,6 +34,7 @@ from cantata.workers.handlers import HANDLERS
 from cantata.workers.runtime import outcomes, task_events
 from cantata.workers.runtime.process import LeasedStep, Process
 from cantata.workers.runtime.task_events import Attempt
+from cantata.workers.runtime.threads import ToolThreadBusyError
 from cantata.workers.steps import workflow_steps
 
 log = structlog.get_logger(__name__)
@@ -91,7 +92,8 @@ class MessageExecution:
 
     def run(self) -> str | None:
         """Execute the steps; return 'joined' if Celery is to send the join of this message's chord."""
-        self._execute(self._begin_next())
+        with self._process.threads.busy():
+            self._execute(self._begin_next())
         return self._hand_over_to_celery()
 
     def resume(self, begun: Begun, record: AttemptRecord) -> None:
@@ -118,7 +120,16 @@ class MessageExecution:
         """Execute a step; return its record, None if there is nothing to commit, and the attempt as Flower displays it."""
         started_at = time.time()
         metrics.record_step_started(begun.spec.queue, begun.waited_s)
-        record = execute(self._process, begun)
+        thread = self._process.tool_thread
+        if thread is None or begun.spec.kind != "tool.call":
+            record = execute(self._process, begun)
+        else:
+            try:
+                record = thread.call(execute, self._process, begun)
+            except ToolThreadBusyError:
+                log.warning("step_released", run=self._run_id, step=begun.step_id, reason="another tool occupies the thread for tools")
+                self._process.ledger.steps.release(begun)
+                record = None
         return record, Attempt(begun.spec.kind, begun.step_id, started_at, time.time())
 
     def _execute_together(self, steps: Iterable[Begun]) -> Begun | None:
@@ -214,6 +225,8 @@ class MessageExecution:
         for number, (each, result) in enumerate(zip(before, committed.results_before, strict=True), start=-1 - len(before)):
             self._end_attempt(result, each.record, number)
         self._end_attempt(committed.result, record)
+        if committed.result == "ok" and _is_in_round(begun, record):
+            self._process.recent_outcomes.add(self._run_id, begun.step_id, record.output, record.info)
         self._last = begun, record
         fault_points.at("committed")
         if record.outcome.fragment:
@@ -242,7 +255,7 @@ class MessageExecution:
         An unavailable Redis is waited for: giving up would lose the outcome and repeat the step. An outcome that cannot be recorded at
         all is replaced by a failure that says so.
         """
-        ahead, advance = self._ahead() if may_begin else None, None
+        ahead, advance = self._ahead(begun, record) if may_begin else None, None
         if ahead and not before and (advance := self._execute_advance(begun, record)):
             ahead = replace(ahead, advance=(advance.begun, advance.record))
         while True:
@@ -317,14 +330,23 @@ class MessageExecution:
             return
         metrics.record_step_ended(attempt.kind, attempt.status, attempt.until - attempt.since)
 
-    def _ahead(self) -> Ahead | None:
+    def _ahead(self, begun: Begun, record: AttemptRecord) -> Ahead | None:
         """Return what a commit may begin for this message at once; None if the message has executed enough."""
         now = time.monotonic()
         self._ahead_until = self._ahead_until or now + MAX_AHEAD_S
         if now > self._ahead_until or self._process.is_finishing():
             return None
         cheap = self._process.costs.cheap_names(self._definitions)
-        return Ahead(self._delivery.queue, cheap, self._pending[0] if self._pending else "")
+        next_step, rounds = self._pending[0] if self._pending else "", self._process.threads.is_one_free and _is_in_round(begun, record)
+        return Ahead(self._delivery.queue, cheap, next_step, rounds=rounds, tool=self._quick_function(record) if rounds else "")
+
+    def _quick_function(self, record: AttemptRecord) -> str:
+        """Return the work of the one function that a model's reply calls, if this process may call it and it is quick; else ''."""
+        thread, fragment = self._process.tool_thread, record.outcome.fragment
+        calls = [step for step in fragment.steps if step.role == "tool"] if fragment else []
+        if thread is None or thread.is_stuck or len(calls) != 1 or calls[0].kind != "tool.call" or calls[0].queue != "tools":
+            return ""
+        return calls[0].work if self._process.costs.is_cheap(self._definitions, calls[0]) else ""
 
     # --- dispatch ---------------------------------------------------------------------------------------------------
 
@@ -360,6 +382,12 @@ class MessageExecution:
         unsent = self._carried.keep_only(self._left_to_celery, {attempt.step_id for attempt in self.done})
         self._send([(step_id, self._left_to_celery[step_id].spec) for step_id in unsent])
         return "joined" if self._carried.join and self._carried.join <= self._left_to_celery.keys() else None
+
+
+def _is_in_round(begun: Begun, record: AttemptRecord) -> bool:
+    """Return whether a step is a model's reply that is not its answer yet, or a tool's that a model called."""
+    is_reply = begun.spec.kind == "agent.turn" and record.outcome.fragment is not None
+    return is_reply or begun.spec.params.get("asked_by") == "model"
 
 
 class StepTask(Task):  # type: ignore[type-arg]  # its run() is below

@@ -15,8 +15,8 @@ local function scores(key)
   for _, member in ipairs(redis.call('ZRANGE', key, 0, -1)) do redis.call('ZINCRBY', key, -ms, member) end
 end
 
-local function pause(key)
-  redis.call('DECRBY', key, ms)
+local function pauses(key)
+  for _, model in ipairs(redis.call('HKEYS', key)) do redis.call('HINCRBY', key, model, -ms) end
   expiry(key)
 end
 
@@ -44,7 +44,7 @@ local RULES = {
   {'^{memory:[^}]*}:replies:', function() end},
   {'^{memory:', memory},
   {'^{cache}:', expiry},
-  {'^{limits}:model:.*:pause$', pause},
+  {'^{limits}:pauses$', pauses},
   {'^dead_letters$', expiry},
 }
 

@@ -1,7 +1,7 @@
 -- Records the outcome of an attempt, first writer wins, and resolves what follows.
 -- ARGV: run, the outcome (JSON), its output (JSON text or ""), the output of the advance or "", those of `before`. The outcome: {step, attempt, owner,
 -- status (done | failed | retry | wait | dispatched), info (JSON text), takes: [label, ...], usage?, retry_ms, resend_ms, lease_ms, next_owner: of a step begun by this call; blob?: digest under which a large output is
--- stored, fragment?, warnings?: [text, ...], code?: [module@digest, ...] that it ran with, ahead?: {queue, cheap ("\nname\n...")}, next_step? of its batch,
+-- stored, fragment?, warnings?: [text, ...], code?: [module@digest, ...] that it ran with, ahead?: {queue, cheap ("\nname\n..."), rounds?, tool?}, next_step? of its batch,
 -- advance?: the outcome of a workflow's advance that was executed already, which counts only if this call begins that step,
 -- before?: [the outcome of a pure step, ...], which are recorded first}
 -- Replies {result, sends {step, spec, ...}, begun or false, run status, {run, priority, step, spec, ...} of the next runs of sessions, 1 if the advance

@@ -964,18 +964,23 @@ local function park(s, owner)
   update_deadline()
 end
 
--- Marks the steps that this call made ready as sent, except one that the caller begins at once: a decision, or the only step if it is cheap and of the
--- caller's queue.
+-- Whether the caller begins the only step that it made ready: it is cheap and of the caller's queue, a function that the caller calls for its model, or
+-- the next round of that model.
+local function goes_ahead(spec, ahead)
+  if spec.queue ~= ahead.queue then return spec.kind == 'tool.call' and spec.work == ahead.tool end
+  if spec.cheap ~= nil then return spec.cheap or (ahead.rounds and spec.kind == 'agent.turn') end
+  return spec.work and string.find(ahead.cheap, '\n' .. spec.work .. '\n', 1, true)
+end
+
+-- Marks the steps that this call made ready as sent, except one that the caller begins at once: a decision, or the only step, as `goes_ahead` says.
 local function dispatch(resend_ms, ahead)
   drain()
   local sends, begun = {}, false
   for _, item in ipairs(fresh) do
     local s, text, spec = item[1], item[2], item[3]
-    local cheap = spec.cheap
-    if cheap == nil and ahead and spec.work then cheap = string.find(ahead.cheap, '\n' .. spec.work .. '\n', 1, true) ~= nil end
     if ended[s.id] then
       -- it was late, or stopped, in the same call
-    elseif ahead and not begun and (spec.decides or (#fresh == 1 and cheap and spec.queue == ahead.queue)) then
+    elseif ahead and not begun and (spec.decides or (#fresh == 1 and goes_ahead(spec, ahead))) then
       begun = lease(s, ahead.owner, ahead.lease_ms, ahead.executed == s.id)
     else
       mark_sent(s, resend_ms)

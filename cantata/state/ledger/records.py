@@ -104,6 +104,10 @@ class Ahead:
     queue: str
     cheap: str = "\n"
     next_step: str = ""
+    rounds: bool = False
+    """Whether it may begin the next round of a model, which is not cheap."""
+    tool: str = ""
+    """The work of a quick function of another queue that it may call for its model."""
     advance: tuple[Begun, AttemptRecord] | None = None
     """A workflow's advance behind the committed step, executed already: it is recorded too if this call begins it."""
 

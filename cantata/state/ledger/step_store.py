@@ -120,7 +120,7 @@ class StepStore:
         if outcome.warnings:
             envelope["warnings"] = list(outcome.warnings)
         if ahead:
-            envelope["ahead"] = {"queue": ahead.queue, "cheap": ahead.cheap}
+            envelope["ahead"] = {"queue": ahead.queue, "cheap": ahead.cheap, "rounds": ahead.rounds, "tool": ahead.tool or None}
             if ahead.next_step:
                 envelope["next_step"] = ahead.next_step
         return envelope

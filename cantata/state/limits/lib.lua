@@ -6,11 +6,12 @@
 -- Of a limit L = P:model:<name> or P:tenant:<name>:
 --   L:rpm, L:tpm  hash    bucket -> calls, tokens; sum: of all buckets; head: the oldest       expires two windows after the last call
 --   L:slots       set     holders that have a call under way                                   entries go with their holder
---   L:pause       string  until when nobody may ask this model (ms)                            expires then
 -- Of a budget, P:budget:run:<run>, P:budget:tenant:<day>:<tenant> and P:budget:day:<day>, days counted from 1970:
 --   hash  tokens, nano (billionths of a dollar): what was spent; reserved_tokens, reserved_nano: what calls under way may cost
 --                                                        that of a run stays as long as the run is open, others expire after two days
 --   P:budgets     zset    run that has a budget -> when to look whether it is over (ms)        lives while there are any
+-- Of models whose providers asked for a pause:
+--   P:pauses      hash    model -> until when nobody may ask it (ms)                            expires with the last of them
 -- Of calls that wait, each known by its ticket (run|step):
 --   P:queue:<of>  zset    ticket -> when its call was first asked for (us)                     entries go with their ticket
 --                         <of>: the limits that the calls need, as a JSON list; first a budget, if calls under way have reserved it
@@ -96,7 +97,7 @@ local function count(limits, at_bucket, calls, tokens)
 end
 
 local function paused_until(terms)
-  return terms[1] == 'model' and tonumber(redis.call('GET', key_of(terms) .. ':pause') or now) or now
+  return terms[1] == 'model' and tonumber(redis.call('HGET', P .. ':pauses', terms[2]) or now) or now
 end
 
 -- Whether a rate has no room for n; a call larger than the limit goes alone. Those that wait take no more of a bucket than its share.

@@ -14,7 +14,7 @@ from typing import Any, Literal, cast
 
 from redis import Redis
 
-from cantata.models.definitions import Budget, Limits, Rates
+from cantata.models.definitions import Budget, Budgets, Limits, Rates
 from cantata.models.wire import RUN_OVER
 from cantata.state.ledger.intervals import LEASE_S
 from cantata.state.ledger.ledger import Ledger
@@ -121,16 +121,26 @@ def read_usage(redis: Redis, models: Iterable[str]) -> LimitUsage:
     with redis.pipeline(transaction=False) as pipe:
         for queue in queues:
             pipe.zcard(f"{prefix}:queue:{queue}")
-        for name in names:
-            pipe.get(f"{prefix}:model:{name}:pause")
         pipe.hmget(f"{prefix}:budget:day:{int(now // DAY_S)}", ["tokens", "nano"])
-        *answers, (tokens, nano) = pipe.execute()
+        *lengths, (tokens, nano) = pipe.execute()
     waiting: Counter[str] = Counter()
-    for queue, length in zip(queues, answers, strict=False):
+    for queue, length in zip(queues, lengths, strict=True):
         waiting[json.loads(queue)[-1]] += int(length)
-    pauses = (max(0.0, int(until or 0) / 1000 - now) for until in answers[len(queues) :])
-    pressures = {name: Pressure(waiting[f"model:{name}"], paused_s) for name, paused_s in zip(names, pauses, strict=True)}
+    pauses = read_pauses(redis)
+    pressures = {name: Pressure(waiting[f"model:{name}"], max(0.0, pauses.get(name, now) - now)) for name in names}
     return LimitUsage(pressures, int(tokens or 0), int(nano or 0) / NANO)
+
+
+def read_pauses(redis: Redis) -> dict[str, float]:
+    """Return until when, in seconds by Redis's clock, no call of a model may be made, at its provider's request; some may be over."""
+    known = cast("dict[str, str]", redis.hgetall(f"{key_of(redis, LIMITS_KEY)}:pauses"))
+    return {model: int(until) / 1000 for model, until in known.items()}
+
+
+def is_limited(model: str, tenant: str, limits: Limits) -> bool:
+    """Return whether calls of a model by a tenant count against any rate limit or budget."""
+    rates = limits.models.get(model, Rates()), limits.tenants.get(tenant, Rates())
+    return rates != (Rates(), Rates()) or limits.budgets != Budgets()
 
 
 class Limiter:

@@ -15,7 +15,7 @@ from cantata.errors import CantataError, ModelError, MustWait, StepError
 from cantata.models.definitions import Budgets, Model
 from cantata.models.values import Usage
 from cantata.observability import metrics
-from cantata.state.limits.limiter import Ask, Exhausted, Wait
+from cantata.state.limits.limiter import Ask, Exhausted, Wait, is_limited
 from cantata.state.redis.connection import RedisFailure
 from cantata.workers.models import llm
 from cantata.workers.models.dialects.conversation import Message
@@ -30,12 +30,13 @@ DEFAULT_ANSWER_TOKENS = 1024  # reserved for an answer where the parameters name
 class Permit:
     """The right to make one model call. Its `reply`, once there, has the usage to settle."""
 
-    def __init__(self, context: StepContext, model: str, input_tokens: int) -> None:
-        """Create the permit for a request of about so many tokens."""
+    def __init__(self, context: StepContext, model: str, messages: Sequence[Message], *, is_counted: bool) -> None:
+        """Create the permit for a request, which `is_counted` by the limiter."""
         self.reply: llm.Reply | None = None
         self.streamed = 0
         """Characters of the reply that came so far."""
-        self._model, self._input_tokens = model, input_tokens
+        self.is_counted = is_counted
+        self._model, self._messages = model, messages
         self._context = context
         self._counted_at = time.monotonic()  # or a little later, since the limiter is called next
         self.is_sent = False
@@ -43,24 +44,44 @@ class Permit:
     async def note_sent(self) -> None:
         """Note that the request is sent now: it counts from now, unless the permit was taken only a moment ago."""
         self.is_sent = True
-        if time.monotonic() - self._counted_at > REDATE_AFTER_S:
+        if self.is_counted and time.monotonic() - self._counted_at > REDATE_AFTER_S:
             await asyncio.to_thread(self._context.process.limiter.redate, self._context.begun.lease)
 
     def cancelled_usage(self) -> Usage:
         """Return the estimated usage of a cancelled call: providers bill it, but report nothing. Zero if it was never sent."""
         if not self.is_sent:
             return Usage()
-        return llm.estimate_usage(self._model, self._input_tokens, -(-self.streamed // llm.CHARACTERS_PER_TOKEN))
+        return llm.estimate_usage(self._model, llm.estimate_tokens(self._messages), -(-self.streamed // llm.CHARACTERS_PER_TOKEN))
 
 
 @asynccontextmanager
 async def permit_for_call(context: StepContext, model: Model, messages: Sequence[Message]) -> AsyncIterator[Permit]:
     """Hold a permit for one call while the block lasts, and settle it.
 
+    The first attempt of a step makes an unlimited call without the limiter, unless its model may be paused.
     Raises MustWait if the limits have no room now, StepError ('budget') if a budget has no room at all.
     """
-    input_tokens = llm.estimate_tokens(messages)
-    ask, permit, cancelled = _ask(context, model, input_tokens), Permit(context, model.model, input_tokens), Usage()
+    begun, limits, process = context.begun, context.definitions.limits, context.process
+    is_counted = begun.attempt > 1 or is_limited(model.model, begun.tenant, limits) or process.pauses.may_hold(model.model)
+    if is_counted:
+        await _take(context, model, messages)
+    permit, cancelled = Permit(context, model.model, messages, is_counted=is_counted), Usage()
+    try:
+        with llm.on_request_start(permit.note_sent):
+            yield permit
+    except ModelError as error:
+        if error.code == "rate_limited" and error.retry_after_s:
+            await asyncio.to_thread(process.pauses.begin, model.model, error.retry_after_s)
+        raise
+    except asyncio.CancelledError:
+        cancelled = permit.cancelled_usage()
+        raise
+    finally:
+        await asyncio.shield(_settle(context, permit, cancelled))
+
+
+async def _take(context: StepContext, model: Model, messages: Sequence[Message]) -> None:
+    ask = _ask(context, model, llm.estimate_tokens(messages))
     match await asyncio.to_thread(context.process.limiter.take, ask, context.definitions.limits):
         case Wait() as wait:
             metrics.record_limit_wait(model.model, wait.reason, wait.seconds)
@@ -70,18 +91,6 @@ async def permit_for_call(context: StepContext, model: Model, messages: Sequence
             raise StepError(str(exhausted), code="budget")
     fault_points.at("budget-reserved")
     context.process.keep_permit(context.begun.lease)
-    try:
-        with llm.on_request_start(permit.note_sent):
-            yield permit
-    except ModelError as error:
-        if error.code == "rate_limited" and error.retry_after_s:
-            await asyncio.to_thread(context.process.limiter.pause, model.model, error.retry_after_s)
-        raise
-    except asyncio.CancelledError:
-        cancelled = permit.cancelled_usage()
-        raise
-    finally:
-        await asyncio.shield(_settle(context, ask, permit, cancelled))
 
 
 def _reason_of(wait: Wait) -> str:
@@ -93,13 +102,14 @@ def _reason_of(wait: Wait) -> str:
     return f"the {wait.reason} of the {wait.of} is used up"
 
 
-async def _settle(context: StepContext, ask: Ask, permit: Permit, cancelled: Usage) -> None:
+async def _settle(context: StepContext, permit: Permit, cancelled: Usage) -> None:
     """Settle a permit, and send the steps that get one now. A failure of Redis is logged only: the reply must not be lost with it."""
     try:
         if not permit.is_sent:  # the provider's library did not report when its request was sent
             await permit.note_sent()
-        context.process.drop_permit(context.begun.lease)
-        await asyncio.to_thread(_settle_limits, context, ask, permit.reply.usage if permit.reply else cancelled)
+        if permit.is_counted:
+            context.process.drop_permit(context.begun.lease)
+            await asyncio.to_thread(_settle_limits, context, permit.reply.usage if permit.reply else cancelled)
         if permit.reply is None and cancelled.model_calls:
             await asyncio.to_thread(context.process.ledger.steps.record_usage, context.begun, cancelled)
     except (CantataError, RedisFailure) as error:
@@ -107,9 +117,9 @@ async def _settle(context: StepContext, ask: Ask, permit: Permit, cancelled: Usa
         log.warning("permit_not_settled", run=context.begun.run_id, step=context.begun.step_id, error=str(error))
 
 
-def _settle_limits(context: StepContext, ask: Ask, usage: Usage) -> None:
+def _settle_limits(context: StepContext, usage: Usage) -> None:
     process = context.process
-    called = process.limiter.settle(ask.holder, tokens=usage.input_tokens + usage.output_tokens, usd=usage.cost_usd)
+    called = process.limiter.settle(context.begun.lease, tokens=usage.input_tokens + usage.output_tokens, usd=usage.cost_usd)
     process.send(permit_wakeups.wake(process.ledger, process.limiter, called))
     fault_points.at("budget-settled")
 

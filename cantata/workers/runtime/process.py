@@ -39,6 +39,9 @@ from cantata.state.redis.connection import RedisFailure, connect
 from cantata.state.runs import trace_roots
 from cantata.workers.runtime import outcomes, shutdown_flush
 from cantata.workers.runtime.costs import Costs
+from cantata.workers.runtime.pauses import Pauses
+from cantata.workers.runtime.recent_outcomes import RecentOutcomes
+from cantata.workers.runtime.threads import MessageThreads, ToolThread
 
 log = structlog.get_logger(__name__)
 
@@ -83,6 +86,7 @@ class Process:
     def __init__(
         self, redis_url: str, name: str, *, is_child: bool = False, lease_s: float = LEASE_S,
         send: Callable[[Iterable[tuple[str, Ready]]], object] = list, is_finishing: Callable[[], bool] = lambda: False,
+        threads: int = 0, tool_thread: ToolThread | None = None,
     ) -> None:  # fmt: skip
         """Start the renewal thread.
 
@@ -90,15 +94,21 @@ class Process:
             is_child: This is a prefork child: a Python function is stopped by killing this process.
             send: Dispatches steps of any runs that a time-out or a permit made ready; without it the sweep does.
             is_finishing: Whether another process takes over, so that no step may begin here.
+            threads: The number of messages that it executes at once; 0 for a prefork child.
+            tool_thread: The thread in which it calls quick functions for its models, if it does.
         """
         self.send = send
         self.is_finishing = is_finishing
+        self.tool_thread = tool_thread
+        self.threads = MessageThreads(threads)
         self.name = f"{name}#{os.getpid()}"
         self.is_child = is_child
         self.owner = f"{self.name}~{secrets.token_hex(2)}"  # a container that starts again may have the same names and process ids
         self.ledger = Ledger(connect(redis_url, owner=self.owner, single=is_child), lease_s=lease_s, replicas=settings().wait_replicas)
         self.limiter = Limiter(self.ledger, lease_s=lease_s)
+        self.pauses = Pauses(self.limiter)
         self.costs = Costs()
+        self.recent_outcomes = RecentOutcomes(self.ledger.reader)
         self.slots: dict[str, int] = {}
         self._definitions: OrderedDict[str, Definitions] = OrderedDict()
         self._leased: dict[str, LeasedStep] = {}
@@ -204,7 +214,9 @@ class Process:
                 return await coroutine
 
         future = asyncio.run_coroutine_threadsafe(bounded(), self.loop())
-        with self.running(begun, cancel=future.cancel):
+        with self.running(begun, cancel=future.cancel) as step:
+            if step.is_cancelled:  # before it could be
+                future.cancel()
             return future.result()
 
     def loop(self) -> asyncio.AbstractEventLoop:
@@ -254,6 +266,7 @@ class Process:
                 if now >= exchange_at:
                     exchange_at = now + registry.interval_s(EXCHANGE_INTERVAL_S)
                     self._exchange_costs()
+                    self.pauses.refresh(self._renewal_redis)
             except (CantataError, RedisFailure, OSError) as error:
                 renew_at = now + TICK_S
                 if not self._stopping.is_set():

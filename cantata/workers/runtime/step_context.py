@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from cantata.errors import StepError
 from cantata.models.definitions import Definitions, Tool
@@ -17,7 +17,10 @@ from cantata.planning.evaluation import EvaluationBudget
 from cantata.state.ledger.encoding import to_json
 from cantata.state.ledger.records import Begun
 from cantata.workers.code.config_folder import local_folder
+from cantata.workers.runtime import outcomes
 from cantata.workers.runtime.process import Process
+
+Result = TypeVar("Result")
 
 ModelAnswers = Callable[..., Awaitable[Any]]
 """As `model_calls.call_models`, with its options as a mapping."""
@@ -42,6 +45,13 @@ class StepContext:
         """The tool that the step calls; None if it calls none."""
         tools: Mapping[str, Tool] = getattr(self.definitions, self.text_param("section") or "tools", {})
         return tools.get(self.text_param("tool"))
+
+    def wait_for(self, coroutine: Coroutine[object, object, Result]) -> Result:
+        """Return the result of a coroutine, run on the event loop of the process under the step's time-out, past which StepError is raised."""
+        try:
+            return self.process.run_async(self.begun, coroutine, self.begun.spec.timeout_s)
+        except TimeoutError:
+            raise outcomes.timed_out(self.begun) from None
 
     @property
     def folder(self) -> str | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Iterator, Sequence
 
@@ -26,27 +25,26 @@ TRUNCATED_JSON = "it ends in the middle of its JSON object"
 NO_WORKFLOW = "This tool has no workflow of its own; name one of its methods, with params."
 
 
-async def agent_turn(context: StepContext) -> Outcome:
+def agent_turn(context: StepContext) -> Outcome:
     """Call an agent's model for one instruction; expand to the tool calls that it requests, and to the round that follows them."""
-    turn = await asyncio.to_thread(ModelTurn.read, context)
+    turn = ModelTurn.read(context)
     if turn.agent.response_mode == "streaming" and turn.rounds and turn.rounds[-1].calls:
         return Outcome(output=_streaming_output(turn))
-    known = await turn.tools()
+    known = turn.tools()
     started_at = time.perf_counter()
-    reply = await _call_model(turn, known)
+    reply = _call_model(turn, known)
     ms = round((time.perf_counter() - started_at) * 1000, 1)
-    return await asyncio.to_thread(_outcome, turn, reply, known, ms)
+    return _outcome(turn, reply, known, ms)
 
 
-async def _call_model(turn: ModelTurn, known: tuple[ToolSchema, ...]) -> llm.Reply:
-    validator = turn.validator
-    schema = await asyncio.to_thread(lambda: validator.schema if validator else None)  # it may import a user's module
+def _call_model(turn: ModelTurn, known: tuple[ToolSchema, ...]) -> llm.Reply:
+    schema = turn.validator.schema if turn.validator else None
     native = known if turn.agent.dialect == "native" else ()
-    return await call_models(
+    return turn.context.wait_for(call_models(
         turn.context, turn.models(), turn.messages(known), stream=turn.is_streamed, timeout_s=turn.agent.timeout_s,
         tools=native, tool_choice="none" if native and turn.is_closing else None, schema=None if known else schema,
         allow_empty=isinstance(turn.instruction, AgenticStep) or turn.is_closing, fresh=turn.count("correction") > 0,
-    )  # fmt: skip
+    ))  # fmt: skip
 
 
 def _outcome(turn: ModelTurn, reply: llm.Reply, known: Sequence[ToolSchema], ms: float) -> Outcome:

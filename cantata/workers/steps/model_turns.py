@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import json
 from collections.abc import Mapping, Sequence
@@ -52,14 +51,13 @@ class ModelTurn:
     def read(cls, context: StepContext) -> ModelTurn:
         """Read the rounds before this one from the ledger."""
         base, number = str(context.params.get("base") or context.begun.step_id), context.int_param("round")
-        ledger, run_id = context.process.ledger, context.begun.run_id
+        run_id, recent, reader = context.begun.run_id, context.process.recent_outcomes, context.process.ledger.reader
         ids = [base if i == 0 else f"{base}/r{i}" for i in range(number)]
-        rounds = tuple(ModelRound.model_validate(json.loads(text)) for text in ledger.reader.outputs(run_id, ids) if text)
+        rounds = tuple(ModelRound.model_validate(json.loads(text)) for text, _ in recent.of(run_id, ids) if text)
         calls = [f"{step_id}/t{i}" for step_id, done in zip(ids, rounds, strict=True) for i in range(len(done.calls))]
         expands = any(is_workflow(call.name, context.definitions) for done in rounds for call in done.calls)
-        answering = ledger.reader.answering(run_id, calls) if expands else calls
-        found = map(_result_of, ledger.reader.outputs(run_id, answering), ledger.reader.infos(run_id, answering)) if calls else ()
-        results = dict(zip(calls, found, strict=True))
+        answering = reader.answering(run_id, calls) if expands else calls
+        results = dict(zip(calls, (_result_of(*ended) for ended in recent.of(run_id, answering)), strict=True))
         answers = tuple(
             tuple(results[f"{step_id}/t{i}"] for i in range(len(done.calls))) for step_id, done in zip(ids, rounds, strict=True)
         )
@@ -135,21 +133,22 @@ class ModelTurn:
         own = {**agent.params, **params, **({"examples": examples} if examples else {})}
         return [model.model_copy(update={"params": {**model.params, **own}}) for model in definitions.with_fallbacks(first)]
 
-    async def tools(self) -> tuple[ToolSchema, ...]:
+    def tools(self) -> tuple[ToolSchema, ...]:
         """Return the schemas of the tools that the model may call."""
         known = self.context.definitions.tools
         folder = self.context.folder
         found: list[ToolSchema] = []
         for name in tools_of(self.agent, self.instruction):
             if is_workflow(name, self.context.definitions):
-                found.append(await asyncio.to_thread(_workflow_schema, name, self.context))
+                found.append(_workflow_schema(name, self.context))
                 continue
             server, method = mcp_tool(name, known) or (name, "*")
             tool = known[server]
             if tool.mcp is None:
-                found.append(await asyncio.to_thread(_function_schema, name, tool, folder))
+                found.append(_function_schema(name, tool, folder))
                 continue
-            wanted = [each for each in await mcp.list_tools(server, tool.mcp, folder=folder) if method in ("*", each.name)]
+            listed = self.context.wait_for(mcp.list_tools(server, tool.mcp, folder=folder))
+            wanted = [each for each in listed if method in ("*", each.name)]
             if not wanted:
                 raise StepError(f"MCP server {server!r} has no tool {method!r}", code="unknown_tool")
             found += [each.model_copy(update={"name": f"{server}.{each.name}"}) for each in wanted]

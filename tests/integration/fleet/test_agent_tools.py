@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 
+from cantata.models.definitions import Tool
 from tests.integration.fleet.agent_stage import PATIENCE_S, AgentStage, Json, agent, call
 
 CUT = "[cut here: these are the first 20,000 of 5,000,000 characters]"
@@ -35,6 +36,24 @@ def test_calls_of_one_reply_run_at_once_and_are_answered_in_order_under_their_ow
     expected = [(message["tool_call_id"], message["content"]) for message in stage.messages() if message["role"] == "tool"]
     assert (result.output, expected) == ("they met", [("id-a", "met b"), ("id-b", "met a")])
     assert (result.usage.model_calls, result.usage.tool_calls) == (2, 2)
+
+
+def test_a_quick_function_and_the_next_round_are_executed_where_the_model_was_called(stage: AgentStage) -> None:
+    tools = {"quick": Tool(function="agent_tools:price", cheap=True), "costly": Tool(function="agent_tools:price", cheap=False)}
+    stage.script(
+        {"after_tools": 0, "tool_calls": [call("quick", item="tea")]},
+        {"after_tools": 1, "tool_calls": [call("costly", item="tea")]},
+        {"after_tools": 2, "tool_calls": [call("quick", item="tea"), call("quick", item="milk")]},
+        {"reply": "done"},
+    )
+
+    run = stage.start(agent(tools=["quick", "costly"]), tools=tools)
+    result = run.result(PATIENCE_S)
+    workers = {event.step: str(event.worker) for event in run.log() if event.type == "started"}
+
+    assert (result.output, [answer["total"] for answer in stage.results()]) == ("done", [2.5] * 4)
+    assert workers["it/t0"] == workers["it/r1"] == workers["it"]
+    assert [workers[step].partition("@")[0] for step in ("it/r1/t0", "it/r2/t0", "it/r2/t1")] == ["tools"] * 3
 
 
 def test_the_error_of_a_call_is_sent_to_the_model(stage: AgentStage) -> None:

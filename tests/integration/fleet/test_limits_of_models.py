@@ -95,6 +95,13 @@ def workers(runs: Sequence[Run]) -> set[str | None]:
     return {event.worker for run in runs for event in so_far(run) if event.type == "started" and event.step == "it"}
 
 
+def waiting_probes(client: Client, probes: list[TurnRun]) -> list[TurnRun]:
+    """One more turn is submitted, whose call is made or has to wait: those of all probes whose call waits."""
+    probes.append(probe := client.submit_turn("probe", agent="it", timeout_s=2 * PAUSE_S))
+    until(lambda: waits(probe) or probe.status() == "succeeded", "a probe", PATIENCE_S)
+    return [each for each in probes if waits(each)]
+
+
 # Rates
 
 
@@ -152,18 +159,19 @@ def test_what_is_past_the_calls_of_a_minute_waits_without_a_slot(stage: AgentSta
 
 def test_a_provider_that_asks_for_a_pause_is_left_alone_by_all_workers(stage: AgentStage, client: EmbeddedClient, model: str) -> None:
     stage.script({"status": 429, "headers": {"Retry-After": str(PAUSE_S)}, "times": 1})
-    asking = stage.client(asks(model, retries=1))
+    asking, probes = stage.client(asks(model, retries=1)), list[TurnRun]()
 
     first = asking.submit_turn("first", agent="it", timeout_s=2 * PAUSE_S)
     until(lambda: any(event.type == "retry" for event in so_far(first)), "the pause", PATIENCE_S)
+    until(lambda: len(workers(waiting_probes(asking, probes))) == 2, "both workers to know of the pause", PATIENCE_S)
     others = submit(asking, 8, timeout_s=2 * PAUSE_S)
     until(lambda: all(map(waits, others)), "their waits")
     client.skip(PAUSE_S - 60)  # others are looked for meanwhile, in vain
     over_at = time.time()
     client.skip(60)
-    results([first, *others])
+    results([first, *probes, *others])
 
-    assert min(request["at"] for request in stage.requests()[1:]) >= over_at
+    assert min(request["at"] for request in stage.requests()[1:] if request["text"] != "probe") >= over_at
     assert {reason_of(waits(run)[0]) for run in others} == {"the model's provider asked for a pause"}
     assert len(workers(others)) == 2
 

@@ -907,6 +907,36 @@ def test_the_next_step_is_begun_at_once_if_cheap_here_or_a_decision(ledger: Ledg
     assert play.words("b") == ("running" if runs_ahead else "sent")
 
 
+@pytest.mark.parametrize(
+    ("spec", "runs_ahead"),
+    [
+        ({"kind": "agent.turn", "queue": "agents", "cheap": False}, True),
+        ({"kind": "agent.turn", "queue": "other", "cheap": False}, False),
+        ({"kind": "tool.call", "queue": "agents", "cheap": False}, False),
+        ({"kind": "tool.call", "queue": "tools", "work": "tools:price"}, True),
+        ({"kind": "tool.call", "queue": "tools", "work": "tools:other", "cheap": True}, False),
+        ({"kind": "tool.call", "queue": "tools", "work": ""}, False),
+        ({"kind": "proc.run", "queue": "tools", "work": "tools:price"}, False),
+    ],
+)
+def test_the_next_round_of_a_model_and_the_named_function_are_begun_at_once(
+    ledger: Ledger, spec: dict[str, object], runs_ahead: bool
+) -> None:
+    play = Play(ledger)
+    play.plan(work("a"), work("b", **spec), edges=row("a", "b"))
+
+    committed = play.do("a", ahead=Ahead("agents", rounds=True, tool="tools:price"))
+
+    assert (committed.begun is not None, sent(committed)) == (runs_ahead, [] if runs_ahead else ["b"])
+
+
+def test_a_round_is_not_begun_where_no_thread_is_free(ledger: Ledger) -> None:
+    play = Play(ledger)
+    play.plan(work("a"), work("b", kind="agent.turn", queue="agents", cheap=False), edges=row("a", "b"))
+
+    assert sent(play.do("a", ahead=Ahead("agents"))) == ["b"]
+
+
 def test_of_several_cheap_steps_none_is_begun_ahead(ledger: Ledger) -> None:
     play = Play(ledger)
     play.plan(work("a"), work("b", cheap=True), work("c", cheap=True), edges=(*row("a", "b"), *row("a", "c")))

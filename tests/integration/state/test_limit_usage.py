@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from cantata.models.definitions import Budget, Budgets, Limits, Rates
+from cantata.state.fleet.clock_skip import bring_nearer
 from cantata.state.ledger.ledger import Ledger
-from cantata.state.limits.limiter import Ask, Granted, Limiter, Wait, read_usage
+from cantata.state.limits.limiter import LIMITS_KEY, Ask, Granted, Limiter, Wait, is_limited, read_pauses, read_usage
+from cantata.state.redis import clock
+from cantata.workers.runtime.pauses import Pauses
 
 LIMITS = Limits(models={"a/b": Rates(concurrency=1)}, budgets=Budgets(day=Budget(usd=10.0, tokens=10_000)))
 
@@ -27,3 +32,53 @@ def test_what_waits_what_is_paused_and_what_was_spent_today(ledger: Ledger) -> N
     assert (waits.models["a/b"].paused_s, waits.spent_tokens) == (0.0, 0)
     assert 50 < spent.models["a/b"].paused_s <= 60
     assert (spent.spent_tokens, spent.spent_usd) == (90, 0.25)
+
+
+def test_pauses_of_all_models_are_read_at_once_and_one_that_is_over_goes_with_the_next(ledger: Ledger) -> None:
+    limiter, now = Limiter(ledger), clock.synchronize(ledger.redis)
+    limiter.pause("a/b", 60.0)
+    limiter.pause("c/d", 30.0)
+    limiter.pause("a/b", 10.0)
+
+    assert {name: round(until - now, -1) for name, until in read_pauses(ledger.redis).items()} == {"a/b": 60, "c/d": 30}
+
+    bring_nearer(ledger.redis, 45.0)
+    limiter.pause("e/f", 10.0)
+
+    assert read_pauses(ledger.redis).keys() == {"a/b", "e/f"}
+    assert 10_000 < int(ledger.redis.pttl(f"cantata:{LIMITS_KEY}:pauses")) <= 15_000
+
+
+def test_a_process_knows_its_own_pauses_at_once_and_those_of_others_when_it_reads_them(ledger: Ledger) -> None:
+    clock.synchronize(ledger.redis)
+    ours, theirs = Pauses(Limiter(ledger)), Pauses(Limiter(ledger))
+    ours.refresh(ledger.redis)
+    assert ours.may_hold("a/b"), "it has not read any yet"
+    ours.refresh(ledger.redis)
+    assert not ours.may_hold("a/b")
+
+    theirs.begin("a/b", 60.0)
+    ours.begin("c/d", 60.0)
+
+    assert [ours.may_hold(model) for model in ("a/b", "c/d", "e/f")] == [False, True, False]
+    ours.refresh(ledger.redis)
+    assert [ours.may_hold(model) for model in ("a/b", "c/d", "e/f")] == [True, True, False]
+    bring_nearer(ledger.redis, 61.0)
+    ours.refresh(ledger.redis)
+    assert not ours.may_hold("a/b")
+
+
+@pytest.mark.parametrize(
+    ("limits", "expected"),
+    [
+        (Limits(), False),
+        (Limits(models={"a/b": Rates()}, tenants={"acme": Rates()}), False),
+        (Limits(models={"c/d": Rates(rpm=1)}, tenants={"other": Rates(rpm=1)}), False),
+        (Limits(models={"a/b": Rates(tpm=1)}), True),
+        (Limits(tenants={"acme": Rates(concurrency=1)}), True),
+        (Limits(budgets=Budgets(run=Budget(tokens=1))), True),
+        (Limits(budgets=Budgets(tenant=Budget(usd=1.0))), True),
+    ],
+)
+def test_a_call_is_limited_by_its_model_its_tenant_or_a_budget(limits: Limits, expected: bool) -> None:
+    assert is_limited("a/b", "acme", limits) is expected
