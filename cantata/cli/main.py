@@ -36,12 +36,12 @@ COMMANDS = {
     "webhooks": ("webhooks", "List webhooks and alerts of a configuration, and send a test message."),
     "sessions": ("sessions", "List, show and clear conversations."),
     "memory": ("memory", "Read, store and delete memory."),
-    "up": ("stacks", "Start a stack in this folder and keep it running."),
-    "status": ("stacks", "Check this deployment, and show what runs."),
-    "down": ("stacks", "Stop the stack of this folder."),
-    "gateway": ("gateway", "Serve turns, chains, sessions and memory over HTTP and WebSockets."),
-    "flower": ("flower", "Serve Flower, the task monitor, with the run pages in it."),
-    "worker": ("worker", "Serve queues, here or on another machine, until stopped."),
+    "up": ("processes.stacks", "Start a stack in this folder and keep it running."),
+    "status": ("processes.stacks", "Check this deployment, and show what runs."),
+    "down": ("processes.stacks", "Stop the stack of this folder."),
+    "gateway": ("processes.gateway", "Serve turns, chains, sessions and memory over HTTP and WebSockets."),
+    "flower": ("processes.flower", "Serve Flower, the task monitor, with the run pages in it."),
+    "worker": ("processes.worker", "Serve queues, here or on another machine, until stopped."),
 }
 """Command → its module and description."""
 

@@ -248,8 +248,8 @@ def test_a_stack_without_an_extra_says_what_to_install_and_starts_nothing(
             "import cantata.workers.tools.mcp.transports, cantata.workers.models.llm\n"
             "import cantata.observability.metrics.worker_metrics",
         ),
-        ("gateway", "import cantata.cli.commands.gateway"),
-        ("flower", "import cantata.cli.commands.flower"),
+        ("gateway", "import cantata.cli.commands.processes.gateway"),
+        ("flower", "import cantata.cli.commands.processes.flower"),
     ],
 )
 def test_an_extra_brings_all_that_its_part_imports(extra: str, code: str, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from cantata.cli.commands.worker import workers_for
+from cantata.cli.commands.processes.worker import workers_for
 from cantata.embedded import Home
 from cantata.embedded import ports as embedded_ports
 from cantata.embedded.stack_plan import make_plan, worker_command

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from cantata.cli.commands.worker import WorkerProcess, supervise, workers_for
+from cantata.cli.commands.processes.worker import WorkerProcess, supervise, workers_for
 from cantata.errors import ConfigError
 from cantata.workers.service import serve
 

@@ -1,0 +1,1 @@
+"""Commands that start processes: workers, stacks, the gateway, Flower."""
