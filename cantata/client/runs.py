@@ -146,7 +146,7 @@ class Run:
         self, value: JsonValue, groups: Collection[str] | None, step_id: str, params: Mapping[str, JsonValue] | None,
         info: Mapping[str, JsonValue],
     ) -> str | None:  # fmt: skip
-        """Check the value for a step as `check_answer`; for one that is not planned yet, by the chain request. None if that has no such wait."""
+        """Check the value for a step by `check_answer`; for a step to come by the chain request, None if that has no such wait."""
         if params is None:
             kind, request, _, _ = self._client.ledger.runs.request_of(self.run_id)
             nodes = ChainRequest.model_validate_json(request).nodes if kind == "chain" else ()
