@@ -77,7 +77,8 @@ def ask(deployment: Stage) -> list[ChainRun]:
     """Runs that wait for a person: the first asks by a form."""
     properties = {"approved": {"type": "boolean", "title": "Refund it?"}, "note": {"type": "string", "title": "Note to the customer"}}
     refund: Json = {
-        "node_id": "refund", "kind": "wait", "question": "Order 4711 arrived broken. Refund 30 €?", "input": {"order": 4711, "amount_eur": 30},
+        "node_id": "refund", "kind": "wait", "question": "Order 4711 arrived broken. Refund 30 €?",
+        "input": {"order": 4711, "amount_eur": 30},
         "answer_schema": {"type": "object", "properties": properties, "required": ["approved"]}, "who": ["finance"],
     }  # fmt: skip
     publish: Json = {"node_id": "publish", "kind": "wait", "question": "Publish the weekly report?"}
