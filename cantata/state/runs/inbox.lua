@@ -52,8 +52,8 @@ while looked < wanted.most_looked do
   for i = 1, #entries, 2 do
     local member, since = entries[i], entries[i + 1]
     rank = rank + 1
-    looked = looked + 1
     if tonumber(since) ~= place_at or is_before(wanted.member, member) then
+      looked = looked + 1
       reply[1], reply[2] = member, since
       add(member, since)
       if #reply - 3 >= wanted.most_found then return reply end

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
-from redis import Redis
-
-from cantata.state.limits.limiter import Limiter, read_pauses
+from cantata.state.limits.limiter import Limiter
 from cantata.state.redis import clock
 
 
@@ -29,7 +27,7 @@ class Pauses:
         if self._until is not None:
             self._until = {**self._until, model: clock.now() + seconds}
 
-    def refresh(self, redis: Redis) -> None:
-        """Read the pauses, if calls are made here."""
+    def refresh(self, read: Callable[[], Mapping[str, float]]) -> None:
+        """Read the pauses, if calls are made here. `read` is `read_pauses`."""
         if self._is_needed:
-            self._until = read_pauses(redis)
+            self._until = read()

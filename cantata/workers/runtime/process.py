@@ -33,7 +33,7 @@ from cantata.state.ledger.intervals import LEASE_S, RENEW_S
 from cantata.state.ledger.ledger import Ledger
 from cantata.state.ledger.records import AttemptRecord, Begun, Committed, Ready
 from cantata.state.limits import step_costs
-from cantata.state.limits.limiter import Limiter
+from cantata.state.limits.limiter import Limiter, read_pauses
 from cantata.state.redis import outages
 from cantata.state.redis.connection import RedisFailure, connect
 from cantata.state.runs import trace_roots
@@ -266,7 +266,7 @@ class Process:
                 if now >= exchange_at:
                     exchange_at = now + registry.interval_s(EXCHANGE_INTERVAL_S)
                     self._exchange_costs()
-                    self.pauses.refresh(self._renewal_redis)
+                    self.pauses.refresh(partial(read_pauses, self._renewal_redis))
             except (CantataError, RedisFailure, OSError) as error:
                 renew_at = now + TICK_S
                 if not self._stopping.is_set():

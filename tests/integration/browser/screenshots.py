@@ -10,6 +10,7 @@ from playwright.sync_api import Page, expect
 from cantata.client.runs import ChainRun, Run
 from tests.integration.browser.chromium import chromium
 from tests.integration.browser.stage import PATIENCE_S, Json, Stage, stage, tool
+from tests.waiting import until
 
 IMAGES = Path(__file__).parents[3] / "docs" / "images"
 MAX_BYTES = 150_000
@@ -72,6 +73,35 @@ def fill(deployment: Stage) -> str:
     return asked.run_id
 
 
+def ask(deployment: Stage) -> list[ChainRun]:
+    """Runs that wait for a person: the first asks by a form."""
+    properties = {"approved": {"type": "boolean", "title": "Refund it?"}, "note": {"type": "string", "title": "Note to the customer"}}
+    refund: Json = {
+        "node_id": "refund", "kind": "wait", "question": "Order 4711 arrived broken. Refund 30 €?",
+        "input": {"order": 4711, "amount_eur": 30},
+        "answer_schema": {"type": "object", "properties": properties, "required": ["approved"]}, "who": ["finance"],
+    }  # fmt: skip
+    publish: Json = {"node_id": "publish", "kind": "wait", "question": "Publish the weekly report?"}
+    refunds = deployment.chain(refund, chain_id="refund of order 4711", labels={"team": "support"})
+    until(lambda: refunds.status() == "waiting", "the first question")
+    return [refunds, deployment.chain(publish, chain_id="weekly report", labels={"team": "research"})]
+
+
+def inbox(deployment: Stage, url: str) -> None:
+    """The inbox, with an answer on its way."""
+    runs = ask(deployment)
+    with deployment.page(viewport=WIDE) as page:
+        page.goto(f"{url}/pages/inbox")
+        expect(page.get_by_role("article")).to_have_count(2)
+        first = page.get_by_role("article").first
+        first.get_by_text("Context").click()
+        first.get_by_text("Answer", exact=True).click()
+        first.get_by_label("Refund it?").select_option("Yes")
+        keep(page, "inbox")
+    for run in runs:
+        run.cancel()
+
+
 def keep(page: Page, name: str) -> None:
     """Write a picture, without a mark of what was touched last."""
     page.mouse.move(0, 0)
@@ -89,11 +119,12 @@ def main() -> None:
         stage(Path(folder), browser) as deployment,
         deployment.gateway() as url,
     ):
+        inbox(deployment, url)
         asked = fill(deployment)
         run = report(deployment)
         with deployment.page(viewport=WIDE) as page:
             page.goto(f"{url}/pages/")
-            expect(page.locator(".row-link")).to_have_count(8)
+            expect(page.locator(".row-link")).to_have_count(10)
             keep(page, "runs")
             page.goto(f"{url}/pages/run/{run.run_id}")
             expect(page.locator("[data-group='read']")).to_contain_text(f"{DONE_PAGES} of {ALL_PAGES}")

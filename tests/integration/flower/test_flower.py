@@ -215,6 +215,10 @@ def test_a_key_does_a_run_anew_once_and_means_nothing_for_another(deployment: De
 def test_a_waiting_step_is_given_its_value_once(deployment: Deployment, http: httpx.Client) -> None:
     run = deployment.client.submit_chain({"nodes": [{"node_id": "ask", "kind": "wait"}], "entry_node": "ask"})
     path = f"/runs/api/runs/{run.run_id}/signals/ask"
+    item = f"/runs/api/inbox/{run.run_id}/ask"
+    until(lambda: http.get(item).status_code == 200, "the question")
+    assert http.get(item).json() in http.get("/runs/api/inbox").json()["items"]
+    assert http.get("/runs/inbox").status_code == 200
 
     for no_json in (b"", b"{" * 5000, b'{"value": "\xff"}'):
         assert http.post(path, content=no_json).status_code == 400

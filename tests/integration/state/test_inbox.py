@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import itertools
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import cast
@@ -18,6 +19,7 @@ from cantata.planning import rewind as rewinding
 from cantata.state.fleet.clock_skip import bring_nearer
 from cantata.state.forks import fork_store
 from cantata.state.ledger.ledger import Ledger
+from cantata.state.redis.keys import shard_of
 from cantata.state.runs import inbox, listing
 from cantata.state.runs.inbox import InboxFilter
 from cantata.state.runs.listing import RunFilter
@@ -85,6 +87,22 @@ def test_pages_have_every_item_once_the_longest_waiting_first(ledger: Ledger) ->
 
     assert len({item.id for item in found}) == len(found) == 21
     assert [item.since for item in found] == sorted(item.since for item in found)
+
+
+def in_shard_of(run_id: str) -> Iterator[str]:
+    """Other run ids in the shard of one."""
+    return (each for number in itertools.count() if shard_of(each := f"{run_id}-{number}") == shard_of(run_id))
+
+
+def test_pages_go_on_where_a_bounded_search_ended(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inbox, "SCANNED_PER_CALL", 3)
+    for number in range(4):
+        parked(
+            ledger, [*itertools.islice(in_shard_of("run"), 4)][number], "a", "b", "c", labels={"tenant": "one" if number == 3 else "two"}
+        )
+
+    assert len(items(ledger)) == len({item.id for item in items(ledger)}) == 12
+    assert sorted(steps(ledger, tenant="one")) == ["a", "b", "c"]
 
 
 def test_each_tenant_sees_its_own_and_filters_choose_by_label_and_answerer(ledger: Ledger) -> None:
