@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 
 import click
@@ -18,6 +19,7 @@ from cantata.client import queries
 from cantata.client.run_service import RunService
 from cantata.client.runs import MAX_LISTED
 from cantata.coordinator.fork_requests import FORKED_AT, FORKED_FROM
+from cantata.errors import UnknownRunError
 from cantata.models.values import JsonValue, as_text
 from cantata.models.wire import RUN_OVER
 from cantata.runs.results import describe_request, duration_ms
@@ -70,8 +72,9 @@ class RunQueries(RunSubmission):
             step = record.labels.get(FORKED_AT)
             print_note(f"forked from run {origin}" + (f" at step {step!r}" if step else ", to execute its unfinished steps"))
         for each in record.webhook_runs:
-            delivery = self.runs.find(each)
-            print_note(f"webhook: {describe_request(delivery.record(()))}: {delivery.status()} (submit runs show {each})")
+            with suppress(UnknownRunError):  # of a run that goes on for days, the first ones have expired
+                posting = self.runs.find(each).record(())
+                print_note(f"webhook: {describe_request(posting)}: {posting.status} (submit runs show {each})")
         if mixed := code_versions.describe_mixed(record.code):
             print_note(f"steps ran with different versions of the code: {mixed}")
         if record.error:

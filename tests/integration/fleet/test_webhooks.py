@@ -7,7 +7,9 @@ from collections import Counter
 from functools import partial
 
 import pytest
+from click.testing import CliRunner
 
+from cantata.cli.main import submit
 from cantata.client.client import Client
 from cantata.client.run_service import RunService
 from cantata.client.runs import Run
@@ -36,6 +38,13 @@ def states(client: Client, run: Run) -> list[str]:
 def over(client: Client, run: Run, count: int) -> bool:
     """Whether so many messages of a run were delivered, and all that there are."""
     return states(client, run) == ["succeeded"] * count
+
+
+def shown_by_runs_show(stack: KillableStack, run: Run) -> str:
+    """What `submit runs show` says of a run."""
+    done = CliRunner().invoke(submit, ["runs", "show", run.run_id], env={"REDIS_URL": stack.url})
+    assert done.exit_code == 0, done.output
+    return done.stderr
 
 
 def pauses(client: Client, posting: str) -> bool:
@@ -90,9 +99,13 @@ def test_a_message_that_was_given_up_is_posted_again_under_its_id(cantata_stack:
         (failed,) = [run_id for run_id in run.record().webhook_runs if client.ledger.runs.status(run_id) == "failed"]
 
         again = client.retry(failed).result(40)
+        shown = shown_by_runs_show(cantata_stack, run)
 
         assert again.status == "succeeded"
         assert receiver.messages[-1].id == failed
+        assert f"webhook: end of run {run.run_id} to ops: failed (submit runs show {failed})" in shown
+        client.redis.delete(*client.redis.keys(f"*:run:{failed}*"))
+        assert failed not in shown_by_runs_show(cantata_stack, run), "an expired one is left out"
         assert client.ledger.redis.hgetall(f"{shard_key(client.redis, shard_of(failed))}:tenants") == {}
 
 
