@@ -140,7 +140,7 @@ def test_the_command_prints_a_run_that_goes_on_and_says_so(client: EmbeddedClien
 
     document = json.loads(exported.stdout)
     assert (exported.exit_code, document["run"]["is_over"], document["steps"][-1]["state"]) == (0, False, "waiting_signal")
-    assert f"run {run.run_id} is running: this is the run so far" in exported.stderr
+    assert f"run {run.run_id} is waiting: this is the run so far" in exported.stderr
     assert (unknown.exit_code, unknown.stdout) == (2, "")
     assert "run 'no-such-run' is not known here" in unknown.stderr
     run.cancel()
