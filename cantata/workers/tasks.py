@@ -341,12 +341,17 @@ class MessageExecution:
         return Ahead(self._delivery.queue, cheap, next_step, rounds=rounds, tool=self._quick_function(record) if rounds else "")
 
     def _quick_function(self, record: AttemptRecord) -> str:
-        """Return the work of the one function that a model's reply calls, if this process may call it and it is quick; else ''."""
+        """Return the work of the one function that a model's reply calls, if this process may call it and it is quick; else ''.
+
+        A function with a time-out is called where it can be killed, one that runs at most once where no other step can end its process.
+        """
         thread, fragment = self._process.tool_thread, record.outcome.fragment
-        calls = [step for step in fragment.steps if step.role == "tool"] if fragment else []
-        if thread is None or thread.is_stuck or len(calls) != 1 or calls[0].kind != "tool.call" or calls[0].queue != "tools":
+        calls = [step for step in fragment.steps if step.kind != "agent.turn"] if fragment else []
+        if thread is None or thread.is_stuck or len(calls) != 1:
             return ""
-        return calls[0].work if self._process.costs.is_cheap(self._definitions, calls[0]) else ""
+        (call,) = calls
+        is_ours = call.kind == "tool.call" and call.queue == "tools" and call.timeout_s is None and not call.at_most_once
+        return call.work if is_ours and self._process.costs.is_cheap(self._definitions, call) else ""
 
     # --- dispatch ---------------------------------------------------------------------------------------------------
 

@@ -40,20 +40,22 @@ def test_calls_of_one_reply_run_at_once_and_are_answered_in_order_under_their_ow
 
 def test_a_quick_function_and_the_next_round_are_executed_where_the_model_was_called(stage: AgentStage) -> None:
     tools = {"quick": Tool(function="agent_tools:price", cheap=True), "costly": Tool(function="agent_tools:price", cheap=False)}
+    tools |= {"bounded": Tool(function="agent_tools:price", cheap=True, timeout_s=60.0)}
     stage.script(
         {"after_tools": 0, "tool_calls": [call("quick", item="tea")]},
         {"after_tools": 1, "tool_calls": [call("costly", item="tea")]},
         {"after_tools": 2, "tool_calls": [call("quick", item="tea"), call("quick", item="milk")]},
+        {"after_tools": 4, "tool_calls": [call("bounded", item="tea")]},
         {"reply": "done"},
     )
 
-    run = stage.start(agent(tools=["quick", "costly"]), tools=tools)
+    run = stage.start(agent(tools=["quick", "costly", "bounded"]), tools=tools)
     result = run.result(PATIENCE_S)
     workers = {event.step: str(event.worker) for event in run.log() if event.type == "started"}
 
-    assert (result.output, [answer["total"] for answer in stage.results()]) == ("done", [2.5] * 4)
+    assert (result.output, [answer["total"] for answer in stage.results()]) == ("done", [2.5] * 5)
     assert workers["it/t0"] == workers["it/r1"] == workers["it"]
-    assert [workers[step].partition("@")[0] for step in ("it/r1/t0", "it/r2/t0", "it/r2/t1")] == ["tools"] * 3
+    assert [workers[step].partition("@")[0] for step in ("it/r1/t0", "it/r2/t0", "it/r2/t1", "it/r3/t0")] == ["tools"] * 4
 
 
 def test_the_error_of_a_call_is_sent_to_the_model(stage: AgentStage) -> None:
