@@ -1,6 +1,6 @@
 -- Accepts a run, once: the same id again changes nothing.
 -- ARGV: run, the rest (JSON): {step, spec, resend_ms, definitions_text?, max_waiting?: runs in its session, fields: of the run; accepted_by, by which a
--- repetition is recognized, definitions, tenant, timeout_ms, session? and session_keep_ms? among them}
+-- repetition is recognized, definitions, tenant, timeout_ms, session? and session_keep_ms?, batch? among them}
 -- Replies {result, priority}; result: new, queued (behind others of its session), known, undefined (the text of the definitions is missing), full.
 local offer = cjson.decode(ARGV[2])
 local step, fields = offer.step, offer.fields
@@ -18,7 +18,7 @@ elseif redis.call('HEXISTS', shared, 'text') == 0 then
 end
 retain_definitions(fields.definitions)
 
-local priority = priority_among(fields.tenant)
+local priority = priority_among(fields.tenant, fields.batch)
 local rows = {'status', 'accepted', 'created_at', now, 'left', 1, 'count', 1, 'priority', priority}
 for field, value in pairs(fields) do rows[#rows + 1] = field; rows[#rows + 1] = value end
 hset_all(R, rows)

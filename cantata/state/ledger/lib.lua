@@ -15,6 +15,8 @@
 --   S:runs      zset  run -> when it was accepted                              entries go with their run
 --   S:finished  zset  run -> when it expires                                   entries go with their run
 --   S:tenants   hash  tenant -> number of its open runs                        entries go with their last run
+--   S:rows      hash  tenant -> number of those among them that are rows of    likewise
+--                     batches, which do not lower the priority of others
 --   S:bytes     hash  tenant -> bytes of requests, outputs and log lines of    entries go with its last run
 --                     its runs that are kept
 --   S:log_bytes hash  tenant -> the bytes of log lines among them              likewise
@@ -131,10 +133,25 @@ local function count(what, of_tenant, n)
 end
 
 -- Counts one more open run of a tenant, and replies its priority: the more are open, the lower it is. The runs of a tenant are spread over all shards,
--- except those of one session, so each shard counts its own.
-local function priority_among(of_tenant)
+-- except those of one session, so each shard counts its own. Rows of batches are counted apart, and one level lower.
+local function priority_among(of_tenant, is_row)
   local open = redis.call('HINCRBY', S .. ':tenants', of_tenant, 1)
-  return open <= 1 and 0 or open <= 4 and 3 or open <= 16 and 6 or 9
+  local rows = is_row and redis.call('HINCRBY', S .. ':rows', of_tenant, 1) or redis.call('HGET', S .. ':rows', of_tenant) or 0
+  local like = is_row and rows or open - rows
+  local level = like <= 1 and 0 or like <= 4 and 3 or like <= 16 and 6 or 9
+  return is_row and math.min(level + 3, 9) or level
+end
+
+-- Forgets an ended run, whose keys are gone or expire.
+local function forget(id)
+  redis.call('ZREM', S .. ':finished', id)
+  redis.call('ZREM', S .. ':runs', id)
+  local bytes, log_bytes, of_tenant = string.match(redis.call('HGET', S .. ':sizes', id) or '', '^(%d+) (%d+) (.*)$')
+  if bytes then
+    count('bytes', of_tenant, -tonumber(bytes))
+    count('log_bytes', of_tenant, -tonumber(log_bytes))
+  end
+  redis.call('HDEL', S .. ':sizes', id)
 end
 
 -- Records the bytes of an ended run, to be subtracted when it expires.
@@ -477,6 +494,7 @@ local function close(outcome, error_json)
   ended_runs[#ended_runs + 1] = run
   redis.call('ZREM', S .. ':due', 'deadline|' .. run .. '|')
   count('tenants', tenant, -1)
+  if meta('batch') then count('rows', tenant, -1) end
   count('signals', tenant, -redis.call('HLEN', R .. ':signals'))
   count_total('closed:' .. outcome)
   event('closed', nil, nil, nil, '{"status":"' .. outcome .. '","failures":' .. (meta('failures') or 0) .. '}')
