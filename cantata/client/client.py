@@ -6,7 +6,7 @@ import copy
 import itertools
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -16,6 +16,8 @@ from celery import Celery
 from pydantic_core import to_jsonable_python
 
 from cantata import __version__, embedded, fault_points
+from cantata.client.batch_feed import BatchFeed
+from cantata.client.batches import Batches, BatchRow, Row, batch_target
 from cantata.client.memory_bank import MAX_OUTAGE_S
 from cantata.client.run_service import RunService
 from cantata.client.runs import ChainRun, TurnRun
@@ -27,7 +29,7 @@ from cantata.coordinator.start import (
     MAX_WORKFLOW_S,
     Timeout,
     accept_run,
-    announce_run,
+    announce_runs,
     choose_start_queue,
     definitions_from,
     id_of_key,
@@ -44,6 +46,7 @@ from cantata.planning import rewind as rewinding
 from cantata.planning.chain_checks import checks
 from cantata.planning.turns import turn_plan
 from cantata.settings import settings
+from cantata.state.batches.batch_store import BatchTarget
 from cantata.state.fleet import registry
 from cantata.state.forks import fork_store
 from cantata.state.ledger.ledger import Ledger
@@ -142,10 +145,15 @@ class Client:
         if faults:
             raise ConfigError(faults, source="turn")
         request = turn.model_dump_json(exclude_defaults=True)
+        return TurnRun(self, self._accept("turn", request, self._turn_timeout(turn), idempotency_key, labels, session=session))
+
+    def _turn_timeout(self, turn: TurnRequest) -> Timeout:
+        if turn.timeout_s:
+            return Timeout(turn.timeout_s, "timeout_s of the turn")
+        workflow = turn.workflow
         chain, python = (self.definitions.chains.get(workflow), self.definitions.workflows.get(workflow)) if workflow else (None, None)
         own_s = chain.timeout_s if chain else (python.timeout_s or MAX_WORKFLOW_S) if python else None
-        timeout = Timeout(timeout_s, "timeout_s of the turn") if timeout_s else Timeout(own_s, f"timeout_s of workflow {workflow!r}")
-        return TurnRun(self, self._accept("turn", request, timeout, idempotency_key, labels, session=session))
+        return Timeout(own_s, f"timeout_s of workflow {workflow!r}")
 
     @overload
     def submit_workflow(
@@ -181,11 +189,13 @@ class Client:
             return self.submit_turn(
                 given, workflow=name, session=session, timeout_s=timeout_s, idempotency_key=idempotency_key, labels=labels
             )
+        return self.submit_checked(self._workflow_request(name, given, timeout_s), idempotency_key=idempotency_key, labels=labels)
+
+    def _workflow_request(self, name: str, given: Mapping[str, Any], timeout_s: float | None = None) -> ChainRequest:
         known = self.definitions.workflows.get(name)
         limit_s = timeout_s or (known and known.timeout_s) or MAX_WORKFLOW_S
         node = {"node_id": name, "kind": "workflow", "name": name, "input": to_jsonable_python(dict(given))}
-        request = {"nodes": [node], "entry_node": name, "timeout": limit_s}
-        return self.submit_chain(request, idempotency_key=idempotency_key, labels=labels)
+        return self._checked_request({"nodes": [node], "entry_node": name, "timeout": limit_s})
 
     def submit_chain(
         self,
@@ -201,6 +211,12 @@ class Client:
         `initial_input` and `timeout_s` replace the request's own. The same `idempotency_key` gives the same run. Raises ConfigError
         with every fault.
         """
+        request = self._checked_request(request, initial_input, timeout_s)
+        return self.submit_checked(request, idempotency_key=idempotency_key, labels=labels)
+
+    def _checked_request(
+        self, request: object, initial_input: Mapping[str, JsonValue] | None = None, timeout_s: float | None = None
+    ) -> ChainRequest:
         request = self._request_of(request)
         if initial_input is not None:
             request = chain_requests.request_from({**request.model_dump(), "initial_input": dict(initial_input)})
@@ -211,7 +227,7 @@ class Client:
         faults, code = checks.check(request, self.definitions)
         if faults:
             raise ConfigError(faults, source="chain request", code=code, asked=request.model_dump())
-        return self.submit_checked(request, idempotency_key=idempotency_key, labels=labels)
+        return request
 
     def submit_checked(
         self, request: ChainRequest, *, idempotency_key: str | None = None, labels: Mapping[str, str] | None = None
@@ -297,6 +313,53 @@ class Client:
         """The memory bank without a tenant; `memory.of(tenant=..., session=...)` is that of a tenant or session."""
         return MemoryStore(self.ledger, limits=self.definitions.limits)
 
+    @property
+    def batches(self) -> Batches:
+        """The batches without a tenant; `batches.of(tenant)` are those of a tenant."""
+        return Batches(self)
+
+    def batch(
+        self, rows: Iterable[Row], *, agent: str | None = None, team: str | None = None, chain: str | None = None,
+        workflow: str | None = None, name: str | None = None, concurrency: int = 100, budget_usd: float | None = None,
+        ordered: bool = False, columns: Mapping[str, str] | None = None, labels: Mapping[str, str] | None = None,
+    ) -> Iterator[BatchRow]:  # fmt: skip
+        """Send each row to an agent, team, chain or workflow, and yield the results as they come.
+
+        A result counts as delivered when the next but those of its group is asked for. The same rows with the same name go on where
+        another process stopped: only rows whose result was not delivered are yielded. It ends early if the batch is cancelled, or if its
+        budget is spent: `batches.find(name)` has its state.
+
+        Args:
+            rows: Texts, or objects: for an agent or team with the field `text` or a single one, else the input.
+            agent, team, chain, workflow: The receiver; exactly one.
+            name: Its name, unique for its tenant; a random one if None.
+            concurrency: The number of rows that are open at most.
+            budget_usd: Submit no row that would probably make the batch cost more, in US dollars.
+            ordered: Yield the results in the order of the rows.
+            columns: Field of a row → field of the input.
+            labels: Labels of the runs; `tenant` names their tenant, and that of the batch.
+
+        Raises:
+            ConfigError: The configuration has no such receiver, the first row does not fit it, the batch of this name differs, or another
+                process feeds it.
+        """
+        feed = self.feed_batch(
+            rows, name=name or uuid.uuid4().hex[:12], target=batch_target(agent=agent, team=team, chain=chain, workflow=workflow),
+            concurrency=concurrency, budget_usd=budget_usd, ordered=ordered, columns=columns, labels=labels,
+        )  # fmt: skip
+        for group in feed.groups():
+            yield from group
+            feed.deliver(group)
+
+    def feed_batch(
+        self, rows: Iterable[Row], *, name: str, target: BatchTarget, labels: Mapping[str, str] | None = None, group_s: float = 0.0,
+        **options: Any,
+    ) -> BatchFeed:  # fmt: skip
+        """Begin a batch or go on with it: `batch`, for callers that record delivered results themselves. `options`: see `Batches.open`."""
+        own = dict(labels or {})
+        batches = self.batches.of(own.get("tenant", ""))
+        return BatchFeed(self, batches, batches.open(name, target, **options), rows, labels=own, group_s=group_s)
+
     def fleet_warnings(self) -> list[str]:
         """Return warnings about the fleet: standard queues without a worker, clocks that are off, workers older than this client."""
         has_tasks = any(tool.task for tool in self.definitions.tools.values())
@@ -332,7 +395,7 @@ class Client:
             message = f"session {session!r} has {max_waiting} waiting turns, the limit (sessions.max_waiting); wait until some end"
             raise ConfigError(message, source=kind, code="session_full")
         if accepted.result == "new":
-            announce_run(self.app, run_id, queue, accepted.priority)
+            announce_runs(self.app, [(run_id, accepted.priority)], queue)
         return run_id
 
     def _check_quota(self, run_id: str, key: str | None, tenant: str) -> None:

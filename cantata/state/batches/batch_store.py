@@ -78,25 +78,25 @@ class BatchStore:
         self._key = shard_key(ledger.redis, self._shard)
 
     def open(self, name: str, identity: Mapping[str, JsonValue], settings: Mapping[str, str]) -> tuple[bool, BatchInfo]:
-        """Begin a batch, or find the one with this name; return whether it is new. The settings replace its own if its identity is this one.
+        """Begin a batch, or find the one with this name; return whether it is new.
+
+        If its identity is this one, the settings replace its own.
 
         Args:
             name: The name, unique for the tenant.
             identity: `target`, `source`, `columns`, `out` and `ordered`, as in BatchInfo.
             settings: `file`, `concurrency` and `budget_usd`; an empty text for none.
         """
-        text = json.dumps(identity, sort_keys=True, ensure_ascii=False)
-        is_new, *flat = self._call(
-            "open", name, name=name, tenant=self._prefix, identity=text, uid=uuid4().hex[:16], settings={**settings, "keep_ms": str(KEEP_MS)}
-        )
+        given = {"name": name, "tenant": self._prefix, "uid": uuid4().hex[:16], "settings": {**settings, "keep_ms": str(KEEP_MS)}}
+        is_new, *flat = self._call("open", name, identity=json.dumps(identity, sort_keys=True, ensure_ascii=False), **given)
         return bool(is_new), _info(name, flat)
 
     def find(self, name: str) -> BatchInfo | None:
         """Return a batch; None if there is none of this name."""
         found = self._ledger.with_retries(lambda: self._ledger.redis.hgetall(self._batch_key(name)))
-        return _info(name, [each for pair in found.items() for each in pair]) if "identity" in found else None
+        return _info(name, [str(each) for pair in found.items() for each in pair]) if "identity" in found else None
 
-    def list(self, most: int = 100) -> list[BatchInfo]:
+    def newest(self, most: int = 100) -> Sequence[BatchInfo]:
         """Return the newest batches, newest first."""
         names = cast(
             "list[str]", self._ledger.with_retries(lambda: self._ledger.redis.zrevrange(f"{self._key}:batches:{self._prefix}", 0, most - 1))
@@ -148,8 +148,8 @@ class BatchStore:
     def _batch_key(self, name: str) -> str:
         return f"{self._key}:batch:{self.scope(name)}"
 
-    def _call(self, script: str, name: str, **given: Any) -> list[Any]:
-        return self._ledger.caller.call_shard(f"batches/{script}", self._shard, self.scope(name), to_json(given))
+    def _call(self, script: str, batch: str, /, **given: Any) -> Sequence[Any]:
+        return self._ledger.caller.call_shard(f"batches/{script}", self._shard, self.scope(batch), to_json(given))
 
 
 def unknown(name: str) -> ConfigError:
