@@ -6,7 +6,7 @@ import os
 import socket
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, count
 from threading import Event
 from typing import TYPE_CHECKING, cast
@@ -61,7 +61,7 @@ class BatchFeed:
         """Rows under way."""
         return len(self._open)
 
-    def groups(self, stop_after: int | None = None) -> Iterator[list[BatchRow]]:
+    def groups(self, stop_after: int | None = None) -> Generator[list[BatchRow], None, None]:
         """Yield results as rows end, and nothing twice a second, until no row is left, or as many as `stop_after` were taken.
 
         It waits while the batch is paused, and ends early if its budget is spent or it is cancelled.

@@ -6,7 +6,7 @@ import copy
 import itertools
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -46,7 +46,6 @@ from cantata.planning import rewind as rewinding
 from cantata.planning.chain_checks import checks
 from cantata.planning.turns import turn_plan
 from cantata.settings import settings
-from cantata.state.batches.batch_store import BatchTarget
 from cantata.state.fleet import registry
 from cantata.state.forks import fork_store
 from cantata.state.ledger.ledger import Ledger
@@ -322,7 +321,7 @@ class Client:
         self, rows: Iterable[Row], *, agent: str | None = None, team: str | None = None, chain: str | None = None,
         workflow: str | None = None, name: str | None = None, concurrency: int = 100, budget_usd: float | None = None,
         ordered: bool = False, columns: Mapping[str, str] | None = None, labels: Mapping[str, str] | None = None,
-    ) -> Iterator[BatchRow]:  # fmt: skip
+    ) -> Generator[BatchRow, None, None]:  # fmt: skip
         """Send each row to an agent, team, chain or workflow, and yield the results as they come.
 
         A result counts as delivered when the next but those of its group is asked for. The same rows with the same name go on where
@@ -344,21 +343,29 @@ class Client:
                 process feeds it.
         """
         feed = self.feed_batch(
-            rows, name=name or uuid.uuid4().hex[:12], target=batch_target(agent=agent, team=team, chain=chain, workflow=workflow),
-            concurrency=concurrency, budget_usd=budget_usd, ordered=ordered, columns=columns, labels=labels,
+            rows, agent=agent, team=team, chain=chain, workflow=workflow, name=name, concurrency=concurrency, budget_usd=budget_usd,
+            ordered=ordered, columns=columns, labels=labels,
         )  # fmt: skip
         for group in feed.groups():
             yield from group
             feed.deliver(group)
 
     def feed_batch(
-        self, rows: Iterable[Row], *, name: str, target: BatchTarget, labels: Mapping[str, str] | None = None, group_s: float = 0.0,
+        self, rows: Iterable[Row], *, agent: str | None = None, team: str | None = None, chain: str | None = None,
+        workflow: str | None = None, name: str | None = None, labels: Mapping[str, str] | None = None, group_s: float = 0.0,
         **options: Any,
     ) -> BatchFeed:  # fmt: skip
-        """Begin a batch or go on with it: `batch`, for callers that record delivered results themselves. `options`: see `Batches.open`."""
+        """Begin a batch or go on with it, as `batch`, for callers that record delivered results themselves.
+
+        Args:
+            group_s: How long results are collected before they are yielded together.
+            options: Those of `batch`, and `source`, `out` and `file` of `Batches.open`.
+        """
         own = dict(labels or {})
         batches = self.batches.of(own.get("tenant", ""))
-        return BatchFeed(self, batches, batches.open(name, target, **options), rows, labels=own, group_s=group_s)
+        target = batch_target(agent=agent, team=team, chain=chain, workflow=workflow)
+        batch = batches.open(name or uuid.uuid4().hex[:12], target, **options)
+        return BatchFeed(self, batches, batch, rows, labels=own, group_s=group_s)
 
     def fleet_warnings(self) -> list[str]:
         """Return warnings about the fleet: standard queues without a worker, clocks that are off, workers older than this client."""

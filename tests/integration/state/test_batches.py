@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import count
+from typing import Any
 
 import pytest
 from redis import Redis
@@ -146,10 +147,11 @@ def test_one_process_feeds_a_batch(store: BatchStore) -> None:
 
 
 def accept(ledger: Ledger, run_id: str, *, batch: str = "", tenant: str = "acme") -> int:
-    settings = {"kind": "turn", "timeout_s": 60, "max_attempts": 3, "max_steps": 100, "labels": {"tenant": tenant}, "definitions": "{}"}
+    settings: dict[str, Any] = {"kind": "turn", "timeout_s": 60, "max_attempts": 3, "max_steps": 9, "labels": {"tenant": tenant}}
+    settings["definitions"] = "{}"
     if batch:
         return ledger.runs.accept_rows({run_id: "{}"}, batch=batch, queue="coordinator", retention_s=60, **settings)[0].priority
-    return ledger.runs.accept(run_id, request="{}", **settings).priority  # type: ignore[arg-type]
+    return ledger.runs.accept(run_id, request="{}", **settings).priority
 
 
 def ids_in_one_shard() -> list[str]:
@@ -173,7 +175,8 @@ def test_the_rows_of_a_batch_do_not_lower_the_priority_of_a_persons_turn(ledger:
 
 def test_a_repeated_row_is_the_same_run(ledger: Ledger) -> None:
     rows = {f"run{number}": "{}" for number in range(300)}
-    settings = {"kind": "turn", "timeout_s": 60, "max_attempts": 3, "max_steps": 9, "labels": {}, "retention_s": 60, "queue": "coordinator"}
+    settings: dict[str, Any] = {"kind": "turn", "timeout_s": 60, "max_attempts": 3, "max_steps": 9, "labels": {}, "retention_s": 60}
+    settings["queue"] = "coordinator"
 
     first = ledger.runs.accept_rows(rows, batch="/rows", definitions="{}", **settings)
     second = ledger.runs.accept_rows(rows, batch="/rows", definitions="{}", **settings)
@@ -183,7 +186,8 @@ def test_a_repeated_row_is_the_same_run(ledger: Ledger) -> None:
 
 
 def test_outcomes_of_many_runs_are_read_at_once(ledger: Ledger) -> None:
-    for name, output in (("run-a", "yes"), ("run-b", {"label": "x" * 100_000})):
+    outputs: dict[str, JsonValue] = {"run-a": "yes", "run-b": {"label": "x" * 100_000}}
+    for name, output in outputs.items():
         play = Play(ledger, name)
         play.plan(work("answer"), terminals=("answer",))
         play.do("answer", output)
