@@ -123,8 +123,9 @@ class RowFile:
 def record_of(row: BatchRow) -> Record:
     """Return a result as it is written."""
     error, usage = row.error, row.usage
+    message, code = (error.message, error.code) if error else (None, None)
     values: list[JsonValue] = [
-        row.row, row.status, row.output, error.message if error else None, error.code if error else None, row.run_id, usage.input_tokens, usage.output_tokens,
+        row.row, row.status, row.output, message, code, row.run_id, usage.input_tokens, usage.output_tokens,
         usage.cost_usd, row.input,
     ]  # fmt: skip
     return dict(zip(COLUMNS, values, strict=True))

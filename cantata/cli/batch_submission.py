@@ -31,7 +31,7 @@ SHOWN = 5  # results of a sample that are shown
 
 def submit_file(
     submission: RunSubmission, file: str, target: BatchTarget, *, out: str, name: str | None, columns: Mapping[str, str], ordered: bool,
-    concurrency: int, budget_usd: float | None, sample: int, labels: Mapping[str, str], assume_yes: bool, as_json: bool,
+    concurrency: int, budget_usd: float | None, sample: int | None, labels: Mapping[str, str], assume_yes: bool, as_json: bool,
 ) -> int:  # fmt: skip
     """Run the rows of a file, or go on with them, and return the exit status."""
     source, results = RowFile(file), ResultFile(out)
@@ -83,7 +83,7 @@ def retry_file(submission: RunSubmission, batches: Batches, name: str, labels: M
         batches.retry(name)  # raises what is wrong
     return submit_file(
         submission, batch.file, batch.target, out=batch.out, name=name, columns=batch.columns, ordered=batch.ordered,
-        concurrency=batch.concurrency, budget_usd=batch.budget_usd, sample=0, labels=labels, assume_yes=True, as_json=as_json,
+        concurrency=batch.concurrency, budget_usd=batch.budget_usd, sample=None, labels=labels, assume_yes=True, as_json=as_json,
     )  # fmt: skip
 
 

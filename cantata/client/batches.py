@@ -140,7 +140,7 @@ class Batches:
         _, found = self.store.open(name, identity, settings)
         known = found.model_dump()
         if differing := [field for field, value in identity.items() if known[field] != value]:
-            what = ", ".join({"source": "file", "columns": "mapping"}.get(each, each) for each in differing)
+            what = ", ".join({"source": "file", "columns": "mapping", "ordered": "order"}.get(each, each) for each in differing)
             raise ConfigError(
                 f"batch {name!r} was begun with another {what}; go on with the same, or choose another name", code="batch_differs"
             )

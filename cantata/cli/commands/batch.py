@@ -46,7 +46,7 @@ def batch() -> None:
     "--concurrency", type=click.IntRange(1, 100_000), default=100, show_default=True, metavar="N", help="How many rows are open at most."
 )
 @click.option("--budget-usd", type=click.FloatRange(0, min_open=True), metavar="X", help="Stop before it costs more than so many dollars.")
-@click.option("--sample", type=click.IntRange(1), default=0, metavar="K", help="Run K rows first, show what the rest will cost, and ask.")
+@click.option("--sample", type=click.IntRange(1), metavar="K", help="Run K rows first, show what the rest will cost, and ask.")
 @click.option("--yes", "assume_yes", is_flag=True, help="Do not ask after a sample.")
 @click.option(
     "--map",
@@ -62,7 +62,7 @@ def batch() -> None:
 @json_option
 def run(
     file: str, agent: str | None, team: str | None, chain: str | None, workflow: str | None, out: str, name: str | None, concurrency: int,
-    budget_usd: float | None, sample: int, assume_yes: bool, columns: dict[str, str], ordered: bool, config: str | None,
+    budget_usd: float | None, sample: int | None, assume_yes: bool, columns: dict[str, str], ordered: bool, config: str | None,
     labels: dict[str, str], as_json: bool,
 ) -> int:  # fmt: skip
     """Run the rows of FILE: JSONL, CSV, TSV or Parquet, or - for JSONL from standard input. The same command goes on where it stopped."""
