@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 FEEDER_MS = 5000  # how long another process waits for a feeder that was killed
 CONTROL_S = 0.5  # between looks at the state of the batch
-MIN_POLL_S, MAX_POLL_S = 0.02, 0.25  # between looks for ended rows; the longer none ends, the longer
-RUNS_PER_POLL_S = 25_000.0  # open rows that may be looked at in a second
+MIN_POLL_S, MAX_POLL_S = 0.02, 0.2  # between looks for ended rows; the longer none ends, the longer
+CHECK_S = 5.0  # between looks at each open row: Redis may have lost what says that it ended, or the row itself
 UNTRIED = 10  # rows that are open at most while a batch with a budget does not know what a row costs
 HELD = 10  # times the concurrency: results that wait for an earlier row, if they are delivered in order
 
@@ -50,6 +50,9 @@ class BatchFeed:
         self._ended: dict[int, BatchRow] = {}
         self._order: deque[int] = deque()
         """The submitted rows whose results were not yielded, in their order."""
+        self._unchecked: set[str] = set()
+        """Open rows that may have been submitted, and have ended, before."""
+        self._known_below, self._checked_at = batch.submitted, time.monotonic()
         self._taken = 0
         self._cost, self._priced = batch.usage.cost_usd or 0.0, batch.delivered
         self._controlled_at = self._grouped_at = -CONTROL_S
@@ -82,7 +85,7 @@ class BatchFeed:
                     self._grouped_at = now
                     yield []
                 wait_s = MIN_POLL_S if found else min(MAX_POLL_S, wait_s * 1.3)
-                self._stopped.wait(max(wait_s, len(self._open) / RUNS_PER_POLL_S))
+                self._stopped.wait(wait_s)
         finally:
             self._batches.store.feed(self.batch.name, self._feeder, 0)
 
@@ -151,6 +154,7 @@ class BatchFeed:
                 raise
             self.note = str(error)
         self._open |= {run_id: (number, rows[number]) for number, run_id in runs.items()}
+        self._unchecked |= {run_id for number, run_id in runs.items() if number < self._known_below}
         if late := [number for number in requests if number not in runs]:  # the quota has no room for them now
             self._rows = chain([(number, rows[number]) for number in late[1:]], [self._next] if self._next else (), self._rows)
             self._next = late[0], rows[late[0]]
@@ -177,7 +181,13 @@ class BatchFeed:
     def _collect(self) -> bool:
         """Read which open rows have ended; return whether there are results to yield."""
         if self._open:
-            over, gone = outcomes.ended(self._client.ledger, [*self._open])
+            now = time.monotonic()
+            ended_runs = outcomes.newly_ended(self._client.ledger, self._batches.store.scope(self.batch.name))
+            asked = self._unchecked.union(ended_runs).intersection(self._open)
+            if now - self._checked_at >= CHECK_S:
+                asked, self._checked_at = {*self._open}, now
+            self._unchecked.clear()
+            over, gone = outcomes.ended(self._client.ledger, [*asked])
             for run_id, ended in over.items():
                 number, row = self._open.pop(run_id)
                 self._ended[number] = row_of(number, run_id, ended, _plain(row))

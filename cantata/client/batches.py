@@ -62,17 +62,19 @@ class RowRequests:
         self._client, self._columns = client, columns
         self.kind: Literal["turn", "chain"] = "turn" if target.kind in ("agent", "team") else "chain"
         self._target = target
-        self._queue: str | None = None
+        self._queue = COORDINATOR
         self.timeout = Timeout(None, "")
         if self.kind == "turn":
             self._turn = TurnRequest.model_validate({"text": "", target.kind: target.name})
             if faults := turn_plan.check_turn(self._turn.model_copy(update={"text": "text"}), client.definitions):
                 raise ConfigError(faults, source="batch")
+            agent = client.definitions.agents.get(target.name) if target.kind == "agent" else None
+            self._queue = agent.queue if agent else "agents"  # whoever plans a row goes on with it at once
 
     @property
     def queue(self) -> str:
-        """The queue of a row's first step, as of the newest request."""
-        return self._queue or COORDINATOR
+        """The queue of a row's first step; of a chain, as of the newest request."""
+        return self._queue
 
     def request(self, number: int, row: Row) -> str:
         """Return the request of a row as JSON text. Raises ConfigError."""

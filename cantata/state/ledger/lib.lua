@@ -17,6 +17,8 @@
 --   S:tenants   hash  tenant -> number of its open runs                        entries go with their last run
 --   S:rows      hash  tenant -> number of those among them that are rows of    likewise
 --                     batches, which do not lower the priority of others
+--   S:ended:<batch>
+--               list  runs of its rows that ended, for whoever feeds it          entries go when it reads them, or after ten minutes without another
 --   S:bytes     hash  tenant -> bytes of requests, outputs and log lines of    entries go with its last run
 --                     its runs that are kept
 --   S:log_bytes hash  tenant -> the bytes of log lines among them              likewise
@@ -71,6 +73,7 @@ local SOON = 1000 -- ms until a sweep checks whether the next run of a session w
 
 local MAX_MESSAGE_BYTES = 32768 -- of a conversation; longer ones are cut
 local CLEARED = 200 -- steps of an ended run whose entries one call removes
+local ENDED_S = 600 -- for which the last ended rows of a batch can be read without looking at each; afterwards they are found more slowly
 local TRIMMED = 20 -- old sessions that one turn checks for those of which nothing is kept
 
 local OPEN = {accepted = true, running = true}
@@ -494,7 +497,12 @@ local function close(outcome, error_json)
   ended_runs[#ended_runs + 1] = run
   redis.call('ZREM', S .. ':due', 'deadline|' .. run .. '|')
   count('tenants', tenant, -1)
-  if meta('batch') then count('rows', tenant, -1) end
+  local batch = meta('batch')
+  if batch then
+    count('rows', tenant, -1)
+    redis.call('RPUSH', S .. ':ended:' .. batch, run)
+    redis.call('EXPIRE', S .. ':ended:' .. batch, ENDED_S)
+  end
   count('signals', tenant, -redis.call('HLEN', R .. ':signals'))
   count_total('closed:' .. outcome)
   event('closed', nil, nil, nil, '{"status":"' .. outcome .. '","failures":' .. (meta('failures') or 0) .. '}')
@@ -851,15 +859,17 @@ local function park(s, owner)
   update_deadline()
 end
 
--- Marks the steps that this call made ready as sent, except one that the caller begins at once: a decision, or the only step if it is cheap and of the
--- caller's queue.
+-- Marks the steps that this call made ready as sent, except one that the caller begins at once: a decision, or the only step if it is of the caller's queue
+-- and cheap. In a row of a batch, whose steps nobody waits for one by one, it need not be cheap.
 local function dispatch(resend_ms, ahead)
   drain()
   local sends, begun = {}, false
   for _, item in ipairs(fresh) do
     local s, text, spec = item[1], item[2], item[3]
     local cheap = spec.cheap
-    if cheap == nil and ahead and spec.work then cheap = string.find(ahead.cheap, '\n' .. spec.work .. '\n', 1, true) ~= nil end
+    if cheap == nil and ahead and spec.work then
+      cheap = string.find(ahead.cheap, '\n' .. spec.work .. '\n', 1, true) ~= nil or (#fresh == 1 and spec.queue == ahead.queue and meta('batch'))
+    end
     if ended[s.id] then
       -- it was late, or stopped, in the same call
     elseif ahead and not begun and (spec.decides or (#fresh == 1 and cheap and spec.queue == ahead.queue)) then

@@ -11,8 +11,10 @@ from cantata.models.values import ErrorInfo, JsonValue, Usage
 from cantata.models.wire import RunState, RunStatus
 from cantata.state.ledger.ledger import Ledger
 from cantata.state.redis.keys import shard_of
+from cantata.state.redis.pieces import ask_shards
 from cantata.state.runs.summaries import state_of
 
+ENDED_AT_ONCE = 500  # of a shard
 RUNS_AT_ONCE = 50  # of a shard, which one call reads
 
 
@@ -36,6 +38,12 @@ def ended(ledger: Ledger, run_ids: Sequence[str]) -> tuple[Mapping[str, EndedRow
     replies = ledger.caller.call_all("runs/outcomes", calls)
     found = {run_id: row for (_, ids), rows in zip(calls, replies, strict=True) for run_id, row in zip(ids, rows, strict=True)}
     return {run_id: _outcome(row) for run_id, row in found.items() if len(row) > 1}, {run_id for run_id, row in found.items() if not row}
+
+
+def newly_ended(ledger: Ledger, batch: str) -> list[str]:
+    """Return the runs of a batch's rows that have ended since the last call, in any process; some may be missing after an outage."""
+    found = ledger.with_retries(lambda: ask_shards(ledger.redis, lambda pipe, key: pipe.lpop(f"{key}:ended:{batch}", ENDED_AT_ONCE)))
+    return [run_id for run_ids in found for run_id in run_ids or ()]
 
 
 def _outcome(row: Sequence[str]) -> EndedRow:
