@@ -178,7 +178,7 @@ class AsyncClient(_InThreads[Client]):
 
     async def batch(self, rows: Iterable[Row], **options: Any) -> AsyncGenerator[BatchRow, None]:
         """Yield the results of a batch as they come: `Client.batch`, with its options, in a thread of its own."""
-        feed = await self.call(Client.feed_batch, rows, **options)
+        feed = await self.call(lambda client: client.feed_batch(rows, **options))
         groups, loop = feed.groups(), asyncio.get_running_loop()
         thread = ThreadPoolExecutor(1, thread_name_prefix="cantata-batch")
         try:

@@ -12,7 +12,7 @@ from threading import Event
 from typing import TYPE_CHECKING, cast
 from uuid import uuid4
 
-from cantata.client.batches import Batches, BatchRow, Row, RowRequests, is_over, row_of
+from cantata.client.batches import Batches, BatchRow, Row, RowRequests, affordable_rows, is_over, row_of
 from cantata.errors import ConfigError
 from cantata.models.values import ErrorInfo, JsonValue
 from cantata.state.batches.batch_store import BatchInfo
@@ -26,7 +26,6 @@ FEEDER_MS = 5000  # how long another process waits for a feeder that was killed
 CONTROL_S = 0.5  # between looks at the state of the batch
 MIN_POLL_S, MAX_POLL_S = 0.02, 0.2  # between looks for ended rows; the longer none ends, the longer
 CHECK_S = 5.0  # between looks at each open row: Redis may have lost what says that it ended, or the row itself
-UNTRIED = 10  # rows that are open at most while a batch with a budget does not know what a row costs
 HELD = 10  # times the concurrency: results that wait for an earlier row, if they are delivered in order
 
 
@@ -170,13 +169,10 @@ class BatchFeed:
         room = batch.concurrency - len(self._open)
         if batch.ordered:
             room = min(room, HELD * batch.concurrency - len(self._order))
-        if batch.budget_usd is not None:
-            left = batch.budget_usd - self._cost
-            affordable = UNTRIED if not self._priced else int(left / row_cost) if (row_cost := self._cost / self._priced) else room
-            room = min(room, affordable - len(self._open))
-            if affordable < 1 and not self._open and self._next is not None and not self._ended:
-                self.batch = self._batches.change(batch.name, "spend")
-        return room
+        affordable = affordable_rows(batch, self._cost, self._priced)
+        if not affordable and not self._open and not self._ended and self._next is not None:
+            self.batch = self._batches.change(batch.name, "spend")
+        return min(room, affordable - len(self._open))
 
     def _collect(self) -> bool:
         """Read which open rows have ended; return whether there are results to yield."""

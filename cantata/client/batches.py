@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 MAX_FAILED_RUNS = 1000  # of delivered rows that failed, kept as other runs are; those of later rows are deleted at once
 MAX_SCANNED = 5000  # rows without a delivered result that one page of results reads
 CANCELLED_AT_ONCE = 1000
+UNTRIED = 10  # rows that are open at most while a batch with a budget does not know what a row costs
+UNBOUNDED = 2**40  # more rows than a batch has
 NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
 BATCH_LABEL, ROW_LABEL = "batch", "batch_row"
 
@@ -78,6 +80,12 @@ class RowRequests:
 
     def request(self, number: int, row: Row) -> str:
         """Return the request of a row as JSON text. Raises ConfigError."""
+        try:
+            return self._request(number, row)
+        except ValueError as error:  # such as half a character
+            raise ConfigError(f"row {number} cannot be stored as JSON: {error}", source="batch") from error
+
+    def _request(self, number: int, row: Row) -> str:
         fields = row if isinstance(row, str) else {self._columns.get(name, name): value for name, value in row.items()}
         if self.kind == "turn":
             return self._turn.model_copy(update={"text": _text(number, fields)}).model_dump_json(exclude_defaults=True)
@@ -264,6 +272,13 @@ _REFUSALS: Mapping[Change, str] = {
     "spend": "is {state}",
     "retry": "is {state}, or no row of it failed; only the failed rows of one that is done can be retried",
 }
+
+
+def affordable_rows(batch: BatchInfo, cost_usd: float, priced: int) -> int:
+    """Return how many rows may be open so that a batch does not exceed its budget, if each costs as `priced` ones did that cost so much."""
+    if batch.budget_usd is None or (priced and not cost_usd):
+        return UNBOUNDED
+    return max(0, int((batch.budget_usd - cost_usd) / (cost_usd / priced))) if priced else UNTRIED
 
 
 def row_of(number: int, run_id: str, ended: outcomes.EndedRow, given: JsonValue = None) -> BatchRow:

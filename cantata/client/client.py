@@ -351,7 +351,7 @@ class Client:
             feed.deliver(group)
 
     def feed_batch(
-        self, rows: Iterable[Row], *, agent: str | None = None, team: str | None = None, chain: str | None = None,
+        self, rows: Iterable[Row], /, *, agent: str | None = None, team: str | None = None, chain: str | None = None,
         workflow: str | None = None, name: str | None = None, labels: Mapping[str, str] | None = None, group_s: float = 0.0,
         **options: Any,
     ) -> BatchFeed:  # fmt: skip
