@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -58,7 +59,8 @@ def measure_batch(rows: int) -> BatchFigures:
         with subprocess.Popen([sys.executable, "-m", "cantata.cli", *words], env=environment) as command:
             while command.poll() is None:
                 if (batch := client.batches.store.find("rows")) and command.poll() is None:
-                    most = max(most, most_bytes(command.pid))
+                    with suppress(StopIteration, OSError):  # it has just ended
+                        most = max(most, most_bytes(command.pid))
                     early = most if batch.delivered < rows / 10 else early
                 time.sleep(MEASURED_S)
         ours_s = time.perf_counter() - since

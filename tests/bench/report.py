@@ -148,7 +148,8 @@ def print_batch(seen: BatchFigures) -> None:
     _say(
         f"\nA batch of {seen.rows:,} rows: {seen.rows / seen.ours_s:.0f} rows/s; LiteLLM alone {seen.rows / seen.bare_s:.0f}: "
         f"{seen.ratio:.2f} of it (target {BATCH_TARGET:g}: {_word(seen.ratio >= BATCH_TARGET)}). "
-        f"The command: {early:.0f} MB after a tenth of the rows, {most:.0f} MB at most; Redis keeps {seen.kept_bytes:.1f} bytes a delivered row."
+        f"The command: {early:.0f} MB after a tenth of the rows, {most:.0f} MB at most; "
+        f"Redis keeps {seen.kept_bytes:.1f} bytes a delivered row."
     )
 
 

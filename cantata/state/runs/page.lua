@@ -16,13 +16,13 @@ local function is_before(one, other)
 end
 
 local function is_asked_for(run, key)
-  local known = redis.call('HMGET', key, 'status', 'tenant', 'kind', 'cancelling')
+  local known = redis.call('HMGET', key, 'status', 'tenant', 'kind', 'cancelling', 'batch')
   if not known[1] then return false end
   if wanted.tenant and wanted.tenant ~= known[2] then return false end
   if wanted.kind and wanted.kind ~= known[3] then return false end
   local shown = known[1] == 'running' and known[4] and 'cancelling' or known[1]
   if wanted.statuses and not wanted.statuses[shown] then return false end
-  if #wanted.words == 0 then return true end
+  if #wanted.words == 0 then return not known[5] end -- thousands of rows of a batch would hide all others
   local texts = redis.call('HMGET', key, 'labels', 'session', 'request')
   local sought = table.concat({run, texts[1] or '', texts[2] or '', truncate(texts[3] or '', wanted.request_bytes)}, '\n')
   sought = string.lower(sought)

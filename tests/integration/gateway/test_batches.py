@@ -163,7 +163,8 @@ def test_a_faulty_row_refuses_its_piece(anna: httpx.Client, body: str, status: i
 def test_a_batch_names_a_known_receiver_and_no_file_of_the_gateway(anna: httpx.Client) -> None:
     for body, message in (
         ({"agent": "nobody"}, "nobody"), ({}, "exactly one of agent, team, chain and workflow"),
-        ({"chain": "/etc/hostname"}, "the configuration has no chain '/etc/hostname'"), ({"agent": "echo", "name": "a/b"}, "a batch's name"),
+        ({"chain": "/etc/hostname"}, "the configuration has no chain '/etc/hostname'"),
+        ({"agent": "echo", "name": "a/b"}, "a batch's name"),
     ):  # fmt: skip
         refused = anna.post("/batches", json={"name": "new", **body})
         assert refused.status_code == 422

@@ -13,7 +13,7 @@ from cantata.models.values import JsonValue, Usage
 from cantata.state.batches.batch_store import BatchInfo, BatchStore, Delivered
 from cantata.state.ledger.ledger import Ledger
 from cantata.state.redis.keys import SHARDS, shard_key, shard_of
-from cantata.state.runs import outcomes
+from cantata.state.runs import listing, outcomes
 from tests.integration.state.play import Play, work
 
 IDENTITY: dict[str, JsonValue] = {"target": {"kind": "agent", "name": "ann"}, "source": "", "columns": {}, "out": "", "ordered": False}
@@ -221,3 +221,12 @@ def test_a_dropped_run_leaves_nothing(ledger: Ledger, valkey: Redis) -> None:
     kept = {part: [shard for shard in range(SHARDS) if valkey.exists(f"{shard_key(None, shard)}:{part}")] for part in ("sizes", "finished")}
     assert kept == {"sizes": [], "finished": []}
     assert ledger.runs.status("run-c") == "running"
+
+
+def test_rows_are_listed_only_by_a_search_so_that_they_hide_no_other_runs(ledger: Ledger) -> None:
+    settings: dict[str, Any] = {"kind": "turn", "timeout_s": 60, "max_attempts": 3, "max_steps": 9, "retention_s": 60, "queue": "agents"}
+    Play(ledger, "own")
+    ledger.runs.accept_rows({f"row{n}": "{}" for n in range(30)}, batch="/labels", definitions="{}", labels={"batch": "labels"}, **settings)
+
+    assert [run.run_id for run in listing.find_page(ledger, listing.RunFilter()).runs] == ["own"]
+    assert len(listing.find_page(ledger, listing.RunFilter(text="batch=labels")).runs) == 30
