@@ -146,7 +146,7 @@ class ResultFile:
 
     @property
     def exists(self) -> bool:
-        """Whether there is a file already."""
+        """True if there is a file already."""
         return self.path != "-" and (Path(self.path).exists() or self._work.exists())
 
     def open(self, size: int, round_: int) -> None:

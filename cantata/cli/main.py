@@ -32,7 +32,7 @@ COMMANDS = {
     "plan": ("check_plan", "Show the graph and the canvases of a chain or a turn, without running it."),
     "check": ("check_plan", "Report every fault and warning of a configuration or a chain request, or of a workflow in Python."),
     "runs": ("runs", "List, show, follow, export and cancel runs, read results, send signals, fork and retry."),
-    "logs": ("logs", "Show the log lines of a run, from workers and tools on all machines."),
+    "logs": ("runs", "Show the log lines of a run, from workers and tools on all machines."),
     "sessions": ("sessions", "List, show and clear conversations."),
     "memory": ("memory", "Read, store and delete memory."),
     "up": ("stacks", "Start a stack in this folder and keep it running."),

@@ -46,7 +46,7 @@ class BatchRow(Value):
 
     @property
     def has_failed(self) -> bool:
-        """Whether it counts as failed: also one that succeeded though steps failed."""
+        """True if it counts as failed: also one that succeeded though steps failed."""
         return self.status != "succeeded"
 
 
