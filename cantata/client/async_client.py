@@ -177,7 +177,6 @@ class AsyncClient(_InThreads[Client]):
     runs, fleet_warnings, read_definitions = in_thread(Client.runs), in_thread(Client.fleet_warnings), in_thread(Client.read_definitions)
 
     async def batch(self, rows: Iterable[Row], **options: Any) -> AsyncGenerator[BatchRow, None]:
-        """Yield the results of a batch as they come: `Client.batch`, with its options, in a thread of its own."""
         feed = await self.call(lambda client: client.feed_batch(rows, **options))
         groups, loop = feed.groups(), asyncio.get_running_loop()
         thread = ThreadPoolExecutor(1, thread_name_prefix="cantata-batch")
@@ -190,6 +189,8 @@ class AsyncClient(_InThreads[Client]):
             feed.stop()
             thread.submit(groups.close)
             thread.shutdown(wait=False)
+
+    update_wrapper(batch, Client.batch)  # it has its options and its description, in a thread of its own
 
     def blocking(self) -> Client:
         """Return the client, connected now if this is its first use."""

@@ -16,6 +16,7 @@ import pytest
 from cantata import AsyncClient, Client, ConfigError, UnknownRunError
 from cantata.client.client import EmbeddedClient
 from cantata.models.definitions import Chain, Definitions, Tool
+from cantata.models.values import JsonValue
 from cantata.state.runs.streams import StreamsEnded
 from tests.waiting import until as wait_until
 
@@ -294,7 +295,7 @@ def test_a_batch_is_iterated_by_a_coroutine_and_can_be_left(stack: EmbeddedClien
     )
     rows = [{"text": "word " * number} for number in range(12)]
 
-    async def main() -> tuple[list[object], list[object]]:
+    async def main() -> tuple[list[JsonValue], list[JsonValue]]:
         async with asyncio.timeout(PATIENCE_S), AsyncClient(stack.redis_url, config=definitions) as client:
             first = []
             async with aclosing(client.batch(rows, chain="counting", name="left", ordered=True, concurrency=2)) as found:

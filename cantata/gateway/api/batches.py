@@ -212,7 +212,7 @@ async def download_results(name: PathName, service: ServiceDep, tenant: ReaderTe
     return StreamingResponse(lines(), media_type="application/x-ndjson", headers=headers)
 
 
-@router.post("/batches/{name}/delivered", openapi_extra=document_body(bodies.DeliveredBody, {"rows": [0, 1]}))
+@router.post("/batches/{name}/delivered", openapi_extra=document_body(bodies.DeliveredBody, bodies.DELIVERED))
 async def acknowledge_results(request: Request, name: PathName, service: ServiceDep, caller: CallerGrant) -> BatchInfo:
     """Record that the caller has stored the results of rows: their runs are deleted, and they are not returned again."""
     body = await bodies.read_body(request, bodies.DeliveredBody)

@@ -34,6 +34,7 @@ FORK = {"from_step": "letter", "changes": {"input.item": "coffee"}}
 MEMORY = {"value": {"language": "de"}, "ttl_s": 86400}
 
 BATCH = {"name": "labels", "agent": "label", "concurrency": 500}
+DELIVERED = {"rows": [0, 1]}
 MAX_OPEN = 10_000  # rows of a batch without a delivered result
 
 
