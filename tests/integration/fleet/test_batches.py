@@ -6,10 +6,12 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from cantata.client.batches import BatchRow, Row
+from cantata.client import batch_feed
+from cantata.client.batches import BatchRow, Row, run_id_of_row
 from cantata.client.client import EmbeddedClient
 from cantata.errors import ConfigError
 from cantata.state.redis.keys import SHARDS, shard_key
+from cantata.state.runs import outcomes
 from cantata.testing import ScriptedModels
 
 
@@ -55,6 +57,27 @@ def test_an_interrupted_batch_goes_on_and_asks_no_model_twice(client: EmbeddedCl
 
     assert {each.row for each in begun} | {each.row for each in rest} == {*range(40)}
     assert len(models.journal()) == 40
+
+
+def test_a_row_that_redis_lost_is_submitted_again_and_no_lost_announcement_is_waited_for(
+    client: EmbeddedClient, models: ScriptedModels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models.script([{"reply": "yes", "delay_s": 0.5}])
+    monkeypatch.setattr(batch_feed, "CHECK_S", 0.3)
+    monkeypatch.setattr(outcomes, "newly_ended", lambda ledger, batch: [])
+    feed = client.feed_batch([f"row {number}" for number in range(4)], agent="ann", name="lossy", concurrency=4)
+    groups = feed.groups()
+    while not models.journal():
+        feed.deliver(next(groups))
+    lost = run_id_of_row(feed.batch, 3)
+    client.redis.delete(*client.redis.scan_iter(f"*:run:{lost}*", count=10_000))
+
+    found: list[BatchRow] = []
+    for group in groups:
+        found += group
+        feed.deliver(group)
+
+    assert outputs(found) == dict.fromkeys(range(4), "yes")
 
 
 def test_rows_are_ordered_if_asked_for(client: EmbeddedClient, models: ScriptedModels) -> None:
