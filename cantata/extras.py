@@ -11,11 +11,12 @@ EXTRAS = {
     "worker": ("docstring_parser", "litellm", "mcp", "prometheus_client", "setproctitle", "tenacity"),
     "gateway": ("fastapi", "prometheus_client", "uvicorn", "websockets"),
     "flower": ("flower",),
+    "parquet": ("pyarrow",),
 }
 """Extra → the modules that it installs. The embedded server is not listed: the machine may have its own."""
 
 FLEET = {"celery": (5, 7), "kombu": (5, 7), "redis": (8, 1)}
-"""The oldest versions that every extra needs; the client works with older ones too."""
+"""The oldest versions that every extra but `parquet` needs; the client works with older ones too."""
 
 
 def check_extras(*extras: str, needed_by: str) -> None:
@@ -30,7 +31,8 @@ def check_extras(*extras: str, needed_by: str) -> None:
 
 def missing_modules(extra: str) -> list[str]:
     """Return the modules of an extra that are not installed, and those that are too old with the version that is needed."""
-    old = [f"{name}>={major}.{minor}" for name, (major, minor) in FLEET.items() if _version_of(name) < (major, minor)]
+    fleet = {} if extra == "parquet" else FLEET
+    old = [f"{name}>={major}.{minor}" for name, (major, minor) in fleet.items() if _version_of(name) < (major, minor)]
     return [*old, *(module for module in EXTRAS[extra] if find_spec(module) is None)]
 
 

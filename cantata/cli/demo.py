@@ -7,7 +7,9 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import cast
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, cast
+from uuid import uuid4
 
 import click
 from rich import box
@@ -22,7 +24,11 @@ from cantata.cli.submission import print_note
 from cantata.config import loading as configuration
 from cantata.models.definitions import Definitions
 from cantata.models.values import JsonValue
+from cantata.state.batches.batch_store import BatchTarget
 from cantata.state.ledger.records import RunRecord
+
+if TYPE_CHECKING:
+    from cantata.cli.submission import RunSubmission
 
 FOLDER = Path(__file__).parents[2] / "configs" / "demo"
 MIN_CORRECT = 24  # of the 30 messages, with the embedded model
@@ -36,12 +42,15 @@ Rows = list[Mapping[str, JsonValue]]
 
 
 @click.command(cls=ExitStatusCommand)
+@click.option("--batch", "is_batch", is_flag=True, help="Label the messages as a batch, from a file to a file.")
 @click.option("--model", metavar="NAME", help="Any LiteLLM model instead of the embedded one, such as openai/gpt-4o-mini.")
-def demo(model: str | None) -> int:
+def demo(model: str | None, is_batch: bool) -> int:
     """Label 30 support messages, ask a team of three agents, an agent with tools, and a router."""
     had_redis = os.environ.pop("REDIS_URL", None) is not None  # the demo is the same on every machine: it uses a stack of its own
     definitions = with_model(configuration.load(FOLDER / "default.yaml"), model)
     with open_submission(config=definitions) as submission:
+        if is_batch:
+            return label_batch(submission)
         print_note(f"1. A chain: {definitions.defaults.model} labels 30 support messages, a Python tool counts.")
         if model is None:
             print_note(
@@ -73,6 +82,21 @@ def demo(model: str | None) -> int:
         for message, run in zip(MESSAGES, routed, strict=True):
             click.echo(f"{chosen_agent(run.wait())} ← {message}")
     click.echo("\n" + next_steps(chain.run_id, turn.run_id, had_redis=had_redis))
+    return status
+
+
+def label_batch(submission: RunSubmission) -> int:
+    """Label the messages of a file as a batch, print the file of results, and return the exit status."""
+    from cantata.cli.batch_submission import submit_file  # noqa: PLC0415  # its imports load while the workers start
+
+    name = f"demo-{uuid4().hex[:8]}"
+    with TemporaryDirectory() as folder:
+        out = Path(folder, "labels.csv")
+        status = submit_file(
+            submission, str(FOLDER / "messages.csv"), BatchTarget(kind="agent", name="labeller"), out=str(out), name=name,
+            columns={}, ordered=True, concurrency=10, budget_usd=None, sample=None, labels={}, assume_yes=True, as_json=False,
+        )  # fmt: skip
+        click.echo(out.read_text("utf-8"), nl=False)
     return status
 
 

@@ -27,6 +27,7 @@ COMMANDS = {
     "turn": ("submit", "Submit a user turn and show its answer; `submit TEXT` is short for it."),
     "chain": ("submit", "Submit a chain request and show its result."),
     "workflow": ("submit", "Run a workflow in Python and show its result."),
+    "batch": ("batch", "Send each row of a file to an agent, team, chain or workflow, and collect the results."),
     "chat": ("chat", "Chat with a team or an agent."),
     "plan": ("check_plan", "Show the graph and the canvases of a chain or a turn, without running it."),
     "check": ("check_plan", "Report every fault and warning of a configuration or a chain request, or of a workflow in Python."),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, suppress
 from functools import partial, update_wrapper
@@ -16,6 +16,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
 
 from celery import Celery
 
+from cantata.client.batches import BatchRow, Row
 from cantata.client.client import Client
 from cantata.client.run_service import RunService
 from cantata.client.runs import ChainRun, Run, TurnRun
@@ -175,6 +176,22 @@ class AsyncClient(_InThreads[Client]):
     run, fork, retry = accepting_either(Client.run), accepting_either(Client.fork), accepting_either(Client.retry)
     inbox, answer = in_thread(Client.inbox), in_thread(Client.answer)
     runs, fleet_warnings, read_definitions = in_thread(Client.runs), in_thread(Client.fleet_warnings), in_thread(Client.read_definitions)
+
+    async def batch(self, rows: Iterable[Row], **options: Any) -> AsyncGenerator[BatchRow, None]:
+        feed = await self.call(lambda client: client.feed_batch(rows, **options))
+        groups, loop = feed.groups(), asyncio.get_running_loop()
+        thread = ThreadPoolExecutor(1, thread_name_prefix="cantata-batch")
+        try:
+            while (group := await loop.run_in_executor(thread, next, groups, None)) is not None:
+                for row in group:
+                    yield row
+                await loop.run_in_executor(thread, feed.deliver, group)
+        finally:
+            feed.stop()
+            thread.submit(groups.close)
+            thread.shutdown(wait=False)
+
+    update_wrapper(batch, Client.batch)  # it has its options and its description, in a thread of its own
 
     def blocking(self) -> Client:
         """Return the client, connected now if this is its first use."""

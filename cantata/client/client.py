@@ -6,7 +6,7 @@ import copy
 import itertools
 import time
 import uuid
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -17,6 +17,8 @@ from pydantic_core import to_jsonable_python
 
 from cantata import __version__, embedded, fault_points
 from cantata.client.answers import split_id
+from cantata.client.batch_feed import BatchFeed
+from cantata.client.batches import Batches, BatchRow, Row, batch_target
 from cantata.client.memory_bank import MAX_OUTAGE_S
 from cantata.client.run_service import RunService, SignalAnswer
 from cantata.client.runs import ChainRun, TurnRun, WebhookRun
@@ -28,7 +30,7 @@ from cantata.coordinator.start import (
     MAX_WORKFLOW_S,
     Timeout,
     accept_run,
-    announce_run,
+    announce_runs,
     choose_start_queue,
     definitions_from,
     id_of_key,
@@ -150,12 +152,18 @@ class Client:
         if faults:
             raise ConfigError(faults, source="turn")
         request = turn.model_dump_json(exclude_defaults=True)
-        chain, python = (self.definitions.chains.get(workflow), self.definitions.workflows.get(workflow)) if workflow else (None, None)
-        own_s = chain.timeout_s if chain else (python.timeout_s or MAX_WORKFLOW_S) if python else None
-        timeout = Timeout(timeout_s, "timeout_s of the turn") if timeout_s else Timeout(own_s, f"timeout_s of workflow {workflow!r}")
         name = workflow or team or agent or self.definitions.defaults.team or self.definitions.defaults.agent or ""
         hooks = webhooks_of(self.definitions, webhooks, name=name, labels=labels or {})
+        timeout = self._turn_timeout(turn)
         return TurnRun(self, self._accept("turn", request, timeout, idempotency_key, labels, session=session, webhooks=hooks))
+
+    def _turn_timeout(self, turn: TurnRequest) -> Timeout:
+        if turn.timeout_s:
+            return Timeout(turn.timeout_s, "timeout_s of the turn")
+        workflow = turn.workflow
+        chain, python = (self.definitions.chains.get(workflow), self.definitions.workflows.get(workflow)) if workflow else (None, None)
+        own_s = chain.timeout_s if chain else (python.timeout_s or MAX_WORKFLOW_S) if python else None
+        return Timeout(own_s, f"timeout_s of workflow {workflow!r}")
 
     @overload
     def submit_workflow(
@@ -194,11 +202,16 @@ class Client:
                 given, workflow=name, session=session, timeout_s=timeout_s, idempotency_key=idempotency_key, labels=labels,
                 webhooks=webhooks,
             )  # fmt: skip
+        request = self._workflow_request(name, given, timeout_s, webhooks)
+        return self.submit_checked(request, idempotency_key=idempotency_key, labels=labels)
+
+    def _workflow_request(
+        self, name: str, given: Mapping[str, Any], timeout_s: float | None = None, webhooks: Sequence[str] = ()
+    ) -> ChainRequest:
         known = self.definitions.workflows.get(name)
         limit_s = timeout_s or (known and known.timeout_s) or MAX_WORKFLOW_S
         node = {"node_id": name, "kind": "workflow", "name": name, "input": to_jsonable_python(dict(given))}
-        request = {"nodes": [node], "entry_node": name, "timeout": limit_s}
-        return self.submit_chain(request, idempotency_key=idempotency_key, labels=labels, webhooks=webhooks)
+        return self._checked_request({"nodes": [node], "entry_node": name, "timeout": limit_s}, webhooks=webhooks)
 
     def submit_chain(
         self,
@@ -215,6 +228,13 @@ class Client:
         `initial_input` and `timeout_s` replace the request's own; `webhooks`, as in `submit_turn`, come beside its own. The same
         `idempotency_key` gives the same run. Raises ConfigError with every fault.
         """
+        request = self._checked_request(request, initial_input, timeout_s, webhooks)
+        return self.submit_checked(request, idempotency_key=idempotency_key, labels=labels)
+
+    def _checked_request(
+        self, request: object, initial_input: Mapping[str, JsonValue] | None = None, timeout_s: float | None = None,
+        webhooks: Sequence[str] = (),
+    ) -> ChainRequest:  # fmt: skip
         request = self._request_of(request)
         if initial_input is not None:
             request = chain_requests.request_from({**request.model_dump(), "initial_input": dict(initial_input)})
@@ -227,7 +247,7 @@ class Client:
         faults, code = checks.check(request, self.definitions)
         if faults:
             raise ConfigError(faults, source="chain request", code=code, asked=request.model_dump())
-        return self.submit_checked(request, idempotency_key=idempotency_key, labels=labels)
+        return request
 
     def submit_checked(
         self, request: ChainRequest, *, idempotency_key: str | None = None, labels: Mapping[str, str] | None = None
@@ -249,7 +269,7 @@ class Client:
         run_id = _new_id()
         request = WebhookRequest(id=run_id, text=f"test of webhook {name}", to=name, event="test", at_ms=int(clock.now() * 1000))
         accepted = accept_delivery(self.ledger, request, self.definitions, self._definitions_text)
-        announce_run(self.app, run_id, DELIVERY_QUEUE, accepted.priority)
+        announce_runs(self.app, [(run_id, accepted.priority)], DELIVERY_QUEUE)
         return WebhookRun(self, run_id)
 
     def _request_of(self, request: object) -> ChainRequest:
@@ -356,6 +376,61 @@ class Client:
         """The memory bank without a tenant; `memory.of(tenant=..., session=...)` is that of a tenant or session."""
         return MemoryStore(self.ledger, limits=self.definitions.limits)
 
+    @property
+    def batches(self) -> Batches:
+        """The batches without a tenant; `batches.of(tenant)` are those of a tenant."""
+        return Batches(self)
+
+    def batch(
+        self, rows: Iterable[Row], *, agent: str | None = None, team: str | None = None, chain: str | None = None,
+        workflow: str | None = None, name: str | None = None, concurrency: int = 100, budget_usd: float | None = None,
+        ordered: bool = False, columns: Mapping[str, str] | None = None, labels: Mapping[str, str] | None = None,
+    ) -> Generator[BatchRow, None, None]:  # fmt: skip
+        """Send each row to an agent, team, chain or workflow, and yield the results as they come.
+
+        A result counts as delivered when the next but those of its group is asked for. The same rows with the same name go on where
+        another process stopped: only rows whose result was not delivered are yielded. It ends early if the batch is cancelled, or if its
+        budget is spent: `batches.find(name)` has its state.
+
+        Args:
+            rows: Texts, or objects: for an agent or team with the field `text` or a single one, else the input.
+            agent, team, chain, workflow: The receiver; exactly one.
+            name: Its name, unique for its tenant; a random one if None.
+            concurrency: The number of rows that are open at most.
+            budget_usd: Submit no row that would probably make the batch cost more, in US dollars.
+            ordered: Yield the results in the order of the rows.
+            columns: Field of a row → field of the input.
+            labels: Labels of the runs; `tenant` names their tenant, and that of the batch.
+
+        Raises:
+            ConfigError: The configuration has no such receiver, the first row does not fit it, the batch of this name differs, or another
+                process feeds it.
+        """
+        feed = self.feed_batch(
+            rows, agent=agent, team=team, chain=chain, workflow=workflow, name=name, concurrency=concurrency, budget_usd=budget_usd,
+            ordered=ordered, columns=columns, labels=labels,
+        )  # fmt: skip
+        for group in feed.groups():
+            yield from group
+            feed.deliver(group)
+
+    def feed_batch(
+        self, rows: Iterable[Row], /, *, agent: str | None = None, team: str | None = None, chain: str | None = None,
+        workflow: str | None = None, name: str | None = None, labels: Mapping[str, str] | None = None, group_s: float = 0.0,
+        **options: Any,
+    ) -> BatchFeed:  # fmt: skip
+        """Begin a batch or go on with it, as `batch`, for callers that record delivered results themselves.
+
+        Args:
+            group_s: How long results are collected before they are yielded together.
+            options: Those of `batch`, and `source`, `out` and `file` of `Batches.open`.
+        """
+        own = dict(labels or {})
+        batches = self.batches.of(own.get("tenant", ""))
+        target = batch_target(agent=agent, team=team, chain=chain, workflow=workflow)
+        batch = batches.open(name or uuid.uuid4().hex[:12], target, **options)
+        return BatchFeed(self, batches, batch, rows, labels=own, group_s=group_s)
+
     def fleet_warnings(self) -> list[str]:
         """Return warnings about the fleet: standard queues without a worker, clocks that are off, workers older than this client."""
         has_tasks = any(tool.task for tool in self.definitions.tools.values())
@@ -391,7 +466,7 @@ class Client:
             message = f"session {session!r} has {max_waiting} waiting turns, the limit (sessions.max_waiting); wait until some end"
             raise ConfigError(message, source=kind, code="session_full")
         if accepted.result == "new":
-            announce_run(self.app, run_id, queue, accepted.priority)
+            announce_runs(self.app, [(run_id, accepted.priority)], queue)
         return run_id
 
     def _check_quota(self, run_id: str, key: str | None, tenant: str) -> None:

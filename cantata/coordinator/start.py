@@ -6,7 +6,7 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import structlog
 
@@ -50,22 +50,49 @@ def accept_run(
     labels: Mapping[str, str] | None, queue: str = COORDINATOR, session: RunSession | None = None, webhooks: Sequence[JsonValue] = (),
 ) -> Accepted:  # fmt: skip
     """Accept a run with the settings of its definitions; its first step is still to be sent. Raises ConfigError if it is too large."""
-    if len(request.encode()) > definitions.limits.input_bytes:
-        size, limit = len(request.encode()) / 1e6, definitions.limits.input_bytes / 1e6
-        raise ConfigError(f"the request is {size:.1f} MB; the limit is {limit:.1f} MB (limits.input_bytes)", source=kind)
+    _check_size(request, definitions, kind)
     with traces.trace_submission(kind, __version__) as submission:
         accepted = ledger.runs.accept(
-            run_id, kind=kind, request=request, definitions=definitions_text,
-            timeout_s=timeout.seconds or definitions.defaults.timeout_s,
-            timeout_by=timeout.source if timeout.seconds else "defaults.timeout_s",
-            max_attempts=definitions.defaults.max_attempts,
-            max_steps=definitions.limits.max_steps, labels=labels, queue=queue, retention_s=definitions.defaults.retention_s,
-            session=session, webhooks=webhooks,
+            run_id, kind=kind, request=request, definitions=definitions_text, labels=labels, queue=queue, session=session,
+            webhooks=webhooks, **_settings(definitions, timeout),
         )  # fmt: skip
         submission.run_id = run_id if accepted.new else ""
     if accepted.result == "new":
         fault_points.at("accepted")
     return accepted
+
+
+def accept_rows(
+    ledger: Ledger, app: App, rows: Mapping[str, str], *, kind: str, batch: str, definitions: Definitions, definitions_text: str,
+    timeout: Timeout, labels: Mapping[str, str], queue: str = COORDINATOR,
+) -> None:  # fmt: skip
+    """Accept runs by their ids, with their requests, as rows of a batch, and send the first steps of those that are new."""
+    for request in rows.values():
+        _check_size(request, definitions, kind)
+    accepted = ledger.runs.accept_rows(
+        rows, kind=kind, batch=batch, definitions=definitions_text, labels=labels, queue=queue, **_settings(definitions, timeout)
+    )
+    fault_points.at("accepted")
+    new = [(run_id, each.priority) for run_id, each in zip(rows, accepted, strict=True) if each.result == "new"]
+    if new:
+        announce_runs(app, new, queue)
+
+
+def _settings(definitions: Definitions, timeout: Timeout) -> dict[str, Any]:
+    """Return the settings of a run that its definitions give."""
+    return {
+        "timeout_s": timeout.seconds or definitions.defaults.timeout_s,
+        "timeout_by": timeout.source if timeout.seconds else "defaults.timeout_s",
+        "max_attempts": definitions.defaults.max_attempts,
+        "max_steps": definitions.limits.max_steps,
+        "retention_s": definitions.defaults.retention_s,
+    }
+
+
+def _check_size(request: str, definitions: Definitions, kind: str) -> None:
+    if len(request.encode()) > definitions.limits.input_bytes:
+        size, limit = len(request.encode()) / 1e6, definitions.limits.input_bytes / 1e6
+        raise ConfigError(f"the request is {size:.1f} MB; the limit is {limit:.1f} MB (limits.input_bytes)", source=kind)
 
 
 def plan_run(kind: str, request: JsonValue, definitions: Definitions) -> Outcome:
@@ -96,12 +123,12 @@ def choose_start_queue(request: ChainRequest, definitions: Definitions, costs_ms
     return spec.queue if cheap else COORDINATOR
 
 
-def announce_run(app: App, run_id: str, queue: str, priority: int) -> None:
-    """Send the first step of a new run; if the broker is unavailable, the sweep sends it later."""
+def announce_runs(app: App, runs: Sequence[tuple[str, int]], queue: str) -> None:
+    """Send the first steps of new runs, given their priorities; if the broker is unavailable, the sweep sends them later."""
     try:
-        send(app, [Dispatch(app, run_id, priority).signature("run.start", queue, [START])])
+        send(app, [Dispatch(app, run_id, priority).signature("run.start", queue, [START]) for run_id, priority in runs])
     except UnavailableError as error:
-        log.warning("dispatch_failed", run=run_id, error=str(error), note="the sweep sends it when the broker is back")
+        log.warning("dispatch_failed", run=runs[0][0], error=str(error), note="the sweep sends it when the broker is back")
 
 
 def send_ready(app: App, ready: Iterable[tuple[str, Ready]], *, sent_at: float | None = None) -> None:

@@ -13,7 +13,7 @@ from cantata import __version__
 from cantata.client.client import Client
 from cantata.gateway import http_errors, metrics
 from cantata.gateway.access import Access, Tokens
-from cantata.gateway.api import bodies, chat_socket, inbox, pages, routes
+from cantata.gateway.api import batches, bodies, chat_socket, inbox, pages, routes
 from cantata.gateway.config_reload import reload_on_change
 from cantata.gateway.outer_layer import OuterLayer, prefix_of
 from cantata.gateway.request_limits import BodySizeLimit, RequestRateLimit
@@ -32,6 +32,7 @@ ROUTERS = (
     pages.router,
     pages.static,
     routes.router,
+    batches.router,
     chat_socket.router,
 )
 

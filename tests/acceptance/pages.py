@@ -16,6 +16,7 @@ import click
 import yaml
 from click.testing import CliRunner
 
+from cantata.cli.commands.batch import RUN, BatchGroup
 from cantata.cli.main import COMMANDS, submit
 
 TOP = Path(__file__).parents[2]
@@ -114,6 +115,8 @@ def parse(arguments: list[str]) -> None:
     rest = arguments if arguments[0] in COMMANDS else ["turn", *arguments]
     while isinstance(command, click.Group):
         name, *rest = rest
+        if isinstance(command, BatchGroup) and name not in command.commands:
+            name, rest = RUN, [name, *rest]
         found = command.get_command(click.Context(command), name)
         if found is None:
             raise click.UsageError(f"there is no command {name!r}")

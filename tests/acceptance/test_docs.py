@@ -85,6 +85,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     (folder / "page_tools.py").write_text(TOOLS)
     for block in named():
         (folder / str(block.file)).write_text(block.text)
+    (folder / "tickets.csv").write_text(next(block.text for block in all_of("text") if block.page == "docs/batches.md"))
     with ScriptedModels() as models, pytest.MonkeyPatch.context() as patch:
         for name in [name for name in os.environ if name.startswith((*PROVIDERS, "CANTATA_"))]:
             patch.delenv(name)

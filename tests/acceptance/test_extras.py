@@ -130,7 +130,7 @@ def test_the_base_installation_has_no_model_library_no_web_framework_and_no_flow
 
 def test_all_means_all_that_is_served() -> None:
     assert OPTIONAL["all"] == ["cantata[worker,gateway,flower]"]
-    assert OPTIONAL.keys() == {"worker", "gateway", "flower", "all", "local-llm", "otel"}
+    assert OPTIONAL.keys() == {"worker", "gateway", "flower", "all", "local-llm", "otel", "parquet"}
 
 
 def test_the_readme_names_every_extra() -> None:

@@ -55,7 +55,7 @@ def test_the_locks_fit_what_pyproject_asks_for() -> None:
     optional = PROJECT["project"]["optional-dependencies"]
     asked = {
         "requirements.lock": [*PROJECT["project"]["dependencies"], *optional["worker"], *optional["gateway"], *optional["flower"]],
-        "requirements-dev.lock": [*optional["local-llm"], *optional["otel"], *PROJECT["dependency-groups"]["dev"]],
+        "requirements-dev.lock": [*optional["local-llm"], *optional["otel"], *optional["parquet"], *PROJECT["dependency-groups"]["dev"]],
     }
 
     for lock, requirements in asked.items():

@@ -13,6 +13,7 @@ from cantata.models.values import JsonValue
 from cantata.state.redis.connection import connect
 from tests.bench import report
 from tests.bench.agents import measure_agents
+from tests.bench.batches import measure_batch
 from tests.bench.code import measure_code
 from tests.bench.comparison import measure_comparison
 from tests.bench.expansions import measure_expansions
@@ -91,6 +92,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         engines = measure_comparison()
         report.print_comparison(engines)
         measured["comparison"] = [asdict(each) for each in engines]
+    if options.batch:
+        batch = measure_batch(options.batch)
+        report.print_batch(batch)
+        measured["batch"] = asdict(batch)
     if options.json:
         report.write_json(options.json, measured)
     return 0
@@ -128,6 +133,7 @@ def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--pages", metavar="N", type=int, default=0, help="lists of N runs, and graphs of large ones; say 100000")
     parser.add_argument("--scale", action="store_true", help="Redis at rest, with 1,000 workers, 100,000 parked runs and 5,000 followers")
+    parser.add_argument("--batch", metavar="N", type=int, default=0, help="a batch of N rows, beside a loop over LiteLLM; say 100000")
     parser.add_argument("--only", metavar="TEXT", help="only shapes whose name has this text; with none, only what other options ask for")
     parser.add_argument("--json", metavar="FILE", help="write machine, versions and raw samples")
     options = parser.parse_args(arguments)

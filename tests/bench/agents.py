@@ -183,8 +183,8 @@ def model_server(rules: Sequence[object]) -> Iterator[str]:
 
 
 @contextmanager
-def model_stack(url: str, definitions: Definitions) -> Iterator[EmbeddedClient]:
-    """A stack with one agents worker, which has asked its model on behalf of each agent."""
+def model_stack(url: str, definitions: Definitions, *, agents: int = 1) -> Iterator[EmbeddedClient]:
+    """A stack with one agents worker, or several, which has asked its model on behalf of each agent."""
     os.environ |= {"OPENAI_API_BASE": url, "OPENAI_API_KEY": "sk-scripted", "CANTATA_TASK_EVENTS": "0"}
 
     def command(name: str, queues: tuple[str, ...], concurrency: int) -> list[str]:
@@ -192,7 +192,7 @@ def model_stack(url: str, definitions: Definitions) -> Iterator[EmbeddedClient]:
 
     with (
         tempfile.TemporaryDirectory() as home,
-        Client.embedded(home, config=definitions, agents=1, tools=PROCESSES, command=command) as client,
+        Client.embedded(home, config=definitions, agents=agents, tools=PROCESSES, command=command) as client,
     ):
         took_s(lambda: [client.submit_turn("warm", agent=agent) for agent in definitions.agents])
         yield client

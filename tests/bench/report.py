@@ -17,6 +17,8 @@ from redis import Redis
 
 from cantata.models.values import JsonValue
 from tests.bench.agents import Figure
+from tests.bench.batches import TARGET as BATCH_TARGET
+from tests.bench.batches import BatchFigures
 from tests.bench.code import LONG, CodeFigures
 from tests.bench.code import TARGET_RATIO as TARGET_CODE_RATIO
 from tests.bench.comparison import FIGURES, ROUNDS, Engine
@@ -137,6 +139,17 @@ def print_fairness(seen: Fairness) -> None:
         f"\nOne run beside {seen.waiting:,} waiting ones of another client: planned after {seen.planned_s:.2f} s, "
         f"first step after {seen.started_s:.2f} s (target {TARGET_S:g} s: {met}), "
         f"over after {seen.finished_s:.2f} s; alone {seen.alone_s:.2f} s."
+    )
+
+
+def print_batch(seen: BatchFigures) -> None:
+    """A batch beside LiteLLM alone."""
+    early, most = (size / 1e6 for size in seen.command_bytes)
+    _say(
+        f"\nA batch of {seen.rows:,} rows: {seen.rows / seen.ours_s:.0f} rows/s; LiteLLM alone {seen.rows / seen.bare_s:.0f}: "
+        f"{seen.ratio:.2f} of it (target {BATCH_TARGET:g}: {_word(seen.ratio >= BATCH_TARGET)}). "
+        f"The command: {early:.0f} MB after a tenth of the rows, {most:.0f} MB at most; "
+        f"Redis keeps {seen.kept_bytes:.1f} bytes a delivered row."
     )
 
 

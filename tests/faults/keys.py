@@ -22,6 +22,7 @@ LASTING = re.compile(
     r"cantata:\{\d+\}:(runs|finished|leases|ready|due|tasks|sessions(:[^:]*)?|sizes|bytes|log_bytes)"  # a shard's; looked at one by one
     r"|cantata:\{\d+\}:(left|revoked)"  # which the next sweep empties
     r"|cantata:\{\d+\}:totals"  # a shard's, counters of a few fields
+    r"|cantata:\{\d+\}:(batches:[^:]*|batch:.+)"  # batches, until some time after their end
     r"|cantata:\{memory:.*\}.*:(values:.+|namespaces|lasting|kept)"  # what is remembered for good
     r"|cantata:(workers|swept)"  # the fleet's: an entry goes when its worker is stale; when all was swept last
     r"|cantata:\{limits\}:(budgets|active|late|permits|tickets|kept|queues?(:.+)?|model:.+:slots)"  # entries go with their run or call

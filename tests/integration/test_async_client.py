@@ -8,14 +8,15 @@ import os
 import signal
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from typing import Any, TypeVar
 
 import pytest
 
 from cantata import AsyncClient, Client, ConfigError, UnknownRunError
 from cantata.client.client import EmbeddedClient
-from cantata.models.definitions import Definitions, Tool
+from cantata.models.definitions import Chain, Definitions, Tool
+from cantata.models.values import JsonValue
 from cantata.state.runs.streams import StreamsEnded
 from tests.waiting import until as wait_until
 
@@ -285,3 +286,27 @@ def test_any_function_runs_with_the_client_in_the_context_of_its_caller(stack: E
             assert thread is not threading.current_thread()
 
     run(main)
+
+
+def test_a_batch_is_iterated_by_a_coroutine_and_can_be_left(stack: EmbeddedClient) -> None:
+    nodes = [{"node_id": "count", "kind": "tool", "name": "count", "input_map": {"text": "input.text"}}]
+    definitions = stack.definitions.model_copy(
+        update={"chains": {"counting": Chain.model_validate({"nodes": nodes, "entry_node": "count"})}}
+    )
+    rows = [{"text": "word " * number} for number in range(12)]
+
+    async def main() -> tuple[list[JsonValue], list[JsonValue]]:
+        async with asyncio.timeout(PATIENCE_S), AsyncClient(stack.redis_url, config=definitions) as client:
+            first = []
+            async with aclosing(client.batch(rows, chain="counting", name="left", ordered=True, concurrency=2)) as found:
+                async for row in found:
+                    first.append(row.output)
+                    if len(first) == 5:
+                        break
+            return first, [row.output async for row in client.batch(rows, chain="counting", name="left", ordered=True, concurrency=2)]
+
+    first, rest = run(main)
+
+    assert first == [*range(5)]
+    assert rest == [*range(12 - len(rest), 12)], "what the loop may not have stored comes again, and nothing is left out"
+    assert len(rest) >= 7

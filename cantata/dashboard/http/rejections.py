@@ -58,6 +58,12 @@ def rejection_of(error: BaseException | None) -> RequestRejected | None:
             return RequestRejected(429, message, code=error.code, retry_after_s=5)
         case ConfigError(code="unknown_session"):
             return RequestRejected(404, message)
+        case ConfigError(code="batch_full"):
+            return RequestRejected(429, message, code=error.code, retry_after_s=1)
+        case ConfigError(code="unknown_batch"):
+            return RequestRejected(404, message, code=error.code)
+        case ConfigError(code="batch_state" | "batch_differs"):
+            return RequestRejected(409, message, code=error.code)
         case ConfigError(code="no_json"):
             return RequestRejected(400, message, faults=error.faults)
         case ConfigError():

@@ -17,6 +17,7 @@ from cantata.models.values import JsonValue, Value
 from cantata.models.waits import Answer
 from cantata.models.wire import AnswerOutcome, ChainRequest, ChainResponse, HistoryEntry, RunResult, RunStatus, SessionInfo, TurnRequest
 from cantata.observability.logs.lines import LogLine
+from cantata.state.batches.batch_store import BatchInfo
 
 Body = TypeVar("Body", bound=BaseModel)
 
@@ -34,6 +35,10 @@ ANSWERS = {"answers": [{"id": "01936b2f7c4a1b2c3d4/approve", "value": {"approved
 MAX_ANSWERS = 1000  # of one request
 FORK = {"from_step": "letter", "changes": {"input.item": "coffee"}}
 MEMORY = {"value": {"language": "de"}, "ttl_s": 86400}
+
+BATCH = {"name": "labels", "agent": "label", "concurrency": 500}
+DELIVERED = {"rows": [0, 1]}
+MAX_OPEN = 10_000  # rows of a batch without a delivered result
 
 
 class Links(Value):
@@ -174,6 +179,39 @@ class RunLogLines(Value):
     next: str | None = Field(description="the `after` of the next request; null if there were no lines")
 
 
+class BatchBody(Value):
+    """A batch to begin: its rows are submitted afterwards."""
+
+    name: str = Field(description="unique for the tenant; the same name goes on with the same batch")
+    agent: str | None = Field(None, description="the agent that gets the rows; exactly one of agent, team, chain and workflow")
+    team: str | None = Field(None, description="the team")
+    chain: str | None = Field(None, description="the chain, by its name in the configuration")
+    workflow: str | None = Field(None, description="the workflow in Python")
+    columns: dict[str, str] = Field(default_factory=dict, description="field of a row → field of the input, such as text")
+    concurrency: int = Field(100, ge=1, le=MAX_OPEN, description="rows without a delivered result at most")
+    budget_usd: float | None = Field(None, gt=0, description="no row is accepted that would probably make it cost more, in US dollars")
+
+
+class BatchList(Value):
+    """Batches, newest first."""
+
+    batches: list[BatchInfo] = Field(description="newest first")
+
+
+class RowsAccepted(Value):
+    """Rows that were accepted."""
+
+    accepted: int = Field(description="number of rows of this request that are submitted now")
+    next: int = Field(description="the number of the row to go on with")
+    batch: BatchInfo = Field(description="the batch")
+
+
+class DeliveredBody(Value):
+    """Rows whose results the caller has stored."""
+
+    rows: list[int] = Field(max_length=MAX_OPEN, description="their numbers")
+
+
 class Health(Value):
     """Health of the gateway."""
 
@@ -213,5 +251,7 @@ def document_body(model: type[BaseModel], example: Mapping[str, Any]) -> dict[st
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema, "example": dict(example)}}}}
 
 
-REQUEST_BODIES: tuple[type[BaseModel], ...] = (TurnRequest, ChainRequest, ForkBody, SignalBody, AnswersBody, MemoryBody)
+REQUEST_BODIES: tuple[type[BaseModel], ...] = (
+    TurnRequest, ChainRequest, ForkBody, SignalBody, AnswersBody, MemoryBody, BatchBody, DeliveredBody,
+)  # fmt: skip
 """The models of request bodies, for the OpenAPI document."""

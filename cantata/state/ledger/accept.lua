@@ -1,6 +1,6 @@
 -- Accepts a run, once: the same id again changes nothing.
 -- ARGV: run, the rest (JSON): {step, spec, resend_ms, definitions_text?, max_waiting?: runs in its session, fields: of the run; accepted_by, by which a
--- repetition is recognized, definitions, tenant, timeout_ms, session? and session_keep_ms? among them}
+-- repetition is recognized, definitions, tenant, timeout_ms, session? and session_keep_ms?, batch? among them}
 -- Replies {result, priority}; result: new, queued (behind others of its session), known, undefined (the text of the definitions is missing), full.
 local offer = cjson.decode(ARGV[2])
 local step, fields = offer.step, offer.fields
@@ -17,7 +17,7 @@ elseif redis.call('HEXISTS', shared, 'text') == 0 then
   return {'undefined', 0}
 end
 
-local priority = priority_among(fields.tenant, fields.kind)
+local priority = priority_among(fields.tenant, fields.kind, fields.batch)
 write_run(ARGV[1], step, offer.spec, fields, priority)
 use(ARGV[1])
 if kind_of_run ~= 'webhook' then count_total('accepted') end

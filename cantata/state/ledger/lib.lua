@@ -16,6 +16,10 @@
 --   S:runs      zset  run -> when it was accepted                              entries go with their run
 --   S:finished  zset  run -> when it expires                                   entries go with their run
 --   S:tenants   hash  tenant -> number of its open runs                        entries go with their last run
+--   S:rows      hash  tenant -> number of those among them that are rows of    likewise
+--                     batches, which do not lower the priority of others
+--   S:ended:<batch>
+--               list  runs of its rows that ended, for whoever feeds it          entries go when it reads them, or after ten minutes without another
 --   S:bytes     hash  tenant -> bytes of requests, outputs and log lines of    entries go with its last run
 --                     its runs that are kept
 --   S:log_bytes hash  tenant -> the bytes of log lines among them              likewise
@@ -63,7 +67,7 @@
 --   R:closed     stream with one entry when the run is over: what waiters block on
 
 local S = KEYS[1]
-local R, run, status, definitions, tenant, kind_of_run, session, time_left, priority, cancelling, used_code, max_steps, has_workflow, webhooks
+local R, run, status, definitions, tenant, kind_of_run, session, time_left, priority, cancelling, used_code, max_steps, has_workflow, webhooks, batch
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 
@@ -73,6 +77,7 @@ local SOON = 1000 -- ms until a sweep checks whether the next run of a session w
 
 local MAX_MESSAGE_BYTES = 32768 -- of a conversation; longer ones are cut
 local CLEARED = 200 -- steps of an ended run whose entries one call removes
+local ENDED_S = 600 -- for which the last ended rows of a batch can be read without looking at each; afterwards they are found more slowly
 local TRIMMED = 20 -- old sessions that one turn checks for those of which nothing is kept
 local SHARDS = 64
 local DELIVERY_START = '{"kind":"run.start","queue":"agents","decides":true,"expands":true}' -- the first step of such a run
@@ -126,12 +131,12 @@ local function use(run_id)
   write_changes()
   run, R = run_id, S .. ':run:' .. run_id
   local known = redis.call('HMGET', R, 'status', 'definitions', 'tenant', 'kind', 'session', 'time_left', 'priority', 'cancelling', 'code', 'max_steps',
-    'has_workflow', 'webhooks', unpack(COUNTS))
+    'has_workflow', 'webhooks', 'batch', unpack(COUNTS))
   status, definitions, tenant, kind_of_run, session = known[1], known[2], known[3], known[4], known[5]
   time_left, priority = tonumber(known[6] or nil), tonumber(known[7] or 0)
   cancelling, used_code, max_steps, has_workflow = OPEN[status] and known[8] or nil, known[9], tonumber(known[10] or nil), known[11]
-  webhooks = known[12]
-  for i, field in ipairs(COUNTS) do counts[field] = tonumber(known[12 + i] or 0) end
+  webhooks, batch = known[12], known[13]
+  for i, field in ipairs(COUNTS) do counts[field] = tonumber(known[13 + i] or 0) end
   known_bytes, roles_changed = counts.bytes, false
   read_specs, shared_edges, states, outputs, new_edges = {}, {}, {}, {}, {}
 end
@@ -152,11 +157,27 @@ local function count(what, of_tenant, n)
 end
 
 -- Counts one more open run of a tenant, and replies its priority: the more are open, the lower it is. The runs of a tenant are spread over all shards,
--- except those of one session, so each shard counts its own. A run that posts to a webhook is not counted: its receiver may be away for a day.
-local function priority_among(of_tenant, of_kind)
+-- except those of one session, so each shard counts its own. Rows of batches are counted apart, and one level lower. A run that posts to a webhook is not
+-- counted: its receiver may be away for a day.
+local function priority_among(of_tenant, of_kind, is_row)
   if of_kind == 'webhook' then return 0 end
   local open = redis.call('HINCRBY', S .. ':tenants', of_tenant, 1)
-  return open <= 1 and 0 or open <= 4 and 3 or open <= 16 and 6 or 9
+  local rows = is_row and redis.call('HINCRBY', S .. ':rows', of_tenant, 1) or redis.call('HGET', S .. ':rows', of_tenant) or 0
+  local like = is_row and rows or open - rows
+  local level = like <= 1 and 0 or like <= 4 and 3 or like <= 16 and 6 or 9
+  return is_row and math.min(level + 3, 9) or level
+end
+
+-- Forgets an ended run, whose keys are gone or expire.
+local function forget(id)
+  redis.call('ZREM', S .. ':finished', id)
+  redis.call('ZREM', S .. ':runs', id)
+  local bytes, log_bytes, of_tenant = string.match(redis.call('HGET', S .. ':sizes', id) or '', '^(%d+) (%d+) (.*)$')
+  if bytes then
+    count('bytes', of_tenant, -tonumber(bytes))
+    count('log_bytes', of_tenant, -tonumber(log_bytes))
+  end
+  redis.call('HDEL', S .. ':sizes', id)
 end
 
 -- Records the bytes of an ended run, to be subtracted when it expires.
@@ -564,6 +585,11 @@ local function close(outcome, error_json)
   ended_runs[#ended_runs + 1] = run
   redis.call('ZREM', S .. ':due', 'deadline|' .. run .. '|')
   if kind_of_run ~= 'webhook' then count('tenants', tenant, -1) end
+  if batch then
+    count('rows', tenant, -1)
+    redis.call('RPUSH', S .. ':ended:' .. batch, run)
+    redis.call('EXPIRE', S .. ':ended:' .. batch, ENDED_S)
+  end
   count('signals', tenant, -redis.call('HLEN', R .. ':signals'))
   count_total((kind_of_run == 'webhook' and 'delivered:' or 'closed:') .. outcome)
   if webhooks then notify(NOT_FAILED[outcome] and {'end'} or {'end', 'failure'}) end
@@ -964,12 +990,12 @@ local function park(s, owner)
   update_deadline()
 end
 
--- Whether the caller begins the only step that it made ready: it is cheap and of the caller's queue, a function that the caller calls for its model, or
--- the next round of that model.
+-- Whether the caller begins the only step that it made ready: it is cheap and of the caller's queue, or in a row of a batch, whose steps nobody waits for
+-- one by one, just of that queue; a function that the caller calls for its model; or the next round of that model.
 local function goes_ahead(spec, ahead)
   if spec.queue ~= ahead.queue then return spec.kind == 'tool.call' and spec.work == ahead.tool end
   if spec.cheap ~= nil then return spec.cheap or (ahead.rounds and spec.kind == 'agent.turn') end
-  return spec.work and string.find(ahead.cheap, '\n' .. spec.work .. '\n', 1, true)
+  return spec.work and (batch or string.find(ahead.cheap, '\n' .. spec.work .. '\n', 1, true))
 end
 
 -- Marks the steps that this call made ready as sent, except one that the caller begins at once: a decision, or the only step, as `goes_ahead` says.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from secrets import token_hex
-from typing import cast
+from typing import Any, cast
 
 from cantata import fault_points
 from cantata.errors import CantataError, UnknownRunError
@@ -39,23 +39,31 @@ class RunStore:
             timeout_by: The setting that `timeout_s` comes from, for messages.
             webhooks: As `planning.webhooks` gives them.
         """
-        labels = labels or {}
-        fields: dict[str, JsonValue] = {
-            "kind": kind, "request": request, "definitions": definitions_digest(definitions), "tenant": labels.get("tenant", ""),
-            "labels": to_json(dict(labels)), "timeout_ms": int(timeout_s * 1000), "timeout_by": timeout_by, "max_attempts": max_attempts,
-            "max_steps": max_steps, "retention_ms": int(retention_s * 1000), "accepted_by": token_hex(4),
-        }  # fmt: skip
-        start = step_text(Step(id=START, kind="run.start", queue=queue, decides=True, expands=True))
-        offer: dict[str, JsonValue] = {"step": START, "spec": start, "resend_ms": RESEND_MS, "fields": fields}
-        if webhooks:
-            fields["webhooks"] = to_json([*webhooks])
-        if session is not None:
-            offer["max_waiting"] = session.max_waiting
-            fields |= {"session": session.name, "session_keep_ms": int(session.keep_s * 1000), "session_entries": session.max_entries}
+        offer = _offer(
+            kind=kind, request=request, definitions=definitions, timeout_s=timeout_s, max_attempts=max_attempts, max_steps=max_steps,
+            queue=queue, labels=labels or {}, retention_s=retention_s, session=session, timeout_by=timeout_by, webhooks=webhooks,
+        )  # fmt: skip
         result, priority = self._caller.call("ledger/accept", run_id, to_json(offer))
         if result == "undefined":
             result, priority = self._caller.call("ledger/accept", run_id, to_json({**offer, "definitions_text": definitions}))
         return Accepted(result, int(priority))
+
+    def accept_rows(self, rows: Mapping[str, str], *, batch: str, definitions: str, **settings: Any) -> list[Accepted]:
+        """Accept many runs by their ids, with their requests, as `accept` does: rows of a batch, as `BatchStore.scope` names it.
+
+        They are counted apart: their priority is lower, and they do not lower that of their tenant's other runs.
+        """
+        offers = {run_id: _offer(request=request, definitions=definitions, batch=batch, **settings) for run_id, request in rows.items()}
+        replies = self._caller.call_runs("ledger/accept", [(run_id, to_json(offer)) for run_id, offer in offers.items()])
+        undefined = [run_id for run_id, (result, _) in zip(offers, replies, strict=True) if result == "undefined"]
+        calls = [(run_id, to_json({**offers[run_id], "definitions_text": definitions})) for run_id in undefined]
+        again = dict(zip(undefined, self._caller.call_runs("ledger/accept", calls), strict=True))
+        found = (again.get(run_id, reply) for run_id, reply in zip(offers, replies, strict=True))
+        return [Accepted(result, int(priority)) for result, priority in found]
+
+    def drop(self, run_ids: Sequence[str]) -> None:
+        """Delete ended runs before their retention is over."""
+        self._caller.call_runs("ledger/drop", [(run_id,) for run_id in run_ids])
 
     def definitions(self, run_id: str, digest: str) -> str:
         """Return the definitions that a run started with, as JSON text."""
@@ -111,3 +119,30 @@ class RunStore:
     def append_log(self, run_id: str, lines: Sequence[str], *, most: int, most_bytes: int) -> None:
         """Append lines to the log of a run, and drop the oldest beyond these bounds; nothing happens if the run is gone."""
         self._caller.call("ledger/append_log", run_id, most, most_bytes, *lines)
+
+    def cancel_all(self, run_ids: Sequence[str]) -> None:
+        """Cancel runs; unknown and ended ones do not change."""
+        error = to_json({"error": ErrorInfo(code="cancelled", message="the run was cancelled").model_dump()})
+        self._caller.call_runs("ledger/cancel", [(run_id, "cancelled", error) for run_id in run_ids])
+
+
+def _offer(
+    *, kind: str, request: str, definitions: str, timeout_s: float, max_attempts: int, max_steps: int, queue: str,
+    labels: Mapping[str, str], retention_s: float, session: RunSession | None = None, timeout_by: str = "", batch: str = "",
+    webhooks: Sequence[JsonValue] = (),
+) -> dict[str, JsonValue]:  # fmt: skip
+    fields: dict[str, JsonValue] = {
+        "kind": kind, "request": request, "definitions": definitions_digest(definitions), "tenant": labels.get("tenant", ""),
+        "labels": to_json(dict(labels)), "timeout_ms": int(timeout_s * 1000), "timeout_by": timeout_by, "max_attempts": max_attempts,
+        "max_steps": max_steps, "retention_ms": int(retention_s * 1000), "accepted_by": token_hex(4),
+    }  # fmt: skip
+    start = step_text(Step(id=START, kind="run.start", queue=queue, decides=True, expands=True))
+    offer: dict[str, JsonValue] = {"step": START, "spec": start, "resend_ms": RESEND_MS, "fields": fields}
+    if batch:
+        fields["batch"] = batch
+    if webhooks:
+        fields["webhooks"] = to_json([*webhooks])
+    if session is not None:
+        offer["max_waiting"] = session.max_waiting
+        fields |= {"session": session.name, "session_keep_ms": int(session.keep_s * 1000), "session_entries": session.max_entries}
+    return offer

@@ -17,7 +17,9 @@ from cantata.state.redis.lua_scripts import SCRIPTS
 from cantata.state.redis.redis_errors import Unconfirmed, with_retries
 
 CONFIRM_MS = 1000  # how long replicas have to confirm, before the call is repeated
-CONFIRMED = frozenset({"ledger/accept", "ledger/cancel", "ledger/commit", "forks/fork", "ledger/signal"})
+CONFIRMED = frozenset(
+    {"ledger/accept", "ledger/cancel", "ledger/commit", "forks/fork", "ledger/signal", "batches/open", "batches/record", "batches/change"}
+)
 """Scripts that replicas confirm, if so many are required: those that make a promise, or need not run again."""
 CALLS_AT_ONCE = 200  # in one round trip, during which a server serves no other client
 
@@ -63,7 +65,12 @@ class ScriptCaller:
         return [reply for part in parts for reply in self.call_all(name, [(shard_of(args[0]), args) for args in part])]
 
     def call_all(self, name: str, calls: Calls, on_error: Callable[[ResponseError], list[Any]] | None = None) -> list[Any]:
-        """Call a script in many shards, in one round trip; `on_error` makes the reply of a shard in which it failed."""
+        """Call a script in many shards, in one round trip; `on_error` makes the reply of a shard in which it failed.
+
+        One that replicas are to confirm is called in one shard after the other.
+        """
+        if self._replicas and name in CONFIRMED:
+            return [self.call_shard(name, shard, *args) for shard, args in calls]
         return self.with_retries(lambda: self.call_all_once(name, calls, on_error))
 
     def call_all_once(self, name: str, calls: Calls, on_error: Callable[[ResponseError], list[Any]] | None = None) -> list[Any]:

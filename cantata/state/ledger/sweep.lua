@@ -164,16 +164,7 @@ if id then
   clear(place)
 end
 
-for _, id in ipairs(due(':finished')) do
-  redis.call('ZREM', S .. ':finished', id)
-  redis.call('ZREM', S .. ':runs', id)
-  local bytes, log_bytes, of_tenant = string.match(redis.call('HGET', S .. ':sizes', id) or '', '^(%d+) (%d+) (.*)$')
-  if bytes then
-    count('bytes', of_tenant, -tonumber(bytes))
-    count('log_bytes', of_tenant, -tonumber(log_bytes))
-  end
-  redis.call('HDEL', S .. ':sizes', id)
-end
+for _, id in ipairs(due(':finished')) do forget(id) end
 local function pop(key) return redis.call('LPOP', S .. key, most) or {} end
 
 return {recovered, sends, overdue, lost, fired, '', ended_runs, waiting, pop(':left'), tasks, pop(':revoked')}

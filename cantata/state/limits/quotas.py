@@ -25,17 +25,23 @@ class Quotas:
         self._memory: Sequence[Mapping[str, int]] = ()
         self._asked_at = -FRESH_S
 
-    def check(self, tenant: str, quota: Quota) -> None:
-        """Check that a tenant may start a run. Raises ConfigError ('quota_exceeded') if not, UnavailableError if Redis is nearly full."""
+    def check(self, tenant: str, quota: Quota) -> int | None:
+        """Return the number of runs that a tenant may start now; None for any.
+
+        Raises ConfigError ('quota_exceeded') if it may start none, UnavailableError if Redis is nearly full.
+        """
         self._check_memory()
+        left = None
         if quota.open_runs is not None:
             open_runs = self._sum("tenants", tenant)
             if open_runs >= quota.open_runs:
                 raise _exceeded(
                     tenant, "open_runs", f"{open_runs:,} of {quota.open_runs:,} runs are open", "wait until some end, or cancel some"
                 )
+            left = quota.open_runs - open_runs
         self._check_bytes(tenant, "kept_bytes", quota.kept_bytes, "bytes", "bytes")
         self._check_bytes(tenant, "log_bytes", quota.log_bytes, "log_bytes", "bytes of log lines")
+        return left
 
     def early_signal_refusal(self, run_id: str, limits: Limits) -> ConfigError | None:
         """Return an error if the tenant of a run has used up its quota of early signals, else None."""

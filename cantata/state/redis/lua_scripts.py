@@ -22,6 +22,7 @@ PRELUDES = {
     "runs": ("ledger/lib", "runs/lib"),
     "limits": ("limits/lib",),
     "memory": ("memory/lib",),
+    "batches": ("batches/lib",),
 }
 """What comes before the scripts of a folder."""
 COMMIT_PRELUDE = ("ledger/lib", "ledger/expand")

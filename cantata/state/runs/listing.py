@@ -2,7 +2,7 @@
 
 Each shard returns its newest runs behind a position, and the results are merged. One call scans a bounded number of runs of a shard, and a
 page a bounded number in all, so a page may be short though more follow. A position is a run and when it was accepted, so runs that are
-accepted meanwhile change nothing.
+accepted meanwhile change nothing. Rows of batches are listed only by a search for a text, such as the name of their batch.
 """
 
 from __future__ import annotations

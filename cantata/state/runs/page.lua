@@ -7,7 +7,7 @@ local wanted = cjson.decode(ARGV[1])
 local place_at = tonumber(wanted.at)
 
 local function is_asked_for(run, key)
-  local known = redis.call('HMGET', key, 'status', 'tenant', 'kind', 'cancelling', 'waits', 'time_left')
+  local known = redis.call('HMGET', key, 'status', 'tenant', 'kind', 'cancelling', 'waits', 'time_left', 'batch')
   if not known[1] then return false end
   if wanted.tenant and wanted.tenant ~= known[2] then return false end
   if wanted.kind and wanted.kind ~= known[3] or not wanted.kind and known[3] == 'webhook' then return false end
@@ -16,7 +16,7 @@ local function is_asked_for(run, key)
     shown = known[4] and 'cancelling' or tonumber(known[5] or 0) > 0 and known[6] and 'waiting' or shown
   end
   if wanted.statuses and not wanted.statuses[shown] then return false end
-  if #wanted.words == 0 then return true end
+  if #wanted.words == 0 then return not known[7] end -- thousands of rows of a batch would hide all others
   local texts = redis.call('HMGET', key, 'labels', 'session', 'request')
   local sought = table.concat({run, texts[1] or '', texts[2] or '', truncate(texts[3] or '', wanted.request_bytes)}, '\n')
   sought = string.lower(sought)

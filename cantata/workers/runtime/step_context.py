@@ -47,7 +47,7 @@ class StepContext:
         return tools.get(self.text_param("tool"))
 
     def wait_for(self, coroutine: Coroutine[object, object, Result]) -> Result:
-        """Return the result of a coroutine, run on the event loop of the process under the step's time-out, past which StepError is raised."""
+        """Return the result of a coroutine, run on the event loop of the process. Raises StepError after the step's time-out."""
         try:
             return self.process.run_async(self.begun, coroutine, self.begun.spec.timeout_s)
         except TimeoutError:

@@ -543,3 +543,33 @@ def test_markup_would_be_noticed(deployment: Stage, url: str) -> None:
 def steps_of(url: str, run_id: str) -> list[str]:
     """The ids of a run's steps."""
     return [step["id"] for step in httpx.get(f"{url}/runs/{run_id}/graph").json()["steps"]]
+
+
+@pytest.mark.slow("a browser draws it")
+def test_a_batch_is_a_line_with_a_bar_and_shows_its_failed_rows(deployment: Stage, url: str, page: Page) -> None:
+    deployment.models.script([{"match": "^row 3$", "status": 400, "reply": "no"}, {"reply": "yes"}])
+    rows = [f"row {number}" for number in range(6)]
+    feed = deployment.client.feed_batch(rows, agent="writer", name="shown", concurrency=2)
+    for group in feed.groups(stop_after=4):
+        feed.deliver(group)
+
+    page.goto(f"{url}/pages/batches")
+    line = page.locator("tbody tr", has_text="shown")
+    expect(line).to_contain_text("Running")
+    expect(line.locator(".bar")).to_contain_text("4")
+    line.locator("a").click()
+    expect(page.locator("h1")).to_have_text("Batch shown")
+    expect(page.locator(".failures tbody tr")).to_have_count(1)
+    page.get_by_role("button", name="Pause").click()
+    expect(page.locator("main")).to_contain_text("Paused")
+    with page.expect_download() as waiting:
+        page.get_by_role("button", name="Download failed rows").click()
+    assert [json.loads(line)["row"] for line in waiting.value.path().read_text().splitlines()] == [3]
+    page.get_by_role("button", name="Resume").click()
+    expect(page.locator("main")).to_contain_text("Running")
+
+    for group in feed.groups():
+        feed.deliver(group)
+
+    expect(page.locator("main")).to_contain_text("Done")
+    expect(page.locator("progress")).to_have_attribute("value", "1")

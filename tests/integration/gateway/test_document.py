@@ -17,7 +17,7 @@ from schemathesis.checks import not_a_server_error
 from schemathesis.core.result import Ok
 from schemathesis.specs.openapi.checks import content_type_conformance, response_schema_conformance, status_code_conformance
 
-from cantata.gateway.api.bodies import ANSWERS, CHAIN, FORK, MEMORY, SIGNAL, TURN
+from cantata.gateway.api.bodies import ANSWERS, BATCH, CHAIN, DELIVERED, FORK, MEMORY, SIGNAL, TURN
 from tests.integration.gateway.conftest import Gateway
 
 pytestmark = pytest.mark.timeout(400)
@@ -63,11 +63,17 @@ def test_what_the_document_allows_and_what_it_does_not_is_answered_as_it_says(ga
 
     operations = [found.ok() for found in schema.get_all_operations() if isinstance(found, Ok)]
 
-    assert len(operations) == 29
+    assert len(operations) == 40
     for operation in operations[::every]:
         ask(operation.as_strategy(generation_mode=GenerationMode.POSITIVE), examples)
         with suppress(Unsatisfiable):  # where nothing can be given, nothing wrong can
             ask(operation.as_strategy(generation_mode=GenerationMode.NEGATIVE), examples)
+
+
+@schemathesis.serializer("application/x-ndjson")
+def json_lines(ctx: Any, value: Any) -> bytes:
+    """The rows of a batch: whatever text there is."""
+    return json.dumps(value).encode()
 
 
 def ask(cases: st.SearchStrategy[Any], examples: int) -> None:
@@ -102,7 +108,7 @@ def test_the_examples_of_the_document_are_of_its_schemas(gateway: Gateway) -> No
         (path, method): operation["requestBody"]["content"]["application/json"]["example"]
         for path, operations in document(gateway)["paths"].items()
         for method, operation in operations.items()
-        if "requestBody" in operation
+        if "application/json" in operation.get("requestBody", {}).get("content", {})
     }
 
     assert bodies == {
@@ -112,6 +118,8 @@ def test_the_examples_of_the_document_are_of_its_schemas(gateway: Gateway) -> No
         ("/runs/{run_id}/signals/{step}", "post"): SIGNAL,
         ("/inbox/answers", "post"): ANSWERS,
         ("/memory/{namespace}/{key}", "put"): MEMORY,
+        ("/batches", "post"): BATCH,
+        ("/batches/{name}/delivered", "post"): DELIVERED,
     }
 
 

@@ -41,13 +41,16 @@ NEEDED = {
             "/runs", "/runs/{run_id}", "/runs/{run_id}/events", "/runs/{run_id}/graph", "/runs/{run_id}/steps/{step_id}",
             "/runs/{run_id}/logs", "/runs/{run_id}/tasks", "/runs/{run_id}/refusals", "/sessions", "/sessions/{session}",
             "/memory", "/memory/{namespace}", "/inbox", "/inbox/{run_id}/{step}",
-            "/memory/{namespace}/{key}",
+            "/memory/{namespace}/{key}", "/batches", "/batches/{name}", "/batches/{name}/events", "/batches/{name}/results",
+            "/batches/{name}/download",
         )
     },
     "DELETE /sessions/{session}": "admin",
     "PUT /memory/{namespace}/{key}": "admin",
     "DELETE /memory/{namespace}/{key}": "admin",
     **{f"POST /runs/{{run_id}}/{act}": "submit" for act in ("cancel", "retry", "fork")},  # of this run, which is a chain
+    "POST /batches": "submit",  # of a batch for a chain
+    **{f"POST /batches/{{name}}/{act}": "submit" for act in ("rows", "delivered", "pause", "resume", "cancel")},
     "GET /load": "nobody",
     "GET /metrics": "nobody",  # of this tenant
 }  # fmt: skip
@@ -85,12 +88,15 @@ def test_every_path_needs_one_scope_and_no_other_is_enough(scoped: Gateway, chai
     operations = {f"{method.upper()} {path}" for path, methods in document["paths"].items() for method in methods}
 
     assert operations == NEEDED.keys() | OPEN
+    batch = {"name": "scoped", "chain": "adding"}
+    assert ask(scoped, "submit", "POST", "/batches", json=batch).status_code == 201
+    assert ask(scoped, "submit", "POST", "/batches/scoped/rows?last=true").json()["batch"]["state"] == "done", "so nothing is followed"
     for operation, needed in NEEDED.items():
         method, path = operation.split(" ")
-        address = path.format(run_id=chain, step="none", step_id="s", session="none", namespace="none", key="none")
+        address = path.format(run_id=chain, step="none", step_id="s", session="none", namespace="none", key="none", name="scoped")
         for scope in (*SCOPES, "nothing"):
-            body = {"json": {"from_step": "s"}} if path.endswith("/fork") else {}
-            answer = ask(scoped, scope, method, address, **body)
+            body = {"/fork": {"from_step": "s"}, "/batches": batch, "/delivered": {"rows": []}}.get(path[path.rindex("/") :])
+            answer = ask(scoped, scope, method, address, **({} if body is None or method == "GET" else {"json": body}))
             is_granted = scope in (needed, "admin") and needed != "nobody"
             assert (answer.status_code == 403) != is_granted, (operation, scope, answer.text)
             if not is_granted:

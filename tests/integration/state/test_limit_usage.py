@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from cantata.models.definitions import Budget, Budgets, Limits, Rates
@@ -52,19 +54,19 @@ def test_pauses_of_all_models_are_read_at_once_and_one_that_is_over_goes_with_th
 def test_a_process_knows_its_own_pauses_at_once_and_those_of_others_when_it_reads_them(ledger: Ledger) -> None:
     clock.synchronize(ledger.redis)
     ours, theirs = Pauses(Limiter(ledger)), Pauses(Limiter(ledger))
-    ours.refresh(ledger.redis)
+    ours.refresh(partial(read_pauses, ledger.redis))
     assert ours.may_hold("a/b"), "it has not read any yet"
-    ours.refresh(ledger.redis)
+    ours.refresh(partial(read_pauses, ledger.redis))
     assert not ours.may_hold("a/b")
 
     theirs.begin("a/b", 60.0)
     ours.begin("c/d", 60.0)
 
     assert [ours.may_hold(model) for model in ("a/b", "c/d", "e/f")] == [False, True, False]
-    ours.refresh(ledger.redis)
+    ours.refresh(partial(read_pauses, ledger.redis))
     assert [ours.may_hold(model) for model in ("a/b", "c/d", "e/f")] == [True, True, False]
     bring_nearer(ledger.redis, 61.0)
-    ours.refresh(ledger.redis)
+    ours.refresh(partial(read_pauses, ledger.redis))
     assert not ours.may_hold("a/b")
 
 

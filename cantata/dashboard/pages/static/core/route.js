@@ -2,11 +2,14 @@
 
 const TABS = new Set(["graph", "time", "events", "tasks", "request"]);
 
-/** Return the page of a path: {page: "list"}, {page: "inbox"}, {page: "run", runId} or {page: "none"}. */
+/** Return the page of a path: {page: "list"}, {page: "inbox"}, {page: "run", runId}, {page: "batches"}, {page: "batch", name} or {page: "none"}. */
 export function pageOf(base, path) {
   const own = path.startsWith(base) ? path.slice(base.length) : "";
   if (own === "" || own === "/") return { page: "list" };
   if (own === "/inbox" || own === "/inbox/") return { page: "inbox" };
+  if (own === "/batches" || own === "/batches/") return { page: "batches" };
+  const batch = /^\/batch\/([^/]+)\/?$/.exec(own);
+  if (batch) return { page: "batch", name: decoded(batch[1]) };
   const found = /^\/run\/([^/]+)\/?$/.exec(own);
   return found ? { page: "run", runId: decoded(found[1]) } : { page: "none" };
 }
@@ -18,6 +21,11 @@ export function runAddress(base, runId, { tab = "graph", step = null } = {}) {
   if (step !== null) query.set("step", step);
   const text = query.toString();
   return `${base}/run/${encodeURIComponent(runId)}${text ? `?${text}` : ""}`;
+}
+
+/** Return the URL of a batch. */
+export function batchAddress(base, name) {
+  return `${base}/batch/${encodeURIComponent(name)}`;
 }
 
 /** Return the tab and step of a run in a URL: {tab, step}. */

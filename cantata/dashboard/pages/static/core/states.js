@@ -26,6 +26,14 @@ const STEP = {
   timed_out: { label: "Timed out", tone: "wait", icon: "clock" },
 };
 
+const BATCH = {
+  running: { label: "Running", tone: "busy", icon: "run" },
+  paused: { label: "Paused", tone: "wait", icon: "hand" },
+  budget_spent: { label: "Budget spent", tone: "wait", icon: "spent" },
+  cancelled: { label: "Cancelled", tone: "idle", icon: "stop" },
+  done: { label: "Done", tone: "good", icon: "check" },
+};
+
 /** Of a run that succeeded although steps of it failed. */
 const WITH_FAILURES = { label: "Succeeded with failures", tone: "wait", icon: "check" };
 
@@ -35,6 +43,20 @@ export const RUN_STATUSES = Object.keys(RUN);
 export function ofRun(status, failures = 0) {
   if (status === "succeeded" && failures) return WITH_FAILURES;
   return RUN[status] ?? { label: String(status), tone: "idle", icon: "ring" };
+}
+
+/** Return the label, tone and icon of a batch's state. */
+export function ofBatch(state) {
+  return BATCH[state] ?? { label: String(state), tone: "idle", icon: "ring" };
+}
+
+/** Return whether a batch is done or cancelled. */
+export const batchIsOver = (state) => state === "done" || state === "cancelled";
+
+/** Return the share of a batch's rows that were delivered, from 0 to 1; 0 while their number is not known. */
+export function share(batch) {
+  if (batch.total === null) return 0;
+  return batch.total ? Math.min(1, batch.delivered / batch.total) : 1;
 }
 
 /** Return the label, tone and icon of a step's state. */

@@ -1,9 +1,9 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { neighbour, overlap, pathOf } from "../../../../../cantata/dashboard/pages/static/core/geometry.js";
-import { filterOf, filterQuery, listAddress, pageOf, locationIn, runAddress } from "../../../../../cantata/dashboard/pages/static/core/route.js";
+import { batchAddress, filterOf, filterQuery, listAddress, pageOf, locationIn, runAddress } from "../../../../../cantata/dashboard/pages/static/core/route.js";
 import { makeParser } from "../../../../../cantata/dashboard/pages/static/core/sse.js";
-import { ofRun, ofStep, runIsOver } from "../../../../../cantata/dashboard/pages/static/core/states.js";
+import { batchIsOver, ofBatch, ofRun, ofStep, runIsOver, share } from "../../../../../cantata/dashboard/pages/static/core/states.js";
 import { ticks, timesOf } from "../../../../../cantata/dashboard/pages/static/core/times.js";
 
 test("messages are read whole, wherever the stream was cut", () => {
@@ -28,6 +28,15 @@ test("addresses lead to what they were made of", () => {
   const filter = { statuses: ["failed", "running"], kind: "turn", text: "a&b" };
   assert.deepEqual(filterOf(new URL(listAddress("/p", filter), "http://h").search), filter);
   assert.equal(filterQuery({ statuses: [], kind: "", text: "" }).toString(), "");
+});
+
+test("batches have addresses, states and shares", () => {
+  const address = new URL(batchAddress("/p", "rows 1"), "http://h");
+  assert.deepEqual(pageOf("/p", address.pathname), { page: "batch", name: "rows 1" });
+  assert.deepEqual(pageOf("/p", "/p/batches"), { page: "batches" });
+  assert.deepEqual([ofBatch("budget_spent").label, ofBatch("odd").label], ["Budget spent", "odd"]);
+  assert.deepEqual([batchIsOver("done"), batchIsOver("cancelled"), batchIsOver("paused")], [true, true, false]);
+  assert.deepEqual([share({ total: null, delivered: 3 }), share({ total: 4, delivered: 1 }), share({ total: 0, delivered: 0 })], [0, 0.25, 1]);
 });
 
 test("a state of a newer version is shown as its label", () => {

@@ -1,0 +1,300 @@
+"""Batches of a tenant: begin, find, pause, cancel and retry them; submit their rows, read and deliver results."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from itertools import islice
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import Field
+
+from cantata.coordinator.start import COORDINATOR, Timeout, accept_rows, choose_start_queue, id_of_key
+from cantata.errors import ConfigError
+from cantata.models.values import ErrorInfo, JsonValue, Usage, Value, as_text
+from cantata.models.wire import RunState, TurnRequest
+from cantata.planning.turns import turn_plan
+from cantata.state.batches.batch_store import BATCH_OVER, BatchInfo, BatchStore, BatchTarget, Change, Delivered, unknown
+from cantata.state.runs import outcomes
+
+if TYPE_CHECKING:
+    from cantata.client.client import Client
+
+MAX_FAILED_RUNS = 1000  # of delivered rows that failed, kept as other runs are; those of later rows are deleted at once
+MAX_SCANNED = 5000  # rows without a delivered result that one page of results reads
+CANCELLED_AT_ONCE = 1000
+UNTRIED = 10  # rows that are open at most while a batch with a budget does not know what a row costs
+UNBOUNDED = 2**40  # more rows than a batch has
+NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
+BATCH_LABEL, ROW_LABEL = "batch", "batch_row"
+
+Row = str | Mapping[str, JsonValue]
+"""A row as it is given: a text, or its columns."""
+
+
+class BatchRow(Value):
+    """A row of a batch, and its result. A failed one has an `error`, and may have an output."""
+
+    row: int = Field(description="its number, from 0")
+    input: JsonValue = Field(None, description="the row as it was given")
+    status: RunState = Field(description="succeeded, succeeded_with_failures, failed, cancelled, timed_out or exhausted")
+    output: JsonValue = Field(None, description="the answer of a turn, the final output of a chain or workflow")
+    error: ErrorInfo | None = Field(None, description="why it failed")
+    run_id: str = Field("", description="its run, which is deleted when the result of a row that succeeded is delivered")
+    usage: Usage = Field(default_factory=Usage, description="its consumption")
+
+    @property
+    def has_failed(self) -> bool:
+        """True if it counts as failed: also one that succeeded though steps failed."""
+        return self.status != "succeeded"
+
+
+class BatchPage(Value):
+    """Rows of a batch, by their number."""
+
+    rows: list[BatchRow] = Field(description="in the order of their numbers")
+    next: int | None = Field(None, description="what `start` is for the rest; null if there is none now")
+
+
+class RowRequests:
+    """Makes the requests of a batch's rows. Raises ConfigError for a target that the configuration does not have."""
+
+    def __init__(self, client: Client, target: BatchTarget, columns: Mapping[str, str]) -> None:
+        self._client, self._columns = client, columns
+        self.kind: Literal["turn", "chain"] = "turn" if target.kind in ("agent", "team") else "chain"
+        self._target = target
+        self._queue = COORDINATOR
+        self.timeout = Timeout(None, "")
+        if self.kind == "turn":
+            self._turn = TurnRequest.model_validate({"text": "", target.kind: target.name})
+            if faults := turn_plan.check_turn(self._turn.model_copy(update={"text": "text"}), client.definitions):
+                raise ConfigError(faults, source="batch")
+            agent = client.definitions.agents.get(target.name) if target.kind == "agent" else None
+            self._queue = agent.queue if agent else "agents"  # whoever plans a row goes on with it at once
+
+    @property
+    def queue(self) -> str:
+        """The queue of a row's first step; of a chain, as of the newest request."""
+        return self._queue
+
+    def request(self, number: int, row: Row) -> str:
+        """Return the request of a row as JSON text. Raises ConfigError."""
+        try:
+            return self._request(number, row)
+        except ValueError as error:  # such as half a character
+            raise ConfigError(f"row {number} cannot be stored as JSON: {error}", source="batch") from error
+
+    def _request(self, number: int, row: Row) -> str:
+        fields = row if isinstance(row, str) else {self._columns.get(name, name): value for name, value in row.items()}
+        if self.kind == "turn":
+            return self._turn.model_copy(update={"text": _text(number, fields)}).model_dump_json(exclude_defaults=True)
+        if isinstance(fields, str):
+            raise ConfigError(f"row {number} is a text; the rows of a {self._target.kind} are objects: its input", source="batch")
+        if self._target.kind == "workflow":
+            request = self._client._workflow_request(self._target.name, fields)
+        else:
+            request = self._client._checked_request(self._target.name, fields)
+        self.timeout = Timeout(request.timeout or None, "timeout of the request")
+        self._queue = choose_start_queue(request, self._client.definitions, self._client._costs())
+        return request.model_copy(update={"chain_id": request.chain_id or self._target.name}).model_dump_json(exclude_defaults=True)
+
+
+def _text(number: int, row: Row) -> str:
+    """Return the text of a turn: the field `text`, or the only field."""
+    if isinstance(row, str):
+        return row
+    if "text" not in row and len(row) != 1:
+        found = ", ".join(map(repr, list(row)[:10])) or "none"
+        raise ConfigError(f"row {number} has no field 'text' (its fields: {found}); name one: --map FIELD=text", source="batch")
+    return as_text(row["text"] if "text" in row else next(iter(row.values())))
+
+
+def run_id_of_row(batch: BatchInfo, row: int) -> str:
+    """Return the run of a row in the batch's round."""
+    return id_of_key(f"batch {batch.uid} {batch.round} {row}")
+
+
+class Batches:
+    """The batches of a tenant ("" for those without one). Raises ConfigError with code `unknown_batch` for one that is not kept."""
+
+    def __init__(self, client: Client, tenant: str = "") -> None:
+        self._client = client
+        self._tenant = tenant
+
+    def of(self, tenant: str) -> Batches:
+        """Return the batches of another tenant."""
+        return Batches(self._client, tenant)
+
+    @cached_property
+    def store(self) -> BatchStore:
+        """Their records."""
+        return BatchStore(self._client.ledger, self._tenant)
+
+    def open(
+        self, name: str, target: BatchTarget, *, columns: Mapping[str, str] | None = None, source: str = "", out: str = "", file: str = "",
+        ordered: bool = False, concurrency: int = 100, budget_usd: float | None = None,
+    ) -> BatchInfo:  # fmt: skip
+        """Begin a batch, or go on with the one of this name, with this concurrency and budget.
+
+        Raises ConfigError for an invalid name, and if the batch of this name has another target, file, mapping or `out`.
+        """
+        if not NAME.fullmatch(name):
+            raise ConfigError(f"a batch's name has letters from A to Z, digits and . _ -, at most 100 of them; found {name[:110]!r}")
+        if concurrency < 1:
+            raise ConfigError(f"concurrency is {concurrency}; it is the number of rows that are open at most, from 1")
+        identity: dict[str, JsonValue] = {
+            "target": target.model_dump(), "source": source, "columns": dict(columns or {}), "out": out, "ordered": ordered,
+        }  # fmt: skip
+        settings = {"file": file, "concurrency": str(concurrency), "budget_usd": "" if budget_usd is None else repr(budget_usd)}
+        _, found = self.store.open(name, identity, settings)
+        known = found.model_dump()
+        if differing := [field for field, value in identity.items() if known[field] != value]:
+            what = ", ".join({"source": "file", "columns": "mapping", "ordered": "order"}.get(each, each) for each in differing)
+            raise ConfigError(
+                f"batch {name!r} was begun with another {what}; go on with the same, or choose another name", code="batch_differs"
+            )
+        return found
+
+    def find(self, name: str) -> BatchInfo:
+        """Return a batch as it is now."""
+        found = self.store.find(name)
+        if found is None:
+            raise unknown(name)
+        return found
+
+    def newest(self, most: int = 100) -> Sequence[BatchInfo]:
+        """Return the newest batches, newest first."""
+        return self.store.newest(most)
+
+    def pause(self, name: str) -> BatchInfo:
+        """Submit no more rows; open ones go on. Raises ConfigError ('batch_state') unless it is running."""
+        return self.change(name, "pause")
+
+    def resume(self, name: str) -> BatchInfo:
+        """Go on with a paused batch."""
+        return self.change(name, "resume")
+
+    def cancel(self, name: str) -> BatchInfo:
+        """End a batch for good, and cancel its open rows."""
+        found = self.change(name, "cancel")
+        rows = self.store.undelivered(name, 0, found.submitted)
+        while part := [*islice(rows, CANCELLED_AT_ONCE)]:
+            self._client.ledger.runs.cancel_all([run_id_of_row(found, row) for row in part])
+        return found
+
+    def retry(self, name: str, *, out_bytes: int | None = None) -> BatchInfo:
+        """Make the failed rows of a batch that is done undelivered again: whoever gives its rows again submits those alone."""
+        return self.change(name, "retry", out_bytes=out_bytes)
+
+    def change(self, name: str, what: Change, *, out_bytes: int | None = None) -> BatchInfo:
+        """Change the state of a batch. Raises ConfigError ('batch_state') if its state does not allow this."""
+        was_changed, found = self.store.change(name, what, out_bytes=out_bytes)
+        if found is None:
+            raise unknown(name)
+        wanted = {"pause": "paused", "resume": "running", "cancel": "cancelled", "spend": "budget_spent"}.get(what)
+        if not was_changed and found.state != wanted:
+            raise ConfigError(f"batch {name!r} {_REFUSALS[what].format(state=found.state.replace('_', ' '))}", code="batch_state")
+        return found
+
+    def submit(self, batch: BatchInfo, requests: RowRequests, rows: Mapping[int, str], labels: Mapping[str, str]) -> dict[int, str]:
+        """Submit rows, with their requests, as far as the tenant's quota allows; return the runs of those submitted.
+
+        A repetition is harmless: each row has one run in a round.
+
+        Raises ConfigError ('quota_exceeded') if it allows none.
+        """
+        client = self._client
+        most = client.quotas.check(self._tenant, client.definitions.limits.quota_of(self._tenant))
+        runs = {row: run_id_of_row(batch, row) for row in islice(rows, most)}
+        if not runs:
+            return {}
+        self.store.record(batch, submitted=max(runs) + 1)
+        accept_rows(
+            client.ledger, client.app, {run_id: rows[row] for row, run_id in runs.items()}, kind=requests.kind,
+            batch=self.store.scope(batch.name), definitions=client.definitions, definitions_text=client._definitions_text,
+            timeout=requests.timeout, labels={**labels, BATCH_LABEL: batch.name, **({"tenant": self._tenant} if self._tenant else {})},
+            queue=requests.queue,
+        )  # fmt: skip
+        return runs
+
+    def deliver(self, batch: BatchInfo, rows: Sequence[BatchRow], *, out_bytes: int | None = None, total: int | None = None) -> BatchInfo:
+        """Record that the results of rows were delivered, and delete their runs; return the batch after that."""
+        found = self.store.record(
+            batch, delivered=[Delivered(each.row, each.has_failed, each.usage) for each in rows], out_bytes=out_bytes, total=total
+        )
+        drops = found.failed > MAX_FAILED_RUNS
+        self._client.ledger.runs.drop([each.run_id for each in rows if each.run_id and (drops or not each.has_failed)])
+        return found
+
+    def results(self, name: str, start: int = 0, most: int = 100) -> BatchPage:
+        """Return results that are kept and were not delivered: of rows that are over, from a row on."""
+        batch = self.find(name)
+        return self._page(batch, self.store.undelivered(name, start, batch.submitted), most)
+
+    def failed(self, name: str, start: int = 0, most: int = 100) -> BatchPage:
+        """Return delivered rows that failed, from a row on, with their errors as far as their runs are kept."""
+        batch = self.find(name)
+        return self._page(batch, self.store.failed(name, start, batch.submitted), most, keeps_unknown=True)
+
+    def acknowledge(self, name: str, numbers: Sequence[int], *, total: int | None = None) -> BatchInfo:
+        """Record that results were delivered, by the numbers of their rows; those that are not over do not count."""
+        batch = self.find(name)
+        rows = [row for row in sorted(set(numbers)) if 0 <= row < batch.submitted]
+        return self.deliver(batch, self._page(batch, iter(rows), len(rows)).rows, total=total)
+
+    def _page(self, batch: BatchInfo, numbers: Iterator[int], most: int, *, keeps_unknown: bool = False) -> BatchPage:
+        found: list[BatchRow] = []
+        scanned, after = 0, None
+        while len(found) < most and (part := [*islice(numbers, min(most, 500))]):
+            runs = {run_id_of_row(batch, row): row for row in part}
+            over, _ = outcomes.ended(self._client.ledger, [*runs])
+            for run_id, row in runs.items():
+                after = row + 1
+                if run_id in over:
+                    found.append(row_of(row, run_id, over[run_id]))
+                elif keeps_unknown:
+                    found.append(BatchRow(row=row, status="failed", run_id=run_id))
+                if len(found) == most:
+                    break
+            scanned += len(part)
+            if scanned >= MAX_SCANNED:
+                break
+        else:
+            after = after if len(found) == most else None
+        return BatchPage(rows=found, next=after if after is not None and after < batch.submitted else None)
+
+
+_REFUSALS: Mapping[Change, str] = {
+    "pause": "is {state}, so it cannot be paused",
+    "resume": "is {state}, not paused; to go on with one whose budget is spent, submit it with a higher budget",
+    "cancel": "is {state} already",
+    "spend": "is {state}",
+    "retry": "is {state}, or no row of it failed; only the failed rows of one that is done can be retried",
+}
+
+
+def affordable_rows(batch: BatchInfo, cost_usd: float, priced: int) -> int:
+    """Return how many rows may be open so that a batch does not exceed its budget, if each costs as `priced` ones did that cost so much."""
+    if batch.budget_usd is None or (priced and not cost_usd):
+        return UNBOUNDED
+    return max(0, int((batch.budget_usd - cost_usd) / (cost_usd / priced))) if priced else UNTRIED
+
+
+def row_of(number: int, run_id: str, ended: outcomes.EndedRow, given: JsonValue = None) -> BatchRow:
+    """Return a row with the outcome of its run."""
+    return BatchRow(row=number, input=given, status=ended.state, output=ended.output, error=ended.error, run_id=run_id, usage=ended.usage)
+
+
+def batch_target(**named: str | None) -> BatchTarget:
+    """Return the receiver of a batch's rows, of which exactly one of agent, team, chain and workflow is named. Raises ConfigError."""
+    given = [(kind, name) for kind, name in named.items() if name is not None]
+    if len(given) != 1:
+        found = " and ".join(kind for kind, _ in given) or "none"
+        raise ConfigError(f"a batch needs exactly one of agent, team, chain and workflow; found {found}", source="batch")
+    return BatchTarget.model_validate({"kind": given[0][0], "name": given[0][1]})
+
+
+def is_over(batch: BatchInfo) -> bool:
+    """Return whether a batch is done or cancelled."""
+    return batch.state in BATCH_OVER

@@ -1,0 +1,242 @@
+"""HTTP routes of batches: begin, submit rows in pieces, follow, read results by page, acknowledge them, pause, resume, cancel."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request, Response
+from starlette.responses import StreamingResponse
+
+from cantata.client.batches import Batches, BatchPage, Row, RowRequests, affordable_rows, batch_target, is_over
+from cantata.dashboard.http.rejections import ErrorBody, RequestRejected
+from cantata.dashboard.http.server_sent_events import HEADERS, KEEP_ALIVE_S, MEDIA_TYPE
+from cantata.errors import ConfigError, Fault
+from cantata.gateway.api import bodies
+from cantata.gateway.api.bodies import document_body
+from cantata.gateway.api.routes import ERRORS, UNKNOWN, CallerGrant, Limit, ReaderTenant, ServiceDep
+from cantata.gateway.grants import STARTS, Grant
+from cantata.gateway.outer_layer import PathName
+from cantata.gateway.tenant_service import TenantService
+from cantata.models.wire import ChainNode, ChainRequest, TurnRequest
+from cantata.state.batches.batch_store import BatchInfo, BatchTarget
+
+FOLLOW_S = 0.5  # between looks at a followed batch
+
+ROWS = '{"text": "Where is my order?"}\n{"text": "I want my money back."}\n'
+CONFLICT: dict[int | str, dict[str, Any]] = {409: {"model": ErrorBody, "description": "its state does not allow this, or it is another"}}
+Start = Annotated[int, Query(ge=0, le=2**40, description="the number of the first row, from 0")]
+
+router = APIRouter(responses={**ERRORS, **UNKNOWN}, tags=["batches"])
+
+
+def _batches(service: TenantService, tenant: str) -> Batches:
+    return service.client.batches.of(tenant)
+
+
+def _check(service: TenantService, grant: Grant, target: BatchTarget) -> None:
+    """Raise RequestRejected if a token may not use the receiver of a batch, ConfigError if there is none of this name."""
+    if target.kind in ("agent", "team"):
+        grant.require(STARTS["turn"])
+        grant.check_turn(TurnRequest.model_validate({"text": "", target.kind: target.name}), service.client.definitions)
+        return
+    grant.require(STARTS["chain"])
+    known = service.client.definitions.chains if target.kind == "chain" else service.client.definitions.workflows
+    if target.name not in known:
+        raise ConfigError(f"the configuration has no {target.kind} {target.name!r}", source="batch")
+    node = ChainNode(node_id=target.name, kind=target.kind, name=target.name)
+    grant.check_chain(ChainRequest(nodes=[node], entry_node=target.name))
+
+
+def _own(service: TenantService, grant: Grant, name: str) -> BatchInfo:
+    """Return a batch that a token could have begun."""
+    batch = _batches(service, grant.tenant).find(name)
+    _check(service, grant, batch.target)
+    return batch
+
+
+@router.get("/batches")
+async def list_batches(service: ServiceDep, tenant: ReaderTenant, most: Limit = 20) -> bodies.BatchList:
+    """Return the newest batches."""
+    return bodies.BatchList(batches=[*await service.call(_batches(service, tenant).newest, most)])
+
+
+@router.post(
+    "/batches", status_code=201, responses=CONFLICT, openapi_extra=document_body(bodies.BatchBody, bodies.BATCH), response_model=BatchInfo
+)  # fmt: skip
+async def begin_batch(request: Request, response: Response, service: ServiceDep, caller: CallerGrant) -> BatchInfo:
+    """Begin a batch, or go on with the one of this name, with this concurrency and budget."""
+    body = await bodies.read_body(request, bodies.BatchBody)
+
+    def begin() -> BatchInfo:
+        target = batch_target(agent=body.agent, team=body.team, chain=body.chain, workflow=body.workflow)
+        _check(service, caller, target)
+        RowRequests(service.client, target, body.columns)
+        return _batches(service, caller.tenant).open(
+            body.name, target, columns=body.columns, concurrency=body.concurrency, budget_usd=body.budget_usd
+        )
+
+    found = await service.call(begin)
+    response.headers["Location"] = f"{service.prefix}/batches/{found.name}"
+    return found
+
+
+@router.get("/batches/{name}")
+async def show_batch(name: PathName, service: ServiceDep, tenant: ReaderTenant) -> BatchInfo:
+    """Return a batch as it is now."""
+    return await service.call(_batches(service, tenant).find, name)
+
+
+@router.get(
+    "/batches/{name}/events", response_class=Response,
+    responses={200: {"description": "server-sent events; `data` is the batch, when it has changed", "content": {"text/event-stream": {}}}},
+)  # fmt: skip
+async def follow_batch(name: PathName, service: ServiceDep, tenant: ReaderTenant) -> Response:
+    """Stream the state of a batch whenever it changes, until it is done or cancelled."""
+    first = await service.call(_batches(service, tenant).find, name)
+
+    async def lines() -> AsyncIterator[str]:
+        found, quiet_s = first, 0.0
+        yield _event(found)
+        while not is_over(found):
+            await asyncio.sleep(FOLLOW_S)
+            before, found = found, await service.call(_batches(service, tenant).find, name)
+            quiet_s = 0.0 if found != before else quiet_s + FOLLOW_S
+            if found != before:
+                yield _event(found)
+            elif quiet_s >= KEEP_ALIVE_S:
+                quiet_s = 0.0
+                yield ": still here\n\n"
+
+    return StreamingResponse(lines(), media_type=MEDIA_TYPE, headers=HEADERS)
+
+
+def _event(batch: BatchInfo) -> str:
+    return f"event: batch\ndata: {batch.model_dump_json()}\n\n"
+
+
+@router.post(
+    "/batches/{name}/rows", status_code=202, responses=CONFLICT, response_model=bodies.RowsAccepted,
+    openapi_extra={"requestBody": {"required": True, "content": {"application/x-ndjson": {"schema": {"type": "string"}, "example": ROWS}}}},
+)  # fmt: skip
+async def submit_rows(
+    request: Request, name: PathName, service: ServiceDep, caller: CallerGrant, start: Start = 0, last: bool = False
+) -> bodies.RowsAccepted:
+    """Submit rows as JSON lines, as many as may be open; go on at `next`. With `last` no row follows. A repeated request is harmless.
+
+    429 if none may be open: read results, acknowledge them, and repeat.
+    """
+    rows = _rows(await request.body(), start)
+
+    def submit() -> bodies.RowsAccepted:
+        batches, batch = _batches(service, caller.tenant), _own(service, caller, name)
+        if batch.state != "running":
+            raise ConfigError(f"batch {name!r} is {batch.state.replace('_', ' ')} and takes no rows", code="batch_state")
+        if batch.file:
+            raise ConfigError(f"batch {name!r} gets its rows from the file of a command", code="batch_state")
+        if start > batch.submitted:
+            raise ConfigError(f"row {batch.submitted} comes next, not {start}: rows are submitted in order", code="batch_state")
+        requests = RowRequests(service.client, batch.target, batch.columns)
+        new = {row: requests.request(row, rows[row]) for row in rows if row >= batch.submitted}
+        waiting = batch.submitted - batch.delivered
+        room = min(batch.concurrency - waiting, affordable_rows(batch, batch.usage.cost_usd or 0.0, batch.delivered) - waiting)
+        if new and room <= 0:
+            if batch.concurrency > waiting == 0:
+                batches.change(name, "spend")
+                raise ConfigError(f"the budget of batch {name!r} is spent; begin it again with a higher budget_usd", code="batch_state")
+            message = f"{waiting} rows wait to be delivered: read and acknowledge results, then go on with row {batch.submitted}"
+            raise ConfigError(message, code="batch_full")
+        taken = {row: new[row] for row in list(new)[:room]}
+        done = batches.submit(batch, requests, taken, caller.labels()) if taken else {}
+        after = max([batch.submitted - 1, *done]) + 1
+        is_last = last and after == start + len(rows)
+        return bodies.RowsAccepted(accepted=len(done), next=after, batch=batches.deliver(batch, (), total=after if is_last else None))
+
+    return await service.call(submit)
+
+
+def _rows(body: bytes, start: int) -> dict[int, Row]:
+    """Return the rows of a request by their numbers. Raises RequestRejected, ConfigError."""
+    found: dict[int, Row] = {}
+    try:
+        lines = body.decode("utf-8").split("\n")
+    except UnicodeDecodeError as error:
+        raise RequestRejected(400, f"the body is not valid UTF-8: byte {error.start}") from error
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line, parse_constant=_refuse_constant)
+        except (ValueError, RecursionError) as error:
+            raise ConfigError([Fault(f"no JSON: {error}", line=number)], source="body") from error
+        if not isinstance(row, (dict, str)):
+            raise ConfigError([Fault("expected an object or a text in each line", line=number)], source="body")
+        found[start + len(found)] = row
+    return found
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON; numbers in JSON are finite")
+
+
+@router.get("/batches/{name}/results")
+async def list_results(
+    name: PathName, service: ServiceDep, tenant: ReaderTenant, start: Start = 0, most: Limit = 100, failed: bool = False
+) -> BatchPage:
+    """Return results that were not delivered, by the numbers of their rows; with `failed`, the delivered rows that failed."""
+    batches = _batches(service, tenant)
+    return await service.call(batches.failed if failed else batches.results, name, start, most)
+
+
+@router.get(
+    "/batches/{name}/download", response_class=Response,
+    responses={200: {"description": "results as JSON lines", "content": {"application/x-ndjson": {}}}},
+)  # fmt: skip
+async def download_results(name: PathName, service: ServiceDep, tenant: ReaderTenant, failed: bool = False) -> Response:
+    """Return all results that were not delivered, or all delivered rows that failed, as JSON lines."""
+    batches = _batches(service, tenant)
+    read: Callable[..., BatchPage] = batches.failed if failed else batches.results
+    first = await service.call(read, name)
+
+    async def lines() -> AsyncIterator[str]:
+        page = first
+        while True:
+            yield "".join(f"{row.model_dump_json()}\n" for row in page.rows)
+            if page.next is None:
+                return
+            page = await service.call(read, name, page.next)
+
+    headers = {"Content-Disposition": f'attachment; filename="{name}.jsonl"'}
+    return StreamingResponse(lines(), media_type="application/x-ndjson", headers=headers)
+
+
+@router.post("/batches/{name}/delivered", openapi_extra=document_body(bodies.DeliveredBody, bodies.DELIVERED))
+async def acknowledge_results(request: Request, name: PathName, service: ServiceDep, caller: CallerGrant) -> BatchInfo:
+    """Record that the caller has stored the results of rows: their runs are deleted, and they are not returned again."""
+    body = await bodies.read_body(request, bodies.DeliveredBody)
+
+    def acknowledge() -> BatchInfo:
+        _own(service, caller, name)
+        return _batches(service, caller.tenant).acknowledge(name, body.rows)
+
+    return await service.call(acknowledge)
+
+
+def _change(what: str, description: str) -> None:
+    async def change(name: PathName, service: ServiceDep, caller: CallerGrant) -> BatchInfo:
+        def act() -> BatchInfo:
+            _own(service, caller, name)
+            return BATCH_ACTIONS[what](_batches(service, caller.tenant), name)
+
+        return await service.call(act)
+
+    change.__name__, change.__doc__ = f"{what}_batch", description
+    router.post(f"/batches/{{name}}/{what}", responses=CONFLICT)(change)
+
+
+BATCH_ACTIONS: dict[str, Callable[[Batches, str], BatchInfo]] = {"pause": Batches.pause, "resume": Batches.resume, "cancel": Batches.cancel}
+_change("pause", "Submit no more rows; open ones go on.")
+_change("resume", "Go on with a paused batch.")
+_change("cancel", "End a batch for good, and cancel its open rows.")

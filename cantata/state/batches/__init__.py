@@ -1,0 +1,1 @@
+"""Batches: the records of many rows, each of which is a run."""

@@ -1,0 +1,33 @@
+-- The prelude of the scripts of batches. KEYS[1] = S, the shard of all batches of a tenant. ARGV[1]: tenant/name, percent-encoded; ARGV[2]: its arguments (JSON).
+--   S:batches:<tenant>  zset  name -> when it was begun (ms)                      entries of batches that are gone go when another is begun
+-- Of a batch B = S:batch:<tenant>/<name>. All expire together some time after it is over; none does before.
+--   B                hash    uid, identity (JSON: what may not change while it goes on), state, total?, submitted, delivered, failed, round, out_bytes,
+--                            input_tokens, output_tokens, cost_usd?, budget_usd?, created_at, closed_at?, and settings of whoever feeds it
+--   B:delivered:<i>  bitmap  of the rows from i * 65536: its result was delivered
+--   B:failed:<i>     bitmap  likewise: it was delivered, and had failed
+--   B:feeder         string  the process that feeds it                             expires unless it is renewed
+local S, scope, given = KEYS[1], ARGV[1], cjson.decode(ARGV[2])
+local B = S .. ':batch:' .. scope
+local PIECE = 65536
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+
+local function field(name) return redis.call('HGET', B, name) end
+
+local function number(name) return tonumber(field(name) or 0) end
+
+-- Calls a command with each key of the batch, and the arguments behind it.
+local function each_key(command, ...)
+  for _, key in ipairs({B, B .. ':feeder'}) do redis.call(command, key, ...) end
+  for i = 0, math.floor(number('submitted') / PIECE) do
+    for _, part in ipairs({':delivered:', ':failed:'}) do redis.call(command, B .. part .. i, ...) end
+  end
+end
+
+local function set_state(state)
+  redis.call('HSET', B, 'state', state)
+  if state == 'done' or state == 'cancelled' then
+    redis.call('HSET', B, 'closed_at', string.format('%d', now))
+    each_key('PEXPIRE', field('keep_ms'))
+  end
+end
