@@ -41,6 +41,10 @@ _REFERENCES: Mapping[str, str] = {
     "agents.*.history.exclude_sources.*": "agents",
     "agents.*.instructions.*.agent": "agents",
     "agents.*.instructions.*.chain": "chains",
+    "schedules.*.turn.team": "teams",
+    "schedules.*.turn.agent": "agents",
+    "schedules.*.chain": "chains",
+    "schedules.*.workflow": "workflows",
     "defaults.team": "teams",
     "defaults.agent": "agents",
 }

@@ -19,6 +19,18 @@ from cantata.state.ledger.script_caller import ScriptCaller
 from cantata.state.redis.keys import definitions_digest, definitions_key, run_key, shard_of
 
 
+def offer_of(
+    *, kind: str, tenant: str, timeout_s: float, timeout_by: str, max_attempts: int, max_steps: int, retention_s: float, queue: str
+) -> dict[str, JsonValue]:
+    """Return an offer for `accept` of `accepting.lua`, without the fields that name a run's request, definitions and labels."""
+    fields: dict[str, JsonValue] = {
+        "kind": kind, "tenant": tenant, "timeout_ms": int(timeout_s * 1000), "timeout_by": timeout_by, "max_attempts": max_attempts,
+        "max_steps": max_steps, "retention_ms": int(retention_s * 1000),
+    }  # fmt: skip
+    start = step_text(Step(id=START, kind="run.start", queue=queue, decides=True, expands=True))
+    return {"step": START, "spec": start, "resend_ms": RESEND_MS, "fields": fields}
+
+
 class RunStore:
     """The runs of a ledger."""
 
@@ -39,13 +51,14 @@ class RunStore:
             timeout_by: The setting that `timeout_s` comes from, for messages.
         """
         labels = labels or {}
-        fields: dict[str, JsonValue] = {
-            "kind": kind, "request": request, "definitions": definitions_digest(definitions), "tenant": labels.get("tenant", ""),
-            "labels": to_json(dict(labels)), "timeout_ms": int(timeout_s * 1000), "timeout_by": timeout_by, "max_attempts": max_attempts,
-            "max_steps": max_steps, "retention_ms": int(retention_s * 1000), "accepted_by": token_hex(4),
+        offer = offer_of(
+            kind=kind, tenant=labels.get("tenant", ""), timeout_s=timeout_s, timeout_by=timeout_by, max_attempts=max_attempts,
+            max_steps=max_steps, retention_s=retention_s, queue=queue,
+        )  # fmt: skip
+        fields = cast("dict[str, JsonValue]", offer["fields"])
+        fields |= {
+            "request": request, "definitions": definitions_digest(definitions), "labels": to_json(dict(labels)), "accepted_by": token_hex(4)
         }  # fmt: skip
-        start = step_text(Step(id=START, kind="run.start", queue=queue, decides=True, expands=True))
-        offer: dict[str, JsonValue] = {"step": START, "spec": start, "resend_ms": RESEND_MS, "fields": fields}
         if session is not None:
             offer["max_waiting"] = session.max_waiting
             fields |= {"session": session.name, "session_keep_ms": int(session.keep_s * 1000), "session_entries": session.max_entries}
