@@ -50,7 +50,6 @@ LABELS = (
     "step-released",
     "swept",  # expired leases are free, nothing is sent yet
     "timer-fired",
-    "fire-replied",
     "schedule-fired",  # its runs are accepted, their first messages are not sent
     "event-appended",
 )

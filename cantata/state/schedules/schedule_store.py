@@ -16,7 +16,6 @@ from urllib.parse import quote, unquote
 import structlog
 from redis.exceptions import ResponseError
 
-from cantata import fault_points
 from cantata.models.schedules import Schedule
 from cantata.models.values import JsonValue
 from cantata.state.ledger.encoding import to_json
@@ -214,7 +213,6 @@ class ScheduleStore:
         The result of a schedule that was changed meanwhile has no outcomes.
         """
         replies = self._caller.call_all("schedules/fire", [firing.as_call() for firing in firings], on_error=_failed_firing)
-        fault_points.at("fire-replied")
         return [Fired(list(zip(reply[0][::2], reply[0][1::2], strict=True)), reply[1]) if reply else Fired((), 0) for reply in replies]
 
     def overdue(self, seconds: float) -> list[str]:
