@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -28,6 +29,8 @@ from cantata.state.schedules.schedule_store import FOREVER, Fired, Firing, Sched
 
 log = structlog.get_logger(__name__)
 
+FIRED_AT_ONCE = 100  # schedules in one round trip
+FIRING_S = 1.0  # in one sweep, which also recovers lost work; the next one goes on
 REFUSED_RETRY_MS = 5000  # until a schedule whose run was refused by a quota is looked at again
 UNREADABLE_RETRY_MS = 60_000
 
@@ -38,10 +41,14 @@ def fire_due(app: App, ledger: Ledger, due: Sequence[DueSchedule]) -> None:
     Whoever calls it with the same schedules at the same time, each time is run once. A process that dies in it leaves times that the next
     call finds, or accepted runs whose messages a sweep sends.
     """
-    if not due:
-        return
-    quotas = Quotas(ledger)
-    looks = [_look(ledger, quotas, each) for each in due]
+    quotas, ends_at = Quotas(ledger), time.monotonic() + FIRING_S
+    for start in range(0, len(due), FIRED_AT_ONCE):
+        if start and time.monotonic() > ends_at:
+            break
+        _fire(app, ledger, [_look(ledger, quotas, each) for each in due[start : start + FIRED_AT_ONCE]])
+
+
+def _fire(app: App, ledger: Ledger, looks: Sequence[_Look]) -> None:
     fired = ScheduleStore(ledger).fire([look.firing for look in looks])
     fault_points.at("schedule-fired")
     runs = [run for look, result in zip(looks, fired, strict=True) for run in started(look.firing, result)]

@@ -81,7 +81,7 @@ class ScheduleRecord:
 
 @dataclass(frozen=True, slots=True)
 class Firing:
-    """What to do with the times of a schedule that have come. Empty texts stand for nothing."""
+    """The runs to start for times of a schedule that have come, and where it moves. Empty texts stand for nothing."""
 
     scope: str
     mark: str
