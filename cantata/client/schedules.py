@@ -17,7 +17,7 @@ from cantata.coordinator.run_requests import scheduled_request
 from cantata.coordinator.start import COORDINATOR, announce_runs, check_size, new_id, run_settings
 from cantata.errors import ConfigError, Fault
 from cantata.models.definitions import Quota
-from cantata.models.schedules import Schedule
+from cantata.models.schedules import Schedule, ScheduledRun, ScheduleView, describe_target, describe_timing
 from cantata.models.values import JsonValue, as_text, checked_name
 from cantata.planning.schedules import delay_ms, first_time, times
 from cantata.state.ledger.run_store import offer_of
@@ -29,6 +29,7 @@ from cantata.suggestions import did_you_mean
 if TYPE_CHECKING:
     from cantata.client.client import Client
 
+NEXT_TIMES = 5  # in a view
 UNKNOWN = "unknown_schedule"
 
 
@@ -197,6 +198,22 @@ class Schedules:
             offer=offer_of(kind=request.kind, tenant=spec.tenant, queue=COORDINATOR, **settings), definitions=self._client.definitions_text,
             origin=origin, next_ms=next_ms, look_at_ms=_look_at(spec, scope, next_ms), only_new=only_new,
         )  # fmt: skip
+
+
+def view_of(record: ScheduleRecord) -> ScheduleView:
+    """Return a schedule for people and programs."""
+    spec, following = record.spec, itertools.islice(times(record.spec, record.next_ms or 0), NEXT_TIMES - 1)
+    shown = [] if record.next_ms is None or record.is_paused else [record.next_ms, *following]
+    runs = [
+        ScheduledRun(run_id=run_id, scheduled_at=at / 1000, started_at=started and started / 1000, status=status)
+        for run_id, at, status, started in record.runs
+    ]
+    return ScheduleView(
+        name=record.name, tenant=record.tenant, state="paused" if record.is_paused else "active" if record.next_ms else "over",
+        timing=describe_timing(spec), target=describe_target(spec), declared_by=record.origin, definitions=record.definitions[:12],
+        pause_note=record.pause_note, next_at=[at / 1000 for at in shown], fired=record.fired, skipped=record.skipped,
+        missed=record.missed, pending=record.pending, error=record.error, created_at=record.created_ms / 1000, runs=runs, schedule=spec,
+    )  # fmt: skip
 
 
 def describe(change: ScheduleChange) -> Sequence[str]:

@@ -132,3 +132,56 @@ def format_seconds(seconds: float) -> str:
         parts += [f"{count}{unit}"] if count else []
     rest = left.total_seconds()
     return "".join([*parts, *([f"{rest:g}s"] if rest or not parts else [])])
+
+
+class ScheduledRun(Value):
+    """A run that a schedule started. Times are seconds since 1970."""
+
+    run_id: str = Field(description="the run")
+    scheduled_at: float = Field(description="its time by the schedule")
+    started_at: float | None = Field(description="when it started; null if it has expired")
+    status: str = Field(description="its status; empty if it has expired")
+
+
+class ScheduleView(Value):
+    """A schedule for people and programs. Times are seconds since 1970."""
+
+    name: str = Field(description="its name")
+    tenant: str = Field(description="its tenant; empty for none")
+    state: Literal["active", "paused", "over"] = Field(description="`over`: it has no time left")
+    timing: str = Field(description="its times, as text")
+    target: str = Field(description="what its runs execute, as text")
+    declared_by: Literal["config", "api"] = Field(description="a configuration that was applied, or a call")
+    definitions: str = Field(description="the digest of the definitions of its runs")
+    pause_note: str = Field(description="why it is paused")
+    next_at: list[float] = Field(description="its next times, without jitter")
+    fired: int = Field(description="times that were run")
+    skipped: int = Field(description="times that were skipped by its overlap")
+    missed: int = Field(description="times that were too late to run")
+    pending: int = Field(description="times that wait for a run")
+    error: str = Field(description="why its last time started no run")
+    created_at: float = Field(description="when it was created")
+    runs: list[ScheduledRun] = Field(description="its last runs, the newest first")
+    schedule: Schedule = Field(description="as it was declared")
+
+
+def describe_timing(schedule: Schedule) -> str:
+    """Return the times of a schedule as text."""
+    jitter = f", up to {format_seconds(schedule.jitter)} later" if schedule.jitter else ""
+    if schedule.every is not None:
+        return f"every {format_seconds(schedule.every)}{jitter}"
+    if schedule.cron is not None:
+        return f"{schedule.cron} ({schedule.timezone}){jitter}"
+    return f"at {datetime.fromtimestamp((schedule.at_ms or 0) / 1000, schedule.zone).isoformat(' ', 'minutes')}{jitter}"
+
+
+def describe_target(schedule: Schedule) -> str:
+    """Return what the runs of a schedule execute, as text."""
+    if schedule.turn:
+        turn = schedule.turn
+        named = next((f" for {kind} {name}" for kind in ("team", "agent", "workflow") if (name := getattr(turn, kind))), "")
+        return f"turn{named}: {turn.text}"
+    if schedule.workflow is not None:
+        return f"workflow {schedule.workflow}"
+    chain = schedule.chain
+    return f"chain {chain}" if isinstance(chain, str) else f"chain of {len(chain.nodes) if chain else 0} nodes"

@@ -1,4 +1,4 @@
-"""`submit runs`: earlier runs."""
+"""`submit runs` and `submit logs`: earlier runs."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import click
 
 from cantata.cli.connect import open_queries
 from cantata.cli.options import detach_option, json_option, parse_assignments, parse_json, parse_json_object
+
+LEVELS = ("debug", "info", "warning", "error", "critical")
 
 
 @click.group()
@@ -137,3 +139,15 @@ def query(run_id: str, name: str, given: dict[str, Any] | None, step: str | None
     """
     with open_queries(workers=False, as_json=as_json) as queries:
         return queries.query(run_id, name, step, given or {})
+
+
+@click.command()
+@click.argument("run_id", metavar="ID")
+@click.option("--follow", is_flag=True, help="Also print lines to come, until the run is over.")
+@click.option("--step", metavar="STEP", help="Only lines of this step and of its expansion.")
+@click.option("--level", type=click.Choice(LEVELS, case_sensitive=False), help="Only lines of this level or above.")
+@json_option
+def logs(run_id: str, follow: bool, step: str | None, level: str | None, as_json: bool) -> int:
+    """Show the log lines of a run, from workers and tools on all machines. With --json: one line of JSON for each."""
+    with open_queries(workers=follow, as_json=as_json) as queries:
+        return queries.logs(run_id, follow=follow, step=step, level=level)

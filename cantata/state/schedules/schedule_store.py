@@ -43,6 +43,7 @@ class LastRun(NamedTuple):
     scheduled_ms: int
     status: str
     """Empty if the run has expired."""
+    started_ms: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,5 +249,6 @@ def _record(scope: str, flat: Sequence[str], pending: int, runs: Sequence[Sequen
         quota=fields["quota"], next_ms=int(fields["next"]) if fields.get("next") else None, is_paused="paused" in fields,
         pause_note=fields.get("pause_note", ""), fired=int(fields.get("fired", 0)), skipped=int(fields.get("skipped", 0)),
         missed=int(fields.get("missed", 0)), pending=pending, error=fields.get("error", ""), created_ms=int(fields["created_at"]),
-        runs=tuple(LastRun(run_id, int(at), status) for run_id, at, status in runs), now_ms=now_ms + skipped_ms, skipped_ms=skipped_ms,
+        runs=tuple(LastRun(run_id, int(at), status, int(started) if started else None) for run_id, at, status, started in runs),
+        now_ms=now_ms + skipped_ms, skipped_ms=skipped_ms,
     )  # fmt: skip
