@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import itertools
+import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
@@ -18,7 +19,7 @@ from cantata.coordinator.start import COORDINATOR, announce_runs, check_size, ne
 from cantata.errors import ConfigError, Fault
 from cantata.models.definitions import Quota
 from cantata.models.schedules import Schedule, ScheduledRun, ScheduleView, describe_target, describe_timing
-from cantata.models.values import JsonValue, as_text, checked_name
+from cantata.models.values import NAME, JsonValue, as_text, checked_name
 from cantata.planning.schedules import delay_ms, first_time, times
 from cantata.state.ledger.run_store import offer_of
 from cantata.state.redis import clock
@@ -74,9 +75,17 @@ class Schedules:
         """Return all schedules by name, each with its last run."""
         return self._store.find(self._tenant)
 
+    def list_all(self) -> builtins.list[ScheduleRecord]:
+        """Return the schedules of all tenants, for operators."""
+        return self._store.find(None)
+
+    def find(self, name: str) -> ScheduleRecord | None:
+        """Return a schedule, with its last 20 runs; None if there is none."""
+        return self._store.read(self._tenant, name) if re.fullmatch(NAME, name) else None
+
     def get(self, name: str) -> ScheduleRecord:
-        """Return a schedule, with its last 20 runs."""
-        found = self._store.read(self._tenant, name)
+        """Return the same; raise ConfigError if there is none."""
+        found = self.find(name)
         if found is None:
             known = did_you_mean(name, [each.name for each in self.list()])
             raise ConfigError(f"there is no schedule {name!r}{known}; `submit schedules list` shows those there are", code=UNKNOWN)

@@ -13,11 +13,12 @@ from cantata import __version__
 from cantata.client.client import Client
 from cantata.gateway import http_errors, metrics
 from cantata.gateway.access import Access, Tokens
-from cantata.gateway.api import bodies, chat_socket, pages, routes
+from cantata.gateway.api import bodies, chat_socket, pages, routes, schedules
 from cantata.gateway.config_reload import reload_on_change
 from cantata.gateway.outer_layer import OuterLayer, prefix_of
 from cantata.gateway.request_limits import BodySizeLimit, RequestRateLimit
 from cantata.gateway.tenant_service import TenantService
+from cantata.models.schedules import Schedule
 from cantata.state.limits.request_rate import RequestRate
 from cantata.state.runs.streams import Streams, connect_async
 
@@ -31,10 +32,11 @@ ROUTERS = (
     pages.router,
     pages.static,
     routes.router,
+    schedules.router,
     chat_socket.router,
 )
 
-ABOUT = "Turns, chains, sessions and memory. A run does not depend on a connection; its events can be read from any offset."
+ABOUT = "Turns, chains, schedules, sessions and memory. A run does not depend on a connection; its events can be read from any offset."
 
 
 def create_app(
@@ -99,7 +101,7 @@ def _describe(app: FastAPI, *, has_tokens: bool) -> None:
         if app.openapi_schema is None:
             document = generate()
             components = document.setdefault("components", {})
-            for model in bodies.REQUEST_BODIES:
+            for model in (*bodies.REQUEST_BODIES, Schedule, schedules.BackfillBody):
                 schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
                 components["schemas"] |= {**schema.pop("$defs", {}), model.__name__: schema}
             if has_tokens:

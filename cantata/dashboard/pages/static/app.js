@@ -6,6 +6,7 @@ import { pageOf } from "./core/route.js";
 import { keepToken, urls, switchTheme, theme, token } from "./settings.js";
 import { ListPage } from "./ui/list.js";
 import { RunPage } from "./ui/run.js";
+import { SchedulePage, SchedulesPage } from "./ui/schedules.js";
 import { SignIn } from "./ui/signin.js";
 
 function App() {
@@ -26,6 +27,8 @@ function Page({ address, go }) {
   const found = pageOf(urls.base, address.path);
   if (found.page === "list") return html`<${ListPage} search=${address.search} go=${go} />`;
   if (found.page === "run") return html`<${RunPage} key=${found.runId} runId=${found.runId} search=${address.search} go=${go} />`;
+  if (found.page === "schedules") return html`<${SchedulesPage} />`;
+  if (found.page === "schedule") return html`<${SchedulePage} key=${found.name} name=${found.name} search=${address.search} go=${go} />`;
   return html`<main id="main" class="list-page" tabindex="-1"><h1>There is no such page</h1><p><a href=${`${urls.base}/`}>All runs</a></p></main>`;
 }
 
@@ -34,7 +37,7 @@ function TopBar({ onSignOut }) {
   const other = shown === "dark" ? "light" : "dark";
   return html`<header class="top">
     <a class="brand" href=${`${urls.base}/`}><img src=${`${urls.base}/static/icon.svg`} width="22" height="22" alt="" />Cantata</a>
-    <nav aria-label="Pages"><a href=${`${urls.base}/`}>Runs</a>
+    <nav aria-label="Pages"><a href=${`${urls.base}/`}>Runs</a> <a href=${`${urls.base}/schedules`}>Schedules</a>
       ${urls.flower && html`<a href=${`${urls.flower}/tasks`} data-outside>Tasks in Flower</a>`}</nav>
     ${onSignOut && html`<button type="button" class="quiet" onClick=${onSignOut}>Sign out</button>`}
     <button type="button" class="quiet only-icon" onClick=${() => setShown(switchTheme())} aria-label="Show the ${other} theme" title="Show the ${other} theme">

@@ -2,10 +2,13 @@
 
 const TABS = new Set(["graph", "time", "events", "tasks", "request"]);
 
-/** Return the page of a path: {page: "list"}, {page: "run", runId} or {page: "none"}. */
+/** Return the page of a path: {page: "list"}, {page: "run", runId}, {page: "schedules"}, {page: "schedule", name} or {page: "none"}. */
 export function pageOf(base, path) {
   const own = path.startsWith(base) ? path.slice(base.length) : "";
   if (own === "" || own === "/") return { page: "list" };
+  if (/^\/schedules\/?$/.test(own)) return { page: "schedules" };
+  const schedule = /^\/schedule\/([^/]+)\/?$/.exec(own);
+  if (schedule) return { page: "schedule", name: decoded(schedule[1]) };
   const found = /^\/run\/([^/]+)\/?$/.exec(own);
   return found ? { page: "run", runId: decoded(found[1]) } : { page: "none" };
 }
@@ -17,6 +20,11 @@ export function runAddress(base, runId, { tab = "graph", step = null } = {}) {
   if (step !== null) query.set("step", step);
   const text = query.toString();
   return `${base}/run/${encodeURIComponent(runId)}${text ? `?${text}` : ""}`;
+}
+
+/** Return the URL of a schedule, which only an operator's page names with its tenant. */
+export function scheduleAddress(base, name, tenant = "") {
+  return `${base}/schedule/${encodeURIComponent(name)}${tenant ? `?${new URLSearchParams({ tenant })}` : ""}`;
 }
 
 /** Return the tab and step of a run in a URL: {tab, step}. */
