@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from fastapi import FastAPI
+from pydantic import BaseModel
 
 from cantata import __version__
 from cantata.client.client import Client
@@ -18,7 +19,6 @@ from cantata.gateway.config_reload import reload_on_change
 from cantata.gateway.outer_layer import OuterLayer, prefix_of
 from cantata.gateway.request_limits import BodySizeLimit, RequestRateLimit
 from cantata.gateway.tenant_service import TenantService
-from cantata.models.schedules import Schedule
 from cantata.state.limits.request_rate import RequestRate
 from cantata.state.runs.streams import Streams, connect_async
 
@@ -101,7 +101,8 @@ def _describe(app: FastAPI, *, has_tokens: bool) -> None:
         if app.openapi_schema is None:
             document = generate()
             components = document.setdefault("components", {})
-            for model in (*bodies.REQUEST_BODIES, Schedule, schedules.BackfillBody):
+            models: tuple[type[BaseModel], ...] = (*bodies.REQUEST_BODIES, *schedules.REQUEST_BODIES)
+            for model in models:
                 schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
                 components["schemas"] |= {**schema.pop("$defs", {}), model.__name__: schema}
             if has_tokens:

@@ -85,8 +85,8 @@ class Grant(Value):
 
     def check_schedule(self, schedule: Schedule, definitions: Definitions) -> None:
         """Raise RequestRejected if it may not start the runs of a schedule."""
-        self.require("chat" if schedule.turn else "submit")
         if schedule.turn:
+            self.require("chat")
             self.check_turn(schedule.turn, definitions)
         elif isinstance(schedule.chain, ChainRequest):
             self.check_chain(schedule.chain)

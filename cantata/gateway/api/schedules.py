@@ -1,4 +1,4 @@
-"""HTTP routes of schedules. A token may change and trigger those whose runs it could start."""
+"""HTTP routes of schedules. A token with the scope `submit` may change and trigger those whose runs it could start."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydantic import Field
 
 from cantata.client.schedules import Schedules, view_of
 from cantata.gateway.api.bodies import Removed, document_body, read_body
-from cantata.gateway.api.routes import ERRORS, UNKNOWN, CallerGrant, ReaderTenant, ServiceDep
+from cantata.gateway.api.routes import ERRORS, UNKNOWN, ReaderTenant, ServiceDep, SubmitGrant
 from cantata.gateway.grants import Grant
 from cantata.gateway.outer_layer import PathName
 from cantata.gateway.tenant_service import TenantService
@@ -50,6 +50,8 @@ class Backfilled(Value):
     times: int = Field(description="number of times that will run")
 
 
+REQUEST_BODIES = (Schedule, BackfillBody)
+
 router = APIRouter(tags=["schedules"], responses=ERRORS)
 
 
@@ -67,40 +69,40 @@ async def show_schedule(name: PathName, service: ServiceDep, tenant: ReaderTenan
 
 
 @router.put("/schedules/{name}", openapi_extra=document_body(Schedule, SCHEDULE))
-async def put_schedule(request: Request, name: PathName, service: ServiceDep, caller: CallerGrant) -> ScheduleView:
+async def put_schedule(request: Request, name: PathName, service: ServiceDep, caller: SubmitGrant) -> ScheduleView:
     """Create or replace a schedule. Its runs have the gateway's configuration as it is now."""
     spec = await read_body(request, Schedule)
     return view_of(await service.call(_put, service, caller, name, spec))
 
 
 @router.delete("/schedules/{name}", responses=UNKNOWN)
-async def delete_schedule(name: PathName, service: ServiceDep, caller: CallerGrant) -> Removed:
+async def delete_schedule(name: PathName, service: ServiceDep, caller: SubmitGrant) -> Removed:
     """Delete a schedule; its open runs go on."""
     await service.call(lambda: _own(service, caller, name).delete(name))
     return Removed(removed=1)
 
 
 @router.post("/schedules/{name}/pause", responses=UNKNOWN)
-async def pause_schedule(name: PathName, service: ServiceDep, caller: CallerGrant, note: Note = "") -> ScheduleView:
+async def pause_schedule(name: PathName, service: ServiceDep, caller: SubmitGrant, note: Note = "") -> ScheduleView:
     """Pause a schedule: its times pass without a run."""
     return view_of(await service.call(lambda: _own(service, caller, name).pause(name, note)))
 
 
 @router.post("/schedules/{name}/resume", responses=UNKNOWN)
-async def resume_schedule(name: PathName, service: ServiceDep, caller: CallerGrant) -> ScheduleView:
+async def resume_schedule(name: PathName, service: ServiceDep, caller: SubmitGrant) -> ScheduleView:
     """Have a paused schedule go on with its next time."""
     return view_of(await service.call(lambda: _own(service, caller, name).resume(name)))
 
 
 @router.post("/schedules/{name}/trigger", responses=UNKNOWN)
-async def trigger_schedule(name: PathName, service: ServiceDep, caller: CallerGrant) -> TriggeredRun:
+async def trigger_schedule(name: PathName, service: ServiceDep, caller: SubmitGrant) -> TriggeredRun:
     """Start a run of a schedule now, as its overlap allows."""
     outcome, run_id = await service.call(lambda: _own(service, caller, name).trigger(name, labels=caller.labels()))
     return TriggeredRun(outcome=outcome, run_id=run_id)
 
 
 @router.post("/schedules/{name}/backfill", responses=UNKNOWN, openapi_extra=document_body(BackfillBody, BACKFILL))
-async def backfill_schedule(request: Request, name: PathName, service: ServiceDep, caller: CallerGrant) -> Backfilled:
+async def backfill_schedule(request: Request, name: PathName, service: ServiceDep, caller: SubmitGrant) -> Backfilled:
     """Run the past times of a schedule from one moment to another, one after the other."""
     body = await read_body(request, BackfillBody)
     count = await service.call(lambda: _own(service, caller, name).backfill(name, body.start, body.end, labels=caller.labels()))
