@@ -101,7 +101,7 @@ def _later(due: DueSchedule, overlap: str, next_at: str, missed: int, retry_ms: 
 def _firing(ledger: Ledger, quotas: Quotas, due: DueSchedule, spec: Schedule) -> Firing:
     """Return the firing of a schedule now; a previous run that gives way to it is cancelled."""
     request, labels = json.loads(due.request), json.loads(due.labels)
-    times = due_times(spec, due.scope, int(due.next_at), due.now_ms) if due.next_at else None
+    times = due_times(spec, due.scope, int(due.next_at), due.now_ms, due.grace_ms) if due.next_at else None
     fires, skipped = times.fires if times else [], 0
     if spec.overlap == "cancel_previous" and fires:
         fires, skipped = fires[-1:], len(fires) - 1

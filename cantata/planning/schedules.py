@@ -57,9 +57,9 @@ def delay_ms(schedule: Schedule, scope: str, at_ms: int) -> int:
     return int(schedule.jitter * 1000 * draw / 2**64)
 
 
-def due_times(schedule: Schedule, scope: str, next_ms: int, now_ms: int) -> DueTimes:
-    """Return the times from `next_ms` on that have come by now."""
-    window_ms, fires, missed = round(schedule.catch_up * 1000), list[int](), 0
+def due_times(schedule: Schedule, scope: str, next_ms: int, now_ms: int, grace_ms: int = 0) -> DueTimes:
+    """Return the times from `next_ms` on that have come by now; `grace_ms` prolongs the window in which they are run."""
+    window_ms, fires, missed = round(schedule.catch_up * 1000) + grace_ms, list[int](), 0
     following, at_ms = times(schedule, next_ms), cast("int | None", next_ms)
     for _ in range(MAX_TIMES):
         late_ms = -1 if at_ms is None else now_ms - at_ms - delay_ms(schedule, scope, at_ms)

@@ -59,9 +59,12 @@ class Scene:
         """The scene with another configuration."""
         return Scene(self.ledger, definitions)
 
-    def pass_time(self, seconds: float = HOUR_S) -> None:
-        """Let time pass, and sweep."""
+    def pass_time(self, seconds: float = HOUR_S, *, with_outage: bool = False) -> None:
+        """Let time pass, with or without a fleet that would have fired in time, and sweep."""
         bring_nearer(self.ledger.redis, seconds)
+        if with_outage:
+            for key in self.ledger.redis.scan_iter("*:schedule:*", _type="hash"):
+                self.ledger.redis.hdel(key, "grace_ms")
         self.sweep()
 
     def sweep(self) -> None:
@@ -272,7 +275,7 @@ def test_times_of_an_outage_are_run_in_order_within_the_window_and_counted_behin
     first_ms = scene.schedules.get("hourly").next_ms or 0
     bring_nearer(scene.ledger.redis, (first_ms - scene.schedules.get("hourly").now_ms) / 1000 + 0.05)
 
-    scene.pass_time(10 * HOUR_S)
+    scene.pass_time(10 * HOUR_S, with_outage=True)
 
     record = scene.schedules.get("hourly")
     assert counts(record) == (3, 0, 8, 0), "11 times have come"
@@ -283,7 +286,7 @@ def test_times_of_an_outage_are_run_in_order_within_the_window_and_counted_behin
 def test_a_long_outage_is_worked_off_by_many_sweeps(scene: Scene) -> None:
     scene.schedules.create("often", {"every": "1s", "catch_up": "1m", "overlap": "allow", **TURN})
 
-    bring_nearer(scene.ledger.redis, HOUR_S)
+    scene.pass_time(HOUR_S, with_outage=True)
     for _ in range(6):
         scene.sweep()
 
@@ -308,6 +311,18 @@ def test_a_clock_that_is_set_back_repeats_no_time(scene: Scene) -> None:
 
     after = scene.schedules.get("hourly")
     assert (after.fired, after.missed, after.next_ms) == (record.fired, 0, record.next_ms)
+
+
+def test_a_skip_of_time_in_a_test_makes_no_schedule_late(scene: Scene) -> None:
+    scene.schedules.create("hourly", {**HOURLY, "overlap": "allow", "catch_up": "10s"})
+
+    scene.pass_time(100 * HOUR_S)
+    for _ in range(2):
+        scene.sweep()
+
+    assert counts(scene.schedules.get("hourly")) == (100, 0, 0, 0)
+    scene.pass_time(10 * HOUR_S, with_outage=True)
+    assert scene.schedules.get("hourly").missed in (9, 10), "but an outage does"
 
 
 # --- overlap ----------------------------------------------------------------------------------------------------------------

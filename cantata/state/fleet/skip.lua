@@ -38,7 +38,9 @@ local RULES = {
   {'^{%d+}:due$', scores},
   {'^{%d+}:finished$', scores},
   {'^{%d+}:schedules$', scores},
-  {'^{%d+}:schedule:[^:]*$', function(key) redis.call('HINCRBY', key, 'skipped_ms', ms) end},
+  {'^{%d+}:schedule:[^:]*$', function(key)
+    for _, name in ipairs({'skipped_ms', 'grace_ms'}) do redis.call('HINCRBY', key, name, ms) end
+  end},
   {'^{%d+}:run:[^:]*$', field('deadline_at')},
   {'^{%d+}:run:[^:]*:[^:]*$', expiry},
   {'^{%d+}:definitions:', field('until')},

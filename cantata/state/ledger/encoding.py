@@ -128,9 +128,9 @@ def swept_of(answer: Sequence[list[str]]) -> Swept:
 
 
 def _due_schedule(scope: str, now_ms: int, fields: Sequence[str | None], pending: Sequence[str], open_run: str) -> DueSchedule:
-    spec, request, labels, quota, next_at, mark, skipped_ms = (each or "" for each in fields)
-    skipped = int(skipped_ms or 0)
-    return DueSchedule(scope, now_ms + skipped, spec, request, labels, quota, next_at, mark, skipped, tuple(pending), open_run)
+    spec, request, labels, quota, next_at, mark, skipped_ms, grace_ms = (each or "" for each in fields)
+    skipped, grace = int(skipped_ms or 0), int(grace_ms or 0)
+    return DueSchedule(scope, now_ms + skipped, spec, request, labels, quota, next_at, mark, skipped, grace, tuple(pending), open_run)
 
 
 def _text_of(texts: Mapping[str, str], step_id: str) -> str:

@@ -31,7 +31,8 @@
 -- Of a schedule T = S:schedule:<tenant>/<name>, whose runs all lie in its shard:
 --   T            hash  spec, request, labels, offer of its runs, quota (JSON); timing: the part of the spec that decides its times; definitions; origin;
 --                      next: its next time (ms); mark: changes with each change of the spec; paused, pause_note; fired, skipped, missed: counts of
---                      times; error: why the last look started no run; created_at; skipped_ms: time that a test has skipped
+--                      times; error: why the last look started no run; created_at; skipped_ms: time that a test has skipped; grace_ms: the part
+--                      of it for which the schedule is not late
 --   T:pending    list  times that wait for their run (JSON): {at, labels?}                                        all live until it is deleted
 --   T:runs       list  its last runs, the newest first: run|time
 -- Of a session X = S:session:<tenant>/<name>, whose runs all lie in the session's shard:

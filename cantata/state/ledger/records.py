@@ -180,6 +180,8 @@ class DueSchedule:
     """Its next time (ms); empty if there is none."""
     mark: str
     skipped_ms: int
+    grace_ms: int
+    """The part of it for which the schedule is not late: a fleet that ran meanwhile would have been in time."""
     pending: tuple[str, ...]
     """The first of its times that wait for a run."""
     open_run: str

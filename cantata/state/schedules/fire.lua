@@ -64,6 +64,7 @@ if given.read then
   elseif waits and (given.overlap == 'allow' or not open_run_of(key)) then look_at = now
   elseif waits and look_at == 'inf' then look_at = now + CHECK_MS end
   redis.call('HSET', key, 'next', given.next)
+  if look_at == 'inf' or tonumber(look_at) > now then redis.call('HDEL', key, 'grace_ms') end
   redis.call('ZADD', S .. ':schedules', look_at, scope)
 end
 return {replies, now}

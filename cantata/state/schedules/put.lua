@@ -13,7 +13,7 @@ for field, value in pairs(fields) do rows[#rows + 1] = field; rows[#rows + 1] = 
 redis.call('HSETNX', key, 'created_at', now)
 hset_all(key, rows)
 if before[2] ~= fields.timing then
-  redis.call('HDEL', key, 'error', 'skipped_ms')
+  redis.call('HDEL', key, 'error', 'skipped_ms', 'grace_ms')
   redis.call('ZADD', S .. ':schedules', before[3] and 'inf' or given.look_at, scope)
 end
 return 'ok'
