@@ -50,6 +50,7 @@ LABELS = (
     "step-released",
     "swept",  # expired leases are free, nothing is sent yet
     "timer-fired",
+    "schedule-fired",  # its runs are accepted, their first messages are not sent
     "event-appended",
 )
 """The points. At those that end in `-replied`, a dropped connection means that the call was executed and its reply is lost."""

@@ -34,6 +34,7 @@ COMMANDS = {
     "runs": ("runs", "List, show, follow, export and cancel runs, read results, send signals, fork and retry."),
     "inbox": ("inbox", "List and answer the steps that wait for a person."),
     "logs": ("runs", "Show the log lines of a run, from workers and tools on all machines."),
+    "schedules": ("schedules", "List, apply, create, pause and trigger schedules, which start runs by themselves."),
     "webhooks": ("webhooks", "List webhooks and alerts of a configuration, and send a test message."),
     "sessions": ("sessions", "List, show and clear conversations."),
     "memory": ("memory", "Read, store and delete memory."),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
+from cantata.coordinator.run_requests import workflow_request
 from cantata.coordinator.start import COORDINATOR, Timeout, accept_rows, choose_start_queue, id_of_key
 from cantata.errors import ConfigError
 from cantata.models.values import ErrorInfo, JsonValue, Usage, Value, as_text
@@ -92,7 +93,7 @@ class RowRequests:
         if isinstance(fields, str):
             raise ConfigError(f"row {number} is a text; the rows of a {self._target.kind} are objects: its input", source="batch")
         if self._target.kind == "workflow":
-            request = self._client._workflow_request(self._target.name, fields)
+            request = self._client._checked_request(workflow_request(self._target.name, fields, self._client.definitions))
         else:
             request = self._client._checked_request(self._target.name, fields)
         self.timeout = Timeout(request.timeout or None, "timeout of the request")
@@ -212,7 +213,7 @@ class Batches:
         self.store.record(batch, submitted=max(runs) + 1)
         accept_rows(
             client.ledger, client.app, {run_id: rows[row] for row, run_id in runs.items()}, kind=requests.kind,
-            batch=self.store.scope(batch.name), definitions=client.definitions, definitions_text=client._definitions_text,
+            batch=self.store.scope(batch.name), definitions=client.definitions, definitions_text=client.definitions_text,
             timeout=requests.timeout, labels={**labels, BATCH_LABEL: batch.name, **({"tenant": self._tenant} if self._tenant else {})},
             queue=requests.queue,
         )  # fmt: skip

@@ -22,32 +22,31 @@ from cantata.client.batches import Batches, BatchRow, Row, batch_target
 from cantata.client.memory_bank import MAX_OUTAGE_S
 from cantata.client.run_service import RunService, SignalAnswer
 from cantata.client.runs import ChainRun, TurnRun, WebhookRun
+from cantata.client.schedules import Schedules
 from cantata.config import chain_requests
 from cantata.config import loading as configuration
 from cantata.coordinator import fork_requests
+from cantata.coordinator.run_requests import RunRequest, chain_request, check_chain, turn_request, workflow_request
 from cantata.coordinator.start import (
     COORDINATOR,
-    MAX_WORKFLOW_S,
-    Timeout,
     accept_run,
     announce_runs,
     choose_start_queue,
     definitions_from,
     id_of_key,
+    new_id,
     send_ready,
 )
 from cantata.coordinator.webhooks import DELIVERY_QUEUE, accept_delivery
 from cantata.dispatch import user_app
 from cantata.dispatch.celery_app import make_app
-from cantata.errors import ConfigError, Fault, UnavailableError
+from cantata.errors import ConfigError, UnavailableError
 from cantata.models.definitions import Definitions
 from cantata.models.values import JsonValue
 from cantata.models.waits import InboxItem
 from cantata.models.wire import ChainRequest, TurnRequest, WebhookRequest
 from cantata.observability import traces
 from cantata.planning import rewind as rewinding
-from cantata.planning.chain_checks import checks
-from cantata.planning.turns import turn_plan
 from cantata.planning.webhooks import check_target, webhooks_of
 from cantata.settings import settings
 from cantata.state.fleet import registry
@@ -59,7 +58,7 @@ from cantata.state.limits.quotas import Quotas
 from cantata.state.memory.memory_store import MemoryStore
 from cantata.state.redis import clock
 from cantata.state.redis.connection import check, connect
-from cantata.state.redis.keys import definitions_digest, shard_of
+from cantata.state.redis.keys import definitions_digest, id_in_shard, shard_of
 from cantata.state.runs import inbox
 from cantata.state.runs.inbox import InboxFilter
 from cantata.state.sessions import conversations
@@ -110,7 +109,7 @@ class Client:
         """Return a client with other definitions. Both share their connections, and the `close` of either ends them."""
         other = copy.copy(self)
         other._config = definitions
-        for known in ("definitions", "_definitions_text"):
+        for known in ("definitions", "definitions_text"):
             other.__dict__.pop(known, None)
         return other
 
@@ -146,24 +145,8 @@ class Client:
             text=text, team=team, agent=agent, workflow=workflow, session=session, send_history=send_history, timeout_s=timeout_s,
             webhooks=[*webhooks],
         )  # fmt: skip
-        faults = turn_plan.check_turn(turn, self.definitions)
-        if session is not None and (fault := conversations.fault_of(session)):
-            faults.append(Fault(fault, "session"))
-        if faults:
-            raise ConfigError(faults, source="turn")
-        request = turn.model_dump_json(exclude_defaults=True)
-        name = workflow or team or agent or self.definitions.defaults.team or self.definitions.defaults.agent or ""
-        hooks = webhooks_of(self.definitions, webhooks, name=name, labels=labels or {})
-        timeout = self._turn_timeout(turn)
-        return TurnRun(self, self._accept("turn", request, timeout, idempotency_key, labels, session=session, webhooks=hooks))
-
-    def _turn_timeout(self, turn: TurnRequest) -> Timeout:
-        if turn.timeout_s:
-            return Timeout(turn.timeout_s, "timeout_s of the turn")
-        workflow = turn.workflow
-        chain, python = (self.definitions.chains.get(workflow), self.definitions.workflows.get(workflow)) if workflow else (None, None)
-        own_s = chain.timeout_s if chain else (python.timeout_s or MAX_WORKFLOW_S) if python else None
-        return Timeout(own_s, f"timeout_s of workflow {workflow!r}")
+        request = turn_request(turn, self.definitions)
+        return TurnRun(self, self._accept(request, idempotency_key, labels, session=session))
 
     @overload
     def submit_workflow(
@@ -202,16 +185,8 @@ class Client:
                 given, workflow=name, session=session, timeout_s=timeout_s, idempotency_key=idempotency_key, labels=labels,
                 webhooks=webhooks,
             )  # fmt: skip
-        request = self._workflow_request(name, given, timeout_s, webhooks)
-        return self.submit_checked(request, idempotency_key=idempotency_key, labels=labels)
-
-    def _workflow_request(
-        self, name: str, given: Mapping[str, Any], timeout_s: float | None = None, webhooks: Sequence[str] = ()
-    ) -> ChainRequest:
-        known = self.definitions.workflows.get(name)
-        limit_s = timeout_s or (known and known.timeout_s) or MAX_WORKFLOW_S
-        node = {"node_id": name, "kind": "workflow", "name": name, "input": to_jsonable_python(dict(given))}
-        return self._checked_request({"nodes": [node], "entry_node": name, "timeout": limit_s}, webhooks=webhooks)
+        request = workflow_request(name, to_jsonable_python(dict(given)), self.definitions, timeout_s)
+        return self.submit_chain(request, idempotency_key=idempotency_key, labels=labels, webhooks=webhooks)
 
     def submit_chain(
         self,
@@ -244,9 +219,7 @@ class Client:
             request = chain_requests.request_from({**request.model_dump(), "webhooks": [*request.webhooks, *webhooks]})
         if not request.chain_id:
             request = request.model_copy(update={"chain_id": uuid.uuid4().hex[:8]})
-        faults, code = checks.check(request, self.definitions)
-        if faults:
-            raise ConfigError(faults, source="chain request", code=code, asked=request.model_dump())
+        check_chain(request, self.definitions)
         return request
 
     def submit_checked(
@@ -255,20 +228,15 @@ class Client:
         """Submit a chain request in which `chains.check` found no fault with this client's definitions."""
         if not request.chain_id:
             request = request.model_copy(update={"chain_id": uuid.uuid4().hex[:8]})
-        text = request.model_dump_json(exclude_defaults=True)
         queue = choose_start_queue(request, self.definitions, self._costs())
-        timeout = Timeout(request.timeout or None, "timeout of the request")
-        name = request.entry_node if len(request.nodes) == 1 and request.nodes[0].kind == "workflow" else request.chain_id
-        hooks = webhooks_of(self.definitions, request.webhooks, name=name, labels=labels or {})
-        run_id = self._accept("chain", text, timeout, idempotency_key, labels, queue, webhooks=hooks)
-        return ChainRun(self, run_id)
+        return ChainRun(self, self._accept(chain_request(request), idempotency_key, labels, queue))
 
     def test_webhook(self, name: str) -> WebhookRun:
         """Have a worker post a signed test message to a webhook of the configuration, or a URL, once. Raises ConfigError."""
         check_target(name, self.definitions.webhooks)
-        run_id = _new_id()
+        run_id = new_id()
         request = WebhookRequest(id=run_id, text=f"test of webhook {name}", to=name, event="test", at_ms=int(clock.now() * 1000))
-        accepted = accept_delivery(self.ledger, request, self.definitions, self._definitions_text)
+        accepted = accept_delivery(self.ledger, request, self.definitions, self.definitions_text)
         announce_runs(self.app, [(run_id, accepted.priority)], DELIVERY_QUEUE)
         return WebhookRun(self, run_id)
 
@@ -319,7 +287,7 @@ class Client:
         fork = rewinding.retry(past) if from_step is None else rewinding.fork(past, from_step)
         definitions = definitions_from(self.ledger.runs.definitions(source, past.definitions))
         request, given = fork_requests.request_of(past, changes, definitions)
-        run_id = _id_in_shard(shard_of(source), _new_id() if key is None else id_of_key(f"{source}\n{key}"))
+        run_id = id_in_shard(shard_of(source), new_id() if key is None else id_of_key(f"{source}\n{key}"))
         labels = {**fork_requests.labels_of(past, from_step), **(own or {})}
         self._check_quota(run_id, key, labels.get("tenant", ""))
         with traces.trace_submission("fork", __version__) as submission:
@@ -370,6 +338,11 @@ class Client:
     def sessions(self) -> Sessions:
         """The conversations of turns without a tenant; `sessions.of(tenant)` are those of a tenant."""
         return Sessions(self.ledger)
+
+    @property
+    def schedules(self) -> Schedules:
+        """The schedules without a tenant; `schedules.of(tenant)` are those of a tenant."""
+        return Schedules(self)
 
     @property
     def memory(self) -> MemoryStore:
@@ -449,8 +422,8 @@ class Client:
         self.close()
 
     def _accept(
-        self, kind: str, request: str, timeout: Timeout, idempotency_key: str | None, labels: Mapping[str, str] | None,
-        queue: str = COORDINATOR, session: str | None = None, webhooks: Sequence[JsonValue] = (),
+        self, request: RunRequest, idempotency_key: str | None, labels: Mapping[str, str] | None, queue: str = COORDINATOR,
+        session: str | None = None,
     ) -> str:  # fmt: skip
         definitions = self.definitions
         tenant = (labels or {}).get("tenant", "")
@@ -458,13 +431,14 @@ class Client:
         run_id = _run_id(idempotency_key, scoped_session)
         self._check_quota(run_id, idempotency_key, tenant)
         accepted = accept_run(
-            self.ledger, run_id, kind=kind, request=request, definitions=definitions, definitions_text=self._definitions_text,
-            timeout=timeout, labels=labels, queue=queue, session=scoped_session, webhooks=webhooks,
+            self.ledger, run_id, kind=request.kind, request=request.text, definitions=definitions, definitions_text=self.definitions_text,
+            timeout=request.timeout, labels=labels, queue=queue, session=scoped_session,
+            webhooks=webhooks_of(definitions, request.webhooks, name=request.target, labels=labels or {}),
         )  # fmt: skip
         if accepted.result == "full":
             max_waiting = definitions.sessions.max_waiting
             message = f"session {session!r} has {max_waiting} waiting turns, the limit (sessions.max_waiting); wait until some end"
-            raise ConfigError(message, source=kind, code="session_full")
+            raise ConfigError(message, source=request.kind, code="session_full")
         if accepted.result == "new":
             announce_runs(self.app, [(run_id, accepted.priority)], queue)
         return run_id
@@ -489,7 +463,8 @@ class Client:
         return RunSession(conversations.scoped(tenant, session), kept.retention_s, kept.max_entries, kept.max_waiting)
 
     @cached_property
-    def _definitions_text(self) -> str:
+    def definitions_text(self) -> str:
+        """The definitions as JSON text, as they are stored with runs."""
         return self.definitions.model_dump_json(exclude_defaults=True, by_alias=True)
 
     def _costs(self) -> Mapping[str, float]:
@@ -497,7 +472,7 @@ class Client:
         now = time.monotonic()
         if now - self._costs_at > COSTS_TTL_S:
             self._known_costs, self._costs_at = step_costs.known(self.redis), now
-        return self._known_costs.get(definitions_digest(self._definitions_text)[: step_costs.DIGEST_SIZE], {})
+        return self._known_costs.get(definitions_digest(self.definitions_text)[: step_costs.DIGEST_SIZE], {})
 
 
 class EmbeddedClient(Client):
@@ -532,18 +507,9 @@ def run_id_of(idempotency_key: str) -> str:
 def _run_id(idempotency_key: str | None, session: RunSession | None) -> str:
     """Return the run id of a key; without one, a random id that sorts by time. The runs of a session are in its shard."""
     if session is None:
-        return _new_id() if idempotency_key is None else id_of_key(idempotency_key)
-    first = _new_id() if idempotency_key is None else id_of_key(f"{session.name}\n{idempotency_key}")
-    return _id_in_shard(conversations.shard_of_session(session.name), first)
-
-
-def _new_id() -> str:
-    return f"{int(time.time() * 1000):011x}{uuid.uuid4().hex[:8]}"
-
-
-def _id_in_shard(shard: int, first: str) -> str:
-    """Return a run id in a shard, with `first` as its prefix."""
-    return next(run_id for number in itertools.count() if shard_of(run_id := f"{first}{number:x}") == shard)
+        return new_id() if idempotency_key is None else id_of_key(idempotency_key)
+    first = new_id() if idempotency_key is None else id_of_key(f"{session.name}\n{idempotency_key}")
+    return id_in_shard(conversations.shard_of_session(session.name), first)
 
 
 def _workflow_name(function: Callable[..., Any], definitions: Definitions) -> str:

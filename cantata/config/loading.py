@@ -104,10 +104,15 @@ def request_named(name: str, definitions: Definitions) -> tuple[ChainRequest, Do
     if os.path.exists(name):
         document = read(Path(name))
         return load_request(document), document
+    return chain_named(name, definitions, "such file, and no "), Document(None, name)
+
+
+def chain_named(name: str, definitions: Definitions, what: str = "") -> ChainRequest:
+    """Return the request of the chain of the configuration with this name. Raises ConfigError."""
     if name in definitions.refused:
         raise ConfigError([Fault(message) for message in definitions.refused[name]], source=name)
     chain = definitions.chains.get(name)
     if chain is None:
         known = did_you_mean(name, definitions.chains)
-        raise ConfigError(f"there is no such file, and no chain of that name in the configuration{known}", source=name)
-    return ChainRequest(chain_id=name, nodes=chain.nodes, entry_node=chain.entry_node, inputs=chain.inputs), Document(None, name)
+        raise ConfigError(f"there is no {what}chain of that name in the configuration{known}", source=name)
+    return ChainRequest(chain_id=name, nodes=chain.nodes, entry_node=chain.entry_node, inputs=chain.inputs)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypedDict
+from uuid import uuid4
 
 import structlog
 
@@ -45,16 +47,21 @@ def id_of_key(key: str) -> str:
     return sha256(key.encode()).hexdigest()[:16]
 
 
+def new_id() -> str:
+    """Return a random run id that sorts by time."""
+    return f"{int(time.time() * 1000):011x}{uuid4().hex[:8]}"
+
+
 def accept_run(
     ledger: Ledger, run_id: str, *, kind: str, request: str, definitions: Definitions, definitions_text: str, timeout: Timeout,
     labels: Mapping[str, str] | None, queue: str = COORDINATOR, session: RunSession | None = None, webhooks: Sequence[JsonValue] = (),
 ) -> Accepted:  # fmt: skip
     """Accept a run with the settings of its definitions; its first step is still to be sent. Raises ConfigError if it is too large."""
-    _check_size(request, definitions, kind)
+    check_size(kind, request, definitions)
     with traces.trace_submission(kind, __version__) as submission:
         accepted = ledger.runs.accept(
             run_id, kind=kind, request=request, definitions=definitions_text, labels=labels, queue=queue, session=session,
-            webhooks=webhooks, **_settings(definitions, timeout),
+            webhooks=webhooks, **run_settings(definitions, timeout),
         )  # fmt: skip
         submission.run_id = run_id if accepted.new else ""
     if accepted.result == "new":
@@ -68,9 +75,9 @@ def accept_rows(
 ) -> None:  # fmt: skip
     """Accept runs by their ids, with their requests, as rows of a batch, and send the first steps of those that are new."""
     for request in rows.values():
-        _check_size(request, definitions, kind)
+        check_size(kind, request, definitions)
     accepted = ledger.runs.accept_rows(
-        rows, kind=kind, batch=batch, definitions=definitions_text, labels=labels, queue=queue, **_settings(definitions, timeout)
+        rows, kind=kind, batch=batch, definitions=definitions_text, labels=labels, queue=queue, **run_settings(definitions, timeout)
     )
     fault_points.at("accepted")
     new = [(run_id, each.priority) for run_id, each in zip(rows, accepted, strict=True) if each.result == "new"]
@@ -78,21 +85,30 @@ def accept_rows(
         announce_runs(app, new, queue)
 
 
-def _settings(definitions: Definitions, timeout: Timeout) -> dict[str, Any]:
-    """Return the settings of a run that its definitions give."""
-    return {
-        "timeout_s": timeout.seconds or definitions.defaults.timeout_s,
-        "timeout_by": timeout.source if timeout.seconds else "defaults.timeout_s",
-        "max_attempts": definitions.defaults.max_attempts,
-        "max_steps": definitions.limits.max_steps,
-        "retention_s": definitions.defaults.retention_s,
-    }
-
-
-def _check_size(request: str, definitions: Definitions, kind: str) -> None:
+def check_size(kind: str, request: str, definitions: Definitions) -> None:
+    """Raise ConfigError if the request (JSON text) of a run is too large."""
     if len(request.encode()) > definitions.limits.input_bytes:
         size, limit = len(request.encode()) / 1e6, definitions.limits.input_bytes / 1e6
         raise ConfigError(f"the request is {size:.1f} MB; the limit is {limit:.1f} MB (limits.input_bytes)", source=kind)
+
+
+class RunSettings(TypedDict):
+    """The settings of a run that its definitions give."""
+
+    timeout_s: float
+    timeout_by: str
+    max_attempts: int
+    max_steps: int
+    retention_s: float
+
+
+def run_settings(definitions: Definitions, timeout: Timeout) -> RunSettings:
+    """Return the settings of a run with these definitions."""
+    defaults = definitions.defaults
+    return RunSettings(
+        timeout_s=timeout.seconds or defaults.timeout_s, timeout_by=timeout.source if timeout.seconds else "defaults.timeout_s",
+        max_attempts=defaults.max_attempts, max_steps=definitions.limits.max_steps, retention_s=defaults.retention_s,
+    )  # fmt: skip
 
 
 def plan_run(kind: str, request: JsonValue, definitions: Definitions) -> Outcome:
@@ -123,8 +139,8 @@ def choose_start_queue(request: ChainRequest, definitions: Definitions, costs_ms
     return spec.queue if cheap else COORDINATOR
 
 
-def announce_runs(app: App, runs: Sequence[tuple[str, int]], queue: str) -> None:
-    """Send the first steps of new runs, given their priorities; if the broker is unavailable, the sweep sends them later."""
+def announce_runs(app: App, runs: Sequence[tuple[str, int]], queue: str = COORDINATOR) -> None:
+    """Send the first steps of new runs, given with their priorities; if the broker is unavailable, the sweep sends them later."""
     try:
         send(app, [Dispatch(app, run_id, priority).signature("run.start", queue, [START]) for run_id, priority in runs])
     except UnavailableError as error:

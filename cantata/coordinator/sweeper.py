@@ -1,4 +1,4 @@
-"""The sweeper: recovers lost steps, fires timers and expires runs, in all shards of the nodes whose lock it holds."""
+"""The sweeper: recovers lost steps, fires timers and schedules, and expires runs, in all shards of the nodes whose lock it holds."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from kombu.exceptions import OperationalError
 
 from cantata import fault_points
 from cantata.coordinator import permit_wakeups
+from cantata.coordinator.firing import fire_due
 from cantata.coordinator.start import send_ready
 from cantata.dispatch.celery_app import App
 from cantata.dispatch.queues import heads_sent_at
@@ -177,6 +178,7 @@ def sweep_once(app: App, ledger: Ledger, shards: Sequence[int] = range(SHARDS)) 
         if swept.fault:
             log.error("shard_sweep_failed", error=swept.fault)
     send_ready(app, (ready for swept in found for ready in swept.sends), sent_at=since)
+    fire_due(app, ledger, [schedule for swept in found for schedule in swept.schedules])
     _check_tasks(app, ledger, found)
     is_asked = _sweep_permits(app, ledger, found, since, always=0 in shards)
     for run_id in (run_id for swept in found for run_id in swept.ended):

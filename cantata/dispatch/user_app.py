@@ -32,7 +32,7 @@ def configured() -> Celery | None:
     """Return the application that CANTATA_APP names; None if it names none. Raises ConfigError if it cannot be imported."""
     name = os.environ.get(VARIABLE, "").strip()  # not by `settings`, which takes longer: it is asked before each call of a function
     with _lock:
-        return _find(name) if name else None
+        return find(name) if name else None
 
 
 def activate() -> Celery | None:
@@ -43,7 +43,7 @@ def activate() -> Celery | None:
     app = configured()
     if app is not None:
         with _lock:
-            _import_tasks(app)
+            import_tasks(app)
         app.set_current()
     return app
 
@@ -67,7 +67,8 @@ def close_old_connections() -> None:
 
 
 @cache
-def _find(name: str) -> Celery:
+def find(name: str) -> Celery:
+    """Return the application that a name such as `shop.celery:app` stands for. Raises ConfigError if it cannot be imported."""
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())  # as `celery -A` does
     try:
@@ -80,7 +81,8 @@ def _find(name: str) -> Celery:
 
 
 @cache
-def _import_tasks(app: Celery) -> None:
+def import_tasks(app: Celery) -> None:
+    """Import the tasks of an application, as its own worker does. Raises ConfigError if they cannot be imported."""
     try:
         app.loader.import_default_modules()  # has Django set itself up, and finds tasks
     except Exception as error:  # whatever a user's module raises

@@ -8,12 +8,13 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from fastapi import FastAPI
+from pydantic import BaseModel
 
 from cantata import __version__
 from cantata.client.client import Client
 from cantata.gateway import http_errors, metrics
 from cantata.gateway.access import Access, Tokens
-from cantata.gateway.api import batches, bodies, chat_socket, inbox, pages, routes
+from cantata.gateway.api import batches, bodies, chat_socket, inbox, pages, routes, schedules
 from cantata.gateway.config_reload import reload_on_change
 from cantata.gateway.outer_layer import OuterLayer, prefix_of
 from cantata.gateway.request_limits import BodySizeLimit, RequestRateLimit
@@ -33,10 +34,11 @@ ROUTERS = (
     pages.static,
     routes.router,
     batches.router,
+    schedules.router,
     chat_socket.router,
 )
 
-ABOUT = "Turns, chains, sessions and memory. A run does not depend on a connection; its events can be read from any offset."
+ABOUT = "Turns, chains, schedules, sessions and memory. A run does not depend on a connection; its events can be read from any offset."
 
 
 def create_app(
@@ -101,7 +103,8 @@ def _describe(app: FastAPI, *, has_tokens: bool) -> None:
         if app.openapi_schema is None:
             document = generate()
             components = document.setdefault("components", {})
-            for model in bodies.REQUEST_BODIES:
+            models: tuple[type[BaseModel], ...] = (*bodies.REQUEST_BODIES, *schedules.REQUEST_BODIES)
+            for model in models:
                 schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
                 components["schemas"] |= {**schema.pop("$defs", {}), model.__name__: schema}
             if has_tokens:

@@ -10,6 +10,7 @@ from pydantic import Field
 from cantata.dashboard.http.rejections import RequestRejected
 from cantata.models.definitions import Definitions
 from cantata.models.graph import Spec
+from cantata.models.schedules import Schedule
 from cantata.models.values import Value
 from cantata.models.waits import InboxItem
 from cantata.models.wire import ChainRequest, TurnRequest
@@ -83,6 +84,17 @@ class Grant(Value):
         for node in request.nodes:
             if node.kind not in _CONTROL:
                 self._check(node.kind, node.name)
+
+    def check_schedule(self, schedule: Schedule, definitions: Definitions) -> None:
+        """Raise RequestRejected if it may not start the runs of a schedule."""
+        if schedule.turn:
+            self.require("chat")
+            self.check_turn(schedule.turn, definitions)
+        elif isinstance(schedule.chain, ChainRequest):
+            self.check_chain(schedule.chain)
+        else:
+            kind = "workflow" if schedule.workflow is not None else "chain"
+            self._check(kind, str(schedule.workflow or schedule.chain))
 
     def _check(self, kind: str, name: str) -> None:
         limits = {"teams": self.teams, "agents": self.agents, "chains": self.chains}

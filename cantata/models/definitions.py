@@ -11,6 +11,7 @@ import regex
 from pydantic import AfterValidator, Field, JsonValue, ValidationInfo, field_validator, model_validator
 
 from cantata.models.instructions import FUNCTION, Chainbreaker, Instruction, PromptStep
+from cantata.models.schedules import Schedule, ScheduleName
 from cantata.models.values import Params, Value, checked_name
 from cantata.models.waits import WaitOptions
 from cantata.models.wire import ChainNode, WebhookEvent
@@ -598,6 +599,9 @@ class Definitions(Value):
     workflows: dict[str, PythonWorkflow] = Field(default_factory=dict, description="workflows in Python")
     webhooks: dict[str, Webhook] = Field(default_factory=dict, description="URLs to which events of runs are posted")
     alerts: dict[str, Alert] = Field(default_factory=dict, description="conditions that are posted to webhooks")
+    schedules: dict[ScheduleName, Schedule] = Field(
+        default_factory=dict, exclude=True, description="when runs start by themselves; `submit schedules apply` puts them into effect"
+    )
     refused: dict[str, list[str]] = Field(
         default_factory=dict, description="chains that have faults, and are refused when they are called; set when files are read"
     )

@@ -13,7 +13,7 @@ TERMS = re.findall(
     r"\w+",
     """
     run turn chain workflow step attempt lease outcome expand join ledger event sweep dispatch canvas
-    permit budget tenant session signal wait approval fork retry resume check
+    permit budget tenant schedule overlap backfill session signal wait approval fork retry resume check
     """,
 )
 PHRASES = ["log lines", "rate limit", "memory namespace"]

@@ -16,7 +16,7 @@ from tornado.ioloop import PeriodicCallback
 from tornado.routing import URLSpec
 
 from cantata.client.client import Client
-from cantata.dashboard.flower import flower_options, page_handlers, run_handlers
+from cantata.dashboard.flower import flower_options, page_handlers, run_handlers, schedule_handlers
 from cantata.dashboard.flower.flower_templates import TemplateLoader
 from cantata.dashboard.flower.page_service import PageService
 from cantata.embedded import stack_member
@@ -52,8 +52,7 @@ def routes(prefix: str, service: PageService) -> list[URLSpec]:
     return [
         URLSpec(top, page_handlers.RedirectHandler, given),
         URLSpec(f"{top}/", page_handlers.DocumentHandler, given, name="runs"),
-        URLSpec(f"{top}/run/[^/]+", page_handlers.DocumentHandler, given),
-        URLSpec(f"{top}/inbox/?", page_handlers.DocumentHandler, given),
+        URLSpec(f"{top}/(?:run/[^/]+|inbox/?|schedules|schedule/[^/]+)", page_handlers.DocumentHandler, given),
         URLSpec(f"{top}/static/(.+)", page_handlers.AssetHandler, given),
         URLSpec(f"{top}/api/runs", run_handlers.RunListHandler, given),
         URLSpec(f"{top}/api/inbox", run_handlers.InboxHandler, given),
@@ -66,6 +65,9 @@ def routes(prefix: str, service: PageService) -> list[URLSpec]:
         URLSpec(f"{run}/cancel", run_handlers.CancelHandler, given),
         URLSpec(f"{run}/retry", run_handlers.RetryHandler, given),
         URLSpec(f"{run}/signals/(.+)", run_handlers.SignalHandler, given),
+        URLSpec(f"{top}/api/schedules", schedule_handlers.ScheduleListHandler, given),
+        URLSpec(f"{top}/api/schedules/([^/]+)", schedule_handlers.ScheduleHandler, given),
+        URLSpec(f"{top}/api/schedules/([^/]+)/(pause|resume|trigger)", schedule_handlers.ScheduleActionHandler, given),
         URLSpec(f"{top}/api/.*", page_handlers.UnknownPathHandler, given),
     ]
 

@@ -56,7 +56,9 @@ def rejection_of(error: BaseException | None) -> RequestRejected | None:
             return RequestRejected(429, message, code=error.code, retry_after_s=1)
         case ConfigError(code="quota_exceeded"):
             return RequestRejected(429, message, code=error.code, retry_after_s=5)
-        case ConfigError(code="unknown_session"):
+        case ConfigError(code="schedule_exists"):
+            return RequestRejected(409, message, code=error.code)
+        case ConfigError(code="unknown_session" | "unknown_schedule"):
             return RequestRejected(404, message)
         case ConfigError(code="batch_full"):
             return RequestRejected(429, message, code=error.code, retry_after_s=1)

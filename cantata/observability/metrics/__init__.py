@@ -54,3 +54,15 @@ def record_budget_refusal(budget: str) -> None:
     """Record a model call that was not made, since a budget is spent: run, tenant or day."""
     if _counts is not None:
         _counts.add("cantata_budget_refusals_total", (budget,))
+
+
+def record_schedule_times(outcome: str, count: int) -> None:
+    """Record times of a schedule that were fired, queued, skipped or missed."""
+    if _counts is not None and count:
+        _counts.add("cantata_schedule_times_total", (outcome,), count)
+
+
+def record_schedule_lateness(late_s: float) -> None:
+    """Record how late the run of a scheduled time was started."""
+    if _counts is not None:
+        _counts.observe("cantata_schedule_lateness_seconds", (), late_s)

@@ -37,6 +37,10 @@ FAMILIES: Sequence[Family] = (
     Family("cantata_limit_waits_total", "counter", ("model", "reason"), "Model calls deferred by shared limits.", "worker"),
     Family("cantata_limit_wait_seconds_total", "counter", ("model", "reason"), "Estimated seconds by which calls were deferred.", "worker"),
     Family("cantata_budget_refusals_total", "counter", ("budget",), "Model calls refused because a budget was spent.", "worker"),
+    Family("cantata_schedule_times_total", "counter", ("outcome",), "Times of schedules: fired, queued, skipped or missed.", "worker"),
+    Family(
+        "cantata_schedule_lateness_seconds", "histogram", (), "Time from when a run was due by its schedule to its start.", "worker", WAIT_S
+    ),
     Family("cantata_build_info", "gauge", ("version",), "Always 1; the label is the version.", "both"),
     Family("cantata_redis_up", "gauge", (), "1 if Redis and the broker answered; if 0, the metrics below are missing.", "gateway"),
     Family("cantata_runs_accepted_total", "counter", (), "Accepted runs, including forks.", "gateway"),

@@ -68,7 +68,7 @@ def _count_due(redis: Redis, due_by: int) -> int:
     """Wake the sweepers, and count the entries that they still have to handle."""
     with redis.pipeline(transaction=False) as pipe:
         for shard in range(SHARDS):
-            for part in ("due", "finished"):
+            for part in ("due", "finished", "schedules"):
                 pipe.zcount(f"{shard_key(redis, shard)}:{part}", "-inf", due_by)
         pipe.xadd(key_of(redis, SKIPS_KEY), {"by": due_by}, maxlen=1, approximate=False)
         *counts, _ = pipe.execute()

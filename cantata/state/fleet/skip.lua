@@ -1,4 +1,5 @@
--- Skips time in a test stack: moves timers and expiries forward, as if time had passed. No other script or key knows of it. For a Redis of one node.
+-- Skips time in a test stack: moves timers and expiries forward, as if time had passed. No other script or key knows of it, but schedules,
+-- whose times are dates: they count what was skipped. For a Redis of one node.
 -- KEYS[1] = the namespace. ARGV: ms. Replies now (ms): entries that are due by then are to be handled.
 --
 -- Timers, deadlines, pauses of models and expiries are moved. Leases, permits, counts of limits, sent messages, stages of forks, replies of writes and the
@@ -36,6 +37,10 @@ end
 local RULES = {
   {'^{%d+}:due$', scores},
   {'^{%d+}:finished$', scores},
+  {'^{%d+}:schedules$', scores},
+  {'^{%d+}:schedule:[^:]*$', function(key)
+    for _, name in ipairs({'skipped_ms', 'grace_ms'}) do redis.call('HINCRBY', key, name, ms) end
+  end},
   {'^{%d+}:run:[^:]*$', field('deadline_at')},
   {'^{%d+}:run:[^:]*:[^:]*$', expiry},
   {'^{%d+}:definitions:', field('until')},

@@ -1,30 +1,4 @@
 -- Accepts a run, once: the same id again changes nothing.
--- ARGV: run, the rest (JSON): {step, spec, resend_ms, definitions_text?, max_waiting?: runs in its session, fields: of the run; accepted_by, by which a
--- repetition is recognized, definitions, tenant, timeout_ms, session? and session_keep_ms?, batch? among them}
--- Replies {result, priority}; result: new, queued (behind others of its session), known, undefined (the text of the definitions is missing), full.
+-- ARGV: run, the offer (JSON) that `accept` of accepting.lua takes, with definitions_text? in it. Replies {result, priority}.
 local offer = cjson.decode(ARGV[2])
-local step, fields = offer.step, offer.fields
-use(ARGV[1])
-if status then
-  return {meta('accepted_by') == fields.accepted_by and 'new' or 'known', priority}
-end
-local queue = fields.session and session_key(fields.session) .. ':queue'
-if queue and redis.call('LLEN', queue) > offer.max_waiting then return {'full', 0} end
-local shared = S .. ':definitions:' .. fields.definitions
-if offer.definitions_text then
-  redis.call('HSETNX', shared, 'text', offer.definitions_text)
-elseif redis.call('HEXISTS', shared, 'text') == 0 then
-  return {'undefined', 0}
-end
-
-local priority = priority_among(fields.tenant, fields.kind, fields.batch)
-write_run(ARGV[1], step, offer.spec, fields, priority)
-use(ARGV[1])
-if kind_of_run ~= 'webhook' then count_total('accepted') end
-if queue and enqueue_run(session, fields.session_keep_ms) > 1 then
-  redis.call('HSET', R .. ':state', step, 'waiting 0 0 1 0 0 0 -')
-  redis.call('HSET', R, 'time_left', fields.timeout_ms) -- its clock starts when it is first in the queue
-  return {'queued', priority}
-end
-start_run(run, step, fields.timeout_ms, offer.resend_ms)
-return {'new', priority}
+return accept(ARGV[1], offer, offer.definitions_text)

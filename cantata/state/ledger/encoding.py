@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import cast
+from typing import Any, cast
 
 from pydantic import ValidationError
 
 from cantata.models.graph import STEP_OVER, Graph, Spec, Step
 from cantata.models.values import ErrorInfo, JsonValue, Usage
 from cantata.models.wire import RUN_OVER, RunStatus
-from cantata.state.ledger.records import Overdue, Ready, RunRecord, StepRecord, Swept
+from cantata.state.ledger.records import DueSchedule, Overdue, Ready, RunRecord, StepRecord, Swept
 from cantata.state.redis.keys import webhook_runs_of
 
 USUAL_SPEC_BYTES = 4096  # larger specs hold large inputs, and a long-lived worker would keep thousands of them in memory
@@ -116,7 +116,7 @@ def ready_of_runs(rows: Sequence[str], *, has_waited: bool = False) -> tuple[tup
 
 def swept_of(answer: Sequence[list[str]]) -> Swept:
     """Return the result of a sweep, from the reply of `sweep.lua`."""
-    recovered, sends, overdue, lost, fired, fault, ended, waiting, left, tasks, revoked = answer
+    recovered, sends, overdue, lost, fired, fault, ended, waiting, left, tasks, revoked, schedules = answer
     rows = (overdue[i : i + 6] for i in range(0, len(overdue), 6))
     return Swept(
         (*ready_of_runs(recovered, has_waited=True), *ready_of_runs(sends)),
@@ -132,7 +132,14 @@ def swept_of(answer: Sequence[list[str]]) -> Swept:
         tuple(left),
         tuple(tasks),
         tuple(revoked),
+        tuple(_due_schedule(*cast(Any, each)) for each in schedules),
     )
+
+
+def _due_schedule(scope: str, now_ms: int, fields: Sequence[str | None], pending: Sequence[str], open_run: str) -> DueSchedule:
+    spec, request, labels, quota, next_at, mark, skipped_ms, grace_ms = (each or "" for each in fields)
+    skipped, grace = int(skipped_ms or 0), int(grace_ms or 0)
+    return DueSchedule(scope, now_ms + skipped, spec, request, labels, quota, next_at, mark, skipped, grace, tuple(pending), open_run)
 
 
 def _text_of(texts: Mapping[str, str], step_id: str) -> str:

@@ -70,4 +70,4 @@ class LeaseStore:
 
 def _failed_sweep(error: ResponseError) -> list[Any]:
     """Return the reply of a sweep that failed in one shard."""
-    return [[], [], [], 0, 0, str(error), [], [], [], [], []]
+    return [[], [], [], 0, 0, str(error), [], [], [], [], [], []]

@@ -30,8 +30,16 @@
 --   S:sessions  zset  session -> when a turn of it was last accepted (ms)      entries go some time after nothing is kept of the session
 --   S:sessions:<tenant>
 --               zset  the same, of one tenant                                  likewise
+--   S:schedules zset  schedule -> when to look at it (ms); inf: it is paused or over   entries go with their schedule
 --   S:definitions:<sha256>
---               hash  text; runs: number of its open runs; until: when the last of its ended runs expires (ms)    expires then, if no run is open
+--               hash  text; runs: number of its open runs and of the schedules with them; until: when the last of its ended runs expires (ms)    expires then, if none needs it
+-- Of a schedule T = S:schedule:<tenant>/<name>, whose runs all lie in its shard:
+--   T            hash  spec, request, labels, offer of its runs, quota (JSON); timing: the part of the spec that decides its times; definitions; origin;
+--                      next: its next time (ms); mark: changes with each change of the spec; paused, pause_note; fired, skipped, missed: counts of
+--                      times; error: why the last look started no run; created_at; skipped_ms: time that a test has skipped; grace_ms: the part
+--                      of it for which the schedule is not late
+--   T:pending    list  times that wait for their run (JSON): {at, labels?}                                        all live until it is deleted
+--   T:runs       list  its last runs, the newest first: run|time
 -- Of a session X = S:session:<tenant>/<name>, whose runs all lie in the session's shard:
 --   X:queue     list  its open runs, the current one first                     lives while there are any
 --   X:history   list  messages, one JSON text an entry                         expires after the session's retention, if no run is in the queue
@@ -464,8 +472,8 @@ local function retain_definitions(digest)
 end
 
 -- Lets the definitions of an ended run expire no earlier than the run itself, since it may be forked.
-local function release_definitions(keep_ms)
-  local key = S .. ':definitions:' .. definitions
+local function release_definitions(digest, keep_ms)
+  local key = S .. ':definitions:' .. digest
   local last = string.format('%.0f', math.max(now + keep_ms, tonumber(redis.call('HGET', key, 'until')) or 0))
   redis.call('HSET', key, 'until', last)
   if redis.call('HINCRBY', key, 'runs', -1) <= 0 then redis.call('PEXPIREAT', key, last) end
@@ -576,6 +584,23 @@ local function notify(events, step)
   if number > before then redis.call('HSET', R, 'deliveries', number) end
 end
 
+local function schedule_key(scope) return S .. ':schedule:' .. scope end
+
+-- The newest open run of a schedule with this key, or nil.
+local function open_run_of(key)
+  for _, entry in ipairs(redis.call('LRANGE', key .. ':runs', 0, -1)) do
+    local id = string.match(entry, '^[^|]*')
+    if OPEN[redis.call('HGET', S .. ':run:' .. id, 'status')] then return id end
+  end
+end
+
+-- Has the next sweep look at a schedule one of whose runs ended, if times wait for that.
+local function wake_schedule(scope)
+  if redis.call('EXISTS', schedule_key(scope) .. ':pending') == 0 then return end
+  local look_at = redis.call('ZSCORE', S .. ':schedules', scope)
+  if look_at and look_at ~= 'inf' then redis.call('ZADD', S .. ':schedules', 'LT', now, scope) end
+end
+
 -- Ends the run. Its open steps count as skipped; it is kept for its retention.
 local function close(outcome, error_json)
   write_changes()
@@ -598,10 +623,12 @@ local function close(outcome, error_json)
   compact(R .. ':log')
   compact(R .. ':closed')
   record_size()
-  local keep_ms = tonumber(meta('retention_ms'))
+  local kept = redis.call('HMGET', R, 'retention_ms', 'schedule')
+  local keep_ms = tonumber(kept[1])
+  if kept[2] then wake_schedule(kept[2]) end
   redis.call('HSET', R, 'parts', count_parts(R))
   if outcome == 'succeeded' then expire_run() else clear(':window 0') end
-  release_definitions(keep_ms)
+  release_definitions(definitions, keep_ms)
   redis.call('ZADD', S .. ':finished', now + keep_ms, run)
   fresh, to_skip, signalled = {}, {}, {}
   if session then dequeue_run(outcome, error_json) end

@@ -164,6 +164,32 @@ class Swept:
     """Dispatched steps (`run|attempt|step`) whose results are to be looked for."""
     revoked: tuple[str, ...] = ()
     """Tasks (`run|attempt|step`) whose results nobody needs any more."""
+    schedules: tuple[DueSchedule, ...] = ()
+    """Schedules with times that have come, or that wait for a run that is over."""
+
+
+@dataclass(frozen=True, slots=True)
+class DueSchedule:
+    """A schedule that a sweep found due. Texts are JSON."""
+
+    scope: str
+    """Its name in keys: with its tenant."""
+    now_ms: int
+    """The time, plus what a test has skipped."""
+    spec: str
+    request: str
+    labels: str
+    quota: str
+    next_at: str
+    """Its next time (ms); empty if there is none."""
+    mark: str
+    skipped_ms: int
+    grace_ms: int
+    """The part of it for which the schedule is not late: a fleet that ran meanwhile would have been in time."""
+    pending: tuple[str, ...]
+    """The first of its times that wait for a run."""
+    open_run: str
+    """Its newest run that is not over; empty if there is none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,19 @@ from cantata.state.ledger.script_caller import ScriptCaller
 from cantata.state.redis.keys import definitions_digest, definitions_key, run_key, shard_of
 
 
+def offer_of(
+    *, kind: str, tenant: str, timeout_s: float, timeout_by: str, max_attempts: int, max_steps: int, retention_s: float, queue: str,
+    webhooks: Sequence[JsonValue] = (),
+) -> dict[str, JsonValue]:  # fmt: skip
+    """Return an offer for `accept` of `accepting.lua`, without the fields that name a run's request, definitions and labels."""
+    fields: dict[str, JsonValue] = {
+        "kind": kind, "tenant": tenant, "timeout_ms": int(timeout_s * 1000), "timeout_by": timeout_by, "max_attempts": max_attempts,
+        "max_steps": max_steps, "retention_ms": int(retention_s * 1000), **({"webhooks": to_json([*webhooks])} if webhooks else {}),
+    }  # fmt: skip
+    start = step_text(Step(id=START, kind="run.start", queue=queue, decides=True, expands=True))
+    return {"step": START, "spec": start, "resend_ms": RESEND_MS, "fields": fields}
+
+
 class RunStore:
     """The runs of a ledger."""
 
@@ -40,8 +53,8 @@ class RunStore:
             webhooks: As `planning.webhooks` gives them.
         """
         offer = _offer(
-            kind=kind, request=request, definitions=definitions, timeout_s=timeout_s, max_attempts=max_attempts, max_steps=max_steps,
-            queue=queue, labels=labels or {}, retention_s=retention_s, session=session, timeout_by=timeout_by, webhooks=webhooks,
+            request=request, definitions=definitions, labels=labels or {}, session=session, webhooks=webhooks, kind=kind,
+            timeout_s=timeout_s, timeout_by=timeout_by, max_attempts=max_attempts, max_steps=max_steps, retention_s=retention_s, queue=queue,
         )  # fmt: skip
         result, priority = self._caller.call("ledger/accept", run_id, to_json(offer))
         if result == "undefined":
@@ -127,21 +140,16 @@ class RunStore:
 
 
 def _offer(
-    *, kind: str, request: str, definitions: str, timeout_s: float, max_attempts: int, max_steps: int, queue: str,
-    labels: Mapping[str, str], retention_s: float, session: RunSession | None = None, timeout_by: str = "", batch: str = "",
-    webhooks: Sequence[JsonValue] = (),
-) -> dict[str, JsonValue]:  # fmt: skip
-    fields: dict[str, JsonValue] = {
-        "kind": kind, "request": request, "definitions": definitions_digest(definitions), "tenant": labels.get("tenant", ""),
-        "labels": to_json(dict(labels)), "timeout_ms": int(timeout_s * 1000), "timeout_by": timeout_by, "max_attempts": max_attempts,
-        "max_steps": max_steps, "retention_ms": int(retention_s * 1000), "accepted_by": token_hex(4),
+    *, request: str, definitions: str, labels: Mapping[str, str], session: RunSession | None = None, batch: str = "", **settings: Any
+) -> dict[str, JsonValue]:
+    """Return an offer with the fields of one run; `settings` as in `offer_of`."""
+    offer = offer_of(tenant=labels.get("tenant", ""), **settings)
+    fields = cast("dict[str, JsonValue]", offer["fields"])
+    fields |= {
+        "request": request, "definitions": definitions_digest(definitions), "labels": to_json(dict(labels)), "accepted_by": token_hex(4)
     }  # fmt: skip
-    start = step_text(Step(id=START, kind="run.start", queue=queue, decides=True, expands=True))
-    offer: dict[str, JsonValue] = {"step": START, "spec": start, "resend_ms": RESEND_MS, "fields": fields}
     if batch:
         fields["batch"] = batch
-    if webhooks:
-        fields["webhooks"] = to_json([*webhooks])
     if session is not None:
         offer["max_waiting"] = session.max_waiting
         fields |= {"session": session.name, "session_keep_ms": int(session.keep_s * 1000), "session_entries": session.max_entries}

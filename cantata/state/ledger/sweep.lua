@@ -1,11 +1,13 @@
 -- Recovers lost steps, fires timers and expires runs in one shard. ARGV: resend_ms, most entries of each sort in one call.
--- Replies {recovered, sends, overdue, lost, fired, fault, ended, waiting, left, tasks, revoked}:
+-- Replies {recovered, sends, overdue, lost, fired, fault, ended, waiting, left, tasks, revoked, schedules}:
 -- run, priority, step, spec, ... of recovered steps, to put at the head of their queues; the same of others to send; run, priority, step, queue, when it was sent (ms), 1 at the first check, ... of steps that nobody began in time;
 -- how many leases were lost, and how many timers fired; "" for no fault; the runs that this ended; run|step of steps that wait for rate limits and are to
--- be checked, and of steps that no longer wait; run|attempt|step of dispatched steps whose results are to be looked for, and of tasks to revoke.
+-- be checked, and of steps that no longer wait; run|attempt|step of dispatched steps whose results are to be looked for, and of tasks to revoke;
+-- of each schedule to look at its name, the time, its fields as below, the first of its pending times, and its open run.
 local resend_ms, most = tonumber(ARGV[1]), tonumber(ARGV[2])
 local recovered, sends, overdue, lost, fired, waiting, tasks = {}, {}, {}, 0, 0, {}, {}
 local RECHECK_MS = 30000 -- ms until a step that waits for a rate limit is checked again
+local MAX_PENDING = 50 -- times of a schedule that one look may start
 local MIN_TASK_CHECK_MS, MAX_TASK_CHECK_MS = 4000, 60000 -- until the result of a task is looked for again
 
 local function due(key) return redis.call('ZRANGEBYSCORE', S .. key, '-inf', now, 'LIMIT', 0, most) end
@@ -165,6 +167,13 @@ if id then
 end
 
 for _, id in ipairs(due(':finished')) do forget(id) end
+local schedules = {}
+for _, scope in ipairs(due(':schedules')) do
+  local key = schedule_key(scope)
+  local fields = redis.call('HMGET', key, 'spec', 'request', 'labels', 'quota', 'next', 'mark', 'skipped_ms', 'grace_ms')
+  schedules[#schedules + 1] = {scope, now, fields, redis.call('LRANGE', key .. ':pending', 0, MAX_PENDING - 1), open_run_of(key) or ''}
+end
+
 local function pop(key) return redis.call('LPOP', S .. key, most) or {} end
 
-return {recovered, sends, overdue, lost, fired, '', ended_runs, waiting, pop(':left'), tasks, pop(':revoked')}
+return {recovered, sends, overdue, lost, fired, '', ended_runs, waiting, pop(':left'), tasks, pop(':revoked'), schedules}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 from hashlib import sha256
-from itertools import islice
+from itertools import count, islice
 from zlib import crc32
 
 from cantata.settings import DEFAULT_NAMESPACE
@@ -31,6 +31,11 @@ def key_of(redis: object, name: str) -> str:
 def shard_of(run_id: str) -> int:
     """Return the shard of a run."""
     return crc32(run_id.encode()) % SHARDS
+
+
+def id_in_shard(shard: int, first: str) -> str:
+    """Return a run id in a shard, with `first` as its prefix."""
+    return next(run_id for number in count() if shard_of(run_id := f"{first}{number:x}") == shard)
 
 
 def webhook_runs_of(run_id: str, last: int, most: int = 100) -> tuple[str, ...]:

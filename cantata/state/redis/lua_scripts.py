@@ -23,9 +23,11 @@ PRELUDES = {
     "limits": ("limits/lib",),
     "memory": ("memory/lib",),
     "batches": ("batches/lib",),
+    "schedules": ("ledger/lib", "ledger/accepting"),
+    "ledger/accept": ("ledger/lib", "ledger/accepting"),
+    "ledger/commit": ("ledger/lib", "ledger/expand"),
 }
-"""What comes before the scripts of a folder."""
-COMMIT_PRELUDE = ("ledger/lib", "ledger/expand")
+"""What comes before the scripts of a folder, or before one script."""
 
 
 def sha_of(text: str) -> str:
@@ -49,7 +51,7 @@ class Scripts:
 
     def text(self, name: str) -> str:
         """Return a script with its prelude."""
-        prelude = COMMIT_PRELUDE if name == "ledger/commit" else PRELUDES.get(name.partition("/")[0], ())
+        prelude = PRELUDES.get(name) or PRELUDES.get(name.partition("/")[0], ())
         text = "\n".join(TEXTS[part] for part in (*prelude, name))
         return f"{text}\nend)()\nwrite_changes()\nreturn reply" if "ledger/lib" in prelude else text
 

@@ -88,6 +88,23 @@ def test_the_pages_work_below_a_prefix(deployment: Stage, page: Page) -> None:
         page.goto("about:blank")  # before this gateway ends
 
 
+def test_a_schedule_is_listed_paused_and_run_now(deployment: Stage, url: str, page: Page) -> None:
+    chain = {"nodes": [{"node_id": "a", "kind": "tool", "name": "echo"}], "entry_node": "a"}
+    deployment.client.schedules.create("hourly", {"every": "1h", "chain": chain, "note": "<b>bold</b>"})
+
+    page.goto(f"{url}/pages/")
+    page.get_by_role("link", name="Schedules").click()
+    expect(page.locator("table.schedules tbody tr")).to_contain_text("every 1h")
+    page.get_by_role("link", name="hourly").click()
+    page.get_by_role("button", name="Pause").click()
+    expect(page.locator("main")).to_contain_text("Paused")
+    page.get_by_role("button", name="Resume").click()
+    expect(page.locator("main ol li")).to_have_count(5)
+    page.get_by_role("button", name="Run now").click()
+    expect(page.locator(".run-state")).to_have_text("Succeeded")
+    deployment.client.schedules.delete("hourly")
+
+
 def test_cancelling_asks_first(deployment: Stage, url: str, page: Page) -> None:
     run = deployment.chain(tool("wait", "hold", gate=str(deployment.gate())))
     page.goto(f"{url}/pages/run/{run.run_id}")

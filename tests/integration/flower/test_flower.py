@@ -212,6 +212,23 @@ def test_a_key_does_a_run_anew_once_and_means_nothing_for_another(deployment: De
     assert (too_long.status_code, too_long.json()["error"]["code"]) == (422, "bad_request")
 
 
+def test_a_schedule_of_any_tenant_is_shown_paused_and_run_now(deployment: Deployment, http: httpx.Client) -> None:
+    chain = {"nodes": [{"node_id": "sum", "kind": "tool", "name": "add", "input": {"a": 1, "b": 2}}], "entry_node": "sum"}
+    deployment.client.schedules.of("acme").create("hourly", {"every": "1h", "chain": chain})
+
+    (listed,) = http.get("/runs/api/schedules").json()["schedules"]
+    assert (listed["name"], listed["tenant"]) == ("hourly", "acme")
+    assert http.get("/runs/api/schedules/hourly").status_code == 404
+    of_acme: dict[str, Any] = {"params": {"tenant": "acme"}}
+    assert http.get("/runs/api/schedules/hourly", **of_acme).json()["state"] == "active"
+    assert http.post("/runs/api/schedules/hourly/pause", **of_acme).json()["state"] == "paused"
+    assert http.post("/runs/api/schedules/hourly/resume", **of_acme).json()["state"] == "active"
+    run_id = http.post("/runs/api/schedules/hourly/trigger", **of_acme).json()["run_id"]
+    assert deployment.client.run(run_id).result(PATIENCE_S).status == "succeeded"
+    assert http.get("/runs/schedule/hourly").headers["content-type"].startswith("text/html")
+    deployment.client.schedules.of("acme").delete("hourly")
+
+
 def test_a_waiting_step_is_given_its_value_once(deployment: Deployment, http: httpx.Client) -> None:
     run = deployment.client.submit_chain({"nodes": [{"node_id": "ask", "kind": "wait"}], "entry_node": "ask"})
     path = f"/runs/api/runs/{run.run_id}/signals/ask"

@@ -18,6 +18,7 @@ from schemathesis.core.result import Ok
 from schemathesis.specs.openapi.checks import content_type_conformance, response_schema_conformance, status_code_conformance
 
 from cantata.gateway.api.bodies import ANSWERS, BATCH, CHAIN, DELIVERED, FORK, MEMORY, SIGNAL, TURN
+from cantata.gateway.api.schedules import BACKFILL, SCHEDULE
 from tests.integration.gateway.conftest import Gateway
 
 pytestmark = pytest.mark.timeout(400)
@@ -63,7 +64,7 @@ def test_what_the_document_allows_and_what_it_does_not_is_answered_as_it_says(ga
 
     operations = [found.ok() for found in schema.get_all_operations() if isinstance(found, Ok)]
 
-    assert len(operations) == 40
+    assert len(operations) == 50
     for operation in operations[::every]:
         ask(operation.as_strategy(generation_mode=GenerationMode.POSITIVE), examples)
         with suppress(Unsatisfiable):  # where nothing can be given, nothing wrong can
@@ -113,6 +114,8 @@ def test_the_examples_of_the_document_are_of_its_schemas(gateway: Gateway) -> No
 
     assert bodies == {
         ("/turns", "post"): TURN,
+        ("/schedules/{name}", "put"): SCHEDULE,
+        ("/schedules/{name}/backfill", "post"): BACKFILL,
         ("/chains", "post"): CHAIN,
         ("/runs/{run_id}/fork", "post"): FORK,
         ("/runs/{run_id}/signals/{step}", "post"): SIGNAL,

@@ -14,7 +14,7 @@ import pytest
 from cantata.client.client import Client
 from cantata.models.wire import ChainResponse
 from cantata.testing import ScriptedModels
-from tests.integration.gateway.conftest import CONFIG, Deployment, Gateway, Json
+from tests.integration.gateway.conftest import ANNA, CONFIG, OTTO, PATIENCE_S, Deployment, Gateway, Json
 from tests.waiting import until
 
 ADDING = {"nodes": [{"node_id": "sum", "kind": "tool", "name": "add", "input": {"a": 2, "b": 3}}], "entry_node": "sum"}
@@ -302,3 +302,27 @@ def test_what_others_submit_is_seen_too(http: httpx.Client, deployment: Deployme
     with Client(deployment.stack.url, config=CONFIG) as client:
         run = client.submit_turn("from Python")
         assert until(lambda: http.get(f"/runs/{run.run_id}?wait=20").json()["status"] == "succeeded", "the end")
+
+
+def test_a_schedule_is_created_shown_paused_triggered_and_deleted_by_its_tenant_only(guarded: Gateway) -> None:
+    daily = {"cron": "0 7 * * *", "timezone": "Europe/Berlin", "chain": "adding", "input": {"a": 1, "b": 2}}
+    with guarded.http(ANNA) as anna, guarded.http(OTTO) as otto:
+        created = anna.put("/schedules/daily", json=daily).json()
+        assert (created["state"], created["timing"], len(created["next_at"])) == ("active", "0 7 * * * (Europe/Berlin)", 5)
+        assert [each["name"] for each in anna.get("/schedules").json()["schedules"]] == ["daily"]
+        assert otto.get("/schedules").json()["schedules"] == []
+        for method, path in (("GET", ""), ("DELETE", ""), ("POST", "/pause"), ("POST", "/resume"), ("POST", "/trigger")):
+            assert otto.request(method, f"/schedules/daily{path}").status_code == 404
+
+        assert anna.post("/schedules/daily/pause", params={"note": "holidays"}).json()["pause_note"] == "holidays"
+        triggered = anna.post("/schedules/daily/trigger").json()
+        run = anna.get(f"/runs/{triggered['run_id']}", params={"wait": PATIENCE_S}).json()
+        assert (triggered["outcome"], run["result"]["final_output"]) == ("new", 3)
+        assert anna.post("/schedules/daily/resume").json()["state"] == "active"
+        assert anna.post("/schedules/daily/backfill", json={"start": "2026-03-28", "end": "2026-03-29T12:00"}).json() == {"times": 2}
+        until(lambda: anna.get("/schedules/daily").json()["fired"] == 3, "the runs of the backfill")
+
+        wrong = anna.put("/schedules/daily", json={**daily, "cron": "0 25 * * *"})
+        assert (wrong.status_code, wrong.json()["error"]["faults"][0]["where"]) == (422, "cron")
+        assert anna.delete("/schedules/daily").json() == {"removed": 1}
+        assert anna.get("/schedules/daily").status_code == 404

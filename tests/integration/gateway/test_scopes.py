@@ -29,6 +29,7 @@ RIGHTS: dict[str, Json] = {
 SUM = {"node_id": "sum", "kind": "tool", "name": "add", "input": {"a": 1}, "input_map": {"b": "input.b"}}
 WAITING = {"entry_node": "ok", "nodes": [{"node_id": "ok", "kind": "wait", "next_node": "sum"}, SUM], "initial_input": {"b": 2}}
 ADDING = {"entry_node": "s", "nodes": [{"node_id": "s", "kind": "tool", "name": "add", "input": {"a": 1, "b": 2}}]}
+HOURLY = {"every": "1h", "chain": ADDING}
 
 NEEDED = {
     "POST /turns": "chat",
@@ -40,7 +41,7 @@ NEEDED = {
         for path in (
             "/runs", "/runs/{run_id}", "/runs/{run_id}/events", "/runs/{run_id}/graph", "/runs/{run_id}/steps/{step_id}",
             "/runs/{run_id}/logs", "/runs/{run_id}/tasks", "/runs/{run_id}/refusals", "/sessions", "/sessions/{session}",
-            "/memory", "/memory/{namespace}", "/inbox", "/inbox/{run_id}/{step}",
+            "/memory", "/memory/{namespace}", "/inbox", "/inbox/{run_id}/{step}", "/schedules", "/schedules/{name}",
             "/memory/{namespace}/{key}", "/batches", "/batches/{name}", "/batches/{name}/events", "/batches/{name}/results",
             "/batches/{name}/download",
         )
@@ -51,6 +52,9 @@ NEEDED = {
     **{f"POST /runs/{{run_id}}/{act}": "submit" for act in ("cancel", "retry", "fork")},  # of this run, which is a chain
     "POST /batches": "submit",  # of a batch for a chain
     **{f"POST /batches/{{name}}/{act}": "submit" for act in ("rows", "delivered", "pause", "resume", "cancel")},
+    **{f"POST /schedules/{{name}}/{act}": "submit" for act in ("pause", "resume", "trigger", "backfill")},
+    "PUT /schedules/{name}": "submit",  # of a chain
+    "DELETE /schedules/{name}": "submit",
     "GET /load": "nobody",
     "GET /metrics": "nobody",  # of this tenant
 }  # fmt: skip
@@ -95,8 +99,12 @@ def test_every_path_needs_one_scope_and_no_other_is_enough(scoped: Gateway, chai
         method, path = operation.split(" ")
         address = path.format(run_id=chain, step="none", step_id="s", session="none", namespace="none", key="none", name="scoped")
         for scope in (*SCOPES, "nothing"):
-            body = {"/fork": {"from_step": "s"}, "/batches": batch, "/delivered": {"rows": []}}.get(path[path.rindex("/") :])
-            answer = ask(scoped, scope, method, address, **({} if body is None or method == "GET" else {"json": body}))
+            bodies = {
+                "/fork": {"from_step": "s"}, "/batches": batch, "/delivered": {"rows": []},
+                "/backfill": {"start": "2030-01-01", "end": "2030-01-02"}, "/schedules/{name}": {**HOURLY},
+            }  # fmt: skip
+            given = next((each for end, each in bodies.items() if path.endswith(end) and method != "GET"), None)
+            answer = ask(scoped, scope, method, address, **({} if given is None else {"json": given}))
             is_granted = scope in (needed, "admin") and needed != "nobody"
             assert (answer.status_code == 403) != is_granted, (operation, scope, answer.text)
             if not is_granted:
@@ -261,3 +269,24 @@ def test_the_operator_without_a_gateway_is_not_held_to_it(scoped: Gateway, deplo
         assert client.run(run_id).record().labels == {"tenant": TENANT, "requested_by": "requester"}
         assert client.run(run_id).signal("ok", True) == "taken"
         client.run(run_id).wait(PATIENCE_S)
+
+
+def test_a_schedule_is_changed_by_who_could_start_its_runs_and_runs_as_who_asked(scoped: Gateway) -> None:
+    turn = {"every": "1h", "turn": {"text": "hello", "agent": "echo"}}
+    named = {"every": "1h", "chain": "adding", "input": {"a": 1, "b": 2}, "labels": {"requested_by": "somebody else"}}
+    of_team = {"every": "1h", "turn": {"text": "a", "team": "deployment"}}
+    for name, schedule, body in (("admin", "turn", turn), ("limited", "named", named), ("submit", "inline", HOURLY)):
+        assert ask(scoped, name, "PUT", f"/schedules/{schedule}", json=body).status_code == 200
+    for name, body, code in (("submit", turn, "missing_scope"), ("limited", HOURLY, "not_granted"), ("limited", of_team, "not_granted")):
+        assert ask(scoped, name, "PUT", "/schedules/other", json=body).json()["error"]["code"] == code
+
+    refused = [ask(scoped, "limited", "POST", f"/schedules/inline/{act}") for act in ("pause", "trigger")]
+    assert [answer.json()["error"]["code"] for answer in refused] == ["not_granted"] * 2
+    assert ask(scoped, "limited", "PUT", "/schedules/inline", json=named).status_code == 403, "nor does it replace it"
+    run_id = ask(scoped, "submit", "POST", "/schedules/named/trigger").json()["run_id"]
+    shown = ask(scoped, "read", "GET", f"/runs/{run_id}/graph").json()["run"]["labels"]
+    assert (shown["requested_by"], shown["schedule"]) == ("submit", "named")
+    declared = ask(scoped, "read", "GET", "/schedules/named").json()["schedule"]["labels"]
+    assert declared == {"tenant": TENANT, "requested_by": "limited"}
+    for schedule in ("turn", "named", "inline"):
+        assert ask(scoped, "admin", "DELETE", f"/schedules/{schedule}").status_code == 200

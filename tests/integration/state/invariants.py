@@ -123,6 +123,8 @@ def check_all(redis: Redis) -> None:
             assert len(planned) == len(set(planned))
             assert set(planned) <= run.cells.keys()
             held[run.meta["definitions"]] += run.status not in RUN_OVER
+        for schedule in cast("list[str]", redis.zrange(f"{shard_key(None, shard)}:schedules", 0, -1)):
+            held[str(redis.hget(f"{shard_key(None, shard)}:schedule:{schedule}", "definitions"))] += 1
         _check_definitions(redis, shard, held)
 
 
@@ -130,8 +132,8 @@ def _check_definitions(redis: Redis, shard: int, held: Mapping[str, int]) -> Non
     """Definitions stay while an open run needs them, and expire when none does."""
     for digest, runs in held.items():
         key = definitions_key(None, shard, digest)
-        assert int(redis.hget(key, "runs") or 0) == runs, "definitions know how many open runs hold them"
-        assert (redis.pttl(key) == -1) == (runs > 0), "definitions expire if and only if no open run holds them"
+        assert int(redis.hget(key, "runs") or 0) == runs, "definitions know how many open runs and schedules hold them"
+        assert (redis.pttl(key) == -1) == (runs > 0), "definitions expire if and only if no open run or schedule holds them"
 
 
 def check(run: Picture) -> None:

@@ -8,6 +8,7 @@ import { BatchPage, BatchesPage } from "./ui/batches.js";
 import { InboxPage } from "./ui/inbox.js";
 import { ListPage } from "./ui/list.js";
 import { RunPage } from "./ui/run.js";
+import { SchedulePage, SchedulesPage } from "./ui/schedules.js";
 import { SignIn } from "./ui/signin.js";
 
 function App() {
@@ -31,6 +32,8 @@ function Page({ address, go }) {
   if (found.page === "run") return html`<${RunPage} key=${found.runId} runId=${found.runId} search=${address.search} go=${go} />`;
   if (found.page === "batches") return html`<${BatchesPage} />`;
   if (found.page === "batch") return html`<${BatchPage} key=${found.name} name=${found.name} />`;
+  if (found.page === "schedules") return html`<${SchedulesPage} />`;
+  if (found.page === "schedule") return html`<${SchedulePage} key=${found.name} name=${found.name} search=${address.search} go=${go} />`;
   return html`<main id="main" class="list-page" tabindex="-1"><h1>There is no such page</h1><p><a href=${`${urls.base}/`}>All runs</a></p></main>`;
 }
 
@@ -40,7 +43,7 @@ function TopBar({ onSignOut }) {
   return html`<header class="top">
     <a class="brand" href=${`${urls.base}/`}><img src=${`${urls.base}/static/icon.svg`} width="22" height="22" alt="" />Cantata</a>
     <nav aria-label="Pages"><a href=${`${urls.base}/`}>Runs</a> <a href=${`${urls.base}/inbox`}>Inbox</a>
-      ${hasBatches && html`<a href=${`${urls.base}/batches`}>Batches</a>`}
+      <a href=${`${urls.base}/schedules`}>Schedules</a> ${hasBatches && html`<a href=${`${urls.base}/batches`}>Batches</a>`}
       ${urls.flower && html`<a href=${`${urls.flower}/tasks`} data-outside>Tasks in Flower</a>`}</nav>
     ${onSignOut && html`<button type="button" class="quiet" onClick=${onSignOut}>Sign out</button>`}
     <button type="button" class="quiet only-icon" onClick=${() => setShown(switchTheme())} aria-label="Show the ${other} theme" title="Show the ${other} theme">

@@ -2,14 +2,17 @@
 
 const TABS = new Set(["graph", "time", "events", "tasks", "request"]);
 
-/** Return the page of a path: {page: "list"}, {page: "inbox"}, {page: "run", runId}, {page: "batches"}, {page: "batch", name} or {page: "none"}. */
+/**
+ * Return the page of a path: {page: "list"}, {page: "inbox"}, {page: "run", runId}, {page: "schedules"}, {page: "schedule", name},
+ * {page: "batches"}, {page: "batch", name} or {page: "none"}.
+ */
 export function pageOf(base, path) {
   const own = path.startsWith(base) ? path.slice(base.length) : "";
   if (own === "" || own === "/") return { page: "list" };
-  if (own === "/inbox" || own === "/inbox/") return { page: "inbox" };
-  if (own === "/batches" || own === "/batches/") return { page: "batches" };
-  const batch = /^\/batch\/([^/]+)\/?$/.exec(own);
-  if (batch) return { page: "batch", name: decoded(batch[1]) };
+  const list = /^\/(inbox|schedules|batches)\/?$/.exec(own);
+  if (list) return { page: list[1] };
+  const one = /^\/(schedule|batch)\/([^/]+)\/?$/.exec(own);
+  if (one) return { page: one[1], name: decoded(one[2]) };
   const found = /^\/run\/([^/]+)\/?$/.exec(own);
   return found ? { page: "run", runId: decoded(found[1]) } : { page: "none" };
 }
@@ -26,6 +29,11 @@ export function runAddress(base, runId, { tab = "graph", step = null } = {}) {
 /** Return the URL of a batch. */
 export function batchAddress(base, name) {
   return `${base}/batch/${encodeURIComponent(name)}`;
+}
+
+/** Return the URL of a schedule, which only an operator's page names with its tenant. */
+export function scheduleAddress(base, name, tenant = "") {
+  return `${base}/schedule/${encodeURIComponent(name)}${tenant ? `?${new URLSearchParams({ tenant })}` : ""}`;
 }
 
 /** Return the tab and step of a run in a URL: {tab, step}. */

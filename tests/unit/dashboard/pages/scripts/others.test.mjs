@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { neighbour, overlap, pathOf } from "../../../../../cantata/dashboard/pages/static/core/geometry.js";
-import { batchAddress, filterOf, filterQuery, listAddress, pageOf, locationIn, runAddress } from "../../../../../cantata/dashboard/pages/static/core/route.js";
+import { batchAddress, filterOf, filterQuery, listAddress, pageOf, locationIn, runAddress, scheduleAddress } from "../../../../../cantata/dashboard/pages/static/core/route.js";
 import { makeParser } from "../../../../../cantata/dashboard/pages/static/core/sse.js";
 import { batchIsOver, ofBatch, ofRun, ofStep, runIsOver, share } from "../../../../../cantata/dashboard/pages/static/core/states.js";
 import { ticks, timesOf } from "../../../../../cantata/dashboard/pages/static/core/times.js";
@@ -24,6 +24,10 @@ test("addresses lead to what they were made of", () => {
   assert.equal(runAddress("", "r"), "/run/r");
   assert.deepEqual([pageOf("/p", "/p/"), pageOf("/p", "/p"), pageOf("/p", "/p/other")].map(({ page }) => page), ["list", "list", "none"]);
   assert.equal(pageOf("", "/run/%E0%A4%A").runId, "%E0%A4%A");
+  assert.deepEqual(pageOf("/p", "/p/schedules"), { page: "schedules" });
+  const schedule = new URL(scheduleAddress("/p", "a.b", "x/y&z"), "http://x");
+  assert.deepEqual(pageOf("/p", schedule.pathname), { page: "schedule", name: "a.b" });
+  assert.equal(schedule.searchParams.get("tenant"), "x/y&z");
   assert.equal(locationIn("?tab=odd").tab, "graph");
   const filter = { statuses: ["failed", "running"], kind: "turn", text: "a&b" };
   assert.deepEqual(filterOf(new URL(listAddress("/p", filter), "http://h").search), filter);

@@ -1,0 +1,246 @@
+"""`submit schedules`: runs that start by themselves."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+import yaml
+
+from cantata import text_format
+from cantata.cli.connect import open_submission
+from cantata.cli.main import FAILED
+from cantata.cli.options import config_option, json_option, label_option, parse_json_object
+
+if TYPE_CHECKING:
+    from cantata.client.client import Client
+    from cantata.client.schedules import Schedules
+    from cantata.models.schedules import ScheduleView
+
+OVERLAPS = ("skip", "queue", "cancel_previous", "allow")
+
+
+@click.group()
+def schedules() -> None:
+    """List, apply, create, pause and trigger schedules, which start runs by themselves."""
+
+
+name = click.argument("name")
+tenant = click.option("--tenant", metavar="NAME", default="", help="The tenant of the schedule, as in the label `tenant` of its runs.")
+
+
+@contextmanager
+def _open(config: str | None = None) -> Iterator[Client]:
+    with open_submission(config=config) as submission:
+        yield submission.client
+
+
+@schedules.command("list")
+@tenant
+@json_option
+def list_(tenant: str, as_json: bool) -> int:
+    """List the schedules by name, each with its next time and its last run."""
+    with _open() as client:
+        from cantata.client.schedules import view_of  # noqa: PLC0415  # loads the client, which `--help` does not need
+
+        found = [view_of(each) for each in client.schedules.of(tenant).list()]
+    if as_json:
+        click.echo(json.dumps([each.model_dump(mode="json", exclude_defaults=True) for each in found], ensure_ascii=False))
+    elif not found:
+        click.echo("there are no schedules; `submit schedules apply` creates those of the configuration", err=True)
+    for each in () if as_json else found:
+        last = f"last {each.runs[0].status or 'expired'}" if each.runs else "no runs"
+        following = _moment(each.next_at[0]) if each.next_at else each.state
+        click.echo(
+            f"{each.name:24}  {following:16}  {text_format.line(each.timing, 36):36}  {text_format.line(each.target, 40):40}  {last}"
+        )
+    return 0
+
+
+@schedules.command()
+@name
+@tenant
+@json_option
+def show(name: str, tenant: str, as_json: bool) -> int:
+    """Show a schedule with its next times and its last runs."""
+    with _open() as client:
+        return _print_one(client.schedules.of(tenant), name, as_json)
+
+
+@schedules.command()
+@name
+@click.option("--cron", metavar="FIELDS", help="Minute, hour, day, month and weekday, such as '0 7 * * mon-fri'.")
+@click.option("--every", metavar="DURATION", help="Such as 10m or 1h30m.")
+@click.option("--at", metavar="TIME", help="One date and time, such as 2030-05-01T09:00.")
+@click.option("--timezone", metavar="NAME", help="Such as Europe/Berlin; UTC if absent.")
+@click.option("--turn", metavar="TEXT", help="The text of a turn. It and the input may have placeholders, such as {date}.")
+@click.option("--agent", metavar="NAME", help="The agent of the turn.")
+@click.option("--team", metavar="NAME", help="The team of the turn.")
+@click.option("--chain", metavar="NAME", help="A chain of the configuration.")
+@click.option("--workflow", metavar="NAME", help="A workflow in Python of the configuration.")
+@click.option("--input", "given", callback=parse_json_object, metavar="JSON|@FILE", help="The input of the chain or workflow.")
+@click.option("--overlap", type=click.Choice(OVERLAPS), help="While a run is open; skip if absent.")
+@click.option("--catch-up", metavar="DURATION", help="How late a time may still be run; 1h if absent.")
+@click.option("--jitter", metavar="DURATION", help="Delay each time by a part of this.")
+@click.option("--note", help="For people.")
+@label_option
+@click.option("--replace", is_flag=True, help="Replace a schedule of this name.")
+@config_option
+@json_option
+def create(name: str, turn: str | None, agent: str | None, team: str | None, given: dict[str, Any] | None, labels: dict[str, str],
+           replace: bool, config: str | None, as_json: bool, **fields: Any) -> int:  # fmt: skip
+    """Create a schedule. Its runs have the configuration as it is now."""
+    named = {"text": turn, "agent": agent, "team": team}
+    if turn is None and (agent or team):
+        raise click.UsageError("--agent and --team belong to --turn TEXT")
+    declared = {
+        **fields, "turn": None if turn is None else {key: each for key, each in named.items() if each}, "input": given, "labels": labels
+    }  # fmt: skip
+    with _open(config) as client:
+        found = client.schedules.of(labels.get("tenant", ""))
+        found.create(name, {key: value for key, value in declared.items() if value is not None}, replace=replace)
+        return _print_one(found, name, as_json)
+
+
+@schedules.command()
+@config_option
+@click.option("--yes", is_flag=True, help="Apply without a question.")
+@click.option("--dry-run", is_flag=True, help="Only show what would change.")
+@json_option
+def apply(config: str | None, yes: bool, dry_run: bool, as_json: bool) -> int:
+    """Make the schedules be those that the configuration declares, after showing what changes.
+
+    Schedules of all tenants are compared, by their label `tenant`. Those that calls created stay as they are.
+    """
+    with _open(config) as client:
+        from cantata.client.schedules import describe  # noqa: PLC0415  # as above
+
+        changes = client.schedules.plan()
+        lines = [line for change in changes for line in describe(change)]
+        if as_json:
+            fields = ("kind", "name", "tenant", "fields")
+            click.echo(json.dumps([{field: getattr(change, field) for field in fields} for change in changes], ensure_ascii=False))
+        else:
+            click.echo("\n".join(lines) or "the schedules are as the configuration declares them", err=not lines)
+        if dry_run or not changes:
+            return 0
+        if not yes:
+            click.confirm(f"Apply {len(changes)} change{'' if len(changes) == 1 else 's'}?", abort=True, err=True)
+        client.schedules.apply(changes)
+    return 0
+
+
+@schedules.command()
+@name
+@click.option("--note", default="", help="Why, for people.")
+@tenant
+@json_option
+def pause(name: str, note: str, tenant: str, as_json: bool) -> int:
+    """Pause a schedule: its times pass without a run."""
+    with _open() as client:
+        client.schedules.of(tenant).pause(name, note)
+        return _print_one(client.schedules.of(tenant), name, as_json)
+
+
+@schedules.command()
+@name
+@tenant
+@json_option
+def resume(name: str, tenant: str, as_json: bool) -> int:
+    """Have a paused schedule go on with its next time."""
+    with _open() as client:
+        client.schedules.of(tenant).resume(name)
+        return _print_one(client.schedules.of(tenant), name, as_json)
+
+
+@schedules.command()
+@name
+@tenant
+@json_option
+def trigger(name: str, tenant: str, as_json: bool) -> int:
+    """Start a run of a schedule now, as its overlap allows."""
+    with _open() as client:
+        outcome, run_id = client.schedules.of(tenant).trigger(name)
+    if as_json:
+        click.echo(json.dumps({"outcome": outcome, "run_id": run_id}))
+    elif run_id:
+        click.echo(run_id)
+    else:
+        click.echo(f"{outcome}: a run of schedule {name!r} is open", err=True)
+    return FAILED if outcome == "skipped" else 0
+
+
+@schedules.command()
+@name
+@click.option("--from", "start", required=True, metavar="TIME", help="The first time, such as 2030-05-01 or 2030-05-01T09:00.")
+@click.option("--to", "end", required=True, metavar="TIME", help="The last time.")
+@tenant
+@json_option
+def backfill(name: str, start: str, end: str, tenant: str, as_json: bool) -> int:
+    """Run the past times of a schedule from one moment to another, one after the other."""
+    with _open() as client:
+        count = client.schedules.of(tenant).backfill(name, _time(start), _time(end))
+    click.echo(json.dumps({"times": count}) if as_json else f"{count} times will run", err=not as_json)
+    return 0
+
+
+@schedules.command()
+@name
+@tenant
+@json_option
+def delete(name: str, tenant: str, as_json: bool) -> int:
+    """Delete a schedule; its open runs go on."""
+    with _open() as client:
+        client.schedules.of(tenant).delete(name)
+    click.echo(json.dumps({"deleted": name}) if as_json else f"deleted schedule {name!r}", err=not as_json)
+    return 0
+
+
+@schedules.command("import")
+@click.argument("application", metavar="MODULE:APP")
+def import_(application: str) -> int:
+    """Print the `beat_schedule` of a Celery application as tools and schedules for the configuration."""
+    from cantata.dispatch import beat_schedule  # noqa: PLC0415  # loads Celery, and the application
+
+    found = beat_schedule.read(application)
+    click.echo(yaml.safe_dump({"tools": found.tools, "schedules": found.schedules}, sort_keys=False, allow_unicode=True), nl=False)
+    for fault in found.faults:
+        click.echo(f"submit: {fault.where}: {fault.message}", err=True)
+    return FAILED if found.faults else 0
+
+
+def _print_one(found: Schedules, name: str, as_json: bool) -> int:
+    from cantata.client.schedules import view_of  # noqa: PLC0415  # as above
+
+    view = view_of(found.get(name))
+    click.echo(view.model_dump_json() if as_json else "\n".join(_lines(view)))
+    return 0
+
+
+def _lines(view: ScheduleView) -> Sequence[str]:
+    rows = [
+        ("times", view.timing),
+        ("runs", text_format.line(view.target, 100)),
+        ("overlap", view.schedule.overlap),
+        ("note", view.schedule.note),
+        ("next", ", ".join(map(_moment, view.next_at)) or f"{view.state}{view.pause_note and f': {view.pause_note}'}"),
+        ("so far", f"{view.fired} fired, {view.skipped} skipped, {view.missed} missed, {view.pending} waiting"),
+        ("error", view.error),
+    ]
+    lines = [view.name, *(f"  {label:8} {text_format.clean(text)}" for label, text in rows if text)]
+    return [*lines, *(f"  {_moment(run.scheduled_at):16}  {run.run_id:19}  {run.status or 'expired'}" for run in view.runs)]
+
+
+def _moment(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds).astimezone().strftime("%Y-%m-%d %H:%M")
+
+
+def _time(text: str) -> datetime:
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        raise click.BadParameter(f"expected a date or time such as 2030-05-01 or 2030-05-01T09:00, not {text!r}") from None

@@ -1,0 +1,264 @@
+"""Schedules of a tenant: created, changed, triggered, and applied from a configuration."""
+
+from __future__ import annotations
+
+import builtins
+import itertools
+import re
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
+
+from pydantic import ValidationError
+
+from cantata.config.documents import Document
+from cantata.config.faults import faults_of
+from cantata.coordinator.firing import item_of, started
+from cantata.coordinator.run_requests import scheduled_request
+from cantata.coordinator.start import COORDINATOR, announce_runs, check_size, new_id, run_settings
+from cantata.errors import ConfigError, Fault
+from cantata.models.definitions import Quota
+from cantata.models.schedules import Schedule, ScheduledRun, ScheduleView, describe_target, describe_timing
+from cantata.models.values import NAME, JsonValue, as_text, checked_name
+from cantata.planning.schedules import delay_ms, first_time, times
+from cantata.planning.webhooks import webhooks_of
+from cantata.state.ledger.run_store import offer_of
+from cantata.state.redis import clock
+from cantata.state.redis.keys import definitions_digest, id_in_shard, shard_of
+from cantata.state.schedules.schedule_store import MAX_PENDING, Firing, Origin, Outcome, ScheduleRecord, ScheduleStore, scope_of
+from cantata.suggestions import did_you_mean
+
+if TYPE_CHECKING:
+    from cantata.client.client import Client
+
+NEXT_TIMES = 5  # in a view
+UNKNOWN = "unknown_schedule"
+
+
+class Triggered(NamedTuple):
+    """The result of a trigger."""
+
+    outcome: Outcome
+    """new; or by the overlap of the schedule queued or skipped."""
+    run_id: str
+    """The run; empty if none was started."""
+
+
+class ScheduleChange(NamedTuple):
+    """A difference between the schedules of a configuration and those that are kept."""
+
+    kind: Literal["added", "changed", "removed"]
+    name: str
+    tenant: str
+    fields: Mapping[str, tuple[JsonValue, JsonValue]]
+    """Field → its values before and after, of a changed one; null stands for the default."""
+    spec: Schedule | None
+    """The schedule as declared; None of a removed one."""
+
+
+class Schedules:
+    """The schedules of a tenant ("" for those without one).
+
+    Every method raises ConfigError for a schedule that does not exist (`unknown_schedule`) or has faults, and UnavailableError if Redis
+    cannot be reached.
+    """
+
+    def __init__(self, client: Client, tenant: str = "") -> None:
+        self._client = client
+        self._tenant = tenant
+        self._store = ScheduleStore(client.ledger)
+
+    def of(self, tenant: str) -> Schedules:
+        """Return the schedules of another tenant."""
+        return Schedules(self._client, tenant)
+
+    def list(self) -> list[ScheduleRecord]:
+        """Return all schedules by name, each with its last run."""
+        return self._store.find(self._tenant)
+
+    def list_all(self) -> builtins.list[ScheduleRecord]:
+        """Return the schedules of all tenants, for operators."""
+        return self._store.find(None)
+
+    def find(self, name: str) -> ScheduleRecord | None:
+        """Return a schedule, with its last 20 runs; None if there is none."""
+        return self._store.read(self._tenant, name) if re.fullmatch(NAME, name) else None
+
+    def get(self, name: str) -> ScheduleRecord:
+        """Return the same; raise ConfigError if there is none."""
+        found = self.find(name)
+        if found is None:
+            known = did_you_mean(name, [each.name for each in self.list()])
+            raise ConfigError(f"there is no schedule {name!r}{known}; `submit schedules list` shows those there are", code=UNKNOWN)
+        return found
+
+    def create(
+        self, name: str, schedule: Schedule | Mapping[str, Any], *, replace: bool = False, labels: Mapping[str, str] | None = None
+    ) -> ScheduleRecord:  # fmt: skip
+        """Create a schedule, whose runs have the current definitions.
+
+        Args:
+            name: Letters, digits and `. _ -`.
+            schedule: The schedule, or its fields as in a configuration.
+            replace: Replace one of this name; its times go on as they were, unless they change.
+            labels: Labels of its runs, which replace its own.
+        """
+        spec = _checked(name, schedule)
+        spec = spec.model_copy(update={"labels": {**spec.labels, **(labels or {}), **({"tenant": self._tenant} if self._tenant else {})}})
+        if spec.tenant != self._tenant:
+            raise ConfigError(f"the label 'tenant' is {spec.tenant!r}, but this is a schedule of tenant {self._tenant!r}", source=name)
+        if first_time(spec, _now_ms()) is None:
+            raise ConfigError("its time has passed", source=f"schedule {name!r}")
+        if not self._put(name, spec, "api", only_new=not replace):
+            raise ConfigError(f"there is a schedule {name!r} already; replace or delete it", source=name, code="schedule_exists")
+        return self.get(name)
+
+    def delete(self, name: str) -> None:
+        """Delete a schedule; its open runs go on."""
+        self._store.delete(self.get(name).scope)
+
+    def pause(self, name: str, note: str = "") -> ScheduleRecord:
+        """Pause a schedule: its times pass without a run. `note` says why, for people."""
+        self._store.pause(self.get(name).scope, note)
+        return self.get(name)
+
+    def resume(self, name: str) -> ScheduleRecord:
+        """Have a paused schedule go on with the next of its times; those in its pause are not run."""
+        known = self.get(name)
+        next_ms = next(times(known.spec, known.now_ms), None)
+        self._store.resume(known.scope, next_ms, _look_at(known.spec, known.scope, next_ms, known.skipped_ms))
+        return self.get(name)
+
+    def trigger(self, name: str, *, labels: Mapping[str, str] | None = None) -> Triggered:
+        """Start a run of a schedule now, paused or not, as its overlap allows. Raises ConfigError if a quota refuses it."""
+        known = self.get(name)
+        self._client.quotas.check(self._tenant, Quota.model_validate_json(known.quota, extra="ignore"))
+        run_id = id_in_shard(shard_of(known.scope), new_id())
+        own = {**known.labels, **(labels or {})}
+        item = item_of(known.spec, known.scope, known.request, own, known.now_ms, run_id=run_id)
+        if known.spec.overlap == "cancel_previous":
+            for run in known.runs:
+                if run.status in ("accepted", "running"):
+                    self._client.ledger.runs.cancel(run.run_id)
+        firing = Firing(known.scope, known.mark, known.spec.overlap, [item])
+        fired = self._store.fire([firing])[0]
+        if not fired.outcomes:
+            raise ConfigError(f"schedule {name!r} was changed meanwhile; try again", source="trigger")
+        runs = [*started(firing, fired)]
+        if runs:
+            announce_runs(self._client.app, runs)
+        return Triggered(fired.outcomes[0][0], run_id if runs else "")
+
+    def backfill(self, name: str, start: datetime, end: datetime, *, labels: Mapping[str, str] | None = None) -> int:
+        """Run the times of a schedule from `start` to `end`, both included, one after the other; at once if its runs may overlap.
+
+        A time whose run is kept is not run again. While the schedule is paused, they wait. Returns the number of times.
+        """
+        known = self.get(name)
+        first_ms, last_ms = (_moment_ms(each, known.spec) for each in (start, end))
+        within = itertools.takewhile(lambda at_ms: at_ms <= last_ms, times(known.spec, first_ms - 1))
+        found = builtins.list(itertools.islice(within, MAX_PENDING + 1))
+        if len(found) > MAX_PENDING or self._store.add_pending(known.scope, found, labels) == "full":
+            raise ConfigError(f"at most {MAX_PENDING} times of a schedule may wait; choose a shorter range", source="backfill")
+        return len(found)
+
+    def plan(self) -> Sequence[ScheduleChange]:
+        """Return what `apply` would change, for all tenants: a schedule belongs to the tenant in its label `tenant`.
+
+        Compared are the schedules of the client's configuration with those that a configuration declared, and their definitions.
+        """
+        declared = {(spec.tenant, name): _checked(name, spec) for name, spec in self._client.definitions.schedules.items()}
+        for (_, name), spec in declared.items():
+            scheduled_request(name, spec, self._client.definitions)
+        kept = {(each.tenant, each.name): each for each in self._store.find(None)}
+        changes = []
+        for key, spec in declared.items():
+            fields = self._differences(kept[key], spec) if key in kept else {}
+            if key not in kept or fields:
+                changes.append(ScheduleChange("changed" if key in kept else "added", key[1], key[0], fields, spec))
+        gone = [key for key, each in kept.items() if each.origin == "config" and key not in declared]
+        return [*changes, *(ScheduleChange("removed", name, tenant, {}, None) for tenant, name in gone)]
+
+    def apply(self, changes: Sequence[ScheduleChange] | None = None) -> Sequence[ScheduleChange]:
+        """Make the changes that `plan` returned, or would return now; return them."""
+        changes = self.plan() if changes is None else changes
+        for change in changes:
+            if change.spec is None:
+                self._store.delete(scope_of(change.tenant, change.name))
+            else:
+                self._put(change.name, change.spec, "config")
+        return changes
+
+    def _differences(self, known: ScheduleRecord, spec: Schedule) -> dict[str, tuple[JsonValue, JsonValue]]:
+        def values(each: Schedule, origin: str, definitions: str) -> dict[str, JsonValue]:
+            return {**each.model_dump(mode="json", exclude_defaults=True), "definitions": definitions[:12], "declared by": origin}
+
+        before = values(known.spec, known.origin, known.definitions)
+        after = values(spec, "config", definitions_digest(self._client.definitions_text))
+        return {key: (before.get(key), after.get(key)) for key in {**before, **after} if before.get(key) != after.get(key)}
+
+    def _put(self, name: str, spec: Schedule, origin: Origin, *, only_new: bool = False) -> bool:
+        definitions, scope = self._client.definitions, scope_of(spec.tenant, name)
+        request = scheduled_request(name, spec, definitions)
+        check_size(request.kind, request.text, definitions)
+        settings = run_settings(definitions, request.timeout)
+        hooks = webhooks_of(definitions, request.webhooks, name=request.target, labels=spec.labels)
+        next_ms = first_time(spec, _now_ms())
+        return self._store.put(
+            name, spec, request=request.text, labels=spec.labels, quota=definitions.limits.quota_of(spec.tenant).model_dump_json(),
+            offer=offer_of(kind=request.kind, tenant=spec.tenant, queue=COORDINATOR, webhooks=hooks, **settings),
+            definitions=self._client.definitions_text,
+            origin=origin, next_ms=next_ms, look_at_ms=_look_at(spec, scope, next_ms), only_new=only_new,
+        )  # fmt: skip
+
+
+def view_of(record: ScheduleRecord) -> ScheduleView:
+    """Return a schedule for people and programs."""
+    spec, following = record.spec, itertools.islice(times(record.spec, record.next_ms or 0), NEXT_TIMES - 1)
+    shown = [] if record.next_ms is None or record.is_paused else [record.next_ms, *following]
+    runs = [
+        ScheduledRun(run_id=run_id, scheduled_at=at / 1000, started_at=started and started / 1000, status=status)
+        for run_id, at, status, started in record.runs
+    ]
+    return ScheduleView(
+        name=record.name, tenant=record.tenant, state="paused" if record.is_paused else "active" if record.next_ms else "over",
+        timing=describe_timing(spec), target=describe_target(spec), declared_by=record.origin, definitions=record.definitions[:12],
+        pause_note=record.pause_note, next_at=[at / 1000 for at in shown], fired=record.fired, skipped=record.skipped,
+        missed=record.missed, pending=record.pending, error=record.error, created_at=record.created_ms / 1000, runs=runs, schedule=spec,
+    )  # fmt: skip
+
+
+def describe(change: ScheduleChange) -> Sequence[str]:
+    """Return the lines of a change for people."""
+    of_tenant = f" (tenant {change.tenant})" if change.tenant else ""
+    signs = {"added": "+", "changed": "~", "removed": "-"}
+    lines = [f"{signs[change.kind]} {change.name}{of_tenant}"]
+    return [*lines, *(f"    {field}: {_shown(before)} → {_shown(after)}" for field, (before, after) in change.fields.items())]
+
+
+def _shown(value: JsonValue) -> str:
+    return "(default)" if value is None else as_text(value)
+
+
+def _checked(name: str, schedule: Schedule | Mapping[str, Any]) -> Schedule:
+    """Return a schedule. Raises ConfigError with every fault of it and of its name."""
+    source = f"schedule {name!r}"
+    try:
+        checked_name("schedule", name)
+        return schedule if isinstance(schedule, Schedule) else Schedule.model_validate(dict(schedule))
+    except ValidationError as error:
+        raise ConfigError(faults_of(error, Document(cast(JsonValue, dict(schedule))), Schedule), source=source) from None
+    except ValueError as error:
+        raise ConfigError([Fault(str(error))], source=source) from None
+
+
+def _moment_ms(moment: datetime, spec: Schedule) -> int:
+    return round((moment if moment.tzinfo else moment.replace(tzinfo=spec.zone)).timestamp() * 1000)
+
+
+def _look_at(spec: Schedule, scope: str, next_ms: int | None, skipped_ms: int = 0) -> int | None:
+    return None if next_ms is None else next_ms + delay_ms(spec, scope, next_ms) - skipped_ms
+
+
+def _now_ms() -> int:
+    return int(clock.now() * 1000)

@@ -1,0 +1,156 @@
+"""Firing of schedules: the runs of the times that have come."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import structlog
+from pydantic import ValidationError
+
+from cantata import fault_points
+from cantata.coordinator.start import announce_runs
+from cantata.dispatch.celery_app import App
+from cantata.errors import ConfigError, UnavailableError, UnknownRunError
+from cantata.models.definitions import Quota
+from cantata.models.schedules import Schedule
+from cantata.models.values import ErrorInfo
+from cantata.observability import metrics
+from cantata.planning.schedules import delay_ms, due_times, placeholders, request_at
+from cantata.state.ledger.encoding import to_json
+from cantata.state.ledger.ledger import Ledger
+from cantata.state.ledger.records import DueSchedule
+from cantata.state.limits.quotas import Quotas
+from cantata.state.schedules.schedule_store import FOREVER, Fired, Firing, ScheduleStore, names_in, run_id_at
+
+log = structlog.get_logger(__name__)
+
+FIRED_AT_ONCE = 100  # schedules in one round trip
+FIRING_S = 1.0  # in one sweep, which also recovers lost work; the next one goes on
+REFUSED_RETRY_MS = 5000  # until a schedule whose run was refused by a quota is looked at again
+UNREADABLE_RETRY_MS = 60_000
+
+
+def fire_due(app: App, ledger: Ledger, due: Sequence[DueSchedule]) -> None:
+    """Start the runs of all times of these schedules that have come, and send their first messages.
+
+    Whoever calls it with the same schedules at the same time, each time is run once. A process that dies in it leaves times that the next
+    call finds, or accepted runs whose messages a sweep sends.
+    """
+    quotas, ends_at = Quotas(ledger), time.monotonic() + FIRING_S
+    for start in range(0, len(due), FIRED_AT_ONCE):
+        if start and time.monotonic() > ends_at:
+            break
+        _fire(app, ledger, [_look(ledger, quotas, each) for each in due[start : start + FIRED_AT_ONCE]])
+
+
+def _fire(app: App, ledger: Ledger, looks: Sequence[_Look]) -> None:
+    fired = ScheduleStore(ledger).fire([look.firing for look in looks])
+    fault_points.at("schedule-fired")
+    runs = [run for look, result in zip(looks, fired, strict=True) for run in started(look.firing, result)]
+    if runs:
+        announce_runs(app, runs)
+    for look, result in zip(looks, fired, strict=True):
+        _record(look, result)
+
+
+class _Look(NamedTuple):
+    """A schedule that is due, and what is done about it; without its spec if this process cannot read it."""
+
+    due: DueSchedule
+    spec: Schedule | None
+    firing: Firing
+
+
+def item_of(
+    spec: Schedule, scope: str, request: Mapping[str, Any], labels: Mapping[str, str], at_ms: int, *, run_id: str | None = None
+) -> dict[str, str]:
+    """Return a time with its run, as `fire.lua` has them."""
+    name = names_in(scope)[1]
+    own = {**labels, "schedule": name, "scheduled_at": placeholders(spec, name, at_ms)["scheduled_at"]}
+    run = run_id or run_id_at(scope, at_ms)
+    return {"at": str(at_ms), "run": run, "request": to_json(request_at(spec, name, request, at_ms)), "labels": to_json(dict(own))}
+
+
+def started(firing: Firing, result: Fired) -> Iterable[tuple[str, int]]:
+    """Yield the new runs of a firing, with their priorities."""
+    for item, (outcome, priority) in zip(firing.items, result.outcomes, strict=False):
+        if outcome == "new":
+            yield item["run"], int(priority)
+
+
+def _look(ledger: Ledger, quotas: Quotas, due: DueSchedule) -> _Look:
+    try:
+        spec = Schedule.model_validate_json(due.spec, extra="ignore")
+    except ValidationError as error:  # such as a time zone that the system of this process does not have
+        message = f"the schedule cannot be read: {error.errors()[0]['msg']}"
+        return _Look(due, None, _later(due, "skip", due.next_at, 0, UNREADABLE_RETRY_MS, message))
+    return _Look(due, spec, _firing(ledger, quotas, due, spec))
+
+
+def _later(due: DueSchedule, overlap: str, next_at: str, missed: int, retry_ms: int, error: str) -> Firing:
+    """Return a firing that starts nothing, and has the schedule looked at again."""
+    retry_at = str(due.now_ms - due.skipped_ms + retry_ms)
+    return Firing(due.scope, due.mark, overlap, [], read=due.next_at, next_at=next_at, retry_at=retry_at, missed=missed, error=error)
+
+
+def _firing(ledger: Ledger, quotas: Quotas, due: DueSchedule, spec: Schedule) -> Firing:
+    """Return the firing of a schedule now; a previous run that gives way to it is cancelled."""
+    request, labels = json.loads(due.request), json.loads(due.labels)
+    times = due_times(spec, due.scope, int(due.next_at), due.now_ms, due.grace_ms) if due.next_at else None
+    fires, skipped = times.fires if times else [], 0
+    if spec.overlap == "cancel_previous" and fires:
+        fires, skipped = fires[-1:], len(fires) - 1
+    next_ms = times.next_ms if times else None
+    refusal = _refusal(quotas, spec.tenant, due.quota) if fires or due.pending else None
+    if refusal:
+        kept_ms = times.fires[0] if times and times.fires else next_ms  # until it is too late for it
+        return _later(due, spec.overlap, str(kept_ms or ""), times.missed if times else 0, REFUSED_RETRY_MS, refusal)
+    if spec.overlap == "cancel_previous" and fires and due.open_run:
+        error = ErrorInfo(
+            code="cancelled", message=f"the next run of schedule {names_in(due.scope)[1]!r} was due (overlap: cancel_previous)"
+        )
+        with suppress(UnknownRunError):
+            ledger.runs.cancel(due.open_run, error=error)
+    items = []
+    for entry in due.pending:
+        waiting = json.loads(entry)
+        own = {**labels, **json.loads(waiting.get("labels", "{}"))}
+        items.append({**item_of(spec, due.scope, request, own, int(waiting["at"])), "pending": entry})
+    items += [item_of(spec, due.scope, request, labels, at_ms) for at_ms in fires]
+    look_at = FOREVER if next_ms is None else str(next_ms + delay_ms(spec, due.scope, next_ms) - due.skipped_ms)
+    return Firing(
+        due.scope, due.mark, spec.overlap, items, read=due.next_at, next_at=str(next_ms or ""), look_at=look_at,
+        missed=times.missed if times else 0, skipped=skipped,
+    )  # fmt: skip
+
+
+def _refusal(quotas: Quotas, tenant: str, quota: str) -> str | None:
+    try:
+        quotas.check(tenant, Quota.model_validate_json(quota, extra="ignore"))
+    except (ConfigError, UnavailableError) as error:
+        return str(error)
+    return None
+
+
+def _record(look: _Look, result: Fired) -> None:
+    """Log and count what became of the times of a schedule."""
+    due, spec, firing = look
+    if not result.now_ms:  # another process was first
+        return
+    outcomes = Counter(outcome for outcome, _ in result.outcomes)
+    counts = {
+        "fired": outcomes["new"], "queued": outcomes["queued"], "skipped": firing.skipped + outcomes["skipped"], "missed": firing.missed
+    }  # fmt: skip
+    for outcome, count in counts.items():
+        metrics.record_schedule_times(outcome, count)
+    for item, (outcome, _) in zip(firing.items, result.outcomes, strict=True):
+        if spec and outcome == "new" and "pending" not in item:
+            due_ms = int(item["at"]) + delay_ms(spec, due.scope, int(item["at"]))
+            metrics.record_schedule_lateness((result.now_ms + due.skipped_ms - due_ms) / 1000)
+    if firing.missed or firing.error:
+        log.warning("schedule_times_missed", schedule=due.scope, missed=firing.missed, error=firing.error)

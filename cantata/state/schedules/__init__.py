@@ -1,0 +1,1 @@
+"""Schedules in Redis, and the runs that they start."""

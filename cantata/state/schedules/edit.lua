@@ -1,0 +1,24 @@
+-- Pauses, resumes or deletes a schedule, or adds pending times to it. ARGV: schedule, the change (JSON): {pause: note}, {resume: next time or "",
+-- look_at}, {delete: true} or {pending: [JSON, ...], max}. Replies ok, unknown, or full (it has too many pending times).
+local scope, change = ARGV[1], cjson.decode(ARGV[2])
+local key, list = schedule_key(scope), S .. ':schedules'
+local known = redis.call('HMGET', key, 'definitions', 'paused')
+if not known[1] then return 'unknown' end
+if change.pause then
+  redis.call('HSET', key, 'paused', 1, 'pause_note', change.pause)
+  redis.call('ZADD', list, 'inf', scope)
+elseif change.resume then
+  if not known[2] then return 'ok' end
+  redis.call('HDEL', key, 'paused', 'pause_note')
+  redis.call('HSET', key, 'next', change.resume)
+  redis.call('ZADD', list, redis.call('EXISTS', key .. ':pending') == 1 and now or change.look_at, scope)
+elseif change.pending then
+  if redis.call('LLEN', key .. ':pending') + #change.pending > change.max then return 'full' end
+  redis.call('RPUSH', key .. ':pending', unpack(change.pending))
+  if not known[2] then redis.call('ZADD', list, 'LT', now, scope) end
+elseif change.delete then
+  release_definitions(known[1], 0)
+  redis.call('UNLINK', key, key .. ':pending', key .. ':runs')
+  redis.call('ZREM', list, scope)
+end
+return 'ok'

@@ -1,0 +1,70 @@
+-- Starts the runs of times of a schedule that have come, and moves it to its next time. ARGV: schedule, the rest (JSON):
+-- {mark, read: the next time that the caller read; without it the schedule stays at its time, next: the next time or "", look_at, retry_at?: when to look
+-- again, missed, skipped, error?: why none is started, overlap, items: [{at, run, request, labels, pending?: the entry that it is}, ...]}. Times are texts.
+-- Replies {outcome, priority, outcome, priority, ...} of the items, and now (ms): new, known (this time has its run already), queued, skipped, waiting
+-- or gone; nothing if the schedule was changed meanwhile.
+local MAX_WAITING = 1000 -- times that wait for the end of a run
+local LAST_RUNS = 20 -- that are named
+local CHECK_MS = 60000 -- until a schedule without a next time is looked at again, while times wait
+local scope, given = ARGV[1], cjson.decode(ARGV[2])
+local key = schedule_key(scope)
+local pending, runs = key .. ':pending', key .. ':runs'
+local known = redis.call('HMGET', key, 'mark', 'next', 'offer', 'definitions', 'paused')
+if known[1] ~= given.mark or (given.read and (known[2] ~= given.read or known[5])) then return {} end
+local definitions_of_runs = known[4]
+local counts = {missed = given.missed, skipped = given.skipped, fired = 0}
+
+local function start(item)
+  local offer = cjson.decode(known[3])
+  local fields = offer.fields
+  fields.request, fields.labels, fields.definitions, fields.schedule = item.request, item.labels, definitions_of_runs, scope
+  use(item.run)
+  if status then return {'known', 0} end
+  local result = accept(item.run, offer)
+  if result[1] == 'new' then
+    counts.fired = counts.fired + 1
+    redis.call('LPUSH', runs, item.run .. '|' .. item.at)
+    redis.call('LTRIM', runs, 0, LAST_RUNS - 1)
+  end
+  return result
+end
+
+local function fire(item)
+  local open = given.overlap ~= 'allow' and open_run_of(key)
+  if item.pending then
+    if redis.call('LINDEX', pending, 0) ~= item.pending then return {'gone', 0} end
+    if open then return {'waiting', 0} end
+    redis.call('LPOP', pending)
+    return start(item)
+  end
+  if given.overlap == 'queue' and (open or redis.call('EXISTS', pending) == 1) and redis.call('LLEN', pending) < MAX_WAITING then
+    redis.call('RPUSH', pending, cjson.encode({at = item.at}))
+    return {'queued', 0}
+  end
+  if open and given.overlap ~= 'cancel_previous' then
+    counts.skipped = counts.skipped + 1
+    return {'skipped', 0}
+  end
+  return start(item)
+end
+
+local replies = {}
+for _, item in ipairs(given.items) do
+  local result = fire(item)
+  replies[#replies + 1] = result[1]
+  replies[#replies + 1] = result[2]
+end
+for field, n in pairs(counts) do
+  if n ~= 0 then redis.call('HINCRBY', key, field, n) end
+end
+if given.error then redis.call('HSET', key, 'error', given.error) elseif counts.fired > 0 then redis.call('HDEL', key, 'error') end
+if given.read then
+  local look_at, waits = given.look_at, redis.call('EXISTS', pending) == 1
+  if given.retry_at then look_at = given.retry_at
+  elseif waits and (given.overlap == 'allow' or not open_run_of(key)) then look_at = now
+  elseif waits and look_at == 'inf' then look_at = now + CHECK_MS end
+  redis.call('HSET', key, 'next', given.next)
+  if look_at == 'inf' or tonumber(look_at) > now then redis.call('HDEL', key, 'grace_ms') end
+  redis.call('ZADD', S .. ':schedules', look_at, scope)
+end
+return {replies, now}

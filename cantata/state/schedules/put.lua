@@ -1,0 +1,19 @@
+-- Creates or replaces a schedule. ARGV: schedule, the rest (JSON): {fields: of its hash; definitions and timing among them, look_at, definitions_text?,
+-- only_new?: do not replace}. With the same timing, its times go on as they were. Replies ok, exists, or undefined (the text of the definitions is missing).
+local scope, given = ARGV[1], cjson.decode(ARGV[2])
+local key, fields = schedule_key(scope), given.fields
+local before = redis.call('HMGET', key, 'definitions', 'timing', 'paused')
+if before[1] and given.only_new then return 'exists' end
+if not store_definitions(fields.definitions, given.definitions_text) then return 'undefined' end
+retain_definitions(fields.definitions)
+if before[1] then release_definitions(before[1], 0) end
+if before[2] == fields.timing then fields.next = nil end
+local rows = {'mark', string.format('%d', redis.call('HINCRBY', key, 'mark', 1))}
+for field, value in pairs(fields) do rows[#rows + 1] = field; rows[#rows + 1] = value end
+redis.call('HSETNX', key, 'created_at', now)
+hset_all(key, rows)
+if before[2] ~= fields.timing then
+  redis.call('HDEL', key, 'error', 'skipped_ms', 'grace_ms')
+  redis.call('ZADD', S .. ':schedules', before[3] and 'inf' or given.look_at, scope)
+end
+return 'ok'

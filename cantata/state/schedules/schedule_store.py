@@ -1,0 +1,254 @@
+"""Schedules: create, read, change and fire. `ledger/lib.lua` lists the keys.
+
+A schedule lies in one shard with the runs that it starts, so one script moves it to its next time and accepts the run.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from hashlib import sha256
+from typing import Any, Literal, NamedTuple, cast
+from urllib.parse import quote, unquote
+
+import structlog
+from redis.exceptions import ResponseError
+
+from cantata.models.schedules import Schedule
+from cantata.models.values import JsonValue
+from cantata.state.ledger.encoding import to_json
+from cantata.state.ledger.ledger import Ledger
+from cantata.state.redis.keys import SHARDS, definitions_digest, id_in_shard, shard_of
+from cantata.state.redis.pieces import ask_shards
+
+log = structlog.get_logger(__name__)
+
+FOREVER = "inf"  # in S:schedules: not looked at
+MAX_PENDING = 1000  # times of one schedule that wait
+SHARDS_AT_ONCE = 8  # whose schedules are read in one round trip
+LISTED_RUNS = 1  # of each schedule of a list
+SHOWN_RUNS = 20
+
+Origin = Literal["config", "api"]
+Outcome = Literal["new", "known", "queued", "skipped", "waiting", "gone"]
+"""What `fire.lua` replies for a time."""
+
+
+class LastRun(NamedTuple):
+    """A run that a schedule started."""
+
+    run_id: str
+    scheduled_ms: int
+    status: str
+    """Empty if the run has expired."""
+    started_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleRecord:
+    """A schedule, as recorded. Times are milliseconds since 1970."""
+
+    name: str
+    tenant: str
+    spec: Schedule
+    request: Mapping[str, JsonValue]
+    labels: Mapping[str, str]
+    definitions: str
+    """The digest of the definitions of its runs."""
+    origin: Origin
+    mark: str
+    quota: str
+    next_ms: int | None
+    is_paused: bool
+    pause_note: str
+    fired: int
+    skipped: int
+    missed: int
+    pending: int
+    error: str
+    created_ms: int
+    runs: tuple[LastRun, ...]
+    now_ms: int
+    """The time of the reading, plus what a test has skipped."""
+    skipped_ms: int
+
+    @property
+    def scope(self) -> str:
+        """Its name in keys."""
+        return scope_of(self.tenant, self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Firing:
+    """The runs to start for times of a schedule that have come, and where it moves. Empty texts stand for nothing."""
+
+    scope: str
+    mark: str
+    overlap: str
+    items: Sequence[Mapping[str, str]]
+    """Of each time its run, as `fire.lua` has them."""
+    read: str | None = None
+    """The next time that was read; if None, the schedule stays at its time."""
+    next_at: str = ""
+    look_at: str = FOREVER
+    retry_at: str | None = None
+    missed: int = 0
+    skipped: int = 0
+    error: str | None = None
+
+    def as_call(self) -> tuple[int, tuple[str, str]]:
+        """Return the shard and the arguments of the script."""
+        given: dict[str, Any] = {
+            "mark": self.mark, "overlap": self.overlap, "items": list(self.items), "read": self.read, "next": self.next_at,
+            "look_at": self.look_at, "retry_at": self.retry_at, "missed": self.missed, "skipped": self.skipped, "error": self.error,
+        }  # fmt: skip
+        return shard_of(self.scope), (self.scope, to_json({key: value for key, value in given.items() if value is not None}))
+
+
+class Fired(NamedTuple):
+    """The result of a firing: of each item its outcome and the priority of its run, and the time (ms)."""
+
+    outcomes: Sequence[tuple[Outcome, int]]
+    now_ms: int
+
+
+def scope_of(tenant: str, name: str) -> str:
+    """Return the name of a schedule in keys: with its tenant, percent-encoded."""
+    return f"{quote(tenant, safe='')}/{name}"
+
+
+def names_in(scope: str) -> tuple[str, str]:
+    """Return the tenant and the name of a schedule."""
+    tenant, _, name = scope.partition("/")
+    return unquote(tenant), name
+
+
+def run_id_at(scope: str, at_ms: int | str) -> str:
+    """Return the id of the run for a time of a schedule: always the same, and in the schedule's shard."""
+    return id_in_shard(shard_of(scope), sha256(f"{scope}\n{at_ms}".encode()).hexdigest()[:16])
+
+
+class ScheduleStore:
+    """The schedules of a ledger, of all tenants. Safe to share between threads; every call may be repeated."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._caller = ledger.caller
+
+    def put(
+        self, name: str, spec: Schedule, *, request: str, offer: Mapping[str, JsonValue], labels: Mapping[str, str], quota: str,
+        definitions: str, origin: Origin, next_ms: int | None, look_at_ms: int | None, only_new: bool = False,
+    ) -> bool:  # fmt: skip
+        """Create or replace a schedule. With the same timing, its times go on as they were.
+
+        Args:
+            name: Its name; its labels name its tenant.
+            spec: The schedule.
+            request: The request of its runs (JSON text), with placeholders.
+            offer: The offer of its runs, as `run_store.offer_of` returns it.
+            labels: The labels of its runs.
+            quota: The quota of its tenant (JSON text).
+            definitions: The definitions of its runs (JSON text).
+            origin: Whether a configuration or a call declares it.
+            next_ms: Its next time; None if there is none.
+            look_at_ms: When that is due.
+            only_new: Leave a schedule of this name as it is.
+
+        Returns:
+            Whether it was written; False if there is one already and it should be new.
+        """
+        scope = scope_of(spec.tenant, name)
+        fields = {
+            "spec": spec.model_dump_json(exclude_defaults=True), "timing": spec.timing(), "request": request, "offer": to_json(dict(offer)),
+            "labels": to_json(dict(labels)), "quota": quota, "definitions": definitions_digest(definitions), "origin": origin,
+            "next": _text(next_ms),
+        }  # fmt: skip
+        given = {"fields": fields, "look_at": _text(look_at_ms) or FOREVER, "only_new": only_new or None}
+        given = {key: value for key, value in given.items() if value is not None}
+        call = partial(self._caller.call_shard, "schedules/put", shard_of(scope), scope)
+        reply = cast(str, call(to_json(cast(Any, given))))
+        if reply == "undefined":
+            reply = cast(str, call(to_json(cast(Any, {**given, "definitions_text": definitions}))))
+        return reply == "ok"
+
+    def read(self, tenant: str, name: str) -> ScheduleRecord | None:
+        """Return a schedule with its last runs; None if there is none."""
+        scope = scope_of(tenant, name)
+        found = self._caller.call_shard("schedules/read", shard_of(scope), scope, SHOWN_RUNS)
+        return _record(*found[0]) if found else None
+
+    def find(self, tenant: str | None) -> list[ScheduleRecord]:
+        """Return the schedules of a tenant, or of all if it is None, by name, each with its last run."""
+        prefix = "" if tenant is None else scope_of(tenant, "")
+        calls = [(shard, (prefix, LISTED_RUNS)) for shard in range(SHARDS)]
+        parts = (calls[start : start + SHARDS_AT_ONCE] for start in range(0, SHARDS, SHARDS_AT_ONCE))
+        replies = [reply for part in parts for reply in self._caller.call_all("schedules/read", part)]
+        return sorted((_record(*each) for reply in replies for each in reply), key=lambda each: (each.tenant, each.name))
+
+    def pause(self, scope: str, note: str) -> bool:
+        """Pause a schedule: none of its times are run. Return False if there is none, as the methods below do."""
+        return self._edit(scope, {"pause": note}) == "ok"
+
+    def resume(self, scope: str, next_ms: int | None, look_at_ms: int | None) -> bool:
+        """Have a paused schedule go on at a time."""
+        return self._edit(scope, {"resume": _text(next_ms), "look_at": _text(look_at_ms) or FOREVER}) == "ok"
+
+    def delete(self, scope: str) -> bool:
+        """Delete a schedule; its runs go on."""
+        return self._edit(scope, {"delete": True}) == "ok"
+
+    def add_pending(self, scope: str, times_ms: Iterable[int], labels: Mapping[str, str] | None) -> str:
+        """Have times run one after the other, or at once if runs may overlap.
+
+        Return ok, unknown, or full if more than MAX_PENDING would wait.
+        """
+        entries: list[JsonValue] = [
+            to_json({"at": str(at_ms), **({"labels": to_json(dict(labels))} if labels else {})}) for at_ms in times_ms
+        ]
+        return self._edit(scope, {"pending": entries, "max": MAX_PENDING})
+
+    def fire(self, firings: Sequence[Firing]) -> Sequence[Fired]:
+        """Start the runs of times that have come, and move each schedule to its next time.
+
+        The result of a schedule that was changed meanwhile has no outcomes.
+        """
+        replies = self._caller.call_all("schedules/fire", [firing.as_call() for firing in firings], on_error=_failed_firing)
+        return [Fired(list(zip(reply[0][::2], reply[0][1::2], strict=True)), reply[1]) if reply else Fired((), 0) for reply in replies]
+
+    def overdue(self, seconds: float) -> list[str]:
+        """Return the schedules, as scoped names, that should have been fired so many seconds ago; at most 100 of a shard."""
+        redis = self._caller.redis
+        now_s, micros = self._caller.with_retries(redis.time)
+        by_ms = int((now_s + micros / 1e6 - seconds) * 1000)
+        found = self._caller.with_retries(
+            lambda: ask_shards(redis, lambda pipe, key: pipe.zrangebyscore(f"{key}:schedules", "-inf", by_ms, start=0, num=100))
+        )
+        return [scope for scopes in found for scope in scopes]
+
+    def _edit(self, scope: str, change: Mapping[str, JsonValue]) -> str:
+        return cast(str, self._caller.call_shard("schedules/edit", shard_of(scope), scope, to_json(dict(change))))
+
+
+def _failed_firing(error: ResponseError) -> list[Any]:
+    log.error("schedule_firing_failed", error=str(error))
+    return []
+
+
+def _text(number: int | None) -> str:
+    return "" if number is None else str(number)
+
+
+def _record(scope: str, flat: Sequence[str], pending: int, runs: Sequence[Sequence[str]], now_ms: int) -> ScheduleRecord:
+    fields = dict(zip(flat[::2], flat[1::2], strict=True))
+    tenant, name = names_in(scope)
+    skipped_ms = int(fields.get("skipped_ms", 0))
+    return ScheduleRecord(
+        name=name, tenant=tenant, spec=Schedule.model_validate_json(fields["spec"], extra="ignore"), request=json.loads(fields["request"]),
+        labels=json.loads(fields["labels"]), definitions=fields["definitions"], origin=cast(Origin, fields["origin"]), mark=fields["mark"],
+        quota=fields["quota"], next_ms=int(fields["next"]) if fields.get("next") else None, is_paused="paused" in fields,
+        pause_note=fields.get("pause_note", ""), fired=int(fields.get("fired", 0)), skipped=int(fields.get("skipped", 0)),
+        missed=int(fields.get("missed", 0)), pending=pending, error=fields.get("error", ""), created_ms=int(fields["created_at"]),
+        runs=tuple(LastRun(run_id, int(at), status, int(started) if started else None) for run_id, at, status, started in runs),
+        now_ms=now_ms + skipped_ms, skipped_ms=skipped_ms,
+    )  # fmt: skip
