@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, TextIO
 
 from pydantic_core import to_jsonable_python
 
-from cantata.client.batches import BatchRow, Row
+from cantata.client.batches.batches import BatchRow, Row
 from cantata.errors import ConfigError
 from cantata.extras import check_extras
 from cantata.models.values import JsonValue, as_text

@@ -18,8 +18,8 @@ from cantata import text_format
 from cantata.cli.batch_files import ResultFile, RowFile
 from cantata.cli.main import FAILED, INTERRUPTED
 from cantata.cli.submission import RunSubmission, is_terminal, print_note
-from cantata.client.batch_feed import BatchFeed
-from cantata.client.batches import Batches, BatchRow
+from cantata.client.batches.batch_feed import BatchFeed
+from cantata.client.batches.batches import Batches, BatchRow
 from cantata.errors import ConfigError
 from cantata.models.values import Usage
 from cantata.state.batches.batch_store import BatchInfo, BatchTarget

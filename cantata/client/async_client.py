@@ -16,7 +16,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
 
 from celery import Celery
 
-from cantata.client.batches import BatchRow, Row
+from cantata.client.batches.batches import BatchRow, Row
 from cantata.client.client import Client
 from cantata.client.run_service import RunService
 from cantata.client.runs import ChainRun, Run, TurnRun

@@ -17,8 +17,8 @@ from pydantic_core import to_jsonable_python
 
 from cantata import __version__, embedded, fault_points
 from cantata.client.answers import split_id
-from cantata.client.batch_feed import BatchFeed
-from cantata.client.batches import Batches, BatchRow, Row, batch_target
+from cantata.client.batches.batch_feed import BatchFeed
+from cantata.client.batches.batches import Batches, BatchRow, Row, batch_target
 from cantata.client.memory_bank import MAX_OUTAGE_S
 from cantata.client.run_service import RunService, SignalAnswer
 from cantata.client.runs import ChainRun, TurnRun, WebhookRun
@@ -47,7 +47,7 @@ from cantata.models.waits import InboxItem
 from cantata.models.wire import ChainRequest, TurnRequest, WebhookRequest
 from cantata.observability import traces
 from cantata.planning import rewind as rewinding
-from cantata.planning.webhooks import check_target, webhooks_of
+from cantata.planning.triggers.webhooks import check_target, webhooks_of
 from cantata.settings import settings
 from cantata.state.fleet import registry
 from cantata.state.forks import fork_store

@@ -20,8 +20,8 @@ from cantata.errors import ConfigError, Fault
 from cantata.models.definitions import Quota
 from cantata.models.schedules import Schedule, ScheduledRun, ScheduleView, describe_target, describe_timing
 from cantata.models.values import NAME, JsonValue, as_text, checked_name
-from cantata.planning.schedules import delay_ms, first_time, times
-from cantata.planning.webhooks import webhooks_of
+from cantata.planning.triggers.schedules import delay_ms, first_time, times
+from cantata.planning.triggers.webhooks import webhooks_of
 from cantata.state.ledger.run_store import offer_of
 from cantata.state.redis import clock
 from cantata.state.redis.keys import definitions_digest, id_in_shard, shard_of

@@ -20,7 +20,7 @@ from cantata.models.definitions import Quota
 from cantata.models.schedules import Schedule
 from cantata.models.values import ErrorInfo
 from cantata.observability import metrics
-from cantata.planning.schedules import delay_ms, due_times, placeholders, request_at
+from cantata.planning.triggers.schedules import delay_ms, due_times, placeholders, request_at
 from cantata.state.ledger.encoding import to_json
 from cantata.state.ledger.ledger import Ledger
 from cantata.state.ledger.records import DueSchedule

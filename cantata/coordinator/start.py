@@ -23,8 +23,8 @@ from cantata.observability import traces
 from cantata.planning import canvas
 from cantata.planning.canvas import Dispatch
 from cantata.planning.chains import expansion, specs
+from cantata.planning.triggers.webhooks import plan_delivery
 from cantata.planning.turns import turn_plan
-from cantata.planning.webhooks import plan_delivery
 from cantata.state.ledger.ledger import Ledger
 from cantata.state.ledger.records import Accepted, Ready, RunSession
 from cantata.state.limits.step_costs import CHEAP_MS

@@ -12,7 +12,7 @@ from cantata.cli.connect import open_queries, open_submission
 from cantata.cli.options import config_option, json_option, label_option, parse_pairs
 
 if TYPE_CHECKING:
-    from cantata.client.batches import Batches, BatchPage
+    from cantata.client.batches.batches import Batches, BatchPage
 
 RUN = "run"
 
@@ -68,7 +68,7 @@ def run(
     """Run the rows of FILE: JSONL, CSV, TSV or Parquet, or - for JSONL from standard input. The same command goes on where it stopped."""
     with open_submission(config=config, as_json=as_json) as submission:
         from cantata.cli.batch_submission import submit_file  # noqa: PLC0415  # as in `open_submission`
-        from cantata.client.batches import batch_target  # noqa: PLC0415
+        from cantata.client.batches.batches import batch_target  # noqa: PLC0415
 
         return submit_file(
             submission, file, batch_target(agent=agent, team=team, chain=chain, workflow=workflow), out=out, name=name, columns=columns,

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 from starlette.responses import StreamingResponse
 
-from cantata.client.batches import Batches, BatchPage, Row, RowRequests, affordable_rows, batch_target, is_over
+from cantata.client.batches.batches import Batches, BatchPage, Row, RowRequests, affordable_rows, batch_target, is_over
 from cantata.dashboard.http.rejections import ErrorBody, RequestRejected
 from cantata.dashboard.http.server_sent_events import HEADERS, KEEP_ALIVE_S, MEDIA_TYPE
 from cantata.errors import ConfigError, Fault

@@ -54,7 +54,8 @@ class RunStore:
         """
         offer = _offer(
             request=request, definitions=definitions, labels=labels or {}, session=session, webhooks=webhooks, kind=kind,
-            timeout_s=timeout_s, timeout_by=timeout_by, max_attempts=max_attempts, max_steps=max_steps, retention_s=retention_s, queue=queue,
+            timeout_s=timeout_s, timeout_by=timeout_by, max_attempts=max_attempts, max_steps=max_steps, retention_s=retention_s,
+            queue=queue,
         )  # fmt: skip
         result, priority = self._caller.call("ledger/accept", run_id, to_json(offer))
         if result == "undefined":

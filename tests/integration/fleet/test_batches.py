@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from cantata.client import batch_feed
-from cantata.client.batches import BatchRow, Row, run_id_of_row
+from cantata.client.batches import batch_feed
+from cantata.client.batches.batches import BatchRow, Row, run_id_of_row
 from cantata.client.client import EmbeddedClient
 from cantata.errors import ConfigError
 from cantata.state.redis.keys import SHARDS, shard_key

@@ -12,7 +12,7 @@ import pyarrow.parquet
 import pytest
 
 from cantata.cli.batch_files import COLUMNS, ResultFile, RowFile, format_of
-from cantata.client.batches import BatchRow
+from cantata.client.batches.batches import BatchRow
 from cantata.errors import ConfigError
 from cantata.models.values import ErrorInfo, JsonValue, Usage
 

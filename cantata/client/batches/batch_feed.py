@@ -12,7 +12,7 @@ from threading import Event
 from typing import TYPE_CHECKING, cast
 from uuid import uuid4
 
-from cantata.client.batches import Batches, BatchRow, Row, RowRequests, affordable_rows, is_over, row_of
+from cantata.client.batches.batches import Batches, BatchRow, Row, RowRequests, affordable_rows, is_over, row_of
 from cantata.errors import ConfigError
 from cantata.models.values import ErrorInfo, JsonValue
 from cantata.state.batches.batch_store import BatchInfo

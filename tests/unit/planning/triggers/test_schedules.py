@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cantata.models.schedules import Schedule
-from cantata.planning.schedules import MAX_FIRED, MAX_TIMES, delay_ms, due_times, first_time, request_at, times
+from cantata.planning.triggers.schedules import MAX_FIRED, MAX_TIMES, delay_ms, due_times, first_time, request_at, times
 
 BERLIN, NEW_YORK = ZoneInfo("Europe/Berlin"), ZoneInfo("America/New_York")
 HOUR_MS = 3_600_000

@@ -7,7 +7,7 @@ import pytest
 from cantata.errors import ConfigError
 from cantata.models.definitions import Alert, Definitions, Webhook
 from cantata.models.wire import WebhookRequest
-from cantata.planning.webhooks import DELIVER, plan_delivery, webhooks_of
+from cantata.planning.triggers.webhooks import DELIVER, plan_delivery, webhooks_of
 
 URL = "https://example.org/hook"
 DEFINITIONS = Definitions(
