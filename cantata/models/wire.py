@@ -81,7 +81,7 @@ _WEBHOOKS = (
 class ChainRequest(_WithoutNulls):
     """A request to run a graph of nodes."""
 
-    type: Literal["chain/req"] = "chain/req"
+    type: Literal["chain/req"] = Field("chain/req", description="what the message is")
     id: str = Field("", description="the id of the message, returned as `req_id` on every event and the response")
     a2e: _Version = Field("1.0", exclude=True, description="the version of the protocol, as every A2E message has it")
     version: _Version = Field("1.0", exclude=True, description="the same, as the examples of chain requests have it")
