@@ -10,7 +10,7 @@ end
 
 -- Accepts a run, once: the same id again changes nothing.
 -- offer: {step, spec, resend_ms, max_waiting?: runs in its session, fields: of the run; accepted_by, by which a repetition is recognized, definitions,
--- tenant, timeout_ms, session? and session_keep_ms? among them}
+-- tenant, timeout_ms, session? and session_keep_ms?, batch? among them}
 -- Replies {result, priority}; result: new, queued (behind others of its session), known, undefined (the text of the definitions is missing), full.
 local function accept(run_id, offer, definitions_text)
   local step, fields = offer.step, offer.fields
@@ -21,26 +21,16 @@ local function accept(run_id, offer, definitions_text)
   local queue = fields.session and session_key(fields.session) .. ':queue'
   if queue and redis.call('LLEN', queue) > offer.max_waiting then return {'full', 0} end
   if not store_definitions(fields.definitions, definitions_text) then return {'undefined', 0} end
-  retain_definitions(fields.definitions)
 
-  local priority = priority_among(fields.tenant)
-  local rows = {'status', 'accepted', 'created_at', now, 'left', 1, 'count', 1, 'priority', priority}
-  for field, value in pairs(fields) do rows[#rows + 1] = field; rows[#rows + 1] = value end
-  hset_all(R, rows)
-  redis.call('HSET', R .. ':steps', step, offer.spec)
-  redis.call('ZADD', S .. ':runs', now, run)
-  use(run)
-  add_bytes(#fields.request)
-  count_total('accepted')
-  event('accepted')
+  local priority = priority_among(fields.tenant, fields.kind, fields.batch)
+  write_run(run_id, step, offer.spec, fields, priority)
+  use(run_id)
+  if kind_of_run ~= 'webhook' then count_total('accepted') end
   if queue and enqueue_run(session, fields.session_keep_ms) > 1 then
     redis.call('HSET', R .. ':state', step, 'waiting 0 0 1 0 0 0 -')
     redis.call('HSET', R, 'time_left', fields.timeout_ms) -- its clock starts when it is first in the queue
     return {'queued', priority}
   end
-  redis.call('HSET', R, 'deadline_at', string.format('%d', now + fields.timeout_ms), 'working', 1)
-  redis.call('ZADD', S .. ':due', now + fields.timeout_ms, 'deadline|' .. run .. '|')
-  redis.call('HSET', R .. ':state', step, string.format('sent 0 0 1 0 0 0 %d', now))
-  redis.call('ZADD', S .. ':ready', now + offer.resend_ms, run .. '|' .. step)
+  start_run(run, step, fields.timeout_ms, offer.resend_ms)
   return {'new', priority}
 end

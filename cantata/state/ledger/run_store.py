@@ -20,7 +20,7 @@ from cantata.state.redis.keys import definitions_digest, definitions_key, run_ke
 
 
 def offer_of(
-    *, kind: str, tenant: str, timeout_s: float, timeout_by: str, max_attempts: int, max_steps: int, retention_s: float, queue: str,
+    *, kind: str, tenant: str, timeout_s: float, max_attempts: int, max_steps: int, retention_s: float, queue: str, timeout_by: str = "",
     webhooks: Sequence[JsonValue] = (),
 ) -> dict[str, JsonValue]:  # fmt: skip
     """Return an offer for `accept` of `accepting.lua`, without the fields that name a run's request, definitions and labels."""
