@@ -67,12 +67,13 @@ def test_a_row_that_redis_lost_is_submitted_again_and_no_lost_announcement_is_wa
     monkeypatch.setattr(outcomes, "newly_ended", lambda ledger, batch: [])
     feed = client.feed_batch([f"row {number}" for number in range(4)], agent="ann", name="lossy", concurrency=4)
     groups = feed.groups()
+    found: list[BatchRow] = []
     while not models.journal():
-        feed.deliver(next(groups))
+        found += (group := next(groups))
+        feed.deliver(group)
     lost = run_id_of_row(feed.batch, 3)
     client.redis.delete(*client.redis.scan_iter(f"*:run:{lost}*", count=10_000))
 
-    found: list[BatchRow] = []
     for group in groups:
         found += group
         feed.deliver(group)
