@@ -158,5 +158,11 @@ def approach(label: str) -> Approach:
 
 def shapes_to(label: str) -> list[Shape]:
     """The shapes whose runs may come to a point."""
-    only = {"event-appended": "unserved", "fork-replied": "fork", "task-published": "task", "advance-executed": "code"}.get(label)
-    return [SHAPES[only]] if only else [shape for shape in SHAPES.values() if shape.name != "unserved"]
+    only = {
+        "event-appended": "unserved",
+        "fork-replied": "fork",
+        "task-published": "task",
+        "advance-executed": "code",
+        "schedule-fired": "scheduled",
+    }.get(label)
+    return [SHAPES[only]] if only else [shape for shape in SHAPES.values() if shape.name not in ("unserved", "scheduled")]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 
 from pydantic import JsonValue
@@ -30,6 +31,7 @@ from cantata.models.definitions import (
 )
 from cantata.models.wire import ChainNode, ChainRequest
 from tests.faults import formats
+from tests.waiting import until
 
 HERE = Path(__file__).parent
 AGENTS = ("ann", "bob", "cleo")
@@ -133,6 +135,19 @@ class Group(Shape):
         ((own, text),) = self._texts(tag, linger_s)
         request, brought = formats.group(MODEL, text)
         return [client.with_definitions(_within_limits(brought)).submit_chain(request, idempotency_key=own)]
+
+
+@dataclass(frozen=True)
+class Scheduled(Shape):
+    """A run that a schedule starts at its one time, which has come."""
+
+    def submit(self, client: Client, tag: str, journal: Path, *, linger_s: float = 0.0) -> list[Run]:
+        """Create the schedule, and delete it when it has started its run."""
+        request = self._request(tag, journal, linger_s).model_dump(exclude_defaults=True)
+        client.schedules.create(tag, {"at": datetime.now(UTC).isoformat(), "chain": request}, replace=True)
+        runs = until(lambda: client.schedules.get(tag).runs, f"the run of schedule {tag}", PATIENCE_S)
+        client.schedules.delete(tag)
+        return [client.run(runs[0].run_id)]
 
 
 def _within_limits(brought: Definitions) -> Definitions:
@@ -391,6 +406,7 @@ CHAINS = (
     _tasks(),
     _forked(),
     _unserved(),
+    Scheduled("scheduled", _row().nodes, 4),
 )
 TURNS = (
     Shape("broadcast", team="all", answers=_of_all),

@@ -53,6 +53,8 @@ LONG = (
     Case("commit-replied", "drop", "code", 3),
     Case("advance-executed", "kill", "code"),
     Case("timer-fired", "kill", "mixed"),
+    Case("schedule-fired", "kill", "scheduled"),
+    Case("schedule-fired", "freeze", "scheduled"),
     Case("event-appended", "drop", "unserved"),
     Case("task-published", "freeze", "task"),
     Case("task-published", "drop", "task", 2),
