@@ -202,7 +202,8 @@ class Schedules:
         request = scheduled_request(name, spec, definitions)
         check_size(request.kind, request.text, definitions)
         settings = run_settings(definitions, request.timeout)
-        hooks = webhooks_of(definitions, request.webhooks, name=request.target, labels=spec.labels)
+        asked = [*request.webhooks, *spec.webhooks]
+        hooks = webhooks_of(definitions, asked, name=request.target, labels=spec.labels)
         next_ms = first_time(spec, _now_ms())
         return self._store.put(
             name, spec, request=request.text, labels=spec.labels, quota=definitions.limits.quota_of(spec.tenant).model_dump_json(),

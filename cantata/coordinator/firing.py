@@ -13,9 +13,10 @@ import structlog
 from pydantic import ValidationError
 
 from cantata import fault_points
-from cantata.coordinator.start import announce_runs
+from cantata.coordinator.start import announce_runs, definitions_from
+from cantata.coordinator.webhooks import raise_alerts
 from cantata.dispatch.celery_app import App
-from cantata.errors import ConfigError, UnavailableError, UnknownRunError
+from cantata.errors import CantataError, ConfigError, UnavailableError, UnknownRunError
 from cantata.models.definitions import Quota
 from cantata.models.schedules import Schedule
 from cantata.models.values import ErrorInfo
@@ -25,6 +26,7 @@ from cantata.state.ledger.encoding import to_json
 from cantata.state.ledger.ledger import Ledger
 from cantata.state.ledger.records import DueSchedule
 from cantata.state.limits.quotas import Quotas
+from cantata.state.redis.connection import RedisFailure
 from cantata.state.schedules.schedule_store import FOREVER, Fired, Firing, ScheduleStore, names_in, run_id_at
 
 log = structlog.get_logger(__name__)
@@ -55,7 +57,7 @@ def _fire(app: App, ledger: Ledger, looks: Sequence[_Look]) -> None:
     if runs:
         announce_runs(app, runs)
     for look, result in zip(looks, fired, strict=True):
-        _record(look, result)
+        _record(ledger, look, result)
 
 
 class _Look(NamedTuple):
@@ -137,8 +139,8 @@ def _refusal(quotas: Quotas, tenant: str, quota: str) -> str | None:
     return None
 
 
-def _record(look: _Look, result: Fired) -> None:
-    """Log and count what became of the times of a schedule."""
+def _record(ledger: Ledger, look: _Look, result: Fired) -> None:
+    """Log and count what became of the times of a schedule, and raise the alerts for times without a run."""
     due, spec, firing = look
     if not result.now_ms:  # another process was first
         return
@@ -154,3 +156,21 @@ def _record(look: _Look, result: Fired) -> None:
             metrics.record_schedule_lateness((result.now_ms + due.skipped_ms - due_ms) / 1000)
     if firing.missed or firing.error:
         log.warning("schedule_times_missed", schedule=due.scope, missed=firing.missed, error=firing.error)
+        try:
+            _raise_alerts(ledger, due, firing)
+        except (CantataError, RedisFailure, ValidationError) as error:
+            log.warning("alert_failed", alert="schedule_missed", error=str(error))
+
+
+def _raise_alerts(ledger: Ledger, due: DueSchedule, firing: Firing) -> None:
+    """Raise the alerts `schedule_missed` of the configuration that a schedule runs with."""
+    tenant, name = names_in(due.scope)
+    known = ScheduleStore(ledger).read(tenant, name)
+    if known is None:
+        return
+    text = ledger.runs.definitions(due.scope, known.definitions)  # they lie in its shard
+    raise_alerts(
+        ledger, definitions_from(text), text, "schedule_missed", key=f"schedule {due.scope} {due.next_at}", tenant=tenant,
+        message=f"schedule {name!r} did not start a run at its time: {firing.error or f'{firing.missed} times are missed'}",
+        data={"schedule": name, "missed": firing.missed, "error": firing.error or ""}, applies=lambda alert: alert.name in (None, name),
+    )  # fmt: skip

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from cantata.coordinator.start import Timeout, accept_run, id_of_key
-from cantata.models.definitions import Definitions
+from cantata.models.definitions import Alert, Definitions
 from cantata.models.values import JsonValue
 from cantata.models.wire import WebhookRequest
 from cantata.state.ledger.ledger import Ledger
@@ -31,7 +33,7 @@ def accept_delivery(
 
 def raise_alerts(
     ledger: Ledger, definitions: Definitions, definitions_text: str, on: str, *, key: str, message: str, data: dict[str, JsonValue],
-    tenant: str = "",
+    tenant: str = "", applies: Callable[[Alert], bool] = lambda _: True,
 ) -> list[str]:  # fmt: skip
     """Post to the webhook of each alert of a configuration `on` this; the same key posts once. Return the ids of the runs that post.
 
@@ -44,10 +46,11 @@ def raise_alerts(
         message: The same for people, in a line.
         data: The same for programs; small.
         tenant: The tenant that it is about.
+        applies: Whether an alert is for what occurred.
     """
     raised = []
     for name, alert in definitions.alerts.items():
-        if alert.on == on:
+        if alert.on == on and applies(alert):
             run_id = id_of_key(f"alert\n{tenant}\n{name}\n{key}")
             request = WebhookRequest(
                 id=run_id,

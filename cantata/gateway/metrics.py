@@ -150,6 +150,7 @@ def _fleet_metrics(standing: FleetLoad, own_bytes: float | None) -> Iterator[Met
         "cantata_runs_accepted_total": standing.totals.get("accepted", 0),
         "cantata_runs_open": standing.runs_open,
         "cantata_runs_waiting": standing.runs_waiting,
+        "cantata_schedules_overdue": standing.schedules_overdue,
         "cantata_runs_kept": standing.runs_kept,
         "cantata_steps_ready": standing.steps_ready,
         "cantata_leases_lost_total": standing.totals.get("lost", 0),

@@ -575,12 +575,18 @@ class Webhook(Value):
 class Alert(Value):
     """A condition that is posted to a webhook."""
 
-    on: Literal["failed_runs", "mixed_code"] = Field(
-        description="failed_runs: `count` runs failed in `within_s`; mixed_code: workers had several versions of a module for `within_s`"
+    on: Literal["failed_runs", "mixed_code", "schedule_missed", "batch_failures"] = Field(
+        description="failed_runs: `count` runs failed in `within_s`; mixed_code: workers had several versions of a module for `within_s`; "
+        "schedule_missed: a schedule did not start a run at its time; batch_failures: more than `share` of a batch's rows failed"
     )
     webhook: str = Field(description="a name under `webhooks`")
-    name: str | None = Field(None, description="failed_runs: only runs of this workflow, team, agent, chain or `chain_id`; all if absent")
+    name: str | None = Field(
+        None,
+        description="failed_runs: only runs of this workflow, team, agent, chain or `chain_id`; schedule_missed: only this schedule; "
+        "batch_failures: only batches for this agent, team, chain or workflow; all if absent",
+    )
     count: int = Field(1, ge=1, le=10_000, description="failed_runs: how many")
+    share: float = Field(0.1, ge=0, lt=1, description="batch_failures: the part of the rows that may fail, from 20 rows on")
     within_s: float = Field(600.0, ge=60, le=30 * 86400, description="seconds; an alert of failed runs comes at most once in so long")
 
 

@@ -62,6 +62,7 @@ class Schedule(Value):
     )
     jitter: Seconds = Field(0.0, ge=0, le=DAY_S, description="each time is delayed by a part of this, the same for the same time")
     note: str = Field("", max_length=1000, description="for people")
+    webhooks: list[str] = Field(default_factory=list, max_length=10, description="webhooks of its runs, as those of a turn")
     labels: dict[str, str] = Field(default_factory=dict, description="labels of its runs; `tenant` names the tenant that it belongs to")
 
     @field_validator("timezone")

@@ -23,10 +23,11 @@ from cantata.coordinator.firing import fire_due
 from cantata.coordinator.sweeper import sweep_once
 from cantata.embedded.valkey import find_server
 from cantata.errors import ConfigError
-from cantata.models.definitions import Agent, Chain, Defaults, Definitions, Limits, Quota, Tool
+from cantata.models.definitions import Agent, Alert, Chain, Defaults, Definitions, Limits, Quota, Tool, Webhook
 from cantata.models.schedules import Schedule
 from cantata.models.wire import ChainNode
 from cantata.observability import metrics
+from cantata.state.fleet import load
 from cantata.state.fleet.clock_skip import bring_nearer
 from cantata.state.ledger.ledger import Ledger
 from cantata.state.redis.connection import connect
@@ -323,6 +324,37 @@ def test_a_skip_of_time_in_a_test_makes_no_schedule_late(scene: Scene) -> None:
     assert counts(scene.schedules.get("hourly")) == (100, 0, 0, 0)
     scene.pass_time(10 * HOUR_S, with_outage=True)
     assert scene.schedules.get("hourly").missed in (9, 10), "but an outage does"
+
+
+def test_times_without_a_run_are_posted_to_the_webhook_of_their_alert_once(ledger: Ledger) -> None:
+    alerts = {
+        "mine": Alert(on="schedule_missed", webhook="ops", name="hourly"), "other": Alert(on="schedule_missed", webhook="ops", name="daily")
+    }  # fmt: skip
+    ops = Webhook(url="https://hooks.example.com/ops")
+    scene = Scene(ledger, DEFINITIONS.model_copy(update={"webhooks": {"ops": ops}, "alerts": alerts}))
+    scene.schedules.create("hourly", {**HOURLY, "overlap": "allow", "catch_up": "2h", "webhooks": ["end=ops"]})
+
+    scene.pass_time(10 * HOUR_S, with_outage=True)
+    scene.sweep()
+
+    requests = [scene.ledger.runs.request_of(run_id)[:2] for run_id in scene.runs()]
+    posts = [json.loads(text) for kind, text in requests if kind == "webhook"]
+    assert [(each["alert"], each["to"], each["data"]["schedule"]) for each in posts] == [("mine", "ops", "hourly")]
+    assert "times are missed" in posts[0]["text"]
+    run = scene.schedules.get("hourly").runs[0].run_id
+    assert ledger.redis.hget(run_key(ledger.redis, run), "webhooks") == '[{"to":"ops","on":{"end":true}}]'
+    scene.client.close()
+
+
+def test_a_schedule_that_nobody_fires_counts_as_overdue(scene: Scene) -> None:
+    scene.schedules.create("hourly", HOURLY)
+    assert load.measure(scene.ledger.redis).schedules_overdue == 0
+
+    bring_nearer(scene.ledger.redis, 2 * HOUR_S)
+
+    assert load.measure(scene.ledger.redis).schedules_overdue == 1
+    scene.sweep()
+    assert load.measure(scene.ledger.redis).schedules_overdue == 0
 
 
 # --- overlap ----------------------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from pydantic import Field
 
 from cantata.coordinator.run_requests import workflow_request
 from cantata.coordinator.start import COORDINATOR, Timeout, accept_rows, choose_start_queue, id_of_key
+from cantata.coordinator.webhooks import raise_alerts
 from cantata.errors import ConfigError
 from cantata.models.values import ErrorInfo, JsonValue, Usage, Value, as_text
 from cantata.models.wire import RunState, TurnRequest
@@ -22,6 +23,7 @@ from cantata.state.runs import outcomes
 if TYPE_CHECKING:
     from cantata.client.client import Client
 
+MIN_JUDGED_ROWS = 20  # delivered rows, before the share of those that failed raises an alert
 MAX_FAILED_RUNS = 1000  # of delivered rows that failed, kept as other runs are; those of later rows are deleted at once
 MAX_SCANNED = 5000  # rows without a delivered result that one page of results reads
 CANCELLED_AT_ONCE = 1000
@@ -226,7 +228,20 @@ class Batches:
         )
         drops = found.failed > MAX_FAILED_RUNS
         self._client.ledger.runs.drop([each.run_id for each in rows if each.run_id and (drops or not each.has_failed)])
+        self._raise_alerts(found)
         return found
+
+    def _raise_alerts(self, batch: BatchInfo) -> None:
+        """Raise the alerts `batch_failures` of the configuration, once in a round of a batch."""
+        if not batch.failed or batch.delivered < MIN_JUDGED_ROWS:
+            return
+        share, client = batch.failed / batch.delivered, self._client
+        raise_alerts(
+            client.ledger, client.definitions, client.definitions_text, "batch_failures", key=f"batch {batch.uid} {batch.round}",
+            message=f"{batch.failed:,} of {batch.delivered:,} rows of batch {batch.name!r} failed", tenant=self._tenant,
+            data={"batch": batch.name, "failed": batch.failed, "delivered": batch.delivered},
+            applies=lambda alert: share > alert.share and alert.name in (None, batch.target.name),
+        )  # fmt: skip
 
     def results(self, name: str, start: int = 0, most: int = 100) -> BatchPage:
         """Return results that are kept and were not delivered: of rows that are over, from a row on."""

@@ -49,6 +49,7 @@ FAMILIES: Sequence[Family] = (
     Family("cantata_code_modules_mixed", "gauge", (), "User modules that workers serve in several versions.", "gateway"),
     Family("cantata_runs_open", "gauge", (), "Runs that are not closed.", "gateway"),
     Family("cantata_runs_waiting", "gauge", (), "Open runs with a step that waits for a person.", "gateway"),
+    Family("cantata_schedules_overdue", "gauge", (), "Schedules that should have been fired over a minute ago.", "gateway"),
     Family("cantata_runs_kept", "gauge", (), "Runs stored in Redis, open or closed.", "gateway"),
     Family("cantata_steps_ready", "gauge", (), "Steps dispatched and not started, in all queues, by the ledger.", "gateway"),
     Family("cantata_leases_lost_total", "counter", (), "Expired leases: a worker died, froze or lost Redis.", "gateway"),

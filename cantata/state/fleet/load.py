@@ -26,6 +26,7 @@ from cantata.state.redis.pieces import ask_each, ask_shards
 SWEPT_KEY = "swept"  # string: when a sweep last ended, in seconds by Redis's clock; never expires, so that an alert on its age goes on
 USUAL_QUEUES = ("coordinator", "agents", "tools")
 MAX_LOOKUPS = 1000  # leases whose step is read for its queue; further ones count for the first queue of their worker
+OVERDUE_S = 60.0  # after its time, a schedule that was not fired counts as overdue
 PARTS = ("runs", "finished", "ready")
 RECENT_RUNS = 100  # runs that ended: enough to see that many fail, few enough to recover soon after a fix
 
@@ -70,6 +71,8 @@ class FleetLoad:
     """Messages in our queues that were not steps, and are kept."""
     runs_waiting: int = 0
     """Open runs with a step that waits for a person."""
+    schedules_overdue: int = 0
+    """Schedules that should have been fired a minute ago."""
 
 
 def record_sweep(redis: Redis) -> None:
@@ -87,10 +90,11 @@ def measure(redis: Redis) -> FleetLoad:
             pipe.hgetall(f"{key}:totals")
             pipe.zrange(f"{key}:leases", 0, -1)
             pipe.zrange(f"{key}:asking", 0, -1)
+            pipe.zcount(f"{key}:schedules", "-inf", int((clock.now() - OVERDUE_S) * 1000))
         pipe.get(key_of(redis, SWEPT_KEY))
         pipe.llen(key_of(redis, LETTERS_KEY))
         *answers, swept_at, dead = pipe.execute()
-    kept, finished, ready, totals, leases, asking = (answers[i :: len(PARTS) + 3] for i in range(len(PARTS) + 3))
+    kept, finished, ready, totals, leases, asking, overdue = (answers[i :: len(PARTS) + 4] for i in range(len(PARTS) + 4))
     memory, events = memory_of(redis), Counter[str]()
     for each in totals:
         events.update({name: int(number) for name, number in each.items()})
@@ -99,6 +103,7 @@ def measure(redis: Redis) -> FleetLoad:
         leased=_by_queue(redis, [lease for each in leases for lease in each], workers),
         runs_open=max(0, sum(kept) - sum(finished)),
         runs_waiting=len({member.partition("|")[0] for each in asking for member in each}),
+        schedules_overdue=sum(overdue),
         runs_kept=sum(kept),
         steps_ready=sum(ready),
         totals=events,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from itertools import count
 from typing import Any
@@ -9,12 +10,17 @@ from typing import Any
 import pytest
 from redis import Redis
 
+from cantata.client.batches.batches import BatchRow, batch_target
+from cantata.client.client import Client
+from cantata.models.definitions import Alert, Definitions, Webhook
 from cantata.models.values import JsonValue, Usage
+from cantata.models.wire import RunState
 from cantata.state.batches.batch_store import BatchInfo, BatchStore, Delivered
 from cantata.state.ledger.ledger import Ledger
 from cantata.state.redis.keys import SHARDS, shard_key, shard_of
 from cantata.state.runs import listing, outcomes
 from tests.integration.state.play import Play, work
+from tests.integration.test_threads import url_of
 
 IDENTITY: dict[str, JsonValue] = {"target": {"kind": "agent", "name": "ann"}, "source": "", "columns": {}, "out": "", "ordered": False}
 SETTINGS = {"file": "", "concurrency": "10", "budget_usd": ""}
@@ -230,3 +236,23 @@ def test_rows_are_listed_only_by_a_search_so_that_they_hide_no_other_runs(ledger
 
     assert [run.run_id for run in listing.find_page(ledger, listing.RunFilter()).runs] == ["own"]
     assert len(listing.find_page(ledger, listing.RunFilter(text="batch=labels")).runs) == 30
+
+
+def test_a_batch_past_its_share_of_failures_is_posted_once_in_a_round(ledger: Ledger) -> None:
+    alerts = {
+        "tenth": Alert(on="batch_failures", webhook="ops"), "half": Alert(on="batch_failures", webhook="ops", share=0.5),
+        "other": Alert(on="batch_failures", webhook="ops", name="multiplying"),
+    }  # fmt: skip
+    client = Client(url_of(ledger.redis), config=Definitions(webhooks={"ops": Webhook(url="https://hooks.example.com/ops")}, alerts=alerts))
+    batch = client.batches.open("sums", batch_target(chain="adding"))
+
+    def deliver(first: int, status: RunState) -> list[str]:
+        client.batches.deliver(batch, [BatchRow(row=row, status=status) for row in range(first, first + 10)])
+        requests = (ledger.runs.request_of(record.run_id) for record in client.runs(most=100))
+        return sorted(json.loads(text)["alert"] for kind, text, _, _ in requests if kind == "webhook")
+
+    assert deliver(0, "failed") == [], "too few to judge"
+    assert deliver(10, "succeeded") == ["tenth"]
+    assert deliver(20, "failed") == ["half", "tenth"]
+    assert deliver(30, "failed") == ["half", "tenth"]
+    client.close()
