@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,6 +22,7 @@ from cantata import text_format
 from cantata.cli.connect import open_submission
 from cantata.cli.main import FAILED, ExitStatusCommand
 from cantata.cli.submission import print_note
+from cantata.client.schedules import describe
 from cantata.config import loading as configuration
 from cantata.models.definitions import Definitions
 from cantata.models.values import JsonValue
@@ -36,13 +38,14 @@ QUESTION = "How can I change my password?"
 ORDER = "Where is my order A-1042?"
 MESSAGES = ("Where is my refund?", "The app crashes when I open it.", "When will my parcel arrive?")
 WIDTH = 120  # columns without a terminal
+SCHEDULE_PATIENCE_S = 30.0  # six times what a run of the schedule takes to come
 
 Rows = list[Mapping[str, JsonValue]]
 """Messages with the label of a person, the label of the model, and whether they agree."""
 
 
 @click.command(cls=ExitStatusCommand)
-@click.option("--batch", "is_batch", is_flag=True, help="Label the messages as a batch, from a file to a file.")
+@click.option("--batch", "is_batch", is_flag=True, help="Label the messages as a batch, and let a schedule start a run.")
 @click.option("--model", metavar="NAME", help="Any LiteLLM model instead of the embedded one, such as openai/gpt-4o-mini.")
 def demo(model: str | None, is_batch: bool) -> int:
     """Label 30 support messages, ask a team of three agents, an agent with tools, and a router."""
@@ -50,7 +53,7 @@ def demo(model: str | None, is_batch: bool) -> int:
     definitions = with_model(configuration.load(FOLDER / "default.yaml"), model)
     with open_submission(config=definitions) as submission:
         if is_batch:
-            return label_batch(submission)
+            return label_batch(submission) or run_schedule(submission)
         print_note(f"1. A chain: {definitions.defaults.model} labels 30 support messages, a Python tool counts.")
         if model is None:
             print_note(
@@ -98,6 +101,24 @@ def label_batch(submission: RunSubmission) -> int:
         )  # fmt: skip
         click.echo(out.read_text("utf-8"), nl=False)
     return status
+
+
+def run_schedule(submission: RunSubmission) -> int:
+    """Put the schedule of the configuration into effect, show the first run that it starts, and pause it; return the exit status."""
+    schedules, name, wait_until = submission.client.schedules, "opening-hours", time.monotonic() + SCHEDULE_PATIENCE_S
+    for change in schedules.apply():
+        click.echo("\n".join(["", "A schedule:", *describe(change)]))
+    schedules.resume(name)  # an earlier demo paused it
+    fired = schedules.get(name).fired
+    while (record := schedules.get(name)).fired == fired and time.monotonic() < wait_until:
+        time.sleep(0.2)
+    schedules.pause(name, note="the demo is over")
+    if record.fired == fired:
+        print_note(f"schedule {name!r} started no run within {SCHEDULE_PATIENCE_S:g} s: {record.error or 'see submit status'}")
+        return FAILED
+    run = submission.client.run(record.runs[0].run_id)
+    click.echo(f"It started run {run.run_id} by itself: {run.wait(SCHEDULE_PATIENCE_S).status}. It is paused now.")
+    return 0
 
 
 def tool_calls(run: RunRecord) -> list[str]:

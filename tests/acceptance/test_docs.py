@@ -361,8 +361,27 @@ def test_the_demo_runs_with_any_model(tmp_path: Path) -> None:
 ROUTES = {"payments": "my refund", "repairs": "The app crashes", "parcels": "my parcel"}
 
 
+@pytest.mark.slow("a batch, and a schedule that starts a run")
+def test_the_demo_of_a_batch_shows_a_schedule_too(tmp_path: Path) -> None:
+    with ScriptedModels([Rule(model="gpt-4o-mini", match="[a-z]", reply={"label": "praise"})]) as models:
+        shown = run_demo(tmp_path, "--batch", "--model", "openai/gpt-4o-mini", OPENAI_API_BASE=models.url, OPENAI_API_KEY="sk-scripted")
+
+    assert len(re.findall(r"^\d+,succeeded,.*praise", shown, re.MULTILINE)) == 30, shown
+    assert re.search(r"^\+ opening-hours$", shown, re.MULTILINE), shown
+    assert re.search(r"^It started run \w+ by itself: succeeded\. It is paused now\.$", shown, re.MULTILINE), shown
+
+
 def demo(folder: Path, *words: str, **environment: str) -> str:
     """What the demo shows in an empty folder."""
+    shown = run_demo(folder, *words, **environment)
+    assert 'it called order_status({"order": "A-1042"}) → left the warehouse on Monday' in shown
+    for agent, message in ROUTES.items():
+        assert re.search(f"^{agent} ← .*{message}", shown, re.MULTILINE), shown
+    assert "submit runs show" in shown
+    return shown
+
+
+def run_demo(folder: Path, *words: str, **environment: str) -> str:
     ours = {name: text for name, text in os.environ.items() if name != "REDIS_URL" and not name.startswith("CANTATA_")}
     done = subprocess.run(
         [sys.executable, "-m", "cantata.cli.demo", *words], cwd=folder, env={**ours, "PYTHONPATH": str(TOP), **environment},
@@ -370,8 +389,4 @@ def demo(folder: Path, *words: str, **environment: str) -> str:
     )  # fmt: skip
 
     assert done.returncode == 0, done.stderr
-    assert 'it called order_status({"order": "A-1042"}) → left the warehouse on Monday' in done.stdout
-    for agent, message in ROUTES.items():
-        assert re.search(f"^{agent} ← .*{message}", done.stdout, re.MULTILINE), done.stdout
-    assert "submit runs show" in done.stdout
     return done.stdout
