@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 
@@ -135,8 +136,8 @@ def test_a_redis_that_hangs_is_told_within_seconds_and_runs_go_on_after_it(town:
 
     assert told.exit_status == 3
     assert list(told.checks) == ["Redis"]
-    assert "gave no answer within 4 s" in told.of("Redis")[1]
-    assert "gave no answer within 4 s" in told.errors
+    assert re.search(r"gave no answer within [4-9] s", told.of("Redis")[1])
+    assert re.search(r"gave no answer within [4-9] s", told.errors)
     assert told.seconds < 20
     check_ends_well(run, journal)
 
