@@ -21,6 +21,7 @@ from cantata.models.values import JsonValue
 from cantata.models.wire import RUN_OVER
 from tests.faults.fuzz.mutations import text_of, value_of
 from tests.faults.past import Violation
+from tests.media_types import json_lines  # noqa: F401  # registers it
 
 PATIENCE_S = 60.0
 RUN_S = 20.0  # the time-out of each chain that is sent

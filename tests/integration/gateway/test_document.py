@@ -20,6 +20,7 @@ from schemathesis.specs.openapi.checks import content_type_conformance, response
 from cantata.gateway.api.bodies import ANSWERS, BATCH, CHAIN, DELIVERED, FORK, MEMORY, SIGNAL, TURN
 from cantata.gateway.api.schedules import BACKFILL, SCHEDULE
 from tests.integration.gateway.conftest import Gateway
+from tests.media_types import json_lines  # noqa: F401  # registers it
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -69,12 +70,6 @@ def test_what_the_document_allows_and_what_it_does_not_is_answered_as_it_says(ga
         ask(operation.as_strategy(generation_mode=GenerationMode.POSITIVE), examples)
         with suppress(Unsatisfiable):  # where nothing can be given, nothing wrong can
             ask(operation.as_strategy(generation_mode=GenerationMode.NEGATIVE), examples)
-
-
-@schemathesis.serializer("application/x-ndjson")
-def json_lines(ctx: Any, value: Any) -> bytes:
-    """The rows of a batch: whatever text there is."""
-    return json.dumps(value).encode()
 
 
 def ask(cases: st.SearchStrategy[Any], examples: int) -> None:
