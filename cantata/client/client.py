@@ -18,7 +18,7 @@ from pydantic_core import to_jsonable_python
 from cantata import __version__, embedded, fault_points
 from cantata.client.answers import split_id
 from cantata.client.batches.batch_feed import BatchFeed
-from cantata.client.batches.batches import Batches, BatchRow, Row, batch_target
+from cantata.client.batches.batches import Batches, BatchRow, Row, RowRequests, batch_target
 from cantata.client.memory_bank import MAX_OUTAGE_S
 from cantata.client.run_service import RunService, SignalAnswer
 from cantata.client.runs import ChainRun, TurnRun, WebhookRun
@@ -401,8 +401,12 @@ class Client:
         own = dict(labels or {})
         batches = self.batches.of(own.get("tenant", ""))
         target = batch_target(agent=agent, team=team, chain=chain, workflow=workflow)
+        given = iter(rows)
+        first = [*itertools.islice(given, 1)]
+        for row in first:  # a batch that was begun would keep a misspelt name, or a file that cannot be read
+            RowRequests(self, target, options.get("columns") or {}).request(0, row)
         batch = batches.open(name or uuid.uuid4().hex[:12], target, **options)
-        return BatchFeed(self, batches, batch, rows, labels=own, group_s=group_s)
+        return BatchFeed(self, batches, batch, itertools.chain(first, given), labels=own, group_s=group_s)
 
     def fleet_warnings(self) -> list[str]:
         """Return warnings about the fleet: standard queues without a worker, clocks that are off, workers older than this client."""

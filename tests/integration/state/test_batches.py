@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from cantata.client.batches.batches import BatchRow, batch_target
+from cantata.client.batches.batches import BatchRow, Row, batch_target
 from cantata.client.client import Client
-from cantata.models.definitions import Alert, Definitions, Webhook
+from cantata.errors import ConfigError
+from cantata.models.definitions import Alert, Chain, Definitions, Tool, Webhook
 from cantata.models.values import JsonValue, Usage
-from cantata.models.wire import RunState
+from cantata.models.wire import ChainNode, RunState
 from cantata.state.batches.batch_store import BatchInfo, BatchStore, Delivered
 from cantata.state.ledger.ledger import Ledger
 from cantata.state.redis.keys import SHARDS, shard_key, shard_of
@@ -255,4 +256,18 @@ def test_a_batch_past_its_share_of_failures_is_posted_once_in_a_round(ledger: Le
     assert deliver(10, "succeeded") == ["tenth"]
     assert deliver(20, "failed") == ["half", "tenth"]
     assert deliver(30, "failed") == ["half", "tenth"]
+    client.close()
+
+
+@pytest.mark.parametrize(("target", "row"), [("dialy", {"day": "monday"}), ("daily", "a text")])
+def test_a_batch_that_cannot_begin_leaves_its_name_free(ledger: Ledger, target: str, row: Row) -> None:
+    node = ChainNode(node_id="note", kind="tool", name="note", input_map={"obj": "input.day"})
+    daily = Definitions(tools={"note": Tool(function="json:dumps")}, chains={"daily": Chain(nodes=[node], entry_node="note")})
+    client = Client(url_of(ledger.redis), config=daily)
+
+    with pytest.raises(ConfigError):
+        client.feed_batch([row], chain=target, name="days")
+
+    assert client.feed_batch([{"day": "monday"}], chain="daily", name="days").batch.state == "running"
+    assert client.feed_batch([], chain="daily", name="none").batch.state == "done", "a file without rows"
     client.close()
