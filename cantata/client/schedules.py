@@ -89,7 +89,7 @@ class Schedules:
         found = self.find(name)
         if found is None:
             known = did_you_mean(name, [each.name for each in self.list()])
-            raise ConfigError(f"there is no schedule {name!r}{known}; `submit schedules list` shows those there are", code=UNKNOWN)
+            raise ConfigError(f"there is no schedule {name!r}{known or '; none was applied or created yet'}", code=UNKNOWN)
         return found
 
     def create(

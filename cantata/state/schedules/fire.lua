@@ -12,7 +12,7 @@ local pending, runs = key .. ':pending', key .. ':runs'
 local known = redis.call('HMGET', key, 'mark', 'next', 'offer', 'definitions', 'paused')
 if known[1] ~= given.mark or (given.read and (known[2] ~= given.read or known[5])) then return {} end
 local definitions_of_runs = known[4]
-local counts = {missed = given.missed, skipped = given.skipped, fired = 0}
+local times = {missed = given.missed, skipped = given.skipped, fired = 0}
 
 local function start(item)
   local offer = cjson.decode(known[3])
@@ -22,7 +22,7 @@ local function start(item)
   if status then return {'known', 0} end
   local result = accept(item.run, offer)
   if result[1] == 'new' then
-    counts.fired = counts.fired + 1
+    times.fired = times.fired + 1
     redis.call('LPUSH', runs, item.run .. '|' .. item.at)
     redis.call('LTRIM', runs, 0, LAST_RUNS - 1)
   end
@@ -42,7 +42,7 @@ local function fire(item)
     return {'queued', 0}
   end
   if open and given.overlap ~= 'cancel_previous' then
-    counts.skipped = counts.skipped + 1
+    times.skipped = times.skipped + 1
     return {'skipped', 0}
   end
   return start(item)
@@ -54,10 +54,10 @@ for _, item in ipairs(given.items) do
   replies[#replies + 1] = result[1]
   replies[#replies + 1] = result[2]
 end
-for field, n in pairs(counts) do
+for field, n in pairs(times) do
   if n ~= 0 then redis.call('HINCRBY', key, field, n) end
 end
-if given.error then redis.call('HSET', key, 'error', given.error) elseif counts.fired > 0 then redis.call('HDEL', key, 'error') end
+if given.error then redis.call('HSET', key, 'error', given.error) elseif times.fired > 0 then redis.call('HDEL', key, 'error') end
 if given.read then
   local look_at, waits = given.look_at, redis.call('EXISTS', pending) == 1
   if given.retry_at then look_at = given.retry_at
