@@ -126,7 +126,7 @@ def test_wrong_use_is_told_before_anything_runs(folder: Path, models: ScriptedMo
     (folder / "out.jsonl").write_text("precious\n")
     wrong = {
         ("rows.csv", "--agent", "ann", "--out", "out.jsonl"): "out.jsonl exists, and there is no batch 'rows' that began it",
-        ("rows.csv", "--agent", "ann", "--name", "a b"): "a batch's name has letters",
+        ("rows.csv", "--agent", "ann", "--map", "question=text", "--name", "a b"): "a batch's name has letters",
         ("rows.csv", "--agent", "ann"): "row 0 has no field 'text' (its fields: 'question', 'id'); name one: --map FIELD=text",
         ("rows.csv", "--agent", "nobody", "--name", "n"): "nobody",
         ("rows.csv",): "a batch needs exactly one of agent, team, chain and workflow; found none",
