@@ -129,6 +129,22 @@ class WebhookRequest(Value):
     data: dict[str, JsonValue] = Field(default_factory=dict, description="alert: what it found")
 
 
+class ProviderBatchRequest(Value):
+    """The request of a run that has a batch of the model's provider answer rows of a batch; nobody submits it."""
+
+    text: str = Field(description="what is asked, in a line")
+    agent: str = Field(description="the agent that answers")
+    rows: dict[str, str] = Field(description="number of the row → its text")
+
+
+class RowOutcome(Value):
+    """The outcome of a row that a provider's batch answered."""
+
+    output: JsonValue = Field(None, description="the answer")
+    error: ErrorInfo | None = Field(None, description="why there is none")
+    usage: Usage = Field(default_factory=Usage, description="its consumption")
+
+
 class HistoryEntry(Value):
     """One entry of a conversation."""
 

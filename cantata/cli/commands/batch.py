@@ -43,38 +43,28 @@ def batch() -> None:
 @click.option("--out", default="-", metavar="FILE", help="The file for the results: .jsonl, .csv or .parquet; standard output if absent.")
 @click.option("--name", metavar="NAME", help="The batch's name; by default that of FILE. The same name goes on with the same batch.")
 @click.option(
-    "--concurrency", type=click.IntRange(1, 100_000), default=100, show_default=True, metavar="N", help="How many rows are open at most."
-)
+    "--mode", type=click.Choice(["live", "provider"]), default="live", show_default=True,
+    help="provider: a batch of the model's provider answers, within a day, mostly at half the price; for agents of one model call.",
+)  # fmt: skip
+@click.option("--concurrency", type=click.IntRange(1), metavar="N", help="How many rows are open at most: 100; in mode provider 50,000.")
 @click.option("--budget-usd", type=click.FloatRange(0, min_open=True), metavar="X", help="Stop before it costs more than so many dollars.")
 @click.option("--sample", type=click.IntRange(1), metavar="K", help="Run K rows first, show what the rest will cost, and ask.")
 @click.option("--yes", "assume_yes", is_flag=True, help="Do not ask after a sample.")
 @click.option(
-    "--map",
-    "columns",
-    multiple=True,
-    callback=parse_pairs,
-    metavar="COLUMN=FIELD",
-    help="A column, and the field of the input that it is.",
-)
+    "--map", "columns", multiple=True, callback=parse_pairs, metavar="COLUMN=FIELD", help="A column, and the field of the input that it is."
+)  # fmt: skip
 @click.option("--ordered", is_flag=True, help="Write the results in the order of the rows.")
 @config_option
 @label_option
 @json_option
-def run(
-    file: str, agent: str | None, team: str | None, chain: str | None, workflow: str | None, out: str, name: str | None, concurrency: int,
-    budget_usd: float | None, sample: int | None, assume_yes: bool, columns: dict[str, str], ordered: bool, config: str | None,
-    labels: dict[str, str], as_json: bool,
-) -> int:  # fmt: skip
+def run(file: str, config: str | None, as_json: bool, **options: Any) -> int:
     """Run the rows of FILE: JSONL, CSV, TSV or Parquet, or - for JSONL from standard input. The same command goes on where it stopped."""
     with open_submission(config=config, as_json=as_json) as submission:
         from cantata.cli.batch_submission import submit_file  # noqa: PLC0415  # as in `open_submission`
         from cantata.client.batches.batches import batch_target  # noqa: PLC0415
 
-        return submit_file(
-            submission, file, batch_target(agent=agent, team=team, chain=chain, workflow=workflow), out=out, name=name, columns=columns,
-            ordered=ordered, concurrency=concurrency, budget_usd=budget_usd, sample=sample, labels=labels, assume_yes=assume_yes,
-            as_json=as_json,
-        )  # fmt: skip
+        target = batch_target(**{kind: options.pop(kind) for kind in ("agent", "team", "chain", "workflow")})
+        return submit_file(submission, file, target, as_json=as_json, **options)
 
 
 name = click.argument("name")

@@ -22,6 +22,7 @@ from cantata.state.sessions.conversations import scoped
 BatchState = Literal["running", "paused", "budget_spent", "cancelled", "done"]
 BATCH_OVER: frozenset[BatchState] = frozenset({"cancelled", "done"})
 TargetKind = Literal["agent", "team", "chain", "workflow"]
+BatchMode = Literal["live", "provider"]
 Change = Literal["pause", "resume", "cancel", "spend", "retry"]
 
 ROWS_AT_ONCE = 1000  # whose numbers one call returns
@@ -40,6 +41,7 @@ class BatchInfo(Value):
 
     name: str = Field(description="its name, unique for its tenant")
     target: BatchTarget = Field(description="what its rows are sent to")
+    mode: BatchMode = Field("live", description="provider: a batch of the model's provider answers the rows")
     source: str = Field("", description="the digest of its file; empty for rows that a program gives")
     columns: dict[str, str] = Field(default_factory=dict, description="column → field of the input")
     out: str = Field("", description="the file that gets the results")
@@ -84,7 +86,7 @@ class BatchStore:
 
         Args:
             name: The name, unique for the tenant.
-            identity: `target`, `source`, `columns`, `out` and `ordered`, as in BatchInfo.
+            identity: `target`, `mode`, `source`, `columns`, `out` and `ordered`, as in BatchInfo.
             settings: `file`, `concurrency` and `budget_usd`; an empty text for none.
         """
         given = {"name": name, "tenant": self._prefix, "uid": uuid4().hex[:16], "settings": {**settings, "keep_ms": str(KEEP_MS)}}
