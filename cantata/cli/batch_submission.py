@@ -85,7 +85,8 @@ def retry_file(submission: RunSubmission, batches: Batches, name: str, labels: M
         batches.retry(name)  # raises what is wrong
     return submit_file(
         submission, batch.file, batch.target, out=batch.out, name=name, mode=batch.mode, columns=batch.columns, ordered=batch.ordered,
-        concurrency=batch.concurrency, budget_usd=batch.budget_usd, labels=labels, as_json=as_json,
+        concurrency=batch.concurrency, budget_usd=batch.budget_usd, labels={**batch.labels, **labels}, webhooks=batch.webhooks,
+        as_json=as_json,
     )  # fmt: skip
 
 

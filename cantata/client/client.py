@@ -359,7 +359,7 @@ class Client:
         self, rows: Iterable[Row], *, agent: str | None = None, team: str | None = None, chain: str | None = None,
         workflow: str | None = None, name: str | None = None, mode: BatchMode = "live", concurrency: int | None = None,
         budget_usd: float | None = None, ordered: bool = False, columns: Mapping[str, str] | None = None,
-        labels: Mapping[str, str] | None = None,
+        labels: Mapping[str, str] | None = None, webhooks: Sequence[str] = (),
     ) -> Generator[BatchRow, None, None]:  # fmt: skip
         """Send each row to an agent, team, chain or workflow, and yield the results as they come.
 
@@ -378,6 +378,7 @@ class Client:
             ordered: Yield the results in the order of the rows.
             columns: Field of a row → field of the input.
             labels: Labels of the runs; `tenant` names their tenant, and that of the batch.
+            webhooks: Names of the configuration or URLs, which get a message when the batch is done or cancelled.
 
         Raises:
             ConfigError: The configuration has no such receiver, the first row does not fit it, the batch of this name differs, or another
@@ -385,7 +386,7 @@ class Client:
         """
         feed = self.feed_batch(
             rows, agent=agent, team=team, chain=chain, workflow=workflow, name=name, mode=mode, concurrency=concurrency,
-            budget_usd=budget_usd, ordered=ordered, columns=columns, labels=labels,
+            budget_usd=budget_usd, ordered=ordered, columns=columns, labels=labels, webhooks=webhooks,
         )  # fmt: skip
         for group in feed.groups():
             yield from group
@@ -409,7 +410,7 @@ class Client:
         first = [*itertools.islice(given, 1)]
         for row in first:  # a batch that was begun would keep a misspelt name, or a file that cannot be read
             RowRequests(self, target, options.get("columns") or {}, options.get("mode", "live")).request(0, row)
-        batch = batches.open(name or uuid.uuid4().hex[:12], target, **options)
+        batch = batches.open(name or uuid.uuid4().hex[:12], target, labels=own, **options)
         return BatchFeed(self, batches, batch, itertools.chain(first, given), labels=own, group_s=group_s)
 
     def fleet_warnings(self) -> list[str]:

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import islice
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, cast
 
 from pydantic import Field
 
 from cantata.coordinator.run_requests import workflow_request
 from cantata.coordinator.start import COORDINATOR, Timeout, accept_rows, choose_start_queue, id_of_key
-from cantata.coordinator.webhooks import raise_alerts, with_attempts
-from cantata.errors import ConfigError
+from cantata.coordinator.webhooks import accept_delivery, raise_alerts, with_attempts
+from cantata.errors import ConfigError, UnknownRunError
 from cantata.models.values import ErrorInfo, JsonValue, Usage, Value, as_text
-from cantata.models.wire import ProviderBatchRequest, RowOutcome, RunState, TurnRequest
+from cantata.models.wire import ProviderBatchRequest, RowOutcome, RunState, TurnRequest, WebhookRequest
 from cantata.planning.triggers.provider_batches import fault_of_agent
+from cantata.planning.triggers.webhooks import check_target
 from cantata.planning.turns import turn_plan
 from cantata.state.batches.batch_store import BATCH_OVER, BatchInfo, BatchMode, BatchStore, BatchTarget, Change, Delivered, unknown
+from cantata.state.ledger.encoding import to_json
 from cantata.state.runs import outcomes
 
 if TYPE_CHECKING:
@@ -135,6 +138,15 @@ def _text(number: int, row: Row) -> str:
     return as_text(row["text"] if "text" in row else next(iter(row.values())))
 
 
+def _input_of(kind: str, request: str) -> Row:
+    """Return the row that was sent with a request, with the fields of the input."""
+    known = json.loads(request)
+    if kind == "turn":
+        return str(known["text"])
+    node = known["nodes"][0]
+    return cast(Row, node.get("input", {}) if node.get("kind") == "workflow" else known.get("initial_input", {}))
+
+
 def run_id_of_row(batch: BatchInfo, row: int) -> str:
     """Return the run of a row in the batch's round."""
     return id_of_key(f"batch {batch.uid} {batch.round} {row if batch.mode == 'live' else f'provider {row // PROVIDER_ROWS}'}")
@@ -167,8 +179,9 @@ class Batches:
     def open(
         self, name: str, target: BatchTarget, *, mode: BatchMode = "live", columns: Mapping[str, str] | None = None, source: str = "",
         out: str = "", file: str = "", ordered: bool = False, concurrency: int | None = None, budget_usd: float | None = None,
+        labels: Mapping[str, str] | None = None, webhooks: Sequence[str] = (),
     ) -> BatchInfo:  # fmt: skip
-        """Begin a batch, or go on with the one of this name, with this concurrency and budget.
+        """Begin a batch, or go on with the one of this name, with this concurrency, budget, labels and webhooks.
 
         Raises ConfigError for an invalid name, and if the batch of this name has another target, file, mapping or `out`.
         """
@@ -180,7 +193,13 @@ class Batches:
         identity: dict[str, JsonValue] = {
             "target": target.model_dump(), "mode": mode, "source": source, "columns": dict(columns or {}), "out": out, "ordered": ordered,
         }  # fmt: skip
-        settings = {"file": file, "concurrency": str(concurrency), "budget_usd": "" if budget_usd is None else repr(budget_usd)}
+        own = {**(labels or {}), **({"tenant": self._tenant} if self._tenant else {})}
+        for to in webhooks:
+            check_target(to, {hook: each for hook, each in self._client.definitions.webhooks.items() if each.labels.items() <= own.items()})
+        settings = {
+            "file": file, "concurrency": str(concurrency), "budget_usd": "" if budget_usd is None else repr(budget_usd),
+            "labels": to_json(dict(own)), "webhooks": to_json([*webhooks]),
+        }  # fmt: skip
         _, found = self.store.open(name, identity, settings)
         known = found.model_dump()
         if differing := [field for field, value in identity.items() if known[field] != value]:
@@ -188,6 +207,7 @@ class Batches:
             raise ConfigError(
                 f"batch {name!r} was begun with another {what}; go on with the same, or choose another name", code="batch_differs"
             )
+        self._post_end(found)  # if whoever ended it could not
         return found
 
     def find(self, name: str) -> BatchInfo:
@@ -215,11 +235,35 @@ class Batches:
         rows = self.store.undelivered(name, 0, found.submitted)
         while part := [*islice(rows, CANCELLED_AT_ONCE)]:
             self._client.ledger.runs.cancel_all([*rows_by_run(found, part)])
+        self._post_end(found)
         return found
 
     def retry(self, name: str, *, out_bytes: int | None = None) -> BatchInfo:
         """Make the failed rows of a batch that is done undelivered again: whoever gives its rows again submits those alone."""
         return self.change(name, "retry", out_bytes=out_bytes)
+
+    def retry_kept(self, name: str) -> BatchInfo:
+        """Retry the failed rows of a batch, with the inputs of their runs, for callers that do not have the rows. It may be repeated.
+
+        Raises ConfigError ('batch_state') if its rows are in a file, or the run of a row is not kept.
+        """
+        batch = self.find(name)
+        if batch.file or batch.mode == "provider":
+            how = f"`submit batch retry {name}` retries them" if batch.file else "give them again where it was begun"
+            raise ConfigError(f"the rows of batch {name!r} are where it was begun; {how}", code="batch_state")
+        is_new = batch.state == "done" or not batch.round
+        todo = [*(self.store.failed if is_new else self.store.undelivered)(name, 0, batch.submitted)]
+        before = batch if is_new else batch.model_copy(update={"round": batch.round - 1})
+        try:
+            given = {row: _input_of(*self._client.ledger.runs.request_of(run_id_of_row(before, row))[:2]) for row in todo}
+        except UnknownRunError as error:
+            raise ConfigError(f"{error}, a row of batch {name!r}; begin another batch with its rows", code="batch_state") from error
+        requests = RowRequests(self._client, batch.target, {})
+        rows = {row: requests.request(row, each) for row, each in given.items()}
+        batch = self.retry(name) if is_new else batch
+        _, gone = outcomes.ended(self._client.ledger, [*rows_by_run(batch, rows)])
+        self.submit(batch, requests, {row: text for row, text in rows.items() if run_id_of_row(batch, row) in gone}, batch.labels)
+        return self.find(name)
 
     def change(self, name: str, what: Change, *, out_bytes: int | None = None) -> BatchInfo:
         """Change the state of a batch. Raises ConfigError ('batch_state') if its state does not allow this."""
@@ -262,7 +306,20 @@ class Batches:
         kept = set() if found.failed > MAX_FAILED_RUNS else {each.run_id for each in rows if each.has_failed}
         self._client.ledger.runs.drop([*{each.run_id for each in rows if each.run_id} - kept])
         self._raise_alerts(found)
+        self._post_end(found)
         return found
+
+    def _post_end(self, batch: BatchInfo) -> None:
+        """Post the end of a batch to its webhooks: once in a round, however often this is called."""
+        client = self._client
+        for to in batch.webhooks if is_over(batch) else ():
+            counts = batch.model_dump(mode="json", include={"state", "total", "delivered", "failed", "round", "usage"})
+            text = f"batch {batch.name!r} is {batch.state}: {batch.delivered:,} rows, {batch.failed:,} failed"
+            request = WebhookRequest(
+                id=id_of_key(f"end of batch {batch.uid} {batch.round}\n{to}"), text=text, to=to, event="end",
+                at_ms=round((batch.closed_at or 0) * 1000), data={"batch": batch.name, **counts},
+            )  # fmt: skip
+            accept_delivery(client.ledger, request, client.definitions, client.definitions_text, tenant=self._tenant)
 
     def _raise_alerts(self, batch: BatchInfo) -> None:
         """Raise the alerts `batch_failures` of the configuration, once in a round of a batch."""

@@ -75,8 +75,9 @@ async def begin_batch(request: Request, response: Response, service: ServiceDep,
         _check(service, caller, target)
         RowRequests(service.client, target, body.columns)
         return _batches(service, caller.tenant).open(
-            body.name, target, columns=body.columns, concurrency=body.concurrency, budget_usd=body.budget_usd
-        )
+            body.name, target, columns=body.columns, concurrency=body.concurrency, budget_usd=body.budget_usd,
+            labels=caller.labels(), webhooks=body.webhooks,
+        )  # fmt: skip
 
     found = await service.call(begin)
     response.headers["Location"] = f"{service.prefix}/batches/{found.name}"
@@ -236,7 +237,13 @@ def _change(what: str, description: str) -> None:
     router.post(f"/batches/{{name}}/{what}", responses=CONFLICT)(change)
 
 
-BATCH_ACTIONS: dict[str, Callable[[Batches, str], BatchInfo]] = {"pause": Batches.pause, "resume": Batches.resume, "cancel": Batches.cancel}
+BATCH_ACTIONS: dict[str, Callable[[Batches, str], BatchInfo]] = {
+    "pause": Batches.pause,
+    "resume": Batches.resume,
+    "cancel": Batches.cancel,
+    "retry": Batches.retry_kept,
+}
 _change("pause", "Submit no more rows; open ones go on.")
 _change("resume", "Go on with a paused batch.")
 _change("cancel", "End a batch for good, and cancel its open rows.")
+_change("retry", "Run the failed rows of a batch that is done again, by the inputs of their runs: the first 1,000 that failed are kept.")

@@ -56,6 +56,8 @@ class BatchInfo(Value):
     concurrency: int = Field(100, description="rows that are open at most")
     usage: Usage = Field(default_factory=Usage, description="the consumption so far")
     budget_usd: float | None = Field(None, description="it stops when it has cost so much")
+    labels: dict[str, str] = Field(default_factory=dict, description="labels of its runs")
+    webhooks: list[str] = Field(default_factory=list, description="webhooks that its end is posted to: names of the configuration, or URLs")
     created_at: float = Field(description="when it was begun, seconds since 1970")
     closed_at: float | None = Field(None, description="when it was done or cancelled")
     out_bytes: int = Field(0, description="size of `out` up to the last delivered row")
@@ -87,7 +89,7 @@ class BatchStore:
         Args:
             name: The name, unique for the tenant.
             identity: `target`, `mode`, `source`, `columns`, `out` and `ordered`, as in BatchInfo.
-            settings: `file`, `concurrency` and `budget_usd`; an empty text for none.
+            settings: `file`, `concurrency`, `budget_usd`, `labels` and `webhooks` (JSON); an empty text for none.
         """
         given = {"name": name, "tenant": self._prefix, "uid": uuid4().hex[:16], "settings": {**settings, "keep_ms": str(KEEP_MS)}}
         is_new, *flat = self._call("open", name, identity=json.dumps(identity, sort_keys=True, ensure_ascii=False), **given)
@@ -171,7 +173,8 @@ def _info(name: str, flat: Sequence[str]) -> BatchInfo:
     identity, _ = json.loads(known.pop("identity")), known.pop("keep_ms")
     usage = {field: known.pop(field, None) for field in ("input_tokens", "output_tokens", "cost_usd")}
     times = {field: int(known.pop(field)) / 1000 for field in ("created_at", "closed_at") if field in known}
-    return BatchInfo.model_validate({**known, **identity, **times, "name": name, "usage": usage})
+    lists = {field: json.loads(known.pop(field)) for field in ("labels", "webhooks") if field in known}
+    return BatchInfo.model_validate({**known, **identity, **times, **lists, "name": name, "usage": usage})
 
 
 def _row(each: Delivered) -> list[JsonValue]:

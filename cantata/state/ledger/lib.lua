@@ -26,7 +26,8 @@
 --   S:signals   hash  tenant -> number of early signals that its open runs keep   entries go with its last open run
 --   S:sizes     hash  ended run -> its bytes, the bytes of its log lines, and  entries go with their run
 --                     its tenant
---   S:totals    hash  accepted, closed:<status>, delivered:<status> (of runs that post to webhooks), lost, recovered -> how often it happened in this shard   lives for ever
+--   S:totals    hash  accepted, closed:<status>, delivered:<status> (of runs that post to webhooks), lost, recovered, rows:<outcome> (delivered,
+--                      of batches) -> how often it happened in this shard; batches:<state> -> how many are in it   lives for ever
 --   S:sessions  zset  session -> when a turn of it was last accepted (ms)      entries go some time after nothing is kept of the session
 --   S:sessions:<tenant>
 --               zset  the same, of one tenant                                  likewise

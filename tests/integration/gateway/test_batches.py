@@ -95,6 +95,26 @@ def test_failed_rows_can_be_read_and_downloaded_after_they_were_delivered(anna: 
     assert anna.get("/batches").json()["batches"][0]["failed"] == 1
 
 
+def test_failed_rows_are_retried_with_the_inputs_and_labels_that_they_had(anna: httpx.Client, models: ScriptedModels) -> None:
+    models.script([{"match": "row 1", "status": 400, "reply": "no", "times": 1}])
+    begin(anna, "again")
+    anna.post("/batches/again/rows?last=true", content=lines({"text": "row 0"}, {"text": "row 1"}))
+    assert [row["status"] for row in results(anna, "again", 2)] == ["succeeded", "failed"]
+    assert anna.post("/batches/again/retry").status_code == 409, "it is not done"
+    anna.post("/batches/again/delivered", json={"rows": [0, 1]})
+
+    found = anna.post("/batches/again/retry").json()
+    again = anna.post("/batches/again/retry").json()
+
+    assert (found["state"], found["round"], again["round"], found["failed"]) == ("running", 1, 1, 0)
+    (row,) = results(anna, "again", 1)
+    assert (row["row"], row["output"]) == (1, "echo: row 1")
+    assert len(models.journal()) == 3
+    assert anna.get(f"/runs/{row['run_id']}").json()["labels"] == {**found["labels"], "batch": "again"}
+    assert anna.post("/batches/again/delivered", json={"rows": [1]}).json()["state"] == "done"
+    assert anna.post("/batches/again/retry").status_code == 409, "no row of it failed"
+
+
 def test_a_batch_is_paused_resumed_and_cancelled(anna: httpx.Client, models: ScriptedModels) -> None:
     models.script([{"reply": "late", "delay_s": 60}])
     begin(anna, "states")
@@ -130,7 +150,7 @@ def test_nobody_sees_the_batches_of_another_tenant_or_uses_more_than_its_token_a
         assert otto.get("/batches").json() == {"batches": []}
         for path in ("", "/results", "/download", "/events"):
             assert otto.get(f"/batches/mine{path}").status_code == 404
-        for path in ("/rows", "/pause", "/cancel"):
+        for path in ("/rows", "/pause", "/cancel", "/retry"):
             assert otto.post(f"/batches/mine{path}", content="").status_code == 404
         assert otto.post("/batches/mine/delivered", json={"rows": [0]}).status_code == 404
     with served.http(LIMITED) as limited:
