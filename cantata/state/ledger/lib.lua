@@ -558,8 +558,8 @@ local function crc32(text, crc)
   return bit.bnot(crc)
 end
 
--- Creates a run of its own, in this shard, for each webhook of the run that is for one of these events. It posts the first of them.
-local function notify(events, step)
+-- Creates a run of its own, in this shard, for each webhook of the run that is for one of these events. It posts the first of them, with more data if given.
+local function notify(events, step, data)
   local shard, prefix = tonumber(string.match(S, '{(%d+)}')), run .. 'w'
   local crc, number = crc32(prefix), tonumber(meta('deliveries') or 0)
   local before = number
@@ -570,7 +570,7 @@ local function notify(events, step)
       repeat number = number + 1 until bit.band(crc32(string.format('%x', number), crc), SHARDS - 1) == shard
       local id = prefix .. string.format('%x', number)
       local request = {id = id, text = what .. ' of run ' .. run .. ' to ' .. (hook.alert or hook.to), to = hook.to, alert = hook.alert,
-                       event = what, run_id = run, step = step, status = status, at_ms = now}
+                       event = what, run_id = run, step = step, status = status, at_ms = now, data = data}
       local labels = {webhook_of = run, tenant = tenant ~= '' and tenant or nil}
       write_run(id, '@start', DELIVERY_START, {
         kind = 'webhook', request = cjson.encode(request), labels = cjson.encode(labels), definitions = definitions, tenant = tenant,
