@@ -138,6 +138,30 @@ def _text(number: int, row: Row) -> str:
     return as_text(row["text"] if "text" in row else next(iter(row.values())))
 
 
+def retry_kept(batches: Batches, name: str) -> BatchInfo:
+    """Retry the failed rows of a batch, with the inputs of their runs, for callers that do not have the rows. It may be repeated.
+
+    Raises ConfigError ('batch_state') if its rows are in a file, or the run of a row is not kept.
+    """
+    batch, store, ledger = batches.find(name), batches.store, batches.client.ledger
+    if batch.file or batch.mode == "provider":
+        how = f"`submit batch retry {name}` retries them" if batch.file else "give them again where it was begun"
+        raise ConfigError(f"the rows of batch {name!r} are where it was begun; {how}", code="batch_state")
+    is_new = batch.state == "done" or not batch.round
+    todo = [*(store.failed if is_new else store.undelivered)(name, 0, batch.submitted)]
+    before = batch if is_new else batch.model_copy(update={"round": batch.round - 1})
+    try:
+        given = {row: _input_of(*ledger.runs.request_of(run_id_of_row(before, row))[:2]) for row in todo}
+    except UnknownRunError as error:
+        raise ConfigError(f"{error}, a row of batch {name!r}; begin another batch with its rows", code="batch_state") from error
+    requests = RowRequests(batches.client, batch.target, {})
+    rows = {row: requests.request(row, each) for row, each in given.items()}
+    batch = batches.retry(name) if is_new else batch
+    _, gone = outcomes.ended(ledger, [*rows_by_run(batch, rows)])
+    batches.submit(batch, requests, {row: text for row, text in rows.items() if run_id_of_row(batch, row) in gone}, batch.labels)
+    return batches.find(name)
+
+
 def _input_of(kind: str, request: str) -> Row:
     """Return the row that was sent with a request, with the fields of the input."""
     known = json.loads(request)
@@ -164,17 +188,17 @@ class Batches:
     """The batches of a tenant ("" for those without one). Raises ConfigError with code `unknown_batch` for one that is not kept."""
 
     def __init__(self, client: Client, tenant: str = "") -> None:
-        self._client = client
+        self.client = client
         self._tenant = tenant
 
     def of(self, tenant: str) -> Batches:
         """Return the batches of another tenant."""
-        return Batches(self._client, tenant)
+        return Batches(self.client, tenant)
 
     @cached_property
     def store(self) -> BatchStore:
         """Their records."""
-        return BatchStore(self._client.ledger, self._tenant)
+        return BatchStore(self.client.ledger, self._tenant)
 
     def open(
         self, name: str, target: BatchTarget, *, mode: BatchMode = "live", columns: Mapping[str, str] | None = None, source: str = "",
@@ -195,7 +219,7 @@ class Batches:
         }  # fmt: skip
         own = {**(labels or {}), **({"tenant": self._tenant} if self._tenant else {})}
         for to in webhooks:
-            check_target(to, {hook: each for hook, each in self._client.definitions.webhooks.items() if each.labels.items() <= own.items()})
+            check_target(to, {hook: each for hook, each in self.client.definitions.webhooks.items() if each.labels.items() <= own.items()})
         settings = {
             "file": file, "concurrency": str(concurrency), "budget_usd": "" if budget_usd is None else repr(budget_usd),
             "labels": to_json(dict(own)), "webhooks": to_json([*webhooks]),
@@ -234,36 +258,13 @@ class Batches:
         found = self.change(name, "cancel")
         rows = self.store.undelivered(name, 0, found.submitted)
         while part := [*islice(rows, CANCELLED_AT_ONCE)]:
-            self._client.ledger.runs.cancel_all([*rows_by_run(found, part)])
+            self.client.ledger.runs.cancel_all([*rows_by_run(found, part)])
         self._post_end(found)
         return found
 
     def retry(self, name: str, *, out_bytes: int | None = None) -> BatchInfo:
         """Make the failed rows of a batch that is done undelivered again: whoever gives its rows again submits those alone."""
         return self.change(name, "retry", out_bytes=out_bytes)
-
-    def retry_kept(self, name: str) -> BatchInfo:
-        """Retry the failed rows of a batch, with the inputs of their runs, for callers that do not have the rows. It may be repeated.
-
-        Raises ConfigError ('batch_state') if its rows are in a file, or the run of a row is not kept.
-        """
-        batch = self.find(name)
-        if batch.file or batch.mode == "provider":
-            how = f"`submit batch retry {name}` retries them" if batch.file else "give them again where it was begun"
-            raise ConfigError(f"the rows of batch {name!r} are where it was begun; {how}", code="batch_state")
-        is_new = batch.state == "done" or not batch.round
-        todo = [*(self.store.failed if is_new else self.store.undelivered)(name, 0, batch.submitted)]
-        before = batch if is_new else batch.model_copy(update={"round": batch.round - 1})
-        try:
-            given = {row: _input_of(*self._client.ledger.runs.request_of(run_id_of_row(before, row))[:2]) for row in todo}
-        except UnknownRunError as error:
-            raise ConfigError(f"{error}, a row of batch {name!r}; begin another batch with its rows", code="batch_state") from error
-        requests = RowRequests(self._client, batch.target, {})
-        rows = {row: requests.request(row, each) for row, each in given.items()}
-        batch = self.retry(name) if is_new else batch
-        _, gone = outcomes.ended(self._client.ledger, [*rows_by_run(batch, rows)])
-        self.submit(batch, requests, {row: text for row, text in rows.items() if run_id_of_row(batch, row) in gone}, batch.labels)
-        return self.find(name)
 
     def change(self, name: str, what: Change, *, out_bytes: int | None = None) -> BatchInfo:
         """Change the state of a batch. Raises ConfigError ('batch_state') if its state does not allow this."""
@@ -282,7 +283,7 @@ class Batches:
 
         Raises ConfigError ('quota_exceeded') if it allows none.
         """
-        client = self._client
+        client = self.client
         most = client.quotas.check(self._tenant, client.definitions.limits.quota_of(self._tenant))
         runs = dict(islice(rows_by_run(batch, rows).items(), most))
         if not runs:
@@ -304,14 +305,14 @@ class Batches:
             batch, delivered=[Delivered(each.row, each.has_failed, each.usage) for each in rows], out_bytes=out_bytes, total=total
         )
         kept = set() if found.failed > MAX_FAILED_RUNS else {each.run_id for each in rows if each.has_failed}
-        self._client.ledger.runs.drop([*{each.run_id for each in rows if each.run_id} - kept])
+        self.client.ledger.runs.drop([*{each.run_id for each in rows if each.run_id} - kept])
         self._raise_alerts(found)
         self._post_end(found)
         return found
 
     def _post_end(self, batch: BatchInfo) -> None:
         """Post the end of a batch to its webhooks: once in a round, however often this is called."""
-        client = self._client
+        client = self.client
         for to in batch.webhooks if is_over(batch) else ():
             counts = batch.model_dump(mode="json", include={"state", "total", "delivered", "failed", "round", "usage"})
             text = f"batch {batch.name!r} is {batch.state}: {batch.delivered:,} rows, {batch.failed:,} failed"
@@ -325,7 +326,7 @@ class Batches:
         """Raise the alerts `batch_failures` of the configuration, once in a round of a batch."""
         if not batch.failed or batch.delivered < MIN_JUDGED_ROWS:
             return
-        share, client = batch.failed / batch.delivered, self._client
+        share, client = batch.failed / batch.delivered, self.client
         raise_alerts(
             client.ledger, client.definitions, client.definitions_text, "batch_failures", key=f"batch {batch.uid} {batch.round}",
             message=f"{batch.failed:,} of {batch.delivered:,} rows of batch {batch.name!r} failed", tenant=self._tenant,
@@ -355,7 +356,7 @@ class Batches:
         found: list[BatchRow] = []
         scanned, after = 0, None
         while len(found) < most and (part := [*islice(numbers, min(most, 500))]):
-            over, _ = outcomes.ended(self._client.ledger, [*rows_by_run(batch, part)])
+            over, _ = outcomes.ended(self.client.ledger, [*rows_by_run(batch, part)])
             for row in part:
                 run_id, after = run_id_of_row(batch, row), row + 1
                 if run_id in over:

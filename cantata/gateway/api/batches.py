@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 from starlette.responses import StreamingResponse
 
-from cantata.client.batches.batches import Batches, BatchPage, Row, RowRequests, affordable_rows, batch_target, is_over
+from cantata.client.batches.batches import Batches, BatchPage, Row, RowRequests, affordable_rows, batch_target, is_over, retry_kept
 from cantata.dashboard.http.rejections import ErrorBody, RequestRejected
 from cantata.dashboard.http.server_sent_events import HEADERS, KEEP_ALIVE_S, MEDIA_TYPE
 from cantata.errors import ConfigError, Fault
@@ -241,7 +241,7 @@ BATCH_ACTIONS: dict[str, Callable[[Batches, str], BatchInfo]] = {
     "pause": Batches.pause,
     "resume": Batches.resume,
     "cancel": Batches.cancel,
-    "retry": Batches.retry_kept,
+    "retry": retry_kept,
 }
 _change("pause", "Submit no more rows; open ones go on.")
 _change("resume", "Go on with a paused batch.")

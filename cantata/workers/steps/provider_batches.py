@@ -17,7 +17,7 @@ from cantata.workers.runtime.step_context import StepContext
 from cantata.workers.steps.agent_turns import outcome_of
 from cantata.workers.steps.model_turns import ModelTurn
 
-MIN_POLL_S, MAX_POLL_S, POLL_GROWTH = 1.0, 300.0, 1.5  # between two looks at a batch
+MIN_POLL_S, MAX_POLL_S, POLL_FACTOR = 1.0, 300.0, 1.5  # between two looks at a batch
 
 Result = TypeVar("Result")
 
@@ -72,7 +72,7 @@ def _read(context: StepContext, call: Coroutine[object, object, Result]) -> Resu
 
 
 def _later(context: StepContext, message: str, code: str) -> StepError:
-    delay_s = min(MAX_POLL_S, MIN_POLL_S * POLL_GROWTH ** min(context.begun.failures, 20))
+    delay_s = min(MAX_POLL_S, MIN_POLL_S * POLL_FACTOR ** min(context.begun.failures, 20))
     return StepError(message, code=code, retryable=True, retry_after_s=delay_s)
 
 
