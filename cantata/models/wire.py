@@ -126,10 +126,7 @@ class WebhookRequest(Value):
     step: str | None = Field(None, description="wait: the step that waits")
     status: str = Field("", description="the status of the run then")
     at_ms: int = Field(description="when it happened, Redis's clock, milliseconds since 1970")
-    data: dict[str, JsonValue] = Field(
-        default_factory=dict,
-        description="more fields of the message: of an alert what it found, of a batch its counts, of a wait the reason",
-    )
+    data: dict[str, JsonValue] = Field(default_factory=dict, description="more of the message: what an alert found, counts of a batch, ...")
 
 
 class ProviderBatchRequest(Value):

@@ -14,7 +14,7 @@ AGENTS = {
     "tools": Agent(tools=["add"]),
     "agentic": Agent(instructions=[AgenticStep(objective="do it")]),
     "json": Agent(dialect="json"),
-    "breaks": Agent(chainbreakers=["shop:stop"]),
+    "history": Agent(full_history=True),
 }
 DEFINITIONS = Definitions(agents=AGENTS, tools={"add": Tool(function="shop:add")})
 
