@@ -49,9 +49,7 @@ def _open(config: str | None = None) -> Iterator[Client]:
 def list_(tenant: str, as_json: bool) -> int:
     """List the schedules by name, each with its next time and its last run."""
     with _open() as client:
-        from cantata.client.schedules import view_of  # noqa: PLC0415  # loads the client, which `--help` does not need
-
-        found = [view_of(each) for each in client.schedules.of(tenant).list()]
+        found = client.schedules.of(tenant).list()
     if as_json:
         click.echo(json.dumps([each.model_dump(mode="json", exclude_defaults=True) for each in found], ensure_ascii=False))
     elif not found:
@@ -210,9 +208,7 @@ def import_(application: str) -> int:
 
 
 def _print_one(found: Schedules, name: str, as_json: bool) -> int:
-    from cantata.client.schedules import view_of  # noqa: PLC0415  # as above
-
-    view = view_of(found.get(name))
+    view = found.get(name)
     click.echo(view.model_dump_json() if as_json else "\n".join(_lines(view)))
     return 0
 
