@@ -6,7 +6,6 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -94,7 +93,7 @@ def describe(batch: BatchInfo) -> str:
     """Return a batch in a line."""
     total = f" of {batch.total:,}" if batch.total is not None else ""
     failed = f"{batch.failed:,} failed" if batch.failed else ""
-    began = datetime.fromtimestamp(batch.created_at).astimezone().strftime("%m-%d %H:%M:%S")
+    began = text_format.moment(batch.created_at)
     rows = f"{batch.delivered:,}{total} rows"
     parts = (f"{batch.target.kind} {batch.target.name}", began, rows, failed, text_format.usage(batch.usage))
     return f"{batch.name:20}  {text_format.state_label(batch.state):12}  " + " · ".join(filter(None, parts))

@@ -22,6 +22,7 @@ from cantata.models.schedules import Schedule
 from cantata.models.values import NAME, JsonValue, as_text, checked_name
 from cantata.planning.triggers.schedules import delay_ms, first_time, times
 from cantata.planning.triggers.webhooks import webhooks_of
+from cantata.state.ledger.encoding import to_json
 from cantata.state.ledger.run_store import offer_of
 from cantata.state.redis import clock
 from cantata.state.redis.keys import definitions_digest, id_in_shard, shard_of
@@ -204,12 +205,13 @@ class Schedules:
         asked = [*request.webhooks, *spec.webhooks]
         hooks = webhooks_of(definitions, asked, name=request.target, labels=spec.labels)
         next_ms = first_time(spec, _now_ms())
-        return self._store.put(
-            name, spec, request=request.text, labels=spec.labels, quota=definitions.limits.quota_of(spec.tenant).model_dump_json(),
-            offer=offer_of(kind=request.kind, tenant=spec.tenant, queue=COORDINATOR, webhooks=hooks, **settings),
-            definitions=self._client.definitions_text,
-            origin=origin, next_ms=next_ms, look_at_ms=_look_at(spec, scope, next_ms), only_new=only_new,
-        )  # fmt: skip
+        offer = offer_of(kind=request.kind, tenant=spec.tenant, queue=COORDINATOR, webhooks=hooks, **settings)
+        fields = {
+            "spec": spec.model_dump_json(exclude_defaults=True), "timing": spec.timing(), "request": request.text, "offer": to_json(offer),
+            "labels": to_json(dict(spec.labels)), "quota": definitions.limits.quota_of(spec.tenant).model_dump_json(), "origin": origin,
+            "next": "" if next_ms is None else str(next_ms),
+        }  # fmt: skip
+        return self._store.put(scope, fields, self._client.definitions_text, _look_at(spec, scope, next_ms), only_new=only_new)
 
 
 def describe(change: ScheduleChange) -> Sequence[str]:

@@ -228,7 +228,7 @@ def _lines(view: ScheduleView) -> Sequence[str]:
 
 
 def _moment(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds).astimezone().strftime("%Y-%m-%d %H:%M:%S").removesuffix(":00")
+    return text_format.moment(seconds, "%Y-%m-%d %H:%M:%S").removesuffix(":00")
 
 
 def _time(text: str) -> datetime:

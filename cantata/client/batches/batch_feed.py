@@ -12,7 +12,7 @@ from threading import Event
 from typing import TYPE_CHECKING, cast
 from uuid import uuid4
 
-from cantata.client.batches.batches import Batches, BatchRow, Row, RowRequests, affordable_rows, is_over, row_of, run_id_of_row
+from cantata.client.batches.batches import Batches, BatchRow, Row, RowRequests, affordable_rows, row_of, run_id_of_row
 from cantata.errors import ConfigError
 from cantata.models.values import ErrorInfo, JsonValue
 from cantata.state.batches.batch_store import BatchInfo
@@ -57,7 +57,7 @@ class BatchFeed:
         self._cost, self._priced = batch.usage.cost_usd or 0.0, batch.delivered
         self._controlled_at = self._grouped_at = -CONTROL_S
         self._rows = self._undelivered(rows, batch)
-        self._next = next(self._rows, None) if not is_over(batch) else None
+        self._next = next(self._rows, None) if not batch.is_over else None
 
     @property
     def open_rows(self) -> int:

@@ -20,7 +20,7 @@ from cantata.models.wire import ProviderBatchRequest, RowOutcome, RunState, Turn
 from cantata.planning.triggers.provider_batches import fault_of_agent
 from cantata.planning.triggers.webhooks import check_target
 from cantata.planning.turns import turn_plan
-from cantata.state.batches.batch_store import BATCH_OVER, BatchInfo, BatchMode, BatchStore, BatchTarget, Change, Delivered, unknown
+from cantata.state.batches.batch_store import BatchInfo, BatchMode, BatchStore, BatchTarget, Change, Delivered, unknown
 from cantata.state.ledger.encoding import to_json
 from cantata.state.runs import outcomes
 
@@ -313,7 +313,7 @@ class Batches:
     def _post_end(self, batch: BatchInfo) -> None:
         """Post the end of a batch to its webhooks: once in a round, however often this is called."""
         client = self.client
-        for to in batch.webhooks if is_over(batch) else ():
+        for to in batch.webhooks if batch.is_over else ():
             counts = batch.model_dump(mode="json", include={"state", "total", "delivered", "failed", "round", "usage"})
             text = f"batch {batch.name!r} is {batch.state}: {batch.delivered:,} rows, {batch.failed:,} failed"
             request = WebhookRequest(
@@ -408,8 +408,3 @@ def batch_target(**named: str | None) -> BatchTarget:
         found = " and ".join(kind for kind, _ in given) or "none"
         raise ConfigError(f"a batch needs exactly one of agent, team, chain and workflow; found {found}", source="batch")
     return BatchTarget.model_validate({"kind": given[0][0], "name": given[0][1]})
-
-
-def is_over(batch: BatchInfo) -> bool:
-    """Return whether a batch is done or cancelled."""
-    return batch.state in BATCH_OVER

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 from starlette.responses import StreamingResponse
 
-from cantata.client.batches.batches import Batches, BatchPage, Row, RowRequests, affordable_rows, batch_target, is_over, retry_kept
+from cantata.client.batches.batches import Batches, BatchPage, Row, RowRequests, affordable_rows, batch_target, retry_kept
 from cantata.dashboard.http.rejections import ErrorBody, RequestRejected
 from cantata.dashboard.http.server_sent_events import HEADERS, KEEP_ALIVE_S, MEDIA_TYPE
 from cantata.errors import ConfigError, Fault
@@ -101,7 +101,7 @@ async def follow_batch(name: PathName, service: ServiceDep, tenant: ReaderTenant
     async def lines() -> AsyncIterator[str]:
         found, quiet_s = first, 0.0
         yield _event(found)
-        while not is_over(found):
+        while not found.is_over:
             await asyncio.sleep(FOLLOW_S)
             before, found = found, await service.call(_batches(service, tenant).find, name)
             quiet_s = 0.0 if found != before else quiet_s + FOLLOW_S

@@ -20,7 +20,6 @@ from cantata.state.redis.keys import shard_key, shard_of
 from cantata.state.sessions.conversations import scoped
 
 BatchState = Literal["running", "paused", "budget_spent", "cancelled", "done"]
-BATCH_OVER: frozenset[BatchState] = frozenset({"cancelled", "done"})
 TargetKind = Literal["agent", "team", "chain", "workflow"]
 BatchMode = Literal["live", "provider"]
 Change = Literal["pause", "resume", "cancel", "spend", "retry"]
@@ -62,6 +61,11 @@ class BatchInfo(Value):
     closed_at: float | None = Field(None, description="when it was done or cancelled")
     out_bytes: int = Field(0, description="size of `out` up to the last delivered row")
     uid: str = Field("", description="tells it from an earlier batch of the same name")
+
+    @property
+    def is_over(self) -> bool:
+        """True if it is done or cancelled."""
+        return self.state in ("done", "cancelled")
 
 
 class Delivered(NamedTuple):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from hashlib import sha256
 from itertools import islice
@@ -78,11 +78,8 @@ class Firing:
 
     def as_call(self) -> tuple[int, tuple[str, str]]:
         """Return the shard and the arguments of the script."""
-        given: dict[str, Any] = {
-            "mark": self.mark, "overlap": self.overlap, "items": list(self.items), "read": self.read, "next": self.next_at,
-            "look_at": self.look_at, "retry_at": self.retry_at, "missed": self.missed, "skipped": self.skipped, "error": self.error,
-        }  # fmt: skip
-        return shard_of(self.scope), (self.scope, to_json({key: value for key, value in given.items() if value is not None}))
+        given = {name: value for name, value in asdict(self).items() if value is not None and name != "scope"}
+        return shard_of(self.scope), (self.scope, to_json(given))
 
 
 class Fired(NamedTuple):
@@ -114,40 +111,24 @@ class ScheduleStore:
     def __init__(self, ledger: Ledger) -> None:
         self._caller = ledger.caller
 
-    def put(
-        self, name: str, spec: Schedule, *, request: str, offer: Mapping[str, JsonValue], labels: Mapping[str, str], quota: str,
-        definitions: str, origin: Origin, next_ms: int | None, look_at_ms: int | None, only_new: bool = False,
-    ) -> bool:  # fmt: skip
-        """Create or replace a schedule. With the same timing, its times go on as they were.
+    def put(self, scope: str, fields: Mapping[str, str], definitions: str, look_at_ms: int | None, *, only_new: bool = False) -> bool:
+        """Create or replace a schedule; return False if there is one already and it should be new. With the same timing, its times go on.
 
         Args:
-            name: Its name; its labels name its tenant.
-            spec: The schedule.
-            request: The request of its runs (JSON text), with placeholders.
-            offer: The offer of its runs, as `run_store.offer_of` returns it.
-            labels: The labels of its runs.
-            quota: The quota of its tenant (JSON text).
+            scope: Its name, as `scope_of` returns it.
+            fields: Those of its hash, without the digest of its definitions.
             definitions: The definitions of its runs (JSON text).
-            origin: Whether a configuration or a call declares it.
-            next_ms: Its next time; None if there is none.
-            look_at_ms: When that is due.
+            look_at_ms: When its next time is due; None if there is none.
             only_new: Leave a schedule of this name as it is.
-
-        Returns:
-            Whether it was written; False if there is one already and it should be new.
         """
-        scope = scope_of(spec.tenant, name)
-        fields = {
-            "spec": spec.model_dump_json(exclude_defaults=True), "timing": spec.timing(), "request": request, "offer": to_json(dict(offer)),
-            "labels": to_json(dict(labels)), "quota": quota, "definitions": definitions_digest(definitions), "origin": origin,
-            "next": _text(next_ms),
+        given: dict[str, JsonValue] = {
+            "fields": {**fields, "definitions": definitions_digest(definitions)}, "look_at": _text(look_at_ms) or FOREVER,
+            **({"only_new": True} if only_new else {}),
         }  # fmt: skip
-        given = {"fields": fields, "look_at": _text(look_at_ms) or FOREVER, "only_new": only_new or None}
-        given = {key: value for key, value in given.items() if value is not None}
         call = partial(self._caller.call_shard, "schedules/put", shard_of(scope), scope)
-        reply = cast(str, call(to_json(cast(Any, given))))
+        reply = cast(str, call(to_json(given)))
         if reply == "undefined":
-            reply = cast(str, call(to_json(cast(Any, {**given, "definitions_text": definitions}))))
+            reply = cast(str, call(to_json({**given, "definitions_text": definitions})))
         return reply == "ok"
 
     def read(self, tenant: str, name: str) -> ScheduleRecord | None:
