@@ -51,7 +51,7 @@ NEEDED = {
     "DELETE /memory/{namespace}/{key}": "admin",
     **{f"POST /runs/{{run_id}}/{act}": "submit" for act in ("cancel", "retry", "fork")},  # of this run, which is a chain
     "POST /batches": "submit",  # of a batch for a chain
-    **{f"POST /batches/{{name}}/{act}": "submit" for act in ("rows", "delivered", "pause", "resume", "cancel")},
+    **{f"POST /batches/{{name}}/{act}": "submit" for act in ("rows", "delivered", "pause", "resume", "cancel", "retry")},
     **{f"POST /schedules/{{name}}/{act}": "submit" for act in ("pause", "resume", "trigger", "backfill")},
     "PUT /schedules/{name}": "submit",  # of a chain
     "DELETE /schedules/{name}": "submit",
