@@ -147,7 +147,7 @@ def retry_kept(batches: Batches, name: str) -> BatchInfo:
     if batch.file or batch.mode == "provider":
         how = f"`submit batch retry {name}` retries them" if batch.file else "give them again where it was begun"
         raise ConfigError(f"the rows of batch {name!r} are where it was begun; {how}", code="batch_state")
-    is_new = batch.state == "done" or not batch.round
+    is_new = batch.state != "running" or not batch.round  # else a call before this one was stopped
     todo = [*(store.failed if is_new else store.undelivered)(name, 0, batch.submitted)]
     before = batch if is_new else batch.model_copy(update={"round": batch.round - 1})
     try:
