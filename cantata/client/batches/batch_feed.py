@@ -195,6 +195,8 @@ class BatchFeed:
                 rows = {number: row_of(self.batch, number, run_id, ended, _plain(row)) for number, row in self._open.pop(run_id).items()}
                 self._ended |= rows
                 self._priced += len(rows)
+                if ended.state == "cancelled":  # perhaps the batch is: look before more is submitted
+                    self._controlled_at = -CONTROL_S
                 self._cost += ended.usage.cost_usd or 0.0
                 if self.batch.budget_usd is not None and ended.usage.cost_usd is None and ended.usage.input_tokens:
                     raise ConfigError(
