@@ -1,6 +1,7 @@
 """`./run test redis-versions [SERVER...]`: runs what depends on the server with each server that can be had here.
 
 Those are the pinned Valkey, the oldest that wheels give (tests/redis-versions.lock), what is on PATH, and programs that are named.
+With `--others`, all but the pinned one, with which `./run test all` runs these tests anyway.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from cantata.embedded.valkey import MIN_VERSION, find_server, version_of
 TOP = Path(__file__).parents[1]
 WHEELS = TOP / ".servers"
 ON_PATH = ("redis-server", "valkey-server")
+OTHERS = "--others"
 IN_CI = ("redis-server",)
 """Debian 12 has no other."""
 
@@ -42,7 +44,10 @@ def main(named: Sequence[str]) -> int:
     missing = [name for name in ON_PATH if not shutil.which(name)]
     for name in missing:
         _say(f"no {name} on PATH")
-    failed = [title for title, server in servers(named).items() if not _passes(title, server)]
+    found = servers([server for server in named if server != OTHERS])
+    if OTHERS in named:
+        del found[title_of(find_server())]
+    failed = [title for title, server in found.items() if not _passes(title, server)]
     if failed:
         _say(f"failed with {', '.join(failed)}")
     required = [name for name in missing if name in IN_CI and os.environ.get("CI") == "true"]
