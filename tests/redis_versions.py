@@ -78,7 +78,7 @@ def title_of(server: str) -> str:
 
 def _passes(title: str, server: str) -> bool:
     _say(f"{title} ({server})")
-    words = ["--numprocesses", "3", "--dist", "loadfile", "--no-loadscope-reorder", *TESTS]
+    words = ["--numprocesses", "2", "--dist", "loadfile", "--no-loadscope-reorder", *TESTS]
     environment = {**os.environ, "CANTATA_REDIS_SERVER": server}
     return subprocess.run([sys.executable, "-m", "pytest", *words], cwd=TOP, env=environment, check=False).returncode == 0
 

@@ -29,7 +29,7 @@ from typing import Any, ClassVar
 PLACE = "WARM_SOCKET"
 """Names the socket of the parent, for all processes of a test run."""
 
-MODULES = frozenset({"cantata.cli", "cantata.cli.demo", "cantata.embedded", "cantata.testing", "cantata.workers"})
+MODULES = frozenset({"cantata.cli", "cantata.cli.demo", "cantata.embedded", "cantata.testing", "cantata.workers", "pytest"})
 LOADED = (
     "cantata.cli.main", "cantata.embedded.supervision.supervisor", "cantata.testing", "cantata.client.client", "cantata.cli.demo",
     "cantata.gateway.api.chat_socket", "cantata.health", "uvicorn.protocols.websockets.websockets_sansio_impl", "tornado.web",
