@@ -6,6 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from xdist.remote import Producer
 from xdist.scheduler.loadfile import LoadFileScheduling
 from xdist.workermanage import WorkerController
 
@@ -20,9 +21,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: -slow[item.path])  # the rest as they are
 
 
-def pytest_xdist_make_scheduler(config: pytest.Config) -> LoadFileScheduling | None:
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFileScheduling | None:
     """Keep files together that share a stack."""
-    return SharedStackScheduling(config) if config.getvalue("dist") == "loadfile" else None
+    return SharedStackScheduling(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 class SharedStackScheduling(LoadFileScheduling):  # type: ignore[misc]  # of a library without types
