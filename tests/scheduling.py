@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,7 @@ class SharedStackScheduling(LoadFileScheduling):  # type: ignore[misc]  # of a l
         super()._assign_work_unit(node)
 
 
+@cache
 def shared_folder(file: str) -> str:
     """Return the folder of a file of tests if the tests of that folder share fixtures, else nothing."""
     folder = Path(file).parent
