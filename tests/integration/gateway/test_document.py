@@ -60,7 +60,7 @@ def document(gateway: Gateway) -> dict[str, Any]:
 @pytest.mark.slow("requests are made up for operation after operation")
 def test_what_the_document_allows_and_what_it_does_not_is_answered_as_it_says(gateway: Gateway) -> None:
     every, examples = thorough((1, 14), plain=(10, 3))
-    schema = schemathesis.openapi.from_url(f"{gateway.url}/openapi.json")
+    schema = schemathesis.openapi.from_url(f"{gateway.url}/openapi.json", timeout=40)
 
     operations = [found.ok() for found in schema.get_all_operations() if isinstance(found, Ok)]
 
