@@ -1,7 +1,7 @@
 """`./run test redis-versions [SERVER...]`: runs what depends on the server with each server that can be had here.
 
 Those are the pinned Valkey, the oldest that wheels give (tests/redis-versions.lock), what is on PATH, and programs that are named.
-With `--others`, all but the pinned one, with which `./run test all` runs these tests anyway.
+With `--others`, all but the one with which `./run test all` runs these tests anyway: the pinned one, or CANTATA_REDIS_SERVER's.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ TESTS = (
 
 def main(named: Sequence[str]) -> int:
     """Print which servers there are and which are missing, and run the tests with each; 0 if all is well."""
+    ran = title_of(find_server()) if OTHERS in named else ""
     os.environ.pop("CANTATA_REDIS_SERVER", None)
     missing = [name for name in ON_PATH if not shutil.which(name)]
     for name in missing:
         _say(f"no {name} on PATH")
     found = servers([server for server in named if server != OTHERS])
-    if OTHERS in named:
-        del found[title_of(find_server())]
+    found.pop(ran, None)
     failed = [title for title, server in found.items() if not _passes(title, server)]
     if failed:
         _say(f"failed with {', '.join(failed)}")
