@@ -199,7 +199,10 @@ PLAIN = "-m not thorough"
         ("-x", [f"{PYTEST} {PLAIN} -x"]),
         ("unit", [half.replace(" tests", f" {PLAIN} tests") for half in HALVES]),
         ("unit -x", ["-m pytest tests/unit -x"]),
-        ("all", [*HALVES, f"{PYTEST} --ignore=tests/unit", "-m tests.redis_versions", "-m tests.faults --fuzz --minutes 1 --seed 1"]),
+        (
+            "all",
+            [*HALVES, f"{PYTEST} --ignore=tests/unit", "-m tests.redis_versions --others", "-m tests.faults --fuzz --minutes 1 --seed 1"],
+        ),
         ("all -x", [f"{PYTEST} -x"]),
         ("redis-versions -x", ["-m tests.redis_versions -x"]),
     ],
