@@ -224,6 +224,17 @@ async def acknowledge_results(request: Request, name: PathName, service: Service
     return await service.call(acknowledge)
 
 
+@router.post("/batches/{name}/retry", responses=CONFLICT)
+async def retry_batch(name: PathName, service: ServiceDep, caller: CallerGrant) -> BatchInfo:
+    """Run the failed rows of a batch that is done again; read and acknowledge their results as before."""
+
+    def act() -> BatchInfo:
+        _own(service, caller, name)
+        return _batches(service, caller.tenant).retry_kept(name, caller.labels())
+
+    return await service.call(act)
+
+
 def _change(what: str, description: str) -> None:
     async def change(name: PathName, service: ServiceDep, caller: CallerGrant) -> BatchInfo:
         def act() -> BatchInfo:
