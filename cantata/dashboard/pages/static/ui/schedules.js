@@ -1,15 +1,15 @@
 /** Pages of schedules: the list, and one with its next times, its last runs and its buttons. */
 
-import { html, useCallback, useEffect, useRef, useState } from "../vendor/htm-preact.js";
-import { read, send } from "../api.js";
+import { html, useEffect, useState } from "../vendor/htm-preact.js";
+import { send } from "../api.js";
 import { age, clip, count, duration, moment, plural, value } from "../core/format.js";
 import { runAddress, scheduleAddress } from "../core/route.js";
 import { ofRun } from "../core/states.js";
+import { usePolled } from "../polling.js";
 import { urls } from "../settings.js";
 import { useNow } from "../ticking.js";
 import { State } from "./icons.js";
 
-const REFRESH_MS = 3000;
 const STATES = {
   active: { label: "Active", tone: "good", icon: "clock" },
   paused: { label: "Paused", tone: "wait", icon: "hand" },
@@ -101,26 +101,4 @@ function LastRuns({ runs, now }) {
 function RunLink({ run }) {
   if (!run.status) return html`<span class="muted">expired</span>`;
   return html`<a href=${runAddress(urls.base, run.run_id)}><${State} is=${ofRun(run.status)} /></a>`;
-}
-
-/** Return {found, fault, refresh} of a path of the API, read again every few seconds. */
-function usePolled(path) {
-  const [state, setState] = useState({ found: null, fault: null });
-  const current = useRef(path);
-  current.current = path;
-  const refresh = useCallback(async () => {
-    try {
-      const found = await read(path);
-      if (current.current === path) setState({ found, fault: null });
-    } catch (fault) {
-      if (current.current === path) setState((known) => ({ ...known, fault }));
-    }
-  }, [path]);
-  useEffect(() => {
-    setState({ found: null, fault: null });
-    refresh();
-    const timer = setInterval(() => document.hidden || refresh(), REFRESH_MS);
-    return () => clearInterval(timer);
-  }, [refresh]);
-  return { ...state, refresh };
 }
