@@ -573,7 +573,7 @@ def test_a_batch_is_a_line_with_a_bar_and_shows_its_failed_rows(deployment: Stag
     page.goto(f"{url}/pages/batches")
     line = page.locator("tbody tr", has_text="shown")
     expect(line).to_contain_text("Running")
-    expect(line.locator(".bar")).to_contain_text("4")
+    expect(line.locator(".delivered")).to_contain_text("4")
     line.locator("a").click()
     expect(page.locator("h1")).to_have_text("Batch shown")
     expect(page.locator(".failures tbody tr")).to_have_count(1)

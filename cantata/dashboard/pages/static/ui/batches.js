@@ -69,18 +69,18 @@ export function BatchPage({ name }) {
         ${!batchIsOver(value.state) && html`<button type="button" onClick=${() => download(path, name, setRefusal)}>Download results kept here</button>`}
         ${value.failed > 0 && html`<button type="button" onClick=${() => download(`${path}`, name, setRefusal, true)}>Download failed rows</button>`}</div>
       ${value.state === "done" && value.failed > 0 && value.file && html`<p class="muted">To retry the failed rows: <code>submit batch retry ${name}</code></p>`}`}
-    ${failures.value && failures.value.rows.length > 0 && html`<h2>Failed rows</h2>
+    ${failures.found && failures.found.rows.length > 0 && html`<h2>Failed rows</h2>
       <table class="runs failures"><thead><tr><th scope="col">Row</th><th scope="col">Error</th></tr></thead>
-        <tbody>${failures.value.rows.map((row) => html`<tr key=${row.row}><td class="num">${count(row.row)}</td>
+        <tbody>${failures.found.rows.map((row) => html`<tr key=${row.row}><td class="num">${count(row.row)}</td>
           <td>${row.error ? html`<a href=${runAddress(urls.base, row.run_id)}>${clip(row.error.message, 200)}</a>`
             : html`<span class="muted">its run is no longer kept</span>`}</td></tr>`)}</tbody></table>
-      ${failures.value.next !== null && html`<button type="button" onClick=${() => setStart(failures.value.next)}>More</button>`}`}
+      ${failures.found.next !== null && html`<button type="button" onClick=${() => setStart(failures.found.next)}>More</button>`}`}
   </main>`;
 }
 
 function Bar({ batch }) {
   const of = batch.total === null ? "" : ` of ${count(batch.total)}`;
-  return html`<span class="bar">${batch.total !== null && html`<progress max="1" value=${share(batch)} aria-label="Rows of ${batch.name}" />`}
+  return html`<span class="delivered">${batch.total !== null && html`<progress max="1" value=${share(batch)} aria-label="Rows of ${batch.name}" />`}
     <span>${count(batch.delivered)}${of}</span></span>`;
 }
 

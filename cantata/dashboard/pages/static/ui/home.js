@@ -15,6 +15,7 @@ const SHOWN = 5;
 const DAYS = 7;
 const COUNTS_MS = 10_000;
 const DAY = { since: "24h" };
+const FAILED = ["failed", "timed_out", "exhausted"];
 
 /** The page. */
 export function HomePage() {
@@ -23,7 +24,7 @@ export function HomePage() {
   const open = usePolled("/runs/counts", COUNTS_MS);
   const day = usePolled(`/runs/counts?${apiQuery(DAY, since)}`, COUNTS_MS);
   const running = usePolled(`/runs?status=running&status=cancelling&most=${SHOWN}`);
-  const failed = usePolled(`/runs?${apiQuery({ ...DAY, statuses: ["failed", "timed_out", "exhausted"] }, since)}&most=${SHOWN}`);
+  const failed = usePolled(`/runs?${apiQuery({ ...DAY, statuses: FAILED }, since)}&most=${SHOWN}`);
   const inbox = usePolled(`/inbox?most=${SHOWN}`);
   const costs = usePolled(`/costs?days=${DAYS}`, COUNTS_MS);
   const fleet = usePolled(isInFlower ? null : "/workers");
@@ -32,16 +33,16 @@ export function HomePage() {
     document.title = "Home · Cantata";
   }, []);
   const fault = open.fault ?? running.fault;
-  const tile = (counts, status, filter = {}) => html`<${Tile} key=${status} status=${status} counts=${counts.found} filter=${filter} />`;
+  const tile = (counts, statuses, filter = {}) => html`<${Tile} key=${statuses[0]} statuses=${statuses} counts=${counts.found} filter=${filter} />`;
   return html`<main id="main" class="list-page home" tabindex="-1">
     <h1>Home</h1>
     ${fault && html`<p class="fault" role="alert">${fault.message}</p>`}
-    <ul class="tiles" aria-label="Runs by status">${tile(open, "running")}${tile(open, "accepted")}${tile(open, "waiting")}
-      ${tile(day, "failed", DAY)}${tile(day, "succeeded", DAY)}</ul>
+    <ul class="tiles" aria-label="Runs by status">${tile(open, ["running"])}${tile(open, ["accepted"])}${tile(open, ["waiting"])}
+      ${tile(day, FAILED, DAY)}${tile(day, ["succeeded"], DAY)}</ul>
     <div class="home-parts">
       <${Part} title="Running" more=${listAddress(urls.base, { statuses: ["running"] })} reading=${running}>${running.found?.runs.map((run) => html`<${Line} key=${run.run_id}
         run=${run} now=${now} />`)}<//>
-      <${Part} title="Failed in the last 24 hours" more=${listAddress(urls.base, { statuses: ["failed", "timed_out", "exhausted"], ...DAY })} reading=${failed}>
+      <${Part} title="Failed in the last 24 hours" more=${listAddress(urls.base, { statuses: FAILED, ...DAY })} reading=${failed}>
         ${failed.found?.runs.map((run) => html`<${Line} key=${run.run_id} run=${run} now=${now} />`)}<//>
       <${Part} title="Waiting for a person" more=${`${urls.base}/inbox`} reading=${inbox}>${inbox.found?.items.map((item) => html`<li key=${item.id}>
         <a href=${runAddress(urls.base, item.run_id, { step: item.step })}>${plain(item.question || `${item.step} waits for a value`)}</a>
@@ -54,10 +55,11 @@ export function HomePage() {
 }
 
 /** A number of runs, which leads to their list. */
-function Tile({ status, counts, filter }) {
-  const is = ofRun(status);
-  return html`<li><a class="tile tone-${is.tone}" href=${listAddress(urls.base, { ...filter, statuses: [status] })}>
-    <span class="tile-count">${counts ? `${count(counts.counts[status] ?? 0)}${counts.is_complete ? "" : "+"}` : "–"}</span>
+function Tile({ statuses, counts, filter }) {
+  const is = ofRun(statuses[0]);
+  const sum = statuses.reduce((before, status) => before + (counts?.counts[status] ?? 0), 0);
+  return html`<li><a class="tile tone-${is.tone}" href=${listAddress(urls.base, { ...filter, statuses })}>
+    <span class="tile-count">${counts ? `${count(sum)}${counts.is_complete ? "" : "+"}` : "–"}</span>
     <span class="tile-name"><${Icon} of=${is.icon} tone=${is.tone} />${is.label}${filter.since ? ", 24 h" : ""}</span></a></li>`;
 }
 

@@ -67,7 +67,7 @@ function AnswerSeveral({ items, clear, onDone }) {
     onDone(`Answered: ${plural(done.length, "step")}${refused.length ? `, ${refused.length} not` : ""}`);
   };
   return html`<div class="fault" role="alert">${failed.map(([item, error]) => html`<p key=${item.id}>${clip(item.question || item.step, 80)}: ${plain(error.message)}</p>`)}</div>
-    ${items.length > 0 && html`<section class="card bulk-answer" aria-labelledby="several"><h2 id="several">Answer ${plural(items.length, "step")} at once</h2>
+    ${items.length > 0 && html`<section class="card bulk-answer" aria-labelledby="several"><h2 id="several">Answer ${plural(items.length, "selected step")}</h2>
       <${AnswerForm} name="several" schema=${items[0].answer_schema} isOff=${isBusy} onAnswer=${give} />
       <button type="button" class="quiet" onClick=${clear}>Clear</button></section>`}`;
 }

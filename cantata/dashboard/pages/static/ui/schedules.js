@@ -28,7 +28,7 @@ export function SchedulesPage() {
     ${fault && html`<p class="fault" role="alert">${fault.message}</p>`}
     ${found && !found.schedules.length && html`<div class="empty"><p>No schedules yet.</p>
       <p class="muted">Declare them in the configuration: <code>submit schedules apply</code></p></div>`}
-    ${found?.schedules.length > 0 && html`<table class="plain schedules">
+    ${found?.schedules.length > 0 && html`<div class="table-scroller" tabindex="0" role="group" aria-label="Table of schedules"><table class="data schedules">
       <thead><tr><th scope="col">State</th><th scope="col">Schedule</th><th scope="col">Times</th><th scope="col">Next</th>
         <th scope="col">Last run</th><th scope="col" class="num">Fired</th></tr></thead>
       <tbody>${found.schedules.map((each) => html`<tr key=${`${each.tenant}/${each.name}`}>
@@ -40,7 +40,7 @@ export function SchedulesPage() {
         <td>${each.runs.length ? html`<${RunLink} run=${each.runs[0]} />` : "–"}</td>
         <td class="num">${count(each.fired)}</td>
       </tr>`)}</tbody>
-    </table>`}
+    </table></div>`}
   </main>`;
 }
 
@@ -70,11 +70,11 @@ export function SchedulePage({ name, search, go }) {
     <h1><bdi>${clip(name, 100)}</bdi></h1>
     ${fault && html`<p class="fault" role="alert">${fault.message}</p>`}
     ${found && html`<p><${State} is=${STATES[found.state]} /> ${clip(found.timing, 200)}${found.pause_note && ` · ${clip(found.pause_note, 200)}`}</p>
-    <p class="chips-row">
+    <div class="buttons">
       <button type="button" onClick=${() => act("trigger")}>Run now</button>
       ${found.state === "paused" ? html`<button type="button" onClick=${() => act("resume")}>Resume</button>`
         : html`<button type="button" onClick=${() => act("pause")}>Pause</button>`}
-    </p>
+    </div>
     <p aria-live="polite" class=${answer?.isFault ? "fault" : "muted"}>${answer?.text}</p>
     ${found.error && html`<p class="fault">${clip(found.error, 500)}</p>`}
     <p class="muted">${count(found.fired)} fired, ${count(found.skipped)} skipped, ${count(found.missed)} missed, ${count(found.pending)} waiting</p>
@@ -84,18 +84,23 @@ export function SchedulePage({ name, search, go }) {
     <h2>Last runs</h2>
     <${LastRuns} runs=${found.runs} now=${now} />
     <h2>Declaration</h2>
-    <pre class="text boxed">${value(found.schedule)}</pre>`}
+    <pre class="text boxed" tabindex="0">${value(stated(found.schedule))}</pre>`}
   </main>`;
+}
+
+/** Return a declaration without the fields that say nothing. */
+function stated(json) {
+  return JSON.parse(JSON.stringify(json, (_, each) => (each === null || each === "" || each?.length === 0 ? undefined : each)));
 }
 
 function LastRuns({ runs, now }) {
   if (!runs.length) return html`<p class="muted">None</p>`;
-  return html`<table class="plain schedules" aria-label=${plural(runs.length, "run")}>
+  return html`<div class="table-scroller" tabindex="0" role="group" aria-label="Table of runs"><table class="data schedules" aria-label=${plural(runs.length, "run")}>
     <thead><tr><th scope="col">Run</th><th scope="col">Scheduled</th><th scope="col" class="num">Started after</th><th scope="col" class="num">Age</th></tr></thead>
     <tbody>${runs.map((run) => html`<tr key=${run.run_id}><td><${RunLink} run=${run} /></td><td>${moment(run.scheduled_at)}</td>
       <td class="num">${duration(run.started_at === null ? null : run.started_at - run.scheduled_at)}</td>
       <td class="num">${age(now - (run.started_at ?? run.scheduled_at))}</td></tr>`)}</tbody>
-  </table>`;
+  </table></div>`;
 }
 
 function RunLink({ run }) {

@@ -21,7 +21,7 @@ export function WorkersPage() {
       <h2>Workers</h2>
       ${!found.workers.length && html`<div class="empty"><p>No worker is running, so runs wait.</p>
         <p class="muted">Start one: <code>submit worker coordinator agents tools</code></p></div>`}
-      ${found.workers.length > 0 && html`<div class="table-scroller" tabindex="0" role="region" aria-label="Workers"><table class="plain">
+      ${found.workers.length > 0 && html`<div class="table-scroller" tabindex="0" role="group" aria-label="Table of workers"><table class="data">
         <thead><tr><th scope="col">Worker</th><th scope="col">Queues</th><th scope="col" class="num">Slots</th><th scope="col">Host</th>
           <th scope="col">Version</th><th scope="col">Code</th><th scope="col" class="num">Up for</th></tr></thead>
         <tbody>${found.workers.map((worker) => html`<tr key=${worker.name}>
@@ -36,7 +36,7 @@ export function WorkersPage() {
 
 /** The table of queues, as `/workers` has them. */
 export function Queues({ queues }) {
-  return html`<div class="table-scroller" tabindex="0" role="region" aria-label="Queues"><table class="plain">
+  return html`<div class="table-scroller" tabindex="0" role="group" aria-label="Table of queues"><table class="data">
     <thead><tr><th scope="col">Queue</th><th scope="col" class="num">Waiting</th><th scope="col" class="num">Oldest</th>
       <th scope="col" class="num">Slots in use</th><th scope="col" class="num">Workers</th></tr></thead>
     <tbody>${Object.entries(queues).map(([name, load]) => html`<tr key=${name}><th scope="row"><bdi>${clip(name, 60)}</bdi></th>
