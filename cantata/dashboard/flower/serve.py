@@ -52,7 +52,7 @@ def routes(prefix: str, service: PageService) -> list[URLSpec]:
     return [
         URLSpec(top, page_handlers.RedirectHandler, given),
         URLSpec(f"{top}/", page_handlers.DocumentHandler, given, name="runs"),
-        URLSpec(f"{top}/(?:runs|run/[^/]+|inbox/?|schedules|schedule/[^/]+)", page_handlers.DocumentHandler, given),
+        URLSpec(f"{top}/(?:home|run/[^/]+|inbox/?|schedules|schedule/[^/]+)", page_handlers.DocumentHandler, given),
         URLSpec(f"{top}/static/(.+)", page_handlers.AssetHandler, given),
         URLSpec(f"{top}/api/runs", run_handlers.RunListHandler, given),
         URLSpec(f"{top}/api/runs/counts", run_handlers.CountsHandler, given),

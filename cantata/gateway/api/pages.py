@@ -142,7 +142,7 @@ async def fork_run(
 @static.get("/")
 async def home(service: ServiceDep) -> Response:
     """Redirect to the run pages."""
-    return RedirectResponse(f"{service.prefix}{PAGES}/")
+    return RedirectResponse(f"{service.prefix}{PAGES}/home")
 
 
 @static.get(f"{PAGES}/static/{{path:path}}")

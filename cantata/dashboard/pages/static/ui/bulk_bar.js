@@ -37,8 +37,8 @@ export function BulkBar({ runs, clear, onDone }) {
         Cancel ${cancelled.length}<//>`}
       <button type="button" class="quiet" onClick=${clear}>Clear</button>`}
     <div role="status">${outcome && html`<span>${outcome.text}</span>
-      <ul>${outcome.failed.map(([run, error]) => html`<li key=${run.run_id}><a href=${runAddress(urls.base, run.run_id)}>${clip(run.title || run.run_id, 80)}</a>:
-        <span class="fault">${plain(error.message)}</span></li>`)}</ul>`}</div>
+      <ul>${outcome.failed.map(([run, error]) => html`<li key=${run.run_id}>
+        <a href=${runAddress(urls.base, run.run_id)}>${clip(run.title || run.run_id, 80)}</a>: <span class="fault">${plain(error.message)}</span></li>`)}</ul>`}</div>
     ${outcome && html`<button type="button" class="quiet" onClick=${() => setOutcome(null)}>Close</button>`}
   </section>`;
 }
