@@ -14,10 +14,9 @@ from cantata.models.waits import Inbox, InboxItem
 from cantata.models.wire import RUN_OVER, ChainRequest, ChainResponse, HistoryEntry, RunResult, RunStatus, TurnRequest
 from cantata.planning.turns.turn_plan import target_of
 from cantata.state.memory.memory_store import MemoryStore
-from cantata.state.runs import daily_costs, event_log, inbox, listing
-from cantata.state.runs.daily_costs import DayCost
+from cantata.state.runs import event_log, inbox, listing
 from cantata.state.runs.inbox import InboxFilter
-from cantata.state.runs.listing import RunCounts, RunFilter, RunList
+from cantata.state.runs.listing import RunFilter, RunList
 from cantata.state.runs.log_store import Logs
 from cantata.state.runs.summaries import RunSummary
 from cantata.state.sessions.conversations import Sessions, fault_of
@@ -69,14 +68,6 @@ class RunService:
         _, default = target_of(TurnRequest(text=""), self.client.definitions) or ("", "")
         runs = [run.model_copy(update={"target": default}) if run.kind == "turn" and not run.target else run for run in found.runs]
         return found.model_copy(update={"runs": runs})
-
-    def count(self, *, kind: str | None = None, text: str = "", since: float | None = None, until: float | None = None) -> RunCounts:
-        """Return the number of runs by status; of many, the newest are counted."""
-        return listing.count(self.client.ledger, RunFilter(self.tenant, (), kind, text, since, until))
-
-    def costs(self, days: int) -> Sequence[DayCost]:
-        """Return the cost of each of the last days, the newest first."""
-        return daily_costs.read(self.client.ledger, self.tenant, days)
 
     def newest(self, limit: int, *, statuses: Sequence[str], kind: str | None, text: str, behind: str | None) -> Sequence[RunSummary]:
         """Return up to `limit` runs, newest first, that were submitted before the run `behind`."""

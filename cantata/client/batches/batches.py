@@ -13,9 +13,9 @@ from pydantic import Field
 from cantata.coordinator.run_requests import workflow_request
 from cantata.coordinator.start import COORDINATOR, Timeout, accept_rows, choose_start_queue, id_of_key
 from cantata.coordinator.webhooks import raise_alerts
-from cantata.errors import ConfigError, UnknownRunError
+from cantata.errors import ConfigError
 from cantata.models.values import ErrorInfo, JsonValue, Usage, Value, as_text
-from cantata.models.wire import ChainRequest, RunState, TurnRequest
+from cantata.models.wire import RunState, TurnRequest
 from cantata.planning.turns import turn_plan
 from cantata.state.batches.batch_store import BATCH_OVER, BatchInfo, BatchStore, BatchTarget, Change, Delivered, unknown
 from cantata.state.runs import outcomes
@@ -189,38 +189,6 @@ class Batches:
     def retry(self, name: str, *, out_bytes: int | None = None) -> BatchInfo:
         """Make the failed rows of a batch that is done undelivered again: whoever gives its rows again submits those alone."""
         return self.change(name, "retry", out_bytes=out_bytes)
-
-    def retry_kept(self, name: str, labels: Mapping[str, str]) -> BatchInfo:
-        """Retry the failed rows of a batch with the inputs that their runs keep; a repetition goes on where a quota stopped the last one.
-
-        Raises ConfigError ('batch_state') for a batch whose rows are in a file, if its budget is spent, or an input is no longer kept.
-        """
-        batch = self.find(name)
-        if batch.file:
-            raise ConfigError(f"the rows of batch {name!r} are in a file: use `submit batch retry {name}` there", code="batch_state")
-        goes_on = batch.state == "running" and batch.round > 0
-        rows = [*(self.store.undelivered if goes_on else self.store.failed)(name, 0, batch.submitted)]
-        before = batch.model_copy(update={"round": batch.round - goes_on})
-        requests = RowRequests(self._client, batch.target, {})
-        try:
-            given = {row: requests.request(row, self._input(run_id_of_row(before, row), batch.target)) for row in rows}
-        except UnknownRunError:
-            message = f"not every failed row of batch {name!r} keeps its input; give the rows again where it was begun"
-            raise ConfigError(message, code="batch_state") from None
-        if affordable_rows(batch, batch.usage.cost_usd or 0.0, batch.delivered) < len(rows):
-            message = f"the budget of batch {name!r} does not pay {len(rows)} rows; begin it again with a higher one"
-            raise ConfigError(message, code="batch_state")
-        batch = batch if goes_on else self.retry(name)
-        self.submit(batch, requests, given, labels)
-        return self.find(name)
-
-    def _input(self, run_id: str, target: BatchTarget) -> Row:
-        """Return the input of a row, from the request of its run."""
-        _, text, _, _ = self._client.ledger.runs.request_of(run_id)
-        if target.kind in ("agent", "team"):
-            return TurnRequest.model_validate_json(text).text
-        request = ChainRequest.model_validate_json(text)
-        return request.nodes[0].input if target.kind == "workflow" else request.initial_input
 
     def change(self, name: str, what: Change, *, out_bytes: int | None = None) -> BatchInfo:
         """Change the state of a batch. Raises ConfigError ('batch_state') if its state does not allow this."""

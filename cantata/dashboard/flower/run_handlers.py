@@ -15,7 +15,10 @@ from cantata.dashboard.flower.task_links import tasks_of
 from cantata.dashboard.http import server_sent_events
 from cantata.dashboard.http.rejections import RequestRejected, check_signal
 from cantata.models.values import JsonValue
-from cantata.state.runs.daily_costs import MAX_DAYS
+from cantata.state.limits import daily_costs
+from cantata.state.limits.daily_costs import MAX_DAYS
+from cantata.state.runs import listing
+from cantata.state.runs.listing import RunFilter
 
 MAX_LISTED, DEFAULT_LISTED = 200, 50
 DEFAULT_DAYS = 14  # as with the gateway
@@ -52,14 +55,16 @@ class CountsHandler(RunListHandler):
     """GET runs/counts."""
 
     async def get(self) -> None:
-        self.answer((await self.service.call(self.service.runs.count, **self._filter())).model_dump_json())
+        wanted = RunFilter(**self._filter())
+        self.answer((await self.service.call(listing.count, self.service.runs.client.ledger, wanted)).model_dump_json())
 
 
 class CostsHandler(RunListHandler):
     """GET costs."""
 
     async def get(self) -> None:
-        found = await self.service.call(self.service.runs.costs, self._number("days", DEFAULT_DAYS, MAX_DAYS))
+        days = self._number("days", DEFAULT_DAYS, MAX_DAYS)
+        found = await self.service.call(daily_costs.read, self.service.runs.client.ledger, None, days)
         self.answer({"costs": [each.model_dump(mode="json") for each in found]})
 
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 from starlette.responses import StreamingResponse
 
+from cantata.client.batches import kept_rows
 from cantata.client.batches.batches import Batches, BatchPage, Row, RowRequests, affordable_rows, batch_target, is_over
 from cantata.dashboard.http.rejections import ErrorBody, RequestRejected
 from cantata.dashboard.http.server_sent_events import HEADERS, KEEP_ALIVE_S, MEDIA_TYPE
@@ -230,7 +231,7 @@ async def retry_batch(name: PathName, service: ServiceDep, caller: CallerGrant) 
 
     def act() -> BatchInfo:
         _own(service, caller, name)
-        return _batches(service, caller.tenant).retry_kept(name, caller.labels())
+        return kept_rows.retry(service.client, _batches(service, caller.tenant), name, caller.labels())
 
     return await service.call(act)
 

@@ -18,7 +18,7 @@ from cantata.models.waits import Answer
 from cantata.models.wire import AnswerOutcome, ChainRequest, ChainResponse, HistoryEntry, RunResult, RunStatus, SessionInfo, TurnRequest
 from cantata.observability.logs.lines import LogLine
 from cantata.state.batches.batch_store import BatchInfo
-from cantata.state.runs.daily_costs import DayCost
+from cantata.state.limits.daily_costs import DayCost
 
 Body = TypeVar("Body", bound=BaseModel)
 

@@ -16,9 +16,10 @@ from cantata.gateway.api.bodies import document_body
 from cantata.gateway.api.routes import ERRORS, UNKNOWN, CallerGrant, Key, Limit, ReaderTenant, ServiceDep, accepted
 from cantata.gateway.outer_layer import PathName
 from cantata.models.wire import RunStatus
-from cantata.state.runs import log_store
-from cantata.state.runs.daily_costs import MAX_DAYS
-from cantata.state.runs.listing import MAX_SEARCH_CHARS, RunCounts, RunList
+from cantata.state.limits import daily_costs
+from cantata.state.limits.daily_costs import MAX_DAYS
+from cantata.state.runs import listing, log_store
+from cantata.state.runs.listing import MAX_SEARCH_CHARS, RunCounts, RunFilter, RunList
 
 MAX_OPENED = 20
 MAX_TIME = 1e11  # seconds since 1970: year 5138
@@ -64,13 +65,13 @@ async def count_runs(
     service: ServiceDep, tenant: ReaderTenant, kind: Kind = None, q: SearchText = "", since: Since = None, until: Until = None
 ) -> RunCounts:
     """Return the number of runs by status. Of very many, only the newest are counted."""
-    return await service.call(service.runs(tenant).count, kind=kind, text=q, since=since, until=until)
+    return await service.call(listing.count, service.client.ledger, RunFilter(tenant, (), kind, q, since, until))
 
 
 @router.get("/costs", tags=["runs"])
 async def list_costs(service: ServiceDep, tenant: ReaderTenant, days: Days = 14) -> bodies.CostList:
     """Return the cost of model calls by day, the newest first."""
-    return bodies.CostList(costs=[*await service.call(service.runs(tenant).costs, days)])
+    return bodies.CostList(costs=[*await service.call(daily_costs.read, service.client.ledger, tenant, days)])
 
 
 @router.get("/runs/{run_id}/graph", tags=["runs"], responses=UNKNOWN, response_model=GraphView)
