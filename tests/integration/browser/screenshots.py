@@ -108,7 +108,7 @@ def work(deployment: Stage) -> None:
 def lists(deployment: Stage, url: str) -> None:
     """Home, and the lists of schedules and batches."""
     with deployment.page(viewport=WIDE) as page:
-        for name, height, text in (("home", 790, "Queues"), ("schedules", 350, "watch-prices"), ("batches", 280, "labels-october")):
+        for name, height, text in (("home", 810, "Queues"), ("schedules", 350, "watch-prices"), ("batches", 280, "labels-october")):
             page.set_viewport_size({"width": WIDE["width"], "height": height})
             page.goto(f"{url}/pages/{name}")
             expect(page.locator("main")).to_contain_text(text)
