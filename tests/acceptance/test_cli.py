@@ -189,7 +189,7 @@ def test_one_command_is_enough_and_leaves_nothing_running_but_the_run_kept(alone
     assert (done.returncode, done.stdout) == (0, "6\n"), done.stderr
     assert len([line for line in lines(done) if "starting one in" in line]) == 1
     assert alone.submit("status").returncode == 3
-    assert alone.submit("runs", "list").stdout.count("doubles: ") == 1
+    assert alone.submit("runs", "list").stdout.count("doubles") == 1
 
 
 def test_ctrl_c_leaves_the_run_to_itself_on_a_stack_that_stays(alone: Folder) -> None:

@@ -27,6 +27,9 @@
 --   S:sizes     hash  ended run -> its bytes, the bytes of its log lines, and  entries go with their run
 --                     its tenant
 --   S:totals    hash  accepted, closed:<status>, delivered:<status> (of runs that post to webhooks), lost, recovered -> how often it happened in this shard   lives for ever
+--   S:costs:<day>
+--               hash  tenant -> cost (USD) of its model calls that ended on      expires after a month
+--                     that day, in days since 1970, UTC
 --   S:sessions  zset  session -> when a turn of it was last accepted (ms)      entries go some time after nothing is kept of the session
 --   S:sessions:<tenant>
 --               zset  the same, of one tenant                                  likewise
@@ -84,6 +87,7 @@ local MAX_RESEND_MS = 60000 -- until a sweep checks a step in a long queue again
 local UNSENT = 0 -- in S:ready: only the next sweep sends this step
 local SOON = 1000 -- ms until a sweep checks whether the next run of a session was begun: not every process that ends a run sends what follows
 
+local COSTS_S = 32 * 86400 -- for which the costs of a day can be read
 local MAX_MESSAGE_BYTES = 32768 -- of a conversation; longer ones are cut
 local CLEARED = 200 -- steps of an ended run whose entries one call removes
 local ENDED_S = 600 -- for which the last ended rows of a batch can be read without looking at each; afterwards they are found more slowly
@@ -228,6 +232,11 @@ end
 local function add_usage(usage)
   for field, n in pairs(usage or {}) do
     if counts[field] then increase(field, n) else redis.call(field == 'cost_usd' and 'HINCRBYFLOAT' or 'HINCRBY', R, field, n) end
+    if field == 'cost_usd' then
+      local key = S .. ':costs:' .. math.floor(now / 86400000)
+      redis.call('HINCRBYFLOAT', key, tenant, n)
+      redis.call('EXPIRE', key, COSTS_S)
+    end
   end
 end
 
