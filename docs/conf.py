@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from pydantic import BaseModel
 from sphinx.application import Sphinx
 
 from cantata import __version__
@@ -19,12 +20,12 @@ html_copy_source = False
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 myst_heading_anchors = 4
-myst_links_external_new_tab = False
 default_role = "code"  # docstrings mark code as Markdown does
 autodoc_typehints = "signature"
 autodoc_member_order = "bysource"
 autodoc_default_options = {"members": True}
 python_use_unqualified_type_names = True
+nitpick_ignore_regex = [("py:.*", ".*")]  # types in signatures need no page of their own; links of pages are checked
 
 _PART = re.compile(r"^## (.+)\n((?:(?!## ).*\n?)*)", re.MULTILINE)
 _PAGE = re.compile(r"^(?:- |\| )\[[^]]+\]\(([\w/-]+)\.md\)", re.MULTILINE)
@@ -34,8 +35,8 @@ _API = re.compile(r"^<!-- (auto\w+: [\w.]+) -->$", re.MULTILINE)
 def add_toctrees(app: Sphinx, page: str, source: list[str]) -> None:
     """Make a part of the navigation of each heading of index.md, with the pages that it lists."""
     if page == root_doc:
-        parts = [f"```{{toctree}}\n:hidden:\n:caption: {part[1]}\n\n" + "\n".join(_PAGE.findall(part[2])) + "\n```\n" for part in _PART.finditer(source[0])]
-        source[0] += "\n" + "\n".join(parts)
+        for title, text in _PART.findall(source[0]):
+            source[0] += f"\n```{{toctree}}\n:hidden:\n:caption: {title}\n\n" + "\n".join(_PAGE.findall(text)) + "\n```\n"
 
 
 def add_docstrings(app: Sphinx, page: str, source: list[str]) -> None:
@@ -43,7 +44,14 @@ def add_docstrings(app: Sphinx, page: str, source: list[str]) -> None:
     source[0] = _API.sub(lambda found: f"```{{eval-rst}}\n.. {found[1].replace(':', '::')}\n```", source[0])
 
 
+def add_fields(app: Sphinx, kind: str, name: str, documented: object, options: object, lines: list[str]) -> None:
+    """List the fields of a pydantic model with their descriptions."""
+    if kind == "class" and isinstance(documented, type) and issubclass(documented, BaseModel):
+        lines += [f"* `{field}`: {info.description}" for field, info in documented.model_fields.items() if info.description]
+
+
 def setup(app: Sphinx) -> None:
     """Connect the above."""
+    app.connect("autodoc-process-docstring", add_fields)
     app.connect("source-read", add_toctrees)
     app.connect("source-read", add_docstrings)

@@ -22,7 +22,7 @@ from cantata.cli.main import COMMANDS, submit
 TOP = Path(__file__).parents[2]
 PAGES = [TOP / "README.md", *sorted((TOP / "docs").glob("*.md"))]
 
-PROJECTS = {f"docs/{name}.md" for name in ("your-celery", "django", "flask", "testing", "python-workflows")}
+PROJECTS = {f"docs/{name}.md" for name in ("tutorial-celery", "django", "flask", "testing", "python-workflows")}
 """Pages whose blocks are one project of a user, which a test of their own runs."""
 
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -65,7 +65,12 @@ class Block:
     @property
     def is_configuration(self) -> bool:
         """Whether it is a configuration."""
-        return self.language == "yaml" and not self.is_chain
+        return self.language == "yaml" and not self.is_chain and not self.is_script
+
+    @property
+    def is_script(self) -> bool:
+        """Whether it is a script of a scripted model: a list of rules."""
+        return self.language == "yaml" and isinstance(yaml.safe_load(self.text), list)
 
     @property
     def is_run(self) -> bool:

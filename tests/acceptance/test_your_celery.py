@@ -157,13 +157,13 @@ def project(page: str, folder: Path, redis: Server, models: ScriptedModels) -> I
         made.stop()
 
 
-# docs/your-celery.md
+# docs/tutorial-celery.md
 
 
 @pytest.fixture
 def shop(tmp_path: Path, redis: Server, models: ScriptedModels) -> Iterator[Project]:
     """The project of the page."""
-    with project("your-celery", tmp_path, redis, models) as made:
+    with project("tutorial-celery", tmp_path, redis, models) as made:
         yield made
 
 
