@@ -114,6 +114,16 @@ def test_the_wheel_holds_all_that_lies_in_the_packages(tmp_path: Path) -> None:
     assert {"cantata/py.typed", "cantata/workers/py.typed", "cantata/dashboard/pages/static/vendor/htm.LICENSE.txt"} <= kept
 
 
+@pytest.mark.skipif(shutil.which("node") is None, reason="pyright runs on node")
+@pytest.mark.slow("pyright reads the package")
+def test_pyright_accepts_a_typed_program_and_finds_its_wrong_calls() -> None:  # mypy reads it in `./run check`
+    command = [sys.executable, "-m", "pyright", "--project", str(TOP / "tests/acceptance/typed"), "--pythonpath", sys.executable]
+
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert (ran.returncode, ran.stdout) == (0, "0 errors, 0 warnings, 0 informations\n")
+
+
 class Machine:
     """A folder with `run` and what it reads, and a PATH with nothing on it but a few Unix tools and what a test adds."""
 

@@ -5,7 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import assert_type
 
-from cantata import AsyncClient, ChainResponse, ChainRun, Client, RunError, RunResult, ToolContext, TurnRequest, TurnRun, Workflow, tool, workflow
+from cantata import (
+    AsyncClient,
+    ChainResponse,
+    ChainRun,
+    Client,
+    RunError,
+    RunEvent,
+    RunResult,
+    ToolContext,
+    TurnRequest,
+    TurnRun,
+    Workflow,
+    tool,
+    workflow,
+)
 from cantata.testing import KillableStack, Rule, ScriptedModels, ToolCall, run_inline
 
 
@@ -39,7 +53,7 @@ async def order(wf: Workflow, item: str, count: int = 1) -> str:
     assert_type(found, Price)
     assert_type(await wf.call(send, "receipt"), bool)
     assert_type(await wf.start("order", item=item), str)
-    await wf.call(price, 4)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    await wf.call(price, 4)  # type: ignore[call-overload]  # pyright: ignore  # noqa: PGH003  # pyright names one of two rules, by the order in which it reads
     if await wf.options(retries=2).wait("approve", timeout_s=60, default=False):
         await wf.sleep(1.5)
     return f"{found.amount * count}"
@@ -67,7 +81,7 @@ async def submit_async() -> RunResult:
     async with AsyncClient(config="shop.yaml") as client:
         run = await client.submit_turn("Is tea dear?", agent="clerk")
         async for event in run.events():
-            print(event.type)
+            assert_type(event, RunEvent)
         return await run.result(timeout_s=60)
 
 
