@@ -26,6 +26,11 @@ PROJECTS = {f"docs/{name}.md" for name in ("tutorial-celery", "django", "flask",
 """Pages whose blocks are one project of a user, which a test of their own runs."""
 
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_LINK = re.compile(r"!?\[((?:`[^`]*`|[^]`])*)\]\([^)]*\)")
+_PARAGRAPH = re.compile(r"\n\s*\n|\n(?=\s*[-*] |\s*\d+\. |#|\s*\||<)")
+_CELL = re.compile(r"(?<!\\)\||; ")
+_SENTENCE = re.compile(r"(?<=[.!?:])[*)]*\s+(?=[`*\"'(]*[A-Z0-9`])")
+_NAMES = re.compile(r"`[^`]*`(?:(?:,| or| and) `[^`]*`)*")
 _FILE = re.compile(r"# (\S+\.(?:py|ya?ml))\n")
 _ANSWER = re.compile(r"\s*# → (.*)$", re.MULTILINE)
 _STATUS = re.compile(r"# exit status (\d+)")
@@ -92,6 +97,14 @@ def _blocks(page: Path) -> Iterator[Block]:
     text = page.read_text("utf-8")
     for found in _BLOCK.finditer(text):
         yield Block(str(page.relative_to(TOP)), text.count("\n", 0, found.start()) + 1, found.group(1), found.group(2))
+
+
+def long_sentences(text: str, max_words: int) -> list[str]:
+    """The sentences of a page with more words than this; a list of names counts as one word."""
+    text = _LINK.sub(r"\1", _BLOCK.sub("", text))
+    parts = [part for each in _PARAGRAPH.split(text) for part in (_CELL.split(each) if each.lstrip().startswith("|") else [each])]
+    sentences = [sentence for part in parts for sentence in _SENTENCE.split(part)]
+    return [" ".join(each.split()) for each in sentences if len(_NAMES.sub("name", each).split()) > max_words]
 
 
 def lines(block: Block) -> list[str]:

@@ -38,13 +38,16 @@ from cantata.testing import Rule, ScriptedModels, ToolCall
 from cantata.workers.tools.functions import load as load_function
 from cantata.workers.tools.schemas import schema_of
 from tests.acceptance import write_help
-from tests.acceptance.pages import PAGES, TOP, Block, Shell, blocks, lines, parse, value, words
+from tests.acceptance.pages import PAGES, TOP, Block, Shell, blocks, lines, long_sentences, parse, value, words
 
 pytestmark = pytest.mark.timeout(180)  # a stack starts in 4 s, on a busy machine in 20; the demo takes 30
 
 ALL = blocks()
 BLOCKS = [block for block in ALL if not block.is_of_project]
 CONFIGURATIONS = sorted((TOP / "configs").rglob("*.yaml"))
+MAX_WORDS = 25  # of a sentence
+NOT_WORDED = {"cli.md", "pages.md"}
+"""Pages with long sentences, still."""
 SHOWN_ONLY = {"text"}  # transcripts
 TURN = "Is this contract fair?"
 PROVIDERS = ("OPENAI", "ANTHROPIC", "GEMINI", "AZURE", "MISTRAL", "GROQ", "OPENROUTER")
@@ -183,6 +186,11 @@ def test_every_page_can_be_reached_from_the_readme() -> None:
     assert [page.name for page in PAGES[1:] if f"]({page.name})" not in index and page.name != "index.md"] == []
 
 
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name not in NOT_WORDED], ids=lambda page: page.name)
+def test_no_sentence_is_long(page: Path) -> None:
+    assert long_sentences(page.read_text("utf-8"), MAX_WORDS) == []
+
+
 @pytest.mark.slow("Sphinx reads all pages and docstrings")
 def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     (options,) = re.findall(r"sphinx-build (.*) docs build/docs", (TOP / "run").read_text())
@@ -276,8 +284,8 @@ def is_installation(line: str) -> bool:
     project = tomllib.loads((TOP / "pyproject.toml").read_text())
     wheel = re.search(rf"'\./dist/cantata-{re.escape(__version__)}-py3-none-any\.whl\[([\w,-]+)\]'", line)
     if wheel:
-        return set(wheel[1].split(",")) <= project["project"]["optional-dependencies"].keys()
-    return "pip wheel --no-deps" in line or words(line)[-1] in project["dependency-groups"]["dev"]
+        return set(wheel[1].split(",")) <= set(project["project"]["optional-dependencies"])
+    return "pip wheel --no-deps" in line or words(line)[-1] in set(project["dependency-groups"]["dev"])
 
 
 STAY = {"up", "down", "worker", "gateway", "flower"}
