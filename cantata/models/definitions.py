@@ -346,7 +346,7 @@ class Router(Value):
     models: list[str | Model] = Field(default_factory=list, max_length=1, description="one model; the default one if absent")
     instructions: list[str | None] = Field(
         default_factory=lambda: list[str | None]((None, "{input}")),
-        description="null, which stands for the prompt from the template, and the text that the model gets with it",
+        description="null, which means the prompt from the template, and the text that the model gets with it",
     )
     decision_prompt_template: str | None = Field(
         None, description="template of the prompt with `{user_input}`, `{history}` and `{agent_details}`"
