@@ -192,9 +192,10 @@ def test_no_sentence_is_long(page: Path) -> None:
 
 
 @pytest.mark.slow("Sphinx reads all pages and docstrings")
+@pytest.mark.timeout(400)
 def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     (options,) = re.findall(r"sphinx-build (.*) docs build/docs", (TOP / "run").read_text())
-    command = [sys.executable, "-m", "sphinx", *options.split(), "-b", "dummy", TOP / "docs", tmp_path]  # checks all, and writes nothing
+    command = [sys.executable, "-I", "-m", "sphinx", *options.split(), "-b", "dummy", TOP / "docs", tmp_path]  # checks all, writes nothing
 
     built = subprocess.run(command, capture_output=True, text=True, check=False)
 
