@@ -8,7 +8,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import CancelledError
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 import structlog
@@ -58,7 +57,7 @@ def execute(
         with user_code.recording() as used, nullcontext() if spans is None else _span(spans, process, begun, lost) as span:
             record = _attempt(StepContext(begun, process, answer_model), handlers)
             if record and used:
-                record = replace(record, info={**record.info, "code": [*sorted(used)]})
+                record = AttemptRecord(record.outcome, record.output, {**record.info, "code": [*sorted(used)]})
             if spans is not None and span is not None:
                 with suppress(Exception):  # a span that cannot be completed must not cost the step its outcome
                     _set_outcome(spans, span, begun, record)
