@@ -186,7 +186,7 @@ def test_a_project_has_its_tasks_in_chains_and_runs_in_its_code(shop: Project) -
     first = [block for block in shop.blocks if block.file and "cantata" not in block.text]
     more = [block for block in shop.blocks if block.file and "cantata" in block.text]
 
-    # Five minutes: nothing of the project imports Cantata
+    # A chain of your tasks: nothing of the project imports Cantata
     shop.write(*first)
     assert [block.file for block in first] == ["shop/celery.py", "shop/tasks.py", "shop.yaml"]
     for begin in ("pip install", "export CANTATA_APP", "celery -A", "submit worker", "submit chain"):
