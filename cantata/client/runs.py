@@ -45,7 +45,10 @@ class Run:
         return f"Run({self.run_id!r})"
 
     def status(self) -> RunStatus:
-        """Return the run's status."""
+        """Return its status: accepted, running, waiting, cancelling, succeeded, failed, cancelled, timed_out or exhausted.
+
+        Raises UnknownRunError if it has expired.
+        """
         return self._client.ledger.runs.status(self.run_id)
 
     def record(self, names: Sequence[str] | None = None) -> RunRecord:
@@ -57,7 +60,12 @@ class Run:
         return self._client.ledger.reader.records(self.run_id, step_ids)
 
     def log(self, from_offset: int | None = None, *, timeout_s: float | None = None) -> Iterator[RunEvent]:
-        """Yield its events after `from_offset` (from the start if None) as they come, until it is over."""
+        """Yield its events as they come, until it is over.
+
+        Args:
+            from_offset: The `seq` of the last event that is known; None for all events.
+            timeout_s: Seconds after which to end although the run goes on; 0 yields what there is now. None for no limit.
+        """
         return event_log.follow(self._client.redis, self.run_id, after=from_offset or 0, timeout_s=timeout_s)
 
     def view(self, before: RunView | None = None, *, wait_s: float = 0.0, max_usages: int = 200) -> RunView:
@@ -201,7 +209,7 @@ class TurnRun(Run):
     kind = "turn"
 
     def events(self, from_offset: int | None = None, *, timeout_s: float | None = None) -> Iterator[RunEvent]:
-        """Yield its events after `from_offset` as they come, until it is over."""
+        """Yield its events as they come, until it is over; the arguments are those of `log`."""
         return self.log(from_offset, timeout_s=timeout_s)
 
     def events_of(self, log: Sequence[RunEvent]) -> list[RunEvent]:
@@ -209,7 +217,15 @@ class TurnRun(Run):
         return list(log)
 
     def result(self, timeout_s: float | None = None) -> RunResult:
-        """Wait until it is over and return its result. Raises TimeoutError past `timeout_s`; the run goes on."""
+        """Wait until it is over and return its result, whether it succeeded or not: `result().raise_for_status().output` is the answer.
+
+        Args:
+            timeout_s: Seconds to wait; None for no limit.
+
+        Raises:
+            TimeoutError: It is not over in this time. The run goes on.
+            UnknownRunError: It has expired, or Redis lost it.
+        """
         record = self.wait(timeout_s)
         warnings = [event.message for event in self.log() if isinstance(event, RunWarning)]
         return turn_result(record).model_copy(update={"warnings": warnings})
@@ -231,7 +247,7 @@ class ChainRun(Run):
     kind = "chain"
 
     def events(self, from_offset: int | None = None, *, timeout_s: float | None = None) -> Iterator[ChainEvent]:
-        """Yield the events of its nodes after `from_offset` as they come, until it is over."""
+        """Yield the events of its nodes as they come, until it is over; the arguments are those of `log`."""
         for event in self.log(from_offset, timeout_s=timeout_s):
             yield from self.events_of([event])
 
@@ -244,7 +260,15 @@ class ChainRun(Run):
         return [event for event in found if event is not None]
 
     def result(self, timeout_s: float | None = None) -> ChainResponse:
-        """Wait until it is over and return its response. Raises TimeoutError past `timeout_s`; the run goes on."""
+        """Wait until it is over and return its response, whether it succeeded or not: `final_output`, or `outputs` by node.
+
+        Args:
+            timeout_s: Seconds to wait; None for no limit.
+
+        Raises:
+            TimeoutError: It is not over in this time. The run goes on.
+            UnknownRunError: It has expired, or Redis lost it.
+        """
         return chain_response(self.wait(timeout_s))
 
     def so_far(self) -> ChainResponse:
