@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -16,9 +17,11 @@ from cantata import text_format
 from cantata.cli.main import FAILED, INTERRUPTED
 from cantata.cli.requests import load_checked_request, load_definitions
 from cantata.cli.views import live_view, plain_view
+from cantata.cli.views.progress import show_progress
 from cantata.client.client import Client
 from cantata.client.run_service import RunService
 from cantata.client.runs import ChainRun, TurnRun
+from cantata.config.user_code.workflow_inputs import input_faults
 from cantata.embedded import Stack
 from cantata.errors import ConfigError
 from cantata.models.definitions import Definitions
@@ -29,6 +32,7 @@ from cantata.planning.turns import turn_plan
 from cantata.runs.results import answer_text
 from cantata.runs.view import RunView
 from cantata.settings import settings
+from cantata.suggestions import did_you_mean
 
 TEST_S = 60.0  # for a test message: it is posted once, in at most half of it
 
@@ -52,9 +56,10 @@ class RunSubmission:
     def client(self) -> Client:
         """The client; the first use waits for the service."""
         if self._stack:
-            self._check_tasks()
-            print_note(f"neither REDIS_URL nor a stack of `submit up` here: starting one in {self._stack.home.path} for this command")
-            self._stack.wait_ready()
+            if self._stack.has_workers:
+                self._check_tasks()
+            with show_progress(f"starting a stack in {self._stack.home.path}"):
+                self._stack.wait_ready()
         known = self.__dict__.get("definitions", self._config)  # the configuration is read once
         client = Client(self._stack.url if self._stack else self._url, config=known)
         for warning in client.warnings:
@@ -97,7 +102,14 @@ class RunSubmission:
         self, name: str, *, given: Mapping[str, JsonValue], timeout_s: float | None, labels: Mapping[str, str] | None = None,
         webhooks: Sequence[str] = (),
     ) -> ChainRun:  # fmt: skip
-        """Submit the input of a workflow in Python. Raises ConfigError."""
+        """Submit the input of a workflow in Python. Raises ConfigError before it waits for the service."""
+        definitions = self.definitions
+        known = definitions.workflows.get(name)
+        if known is None:
+            what = "is a chain: submit chain" if name in definitions.chains else "is not under `workflows:` of the configuration"
+            raise ConfigError(f"{name!r} {what}{'' if name in definitions.chains else did_you_mean(name, definitions.workflows)}")
+        if faults := [*input_faults(known.function, given, folder=Path(definitions.folder) if definitions.folder else None)]:
+            raise ConfigError(faults, source=f"workflow {name}")
         self.print_fleet_warnings()
         return self.client.submit_workflow(name, given, timeout_s=timeout_s, labels=labels, webhooks=webhooks)
 
@@ -167,7 +179,7 @@ class RunSubmission:
             return
         view = RunView(run.run_id)  # plain lines show events; only a terminal shows the plan
         for event in run.log(since):
-            view, line = plain_view.apply_and_describe(view, event)
+            view, line = plain_view.apply_and_describe(view, event, run.names_with(event.step))
             if line:
                 print_note(line)
 
