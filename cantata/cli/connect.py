@@ -13,9 +13,6 @@ from cantata.cli.views.progress import show_progress
 from cantata.embedded import Home, Stack, attach, status
 from cantata.errors import UnavailableError
 
-NO_SERVICE = "neither REDIS_URL nor a stack of `submit up` here"
-WAITING = "connecting"
-
 if TYPE_CHECKING:
     from cantata.cli.run_queries import RunQueries
     from cantata.cli.submission import RunSubmission
@@ -26,9 +23,9 @@ if TYPE_CHECKING:
 def open_submission(*, config: str | Definitions | None = None, as_json: bool = False) -> Iterator[RunSubmission]:
     """Open a submission to REDIS_URL, else to the stack that `submit up` keeps here, else to one started for this command."""
     url = find_service_url()
-    stack = None if url else start_stack(config=config if isinstance(config, str) else None)
+    stack = None if url else Stack.start(config=config if isinstance(config, str) else None, wait=False)
     with stack or nullcontext():
-        with show_progress(WAITING):
+        with show_progress("connecting" if url else "starting"):
             from cantata.cli.submission import RunSubmission  # noqa: PLC0415  # Celery and pydantic take 0.9 s, in which the workers start
 
         with RunSubmission(url, stack=stack, config=config, as_json=as_json) as submission:
@@ -39,19 +36,13 @@ def open_submission(*, config: str | Definitions | None = None, as_json: bool = 
 def open_queries(*, workers: bool, config: str | None = None, as_json: bool = False) -> Iterator[RunQueries]:
     """Open queries to the same service, if it keeps runs. Without `workers`, a stack of our own is a Redis alone."""
     url = find_service_url()
-    stack = None if url else start_stack() if workers and Home().data.exists() else start_reader()
+    stack = None if url else Stack.start(wait=False) if workers and Home().data.exists() else start_reader()
     with stack or nullcontext():
-        with show_progress(WAITING):
+        with show_progress("connecting" if url else "starting"):
             from cantata.cli.run_queries import RunQueries  # noqa: PLC0415  # as above
 
         with RunQueries(url, stack=stack, config=config, as_json=as_json) as queries:
             yield queries
-
-
-def start_stack(config: str | None = None) -> Stack:
-    """Begin to start a stack for this command."""
-    click.echo(f"{NO_SERVICE}: starting one in {Home().path} for this command", err=True)
-    return Stack.start(config=config, wait=False)
 
 
 def start_reader(*, may_be_new: bool = False) -> Stack:
@@ -62,7 +53,6 @@ def start_reader(*, may_be_new: bool = False) -> Stack:
             f"nothing runs here, and nothing is kept here: neither REDIS_URL nor CANTATA_APP is set, and there is no {home.path}; "
             "start a stack with `submit up`, or set REDIS_URL to the Redis of your workers"
         )
-    click.echo(f"{NO_SERVICE}: no worker runs; reading what {home.path} keeps", err=True)
     return Stack.start(server_only=True, wait=False)
 
 

@@ -14,6 +14,7 @@ from typing import Any, cast
 import click
 from click.shell_completion import CompletionItem
 
+from cantata.cli.views.progress import show_progress
 from cantata.errors import CantataError, ConfigError, UnavailableError, UnknownRunError
 from cantata.extras import check_extras, missing_modules
 from cantata.suggestions import nearest
@@ -90,7 +91,8 @@ class SubmitGroup(ExitStatusCommand, click.Group):
             return None
         if cmd_name in EXTRAS and missing_modules(EXTRAS[cmd_name]):
             return MissingExtraCommand(cmd_name, EXTRAS[cmd_name])
-        module = importlib.import_module(f"cantata.cli.commands.{COMMANDS[cmd_name][0]}")
+        with show_progress("loading"):
+            module = importlib.import_module(f"cantata.cli.commands.{COMMANDS[cmd_name][0]}")
         return cast(click.Command, getattr(module, cmd_name))
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:

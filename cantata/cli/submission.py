@@ -17,7 +17,7 @@ from cantata import text_format
 from cantata.cli.main import FAILED, INTERRUPTED
 from cantata.cli.requests import load_checked_request, load_definitions
 from cantata.cli.views import live_view, plain_view
-from cantata.cli.views.progress import show_progress
+from cantata.cli.views.progress import await_own
 from cantata.client.client import Client
 from cantata.client.run_service import RunService
 from cantata.client.runs import ChainRun, TurnRun
@@ -58,8 +58,7 @@ class RunSubmission:
         if self._stack:
             if self._stack.has_workers:
                 self._check_tasks()
-            with show_progress(f"starting a stack in {self._stack.home.path}"):
-                self._stack.wait_ready()
+            await_own(self._stack)
         known = self.__dict__.get("definitions", self._config)  # the configuration is read once
         client = Client(self._stack.url if self._stack else self._url, config=known)
         for warning in client.warnings:
@@ -106,8 +105,10 @@ class RunSubmission:
         definitions = self.definitions
         known = definitions.workflows.get(name)
         if known is None:
-            what = "is a chain: submit chain" if name in definitions.chains else "is not under `workflows:` of the configuration"
-            raise ConfigError(f"{name!r} {what}{'' if name in definitions.chains else did_you_mean(name, definitions.workflows)}")
+            if name in definitions.chains:
+                raise ConfigError(f"{name!r} is a chain, not a workflow in Python; run it with `submit chain {name}`")
+            known_names = did_you_mean(name, definitions.workflows) or "; there are none"
+            raise ConfigError(f"no workflow in Python is called {name!r} under `workflows:` of the configuration{known_names}")
         if faults := [*input_faults(known.function, given, folder=Path(definitions.folder) if definitions.folder else None)]:
             raise ConfigError(faults, source=f"workflow {name}")
         self.print_fleet_warnings()

@@ -13,6 +13,7 @@ from cantata import text_format
 from cantata.cli.connect import find_service_url, start_reader
 from cantata.cli.main import FAILED
 from cantata.cli.options import json_option
+from cantata.cli.views.progress import await_own
 from cantata.client.memory_bank import MemoryBank
 from cantata.models.values import JsonValue
 from cantata.state.memory.memory_store import DEFAULT, MAX_TTL_S
@@ -120,7 +121,7 @@ def _open_bank(tenant: str, session: str | None, *, may_start: bool = False) -> 
     stack = None if url else start_reader(may_be_new=may_start)
     with stack or nullcontext():
         if stack:
-            stack.wait_ready()
+            await_own(stack)
         with MemoryBank(stack.url if stack else url, tenant=tenant, session=session) as bank:
             yield bank
 

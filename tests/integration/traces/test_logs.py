@@ -99,10 +99,10 @@ def test_the_key_of_a_provider_is_in_no_log(client: EmbeddedClient) -> None:
 
 
 def test_what_a_tool_prints_is_found_with_its_step(client: EmbeddedClient) -> None:
-    run = ran(client, node("one", "speak", words=["print", "ed"], _next_node="two"), node("two", "say", words=["logged"]))
+    run = ran(client, node("one", "speak", words=['{"n": 1}', '{"n": 2}'], _next_node="two"), node("two", "say", words=["logged"]))
 
     assert [(line.step, line.event, line.logger) for line in lines(client, run, 3)] == [
-        ("one", "print", "print"), ("one", "ed", "print"), ("two", "logged", "trace_tools"),
+        ("one", '{"n": 1}', "print"), ("one", '{"n": 2}', "print"), ("two", "logged", "trace_tools"),
     ]  # fmt: skip
 
 

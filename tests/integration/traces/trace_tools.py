@@ -45,8 +45,8 @@ def slow(seconds: float) -> float:
 
 
 def speak(words: list[str]) -> str:
-    """Print each word in a line of its own, the last without its end."""
-    print(*words, sep="\n", end="")  # noqa: T201  # what the test is about
+    """Print each word in a line of its own."""
+    print(*words, sep="\n")  # noqa: T201  # what the test is about
     return words[-1]
 
 
