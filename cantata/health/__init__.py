@@ -2,6 +2,12 @@
 
     gather ──▶ facts ──▶ checks ──▶ report
 
-Gathering reads the parts in parallel and waits for a few seconds at most; the rest is pure. Nothing is imported here: `submit doctor`
-shows its first checks before it loads what the others need.
+Gathering reads the parts in parallel and waits for a few seconds at most; the rest is pure.
 """
+
+from __future__ import annotations
+
+from cantata.health.checks import Check, HealthReport, evaluate
+from cantata.health.gather import gather
+
+__all__ = ["Check", "HealthReport", "evaluate", "gather"]

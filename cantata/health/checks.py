@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal
+
+from pydantic import Field
 
 from cantata.health.facts import Facts, Fleet, LimitFacts, RedisFacts, ServiceProbe, Unavailable
-from cantata.health.report import Check, HealthReport, degraded, failing, ok, report_of
+from cantata.models.values import Value
 from cantata.models.wire import RUN_OVER, RunStatus
 from cantata.state.fleet import code_versions
 from cantata.state.fleet.load import USUAL_QUEUES, QueueLoad
@@ -24,7 +26,41 @@ LONG_WAIT_S = 30.0  # for a free slot
 FAILED_PART, MIN_RUNS = 0.1, 20  # more than a tenth, as with the alert CantataRunsFailing, of at least so many of the last
 FAILED: Sequence[RunStatus] = ("failed", "timed_out", "exhausted")
 
+CheckStatus = Literal["ok", "degraded", "failing"]
 Info = Mapping[str, Any]
+
+SEVERITIES: dict[CheckStatus, int] = {"ok": 0, "degraded": 1, "failing": 2}
+
+
+class Check(Value):
+    """Result of checking one part of a deployment."""
+
+    name: str = Field(description="the part that was checked, in a word or two")
+    status: CheckStatus = Field(description="ok; degraded: it works, with a problem; failing: it does not work")
+    message: str = Field(description="the state of the part, and the problem if there is one")
+    action: str = Field(default="", description="the action to take; empty if there is none, or if `message` names it")
+
+
+class HealthReport(Value):
+    """Results of all checks."""
+
+    status: CheckStatus = Field(description="the worst status of the checks")
+    checks: tuple[Check, ...] = Field(description="one check for each part")
+
+
+def ok(name: str, message: str) -> Check:
+    """Return a check without a problem."""
+    return Check(name=name, status="ok", message=message)
+
+
+def degraded(name: str, message: str, action: str = "") -> Check:
+    """Return a check of a part that works, with a problem."""
+    return Check(name=name, status="degraded", message=message, action=action)
+
+
+def failing(name: str, message: str, action: str = "") -> Check:
+    """Return a check of a part that does not work."""
+    return Check(name=name, status="failing", message=message, action=action)
 
 
 def evaluate(facts: Facts) -> HealthReport:
@@ -34,6 +70,12 @@ def evaluate(facts: Facts) -> HealthReport:
         checks += [*check_fleet(facts.fleet, facts.version, facts.broker), *check_limits(facts.limits)]
     checks += [*map(_service, facts.services), *check_stack(facts.stack_home, facts.dead_processes, facts.code_fault)]
     return report_of(checks)
+
+
+def report_of(checks: Iterable[Check]) -> HealthReport:
+    """Return the report of these checks."""
+    found = tuple(checks)
+    return HealthReport(status=max((check.status for check in found), key=SEVERITIES.__getitem__, default="ok"), checks=found)
 
 
 # --- Redis ----------------------------------------------------------------------------------------------------------

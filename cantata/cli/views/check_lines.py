@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import click
 
 from cantata import text_format
-from cantata.health.report import Check
+from cantata.health import Check
 
 COLOURS = {"ok": "green", "degraded": "yellow", "failing": "red"}
 

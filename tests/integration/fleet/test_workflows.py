@@ -14,12 +14,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from cantata import health
 from cantata.cli.main import submit
 from cantata.client.client import Client, EmbeddedClient
 from cantata.client.runs import TurnRun
 from cantata.errors import ConfigError, UnknownRunError
-from cantata.health.checks import evaluate
-from cantata.health.gather import gather
 from cantata.models.events import SignalAwaited, StepRefused
 from cantata.models.wire import RunResult
 from cantata.testing import ScriptedModels
@@ -440,7 +439,7 @@ def test_a_step_whose_script_no_worker_has_is_parked_and_says_so_until_one_has_i
         run = own.submit_workflow("w", "Hello")
         refused = until(lambda: [event for event in run.log(timeout_s=0.5) if isinstance(event, StepRefused)], "a refusal")
         shown = CliRunner().invoke(submit, ["runs", "show", run.run_id], env={"REDIS_URL": client.redis_url}).output
-        checks = evaluate(gather(client.redis_url, version="0.1.0")).checks
+        checks = health.evaluate(health.gather(client.redis_url, version="0.1.0")).checks
 
         assert "no script 'up' with the digest" in refused[0].message
         assert "no script 'up' with the digest" in " ".join(shown.split())

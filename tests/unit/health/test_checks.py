@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from cantata.health.checks import evaluate, size
+from cantata.health import Check, evaluate
+from cantata.health.checks import size
 from cantata.health.facts import Facts, Fleet, LimitFacts, RedisFacts, RedisNode, ServiceProbe, Unavailable
-from cantata.health.report import Check
 from cantata.models.definitions import Budget, Budgets, Limits, Rates
 from cantata.state.fleet.load import FleetLoad, QueueLoad
 from cantata.state.fleet.registry import Worker

@@ -14,10 +14,8 @@ from cantata.cli.main import FAILED
 from cantata.cli.options import json_option
 from cantata.cli.views.check_lines import lines_of
 from cantata.errors import UnavailableError
-from cantata.health.checks import evaluate
+from cantata.health import HealthReport, evaluate, gather
 from cantata.health.facts import Unavailable
-from cantata.health.gather import gather
-from cantata.health.report import HealthReport
 from cantata.settings import settings
 from cantata.state.fleet import registry
 
@@ -36,7 +34,10 @@ def status(gateway: str | None, flower: str | None, as_json: bool) -> int:
     url = os.environ.get("REDIS_URL") or redis_of_user_app() or stack_url
     if url is None:
         _print_status(stack, None, [], as_json)
-        raise UnavailableError("nothing to check: neither REDIS_URL nor CANTATA_APP is set, and there is no stack of `submit up` here")
+        raise UnavailableError(
+            "nothing to check: neither REDIS_URL nor CANTATA_APP is set, and there is no stack of `submit up` here; "
+            "start one, or check this machine with `submit doctor`"
+        )
     own = stack if stack.url == url else None
     gateway, flower = gateway or (own.gateway_url if own else None), flower or (own.flower_url if own else None)
     facts = gather(url, version=__version__, broker_url=settings().broker_url, stack=own, gateway_url=gateway, flower_url=flower)

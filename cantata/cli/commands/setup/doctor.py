@@ -10,27 +10,32 @@ import time
 from collections.abc import Iterator
 from contextlib import redirect_stderr
 from io import StringIO
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from cantata import __version__, embedded
+from cantata.cli.commands.check_plan import check_file
 from cantata.cli.connect import redis_of_user_app
 from cantata.cli.main import FAILED
 from cantata.cli.options import config_option, json_option
 from cantata.cli.views.check_lines import lines_of
 from cantata.cli.views.progress import show_progress
+from cantata.config import loading
+from cantata.dispatch import queues, user_app
+from cantata.dispatch.celery_app import make_app
 from cantata.errors import CantataError
 from cantata.extras import EXTRAS, missing_modules
-from cantata.health.report import Check, degraded, failing, ok, report_of
-
-if TYPE_CHECKING:
-    from cantata.models.definitions import Definitions, Model
+from cantata.health.checks import Check, check_redis, degraded, failing, ok, report_of
+from cantata.health.facts import Unavailable
+from cantata.health.gather import TIMEOUT_S, BackgroundCall, read_redis
+from cantata.models.definitions import Agent, Definitions, Model
+from cantata.models.wire import TurnRequest
+from cantata.settings import settings
+from cantata.state.redis.address import without_password
 
 WIDTH = 24  # of the names
-BROKER_TIMEOUT_S = 5.0
 CALL_TIMEOUT_S = 60.0
+WORKERS = "cantata.workers.models"  # its modules are imported by name, since `cli` must not import `workers`
 
 
 @click.command()
@@ -67,9 +72,10 @@ def _checks(config: str | None, calls_models: bool) -> Iterator[Check]:
     if definitions and missing_modules("worker"):
         yield degraded("models", "not checked: the worker extra is not installed here", "run this where the agents workers run")
     elif definitions:
-        for name, model in _models(definitions).items():
-            with show_progress(f"checking {name}"):
-                check = _model(name, model, definitions, calls_models)
+        wanted = [definitions.model_of(agent.model) for agent in definitions.agents.values()]
+        for model in {model.model: model for each in wanted for model in definitions.with_fallbacks(each)}.values():
+            with show_progress(f"checking {model.model}"):
+                check = _answer(model, definitions) if calls_models else _key(model)
             yield check
 
 
@@ -85,45 +91,26 @@ def _packages() -> Check:
 
 def _services() -> Iterator[Check]:
     """Yield checks of the Redis that commands here would use, and of a broker apart from it."""
-    from cantata.health import checks, gather  # noqa: PLC0415  # Celery, redis and pydantic take a second to load
-    from cantata.health.facts import Unavailable  # noqa: PLC0415  # likewise
-    from cantata.settings import settings  # noqa: PLC0415  # likewise
-
     try:
-        url = os.environ.get("REDIS_URL") or redis_of_user_app()
-        url = url or (stack.url if (stack := embedded.status()).kept else None)
+        stack = embedded.status()
+        url = os.environ.get("REDIS_URL") or redis_of_user_app() or (stack.url if stack.kept else None)
         if url is None:
-            yield ok("Redis", f"none runs for this folder: commands start their own {Path(embedded.find_server()).name}, or set REDIS_URL")
+            server = os.path.basename(embedded.find_server())
+            yield ok("Redis", f"none runs for this folder: commands start their own {server}, or set REDIS_URL")
             return
-        facts = gather.BackgroundCall("Redis", gather.read_redis, url).wait(time.monotonic() + gather.TIMEOUT_S)
-        yield from checks.check_redis(facts)
-        broker_url = settings().broker_url
-        if broker_url and not isinstance(facts, Unavailable):
-            yield _broker(url, broker_url)
+        yield from check_redis(BackgroundCall("Redis", read_redis, url).wait(time.monotonic() + TIMEOUT_S))
+        if broker_url := settings().broker_url:
+            app, address = make_app(url, broker_url, beside=user_app.configured()), without_password(broker_url)
+            answer = BackgroundCall("the broker", queues.waiting, app, ["coordinator"]).wait(time.monotonic() + TIMEOUT_S)
+            action = "start the broker, or correct CANTATA_BROKER_URL"
+            yield failing("broker", answer.reason, action) if isinstance(answer, Unavailable) else ok("broker", f"{address} answers")
     except CantataError as error:
         yield failing("Redis", str(error))
 
 
-def _broker(url: str, broker_url: str) -> Check:
-    from cantata.dispatch import queues, user_app  # noqa: PLC0415  # as above
-    from cantata.dispatch.celery_app import make_app  # noqa: PLC0415  # likewise
-    from cantata.health.facts import Unavailable  # noqa: PLC0415  # likewise
-    from cantata.health.gather import BackgroundCall  # noqa: PLC0415  # likewise
-    from cantata.state.redis.address import without_password  # noqa: PLC0415  # likewise
-
-    app = make_app(url, broker_url, beside=user_app.configured())
-    answer = BackgroundCall("the broker", queues.waiting, app, ["coordinator"]).wait(time.monotonic() + BROKER_TIMEOUT_S)
-    address = without_password(broker_url)
-    if isinstance(answer, Unavailable):
-        return failing("broker", f"{address}: {answer.reason}", "correct CANTATA_BROKER_URL, or start the broker")
-    return ok("broker", f"{address} answers")
-
-
 def _port(service: tuple[str, int]) -> Check:
-    name, port = service
-    here = embedded.status()
-    url = here.gateway_url if name == "gateway" else here.flower_url
-    if url:
+    (name, port), here = service, embedded.status()
+    if url := here.gateway_url if name == "gateway" else here.flower_url:
         return ok(f"port of {name}", f"{url}, of the stack in {here.home}")
     if embedded.is_free(port):
         return ok(f"port of {name}", f"{port} is free")
@@ -132,16 +119,12 @@ def _port(service: tuple[str, int]) -> Check:
 
 def _code(config: str | None) -> tuple[Check, Definitions | None]:
     """Return a check of the configuration with its functions and tasks, and its definitions if they can be read."""
-    from cantata.cli.commands.check_plan import check_file  # noqa: PLC0415  # the parsers take 0.3 s to load
-    from cantata.config import loading  # noqa: PLC0415  # likewise
-
     try:
         path = loading.find(config)
         if path is None:
             return ok("configuration", "none here: one agent on the embedded model; `submit init` makes one"), loading.load(None)
         found, description = check_file(str(path), None)
-        faults = [fault for fault in found if not fault.is_warning]
-        if faults:
+        if faults := [fault for fault in found if not fault.is_warning]:
             more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
             return failing("configuration", f"{path}: {faults[0]}{more}", f"submit check {path}"), None
         return ok("configuration", f"{path}: {description}; its code can be imported"), loading.load(path)
@@ -149,32 +132,22 @@ def _code(config: str | None) -> tuple[Check, Definitions | None]:
         return failing("configuration", str(error).partition("\n")[0], "submit check"), None
 
 
-def _models(definitions: Definitions) -> dict[str, Model]:
-    """Return the models that agents use, by name, with their fallbacks."""
-    wanted = [definitions.model_of(agent.model) for agent in definitions.agents.values()]
-    return {model.model: model for each in wanted for model in definitions.with_fallbacks(each)}
-
-
-def _model(name: str, model: Model, definitions: Definitions, is_called: bool) -> Check:
-    """Return a check of the key of a model, whose value is never shown, or of an answer of the model."""
-    title = f"model {name}"
-    if is_called:
-        return _call(title, model, definitions)
-    workers = "cantata.workers.models"  # imported by name, since `cli` must not import `workers`
-    if name.startswith("local/"):
+def _key(model: Model) -> Check:
+    """Return a check of the key of a model, whose value is never shown; of the embedded model, of its files."""
+    title = f"model {model.model}"
+    if model.model.startswith("local/"):
         try:
-            importlib.import_module(f"{workers}.local.model_server").weights()
+            importlib.import_module(f"{WORKERS}.local.model_server").weights()
         except CantataError as error:
             return failing(title, str(error))
         return ok(title, "the embedded model is installed")
-    if missing := importlib.import_module(f"{workers}.llm.library").missing_keys(name, model.params):
+    if missing := importlib.import_module(f"{WORKERS}.llm.library").missing_keys(model.model, model.params):
         return failing(title, f"not set: {', '.join(missing)}", "set it in the environment of the agents workers")
     return ok(title, "its key is set; --models sends a request")
 
 
-def _call(title: str, model: Model, definitions: Definitions) -> Check:
-    from cantata.models.definitions import Agent  # noqa: PLC0415  # as above
-    from cantata.models.wire import TurnRequest  # noqa: PLC0415  # likewise
+def _answer(model: Model, definitions: Definitions) -> Check:
+    """Return a check of an answer of a model."""
     from cantata.testing import run_inline  # noqa: PLC0415  # it loads what a worker does
 
     asked = Agent(model="doctor", instructions=["{input}"], retries=0)
@@ -186,5 +159,5 @@ def _call(title: str, model: Model, definitions: Definitions) -> Check:
             definitions=definitions.model_copy(update={"agents": {"doctor": asked}, "models": models, "teams": {}, "chains": {}}),
         )
     if result.error:
-        return failing(title, result.error.message, "correct its name, key or address, or the network to it")
-    return ok(title, f"answered in {time.monotonic() - began:.1f} s")
+        return failing(f"model {model.model}", result.error.message, "correct its name, key or address, or the network to it")
+    return ok(f"model {model.model}", f"answered in {time.monotonic() - began:.1f} s")

@@ -266,7 +266,7 @@ def test_a_turn_can_be_planned() -> None:
 
 def test_tasks_that_the_application_does_not_have_are_warned_of(documents: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     app = Celery("shop", set_as_current=False)
-    app.task(documents.exists, name="shop.charge", shared=False)
+    app.task(name="shop.charge", shared=False)(documents.exists)
     monkeypatch.setattr("cantata.dispatch.user_app.activate", lambda: app)
     (documents / "own.yaml").write_text("tools:\n  pay: {task: shop.chrge}\n  ok: {task: shop.charge}\n")
 
