@@ -232,7 +232,7 @@ def test_an_agent_asks_its_model_and_calls_functions(models: ScriptedModels) -> 
 def test_another_model_stands_for_the_default_one(models: ScriptedModels) -> None:
     definitions = Definitions(agents={"a": Agent()})
 
-    assert run_inline(TurnRequest(text="Hi", agent="a"), definitions=definitions, model="openai/other").output == "Hi"
+    assert run_inline(TurnRequest(text="Hi", agent="a"), definitions=definitions, model="openai/other").output == "echo: Hi"
     assert models.requests[0]["model"] == "other"
 
 
