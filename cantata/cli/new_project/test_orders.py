@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from cantata import TurnRequest
 from cantata.testing import Rule, ScriptedModels, ToolCall, run_inline
+
+CONFIG = Path(__file__).parent / "configs" / "default.yaml"
 
 
 def test_the_clerk_looks_the_order_up(scripted_model: ScriptedModels) -> None:
@@ -14,11 +18,13 @@ def test_the_clerk_looks_the_order_up(scripted_model: ScriptedModels) -> None:
         ]
     )
 
-    result = run_inline(TurnRequest(text="Where is my order A-1042?"), model="openai/scripted")
+    result = run_inline(TurnRequest(text="Where is my order A-1042?"), definitions=CONFIG, model="openai/scripted")
 
     assert result.output == "It arrives on Thursday."
     assert "left the warehouse on Monday" in str(scripted_model.requests[1])  # what the tool returned
 
 
 def test_the_chain_looks_the_order_up_without_a_model() -> None:
-    assert run_inline("status", {"order": "A-1042"}).final_output == "left the warehouse on Monday, arrives on Thursday"
+    result = run_inline("status", {"order": "A-1042"}, definitions=CONFIG)
+
+    assert result.final_output == "left the warehouse on Monday, arrives on Thursday"
