@@ -21,7 +21,7 @@ from cantata.cli.views.progress import await_own
 from cantata.client.client import Client
 from cantata.client.run_service import RunService
 from cantata.client.runs import ChainRun, TurnRun
-from cantata.config.user_code.workflow_inputs import input_faults
+from cantata.config.user_code.workflow_inputs import input_faults, turn_faults
 from cantata.embedded import Stack
 from cantata.errors import ConfigError
 from cantata.models.definitions import Definitions
@@ -72,13 +72,19 @@ class RunSubmission:
             raise ConfigError(f"tool {name!r} is a task of your Celery application: name that in CANTATA_APP, such as shop.celery:app")
 
     @property
+    def _code_folder(self) -> Path | None:
+        return Path(self.definitions.folder) if self.definitions.folder else None
+
+    @property
     def runs(self) -> RunService:
         """The runs of all tenants."""
         return RunService(self.client)
 
     def check_turn(self, turn: TurnRequest) -> None:
         """Raise ConfigError for the faults of a turn, without a service."""
-        if faults := turn_plan.check_turn(turn, self.definitions):
+        known = self.definitions.workflows.get(turn.workflow or "")
+        own = turn_faults(known.function, folder=self._code_folder) if known else ()
+        if faults := [*turn_plan.check_turn(turn, self.definitions), *own]:
             raise ConfigError(faults, source="turn")
 
     def submit_turn(self, *, labels: Mapping[str, str] | None = None, **fields: Any) -> TurnRun:
@@ -109,7 +115,7 @@ class RunSubmission:
                 raise ConfigError(f"{name!r} is a chain, not a workflow in Python; run it with `submit chain {name}`")
             known_names = did_you_mean(name, definitions.workflows) or "; there are none"
             raise ConfigError(f"no workflow in Python is called {name!r} under `workflows:` of the configuration{known_names}")
-        if faults := [*input_faults(known.function, given, folder=Path(definitions.folder) if definitions.folder else None)]:
+        if faults := [*input_faults(known.function, given, folder=self._code_folder)]:
             raise ConfigError(faults, source=f"workflow {name}")
         self.print_fleet_warnings()
         return self.client.submit_workflow(name, given, timeout_s=timeout_s, labels=labels, webhooks=webhooks)

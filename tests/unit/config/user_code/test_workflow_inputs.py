@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cantata.config.user_code.workflow_inputs import input_faults
+from cantata.config.user_code.workflow_inputs import input_faults, turn_faults
 
 CODE = "async def flow(wf, person: str, amount: int = 1, *, note: str): ...\nasync def free(wf, **rest): ...\n"
 
@@ -25,3 +25,13 @@ def test_missing_and_unknown_arguments_are_faults(tmp_path: Path, function: str,
     (tmp_path / "flows.py").write_text(CODE)
 
     assert [fault.message for fault in input_faults(function, given, folder=tmp_path)] == expected
+
+
+@pytest.mark.parametrize(("function", "fits"), [("one", True), ("flow", False), ("free", False), ("elsewhere", True)])
+def test_a_turn_gives_one_argument(tmp_path: Path, function: str, fits: bool) -> None:
+    (tmp_path / "flows.py").write_text(CODE + "async def one(wf, text: str, more: int = 1): ...\n")
+
+    faults = [fault.message for fault in turn_faults(f"flows:{function}", folder=tmp_path)]
+
+    assert fits == (faults == [])
+    assert all("use `submit workflow` with --input" in fault for fault in faults)
