@@ -398,7 +398,7 @@ class Team(Value):
     min_responses: int | None = Field(default=None, ge=1, description="broadcast: continue when this many agents have answered")
     deadline_s: float | None = Field(default=None, gt=0, description="broadcast: seconds after which late agents are cancelled and listed")
 
-    @field_validator("mode", mode="before")
+    @field_validator("mode", mode="before", json_schema_input_type=Mode | Literal["round-robin"])
     @classmethod
     def _spelled(cls, mode: object) -> object:
         return "round_robin" if mode == "round-robin" else mode
@@ -646,6 +646,10 @@ class Definitions(Value):
     def with_fallbacks(self, model: Model) -> list[Model]:
         """Return the model and its fallbacks; fallbacks of fallbacks are ignored."""
         return [model, *map(self.model_of, model.fallbacks)]
+
+    def with_model(self, name: str | None) -> Definitions:
+        """Return the definitions with another default model; unchanged without a name."""
+        return self.model_copy(update={"defaults": self.defaults.model_copy(update={"model": name})}) if name else self
 
 
 def mcp_tool(name: str, tools: Mapping[str, Tool]) -> tuple[str, str] | None:

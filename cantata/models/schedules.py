@@ -36,7 +36,7 @@ def _seconds(given: object) -> object:
     return sum(float(number) * UNITS_S[unit] for number, unit in _DURATION.findall(text))
 
 
-Seconds = Annotated[float, BeforeValidator(_seconds)]
+Seconds = Annotated[float, BeforeValidator(_seconds, json_schema_input_type=float | str)]
 """A number of seconds, also written as `90s`, `10m`, `1h30m` or `2d`."""
 
 

@@ -32,7 +32,10 @@ def fault_of_kind(kind: str) -> str | None:
     return f"expected {', '.join(map(repr, NODE_KINDS[:-1]))} or {NODE_KINDS[-1]!r}, found {found!r}{hint(nearest(found, NODE_KINDS))}"
 
 
-_Version = Annotated[Literal["1.0"], BeforeValidator(lambda given: str(given) if isinstance(given, float) else given)]
+_Version = Annotated[
+    Literal["1.0"],
+    BeforeValidator(lambda given: str(given) if isinstance(given, float) else given, json_schema_input_type=Literal["1.0"] | float),
+]
 
 
 class _WithoutNulls(Value):

@@ -17,6 +17,7 @@ from cantata.errors import CantataError, CodeMismatchError, MustWait, StepError,
 from cantata.models.graph import Outcome
 from cantata.observability import logs, traces
 from cantata.observability.logs.lines import bind
+from cantata.observability.logs.printed import log_printed
 from cantata.observability.traces import conventions
 from cantata.planning import fragments
 from cantata.state.ledger import refused_steps
@@ -48,7 +49,7 @@ def execute(
     process: Process, begun: Begun, handlers: Mapping[str, Handler] = HANDLERS, answer_model: ModelAnswers | None = None
 ) -> AttemptRecord | None:  # fmt: skip
     """Execute a step; return its record, or None if there is nothing to commit: its lease was lost, or it was released or refused."""
-    with bind({"run": begun.run_id, "step": begun.step_id, "attempt": begun.attempt, "worker": begun.worker}):
+    with bind({"run": begun.run_id, "step": begun.step_id, "attempt": begun.attempt, "worker": begun.worker}), log_printed():
         lost = _lost_before(process, begun) if begun.attempt > begun.failures + 1 else None
         if lost:
             note = "its worker died; the step is retried"

@@ -23,7 +23,6 @@ from click.testing import CliRunner
 import cantata
 import cantata.testing
 from cantata import Client, __version__
-from cantata.cli.demo import with_model
 from cantata.cli.main import submit
 from cantata.config import loading as configuration
 from cantata.config.chain_requests import is_request, load_request
@@ -375,11 +374,11 @@ def test_configurations_in_the_repository_work_with_any_model(file: Path, here: 
     document = configuration.read(file)
 
     if is_request(document):
-        definitions = with_model(load(file.with_name("default.yaml")), "openai/gpt-4o-mini")
+        definitions = load(file.with_name("default.yaml")).with_model("openai/gpt-4o-mini")
         response = run_chain(definitions, load_request(document).model_dump())
         assert response.success, response.error
     else:
-        answer_all(with_model(load(file), "openai/gpt-4o-mini"))
+        answer_all(load(file).with_model("openai/gpt-4o-mini"))
 
 
 # The demo

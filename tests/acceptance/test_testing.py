@@ -123,3 +123,12 @@ def test_a_suite_without_the_fixtures_loads_nothing_for_them(tmp_path: Path) -> 
     assert status == 0, output
     assert "cantata.testing.pytest_plugin" in loaded
     assert not LAZY & loaded
+
+
+@pytest.mark.slow("a model call of the project, with LiteLLM imported anew")
+def test_the_project_of_submit_init_passes(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-m", "cantata.cli", "init", str(tmp_path / "new")], check=True, capture_output=True)
+
+    status, counts, output = run_pytest(tmp_path / "new")
+
+    assert (status, counts) == (0, {"passed": 2}), output
