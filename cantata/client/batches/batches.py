@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import islice
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
 from cantata.coordinator.run_requests import workflow_request
 from cantata.coordinator.start import COORDINATOR, Timeout, accept_rows, choose_start_queue, id_of_key
 from cantata.coordinator.webhooks import accept_delivery, raise_alerts, with_attempts
-from cantata.errors import ConfigError, UnknownRunError
+from cantata.errors import ConfigError
 from cantata.models.values import ErrorInfo, JsonValue, Usage, Value, as_text
 from cantata.models.wire import ProviderBatchRequest, RowOutcome, RunState, TurnRequest, WebhookRequest
 from cantata.planning.triggers.provider_batches import fault_of_agent
@@ -136,39 +135,6 @@ def _text(number: int, row: Row) -> str:
         found = ", ".join(map(repr, list(row)[:10])) or "none"
         raise ConfigError(f"row {number} has no field 'text' (its fields: {found}); name one: --map FIELD=text", source="batch")
     return as_text(row["text"] if "text" in row else next(iter(row.values())))
-
-
-def retry_kept(batches: Batches, name: str) -> BatchInfo:
-    """Retry the failed rows of a batch, with the inputs of their runs, for callers that do not have the rows. It may be repeated.
-
-    Raises ConfigError ('batch_state') if its rows are in a file, or the run of a row is not kept.
-    """
-    batch, store, ledger = batches.find(name), batches.store, batches.client.ledger
-    if batch.file or batch.mode == "provider":
-        how = f"`submit batch retry {name}` retries them" if batch.file else "give them again where it was begun"
-        raise ConfigError(f"the rows of batch {name!r} are where it was begun; {how}", code="batch_state")
-    is_new = batch.state != "running" or not batch.round  # else a call before this one was stopped
-    todo = [*(store.failed if is_new else store.undelivered)(name, 0, batch.submitted)]
-    before = batch if is_new else batch.model_copy(update={"round": batch.round - 1})
-    try:
-        given = {row: _input_of(*ledger.runs.request_of(run_id_of_row(before, row))[:2]) for row in todo}
-    except UnknownRunError as error:
-        raise ConfigError(f"{error}, a row of batch {name!r}; begin another batch with its rows", code="batch_state") from error
-    requests = RowRequests(batches.client, batch.target, {})
-    rows = {row: requests.request(row, each) for row, each in given.items()}
-    batch = batches.retry(name) if is_new else batch
-    _, gone = outcomes.ended(ledger, [*rows_by_run(batch, rows)])
-    batches.submit(batch, requests, {row: text for row, text in rows.items() if run_id_of_row(batch, row) in gone}, batch.labels)
-    return batches.find(name)
-
-
-def _input_of(kind: str, request: str) -> Row:
-    """Return the row that was sent with a request, with the fields of the input."""
-    known = json.loads(request)
-    if kind == "turn":
-        return str(known["text"])
-    node = known["nodes"][0]
-    return cast(Row, node.get("input", {}) if node.get("kind") == "workflow" else known.get("initial_input", {}))
 
 
 def run_id_of_row(batch: BatchInfo, row: int) -> str:

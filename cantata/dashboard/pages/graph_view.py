@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,6 +12,7 @@ from cantata.dashboard.pages.page_views import EdgeView, MapView, StepView
 from cantata.models.graph import START, STEP_OVER
 from cantata.models.values import ErrorInfo, JsonValue, Usage
 from cantata.planning.chains.step_ids import GATHER
+from cantata.runs.step_names import name_of
 from cantata.state.forks.fork_store import takes_of
 from cantata.state.runs.run_snapshot import NEVER, Moments, Parts, Snapshot
 from cantata.state.runs.summaries import shown_state
@@ -22,10 +22,6 @@ EXPANDED = "expanded"
 
 NOT_READY = frozenset({"waiting", "failed", "skipped"})
 """States of steps that may never have been ready, if they did not start."""
-
-_INSTRUCTION = re.compile(r"@(\d+)(!?)")
-_ROUND = re.compile(r"r(\d+)")
-_CALL = re.compile(r"t\d+")
 
 
 @dataclass(frozen=True)
@@ -160,21 +156,3 @@ class RunGraph:
 
 def _seconds(ms: int | None) -> float | None:
     return None if ms is None else ms / 1000
-
-
-def name_of(step_id: str, work: str) -> str:
-    """Return the display name of a step, from its id and its work, such as `agents:writer`."""
-    if step_id == START:
-        return "start"
-    above, _, last = step_id.rpartition("/")
-    worker = work.partition(":")[2]
-    if above:
-        if last.isdecimal():
-            return f"{above.rpartition('/')[2]} [{last}]"
-        if worker and _CALL.fullmatch(last):
-            return worker
-        if worker and (match := _ROUND.fullmatch(last)):
-            return f"{worker}, round {int(match[1]) + 1}"
-        if worker and (match := _INSTRUCTION.fullmatch(last)):
-            return f"{worker}, {'check' if match[2] else 'step'} {match[1]}"
-    return last.removeprefix("@")

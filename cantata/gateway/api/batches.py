@@ -10,7 +10,8 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 from starlette.responses import StreamingResponse
 
-from cantata.client.batches.batches import Batches, BatchPage, Row, RowRequests, affordable_rows, batch_target, retry_kept
+from cantata.client.batches import kept_rows
+from cantata.client.batches.batches import Batches, BatchPage, Row, RowRequests, affordable_rows, batch_target
 from cantata.dashboard.http.rejections import ErrorBody, RequestRejected
 from cantata.dashboard.http.server_sent_events import HEADERS, KEEP_ALIVE_S, MEDIA_TYPE
 from cantata.errors import ConfigError, Fault
@@ -225,6 +226,17 @@ async def acknowledge_results(request: Request, name: PathName, service: Service
     return await service.call(acknowledge)
 
 
+@router.post("/batches/{name}/retry", responses=CONFLICT)
+async def retry_batch(name: PathName, service: ServiceDep, caller: CallerGrant) -> BatchInfo:
+    """Run the failed rows of a batch that is done again; read and acknowledge their results as before."""
+
+    def act() -> BatchInfo:
+        _own(service, caller, name)
+        return kept_rows.retry(service.client, _batches(service, caller.tenant), name, caller.labels())
+
+    return await service.call(act)
+
+
 def _change(what: str, description: str) -> None:
     async def change(name: PathName, service: ServiceDep, caller: CallerGrant) -> BatchInfo:
         def act() -> BatchInfo:
@@ -237,13 +249,7 @@ def _change(what: str, description: str) -> None:
     router.post(f"/batches/{{name}}/{what}", responses=CONFLICT)(change)
 
 
-BATCH_ACTIONS: dict[str, Callable[[Batches, str], BatchInfo]] = {
-    "pause": Batches.pause,
-    "resume": Batches.resume,
-    "cancel": Batches.cancel,
-    "retry": retry_kept,
-}
+BATCH_ACTIONS: dict[str, Callable[[Batches, str], BatchInfo]] = {"pause": Batches.pause, "resume": Batches.resume, "cancel": Batches.cancel}
 _change("pause", "Submit no more rows; open ones go on.")
 _change("resume", "Go on with a paused batch.")
 _change("cancel", "End a batch for good, and cancel its open rows.")
-_change("retry", "Run the failed rows of a batch that is done again, by the inputs of their runs: the first 1,000 that failed are kept.")
