@@ -8,7 +8,7 @@ from redis import Redis
 from cantata.errors import UnknownRunError
 from cantata.state.ledger.ledger import Ledger
 from cantata.state.ledger.records import RunSession
-from cantata.state.redis.keys import run_key, shard_key, shard_of
+from cantata.state.redis.keys import SHARDS, run_key, shard_key, shard_of
 from cantata.state.runs import listing
 from cantata.state.runs.listing import RunFilter, find_page, iterate
 from cantata.state.runs.summaries import RunSummary
@@ -103,7 +103,7 @@ def test_runs_are_counted_by_status_and_found_between_two_times(ledger: Ledger, 
     assert listing.count(ledger, RunFilter("me", text="MANY", since=12.001)).counts == {"accepted": 2, "cancelled": 1}
     all_runs = listing.count(ledger, RunFilter())
     assert (all_runs.counts, all_runs.is_complete) == ({"accepted": 6, "cancelled": 1}, True)
-    monkeypatch.setattr(listing, "MAX_SCANNED", listing.SHARDS)
+    monkeypatch.setattr(listing, "MAX_SCANNED", SHARDS)
     assert not listing.count(ledger, RunFilter()).is_complete
 
 
