@@ -23,7 +23,7 @@ from cantata.errors import UnknownRunError
 from cantata.models.values import JsonValue, as_text
 from cantata.models.wire import RUN_OVER
 from cantata.runs.results import describe_request, duration_ms
-from cantata.runs.step_names import name_of
+from cantata.runs.step_names import KnownNames, name_of
 from cantata.state.fleet import code_versions
 from cantata.state.ledger.records import RunRecord, StepRecord
 from cantata.state.runs import log_store
@@ -102,15 +102,17 @@ class RunQueries(RunSubmission):
 
     def logs(self, run_id: str, *, follow: bool, step: str | None, level: str | None) -> int:
         """Print the log lines of a run."""
-        kept, run = self.runs.logs(run_id), self.runs.find(run_id)
+        kept, names = self.runs.logs(run_id), KnownNames(self.client.ledger, run_id)
         lines = found = 0
         try:
             for line in kept.follow() if follow else kept.read():
                 lines += 1
                 if (step is None or log_store.of_step(line, step)) and (level is None or log_store.at_least(line, level)):
                     found += 1
-                    names = run.names_with(line.step)
-                    click.echo(line.model_dump_json(exclude_none=True) if self._as_json else plain_view.format_line(line, names))
+                    if self._as_json:
+                        click.echo(line.model_dump_json(exclude_none=True))
+                    else:
+                        click.echo(plain_view.format_line(line, names.with_step(line.step)))
         except KeyboardInterrupt:
             return INTERRUPTED
         if dropped := kept.dropped():

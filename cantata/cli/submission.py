@@ -30,6 +30,7 @@ from cantata.models.wire import ChainResponse, RunResult, TurnRequest
 from cantata.observability.logs import configure_logs
 from cantata.planning.turns import turn_plan
 from cantata.runs.results import answer_text
+from cantata.runs.step_names import KnownNames
 from cantata.runs.view import RunView
 from cantata.settings import settings
 from cantata.suggestions import did_you_mean
@@ -184,9 +185,10 @@ class RunSubmission:
         if since is None and is_terminal():
             live_view.watch(run)
             return
+        names = KnownNames(self.client.ledger, run.run_id)
         view = RunView(run.run_id)  # plain lines show events; only a terminal shows the plan
         for event in run.log(since):
-            view, line = plain_view.apply_and_describe(view, event, run.names_with(event.step))
+            view, line = plain_view.apply_and_describe(view, event, names.with_step(event.step))
             if line:
                 print_note(line)
 

@@ -19,7 +19,7 @@ from cantata.models.wire import RUN_OVER, ChainEvent, ChainRequest, ChainRespons
 from cantata.observability import traces
 from cantata.observability.logs.lines import LogLine
 from cantata.runs.results import bodies_of, chain_event, chain_response, turn_result
-from cantata.runs.step_names import is_counted, name_of
+from cantata.runs.step_names import step_names
 from cantata.runs.view import RunView
 from cantata.state.ledger.encoding import to_json
 from cantata.state.ledger.records import RunRecord, StepRecord
@@ -41,7 +41,6 @@ class Run:
     def __init__(self, client: Client, run_id: str) -> None:
         self._client = client
         self.run_id = run_id
-        self._names: dict[str, str] = {}
 
     def __repr__(self) -> str:
         return f"Run({self.run_id!r})"
@@ -80,20 +79,9 @@ class Run:
         if view.status not in RUN_OVER:
             view = view.with_status(self.status())
         if unnamed := view.without_name():
-            view = view.with_names(self.step_names(unnamed))
+            view = view.with_names(step_names(ledger, self.run_id, unnamed))
         ended = view.without_usage(max_usages)
         return view.with_usage(dict(zip(ended, ledger.reader.infos(self.run_id, ended), strict=True))) if ended else view
-
-    def step_names(self, step_ids: Sequence[str]) -> dict[str, str]:
-        """Return step → its name for people: the tool, agent or node that it is."""
-        specs = run_snapshot.parts(self._client.ledger, self.run_id, step_ids).specs
-        return {step_id: name_of(step_id, str(specs.get(step_id, {}).get("work", ""))) for step_id in step_ids}
-
-    def names_with(self, step_id: str | None) -> Mapping[str, str]:
-        """Return the names that were read so far, with that of this step if its id does not tell what it does."""
-        if step_id and step_id not in self._names and is_counted(step_id):
-            self._names |= self.step_names([step_id])
-        return self._names
 
     def logs(self, *, follow: bool = False) -> Iterator[LogLine]:
         """Yield its log lines from workers and tools on all machines, in order; with `follow` also those to come, until it is over."""

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 
 from cantata.models.graph import START
+from cantata.state.ledger.ledger import Ledger
+from cantata.state.runs import run_snapshot
 
 _INSTRUCTION = re.compile(r"@(\d+)(!?)")
 _ROUND = re.compile(r"r(\d+)")
@@ -33,3 +36,24 @@ def name_of(step_id: str, work: str) -> str:
         if worker and (match := _INSTRUCTION.fullmatch(last)):
             return f"{worker}, {'check' if match[2] else 'step'} {match[1]}"
     return last.removeprefix("@")
+
+
+def step_names(ledger: Ledger, run_id: str, step_ids: Sequence[str]) -> dict[str, str]:
+    """Return step → its name for people: the tool, agent or node that it is."""
+    specs = run_snapshot.parts(ledger, run_id, step_ids).specs
+    return {step_id: name_of(step_id, str(specs.get(step_id, {}).get("work", ""))) for step_id in step_ids}
+
+
+class KnownNames:
+    """The names of a run's steps, each read once."""
+
+    def __init__(self, ledger: Ledger, run_id: str) -> None:
+        self._ledger = ledger
+        self._run_id = run_id
+        self._names: dict[str, str] = {}
+
+    def with_step(self, step_id: str | None) -> Mapping[str, str]:
+        """Return the names that were read so far, with that of this step if its id does not tell what it does."""
+        if step_id and step_id not in self._names and is_counted(step_id):
+            self._names |= step_names(self._ledger, self._run_id, [step_id])
+        return self._names
