@@ -8,9 +8,9 @@ import { messageOf } from "./row.js";
 /** The card of an error; `children` name its step, `logs` are the step's log lines. */
 export function ErrorCard({ error, logs = [], className = "", children }) {
   const traceback = logs.findLast((line) => line.fields?.exception)?.fields.exception;
-  return html`<section class="card bad ${className}" aria-label="Error"><h2>${clip(error.code || "Error", 60)}${children}</h2>
+  return html`<div class="card bad ${className}"><h2>${clip(error.code || "Error", 60)}${children}</h2>
     <div class="error-parts"><pre class="text">${plain(messageOf(error)).slice(0, 4000)}</pre>
-      ${traceback && html`<details open><summary>Traceback</summary><pre class="text boxed" tabindex="0">${plain(traceback)}</pre></details>`}</div></section>`;
+      ${traceback && html`<details open><summary>Traceback</summary><pre class="text boxed" tabindex="0">${plain(traceback)}</pre></details>`}</div></div>`;
 }
 
 /** The error of a run: names the step that failed, and shows its traceback. */

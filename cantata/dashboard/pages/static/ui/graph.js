@@ -19,7 +19,8 @@ const NARROW_PX = 700;
 const MIN_HEIGHT = 260;
 const BELOW_PX = 26; // pixels of the page below the graph
 const ROOM_STEP = 60;
-const MARGIN = 240; // rendered around the visible part, so that scrolling shows no gaps
+const MARGIN = 320; // pixels that are rendered around the visible part, so that scrolling shows no gaps
+const SCROLLED = 160; // pixels after which another part is rendered
 
 /** Graph of `view`, from which `hidden` steps were left out; `opened` are the open groups, `selected` the step whose panel is open. */
 export function GraphTab({ view, hidden, opened, onOpen, selected, onSelect, now }) {
@@ -70,8 +71,8 @@ export function GraphTab({ view, hidden, opened, onOpen, selected, onSelect, now
 
 function Canvas({ graph, layout, scale, size, isDown, selected, onSelect, onOpen, home, setHome, now }) {
   const seen = {
-    x: size.x / scale - MARGIN, y: size.y / scale - MARGIN,
-    width: size.width / scale + 2 * MARGIN, height: size.height / scale + 2 * MARGIN,
+    x: (size.x - MARGIN) / scale, y: (size.y - MARGIN) / scale,
+    width: (size.width + 2 * MARGIN) / scale, height: (size.height + 2 * MARGIN) / scale,
   };
   const joins = useMemo(() => joinsOf(graph.edges), [graph]);
   const shown = graph.nodes.filter(({ id }) => layout.boxes.has(id) && (id === home || overlap(layout.boxes.get(id), seen)));
@@ -96,7 +97,7 @@ function joinsOf(edges) {
   return joins;
 }
 
-/** Keeps a state equal to the visible part of an element. */
+/** Keeps a state equal to the visible part of an element, but for short ways of scrolling. */
 function useViewport(scroller, setSize) {
   useEffect(() => {
     const element = scroller.current;
@@ -104,7 +105,8 @@ function useViewport(scroller, setSize) {
     const read = () => {
       frame = 0;
       const top = element.getBoundingClientRect().top + scrollY;
-      setSize({ x: element.scrollLeft, y: element.scrollTop, width: element.clientWidth, height: element.clientHeight, top });
+      const next = { x: element.scrollLeft, y: element.scrollTop, width: element.clientWidth, height: element.clientHeight, top };
+      setSize((known) => (known && isNear(known, next) ? known : next));
     };
     const soon = () => (frame ||= requestAnimationFrame(read));
     const watcher = new ResizeObserver(soon);
@@ -117,6 +119,10 @@ function useViewport(scroller, setSize) {
       cancelAnimationFrame(frame);
     };
   }, []);
+}
+
+function isNear(a, b) {
+  return a.width === b.width && a.height === b.height && a.top === b.top && Math.abs(a.x - b.x) < SCROLLED && Math.abs(a.y - b.y) < SCROLLED;
 }
 
 /** Keeps the step that started last in view while the run is open, until the user scrolls. A closed run is shown from its start. */
