@@ -14,7 +14,7 @@ from cantata.dashboard.pages.page_views import EdgeView, MapView, StepView
 from cantata.models.graph import START, STEP_OVER
 from cantata.models.step_kinds import MODEL_ROLES, kind_named
 from cantata.models.values import ErrorInfo, JsonValue, Usage
-from cantata.planning.chains.step_ids import GATHER
+from cantata.planning.chains.step_ids import ADVANCE, GATHER
 from cantata.state.forks.fork_store import takes_of
 from cantata.state.runs.run_snapshot import NEVER, Moments, Parts, Snapshot
 from cantata.state.runs.summaries import shown_state
@@ -197,7 +197,7 @@ def name_of(step_id: str, work: str) -> str:
         last = _COMMAND.sub("", last, count=1)
         if last.isdecimal():
             return f"{above.rpartition('/')[2]} [{last}]"
-        if worker and _CALL.fullmatch(last):
+        if worker and (_CALL.fullmatch(last) or last == ADVANCE):
             return worker
         if worker and (match := _ROUND.fullmatch(last)):
             return f"{worker}, round {int(match[1]) + 1}"

@@ -24,7 +24,7 @@ function byDagre(nodes, edges, isDown) {
   graph.setGraph({
     rankdir: isDown ? "TB" : "LR", ranker: "tight-tree", nodesep: NODE_GAP, ranksep: RANK_GAP, edgesep: 10, marginx: MARGIN, marginy: MARGIN,
   });
-  for (const [name, [width, height]] of [...nodes].reverse()) graph.setNode(name, { width, height });
+  for (const [name, [width, height]] of nodes) graph.setNode(name, { width, height });
   for (const [source, target] of edges) graph.setEdge(source, target, {});
   layout(graph);
   const boxes = new Map(nodes.map(([name]) => {

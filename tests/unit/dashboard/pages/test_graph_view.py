@@ -146,6 +146,7 @@ def test_a_step_tells_its_error_usage_model_and_worker() -> None:
         ("letter/t0", "", "t0"),
         ("report/2.writer", "agents:writer", "writer"),
         ("report/0.wait/approve", "", "approve"),
+        ("report/@2/@advance", "workflows:report", "report"),
     ],
 )
 def test_a_step_is_called_by_its_node_agent_tool_or_number(step_id: str, work: str, name: str) -> None:

@@ -66,7 +66,7 @@ function Facts({ step, detail, now }) {
     ["Waited", step.ready_at !== null && step.first_at !== null ? duration(step.first_at - step.ready_at) : null],
     ["Worked", step.started_at !== null && ended !== null ? duration(ended - step.started_at) : null],
     ["Model", (detail?.model ?? step.model) && clip(detail?.model ?? step.model, 80)],
-    ["Tokens", usage ? `${tokens(usage)} (${usage.input_tokens} in, ${usage.output_tokens} out)` : null],
+    ["Tokens", usage && usage.input_tokens + usage.output_tokens > 0 ? `${tokens(usage)} (${usage.input_tokens} in, ${usage.output_tokens} out)` : null],
     ["Cost", usage?.model_calls ? cost(usage.cost_usd) : null],
   ];
   return html`<dl class="step-facts">${facts.filter(([, what]) => what).map(([name, what]) => html`<div key=${name}><dt>${name}</dt><dd>${what}</dd></div>`)}</dl>`;
