@@ -10,10 +10,10 @@ const TURN = 20; // pixels beside a node at which an edge to another row turns
  */
 export function wrapped({ boxes, width, height }, room) {
   const middles = [...new Set([...boxes.values()].map((box) => Math.round(box.x + box.width / 2)))].sort((a, b) => a - b);
-  const fit = (rows) => Math.min(room.width / (width / rows + 60), room.height / (rows * (height + ROW_GAP) - ROW_GAP));
+  const fit = (rows) => Math.min(1, room.width / (width / rows + 60), room.height / (rows * (height + ROW_GAP) - ROW_GAP));
   let rows = 1;
   for (let more = 2; more <= middles.length; more += 1) if (fit(more) > fit(rows)) rows = more;
-  if (rows === 1 || fit(1) >= 1 || fit(rows) < MIN_GAIN * fit(1)) return null;
+  if (rows === 1 || fit(rows) < MIN_GAIN * fit(1)) return null;
   const perRow = Math.ceil(middles.length / rows);
   const rowOf = (box) => Math.floor(middles.indexOf(Math.round(box.x + box.width / 2)) / perRow);
   const starts = new Map();
