@@ -61,7 +61,10 @@ def _truncated(fault: Fault) -> Fault:
 
 
 class ConfigError(CantataError):
-    """The configuration or request has faults, which are listed. Correct them and submit again."""
+    """The configuration or request has faults. Correct them and submit again; nothing was run.
+
+    `faults` lists them, each with `message`, `where` and `line`. `code` is for programs, such as bad_request or quota_exceeded.
+    """
 
     def __init__(self, faults: Sequence[Fault] | str, *, source: str = "", code: str = "bad_request", asked: object = None) -> None:
         """Set the faults. `asked` is the faulty document as plain data, from which the reply to its sender is made."""
@@ -96,7 +99,10 @@ class MustWait(CantataError):
 
 
 class RunError(CantataError):
-    """A run ended without an answer. `status` and `code` are for programs; `submit runs show` with its `run_id` shows the details."""
+    """A run ended without an answer. `submit runs show` with its `run_id` shows the details.
+
+    `status` is that of the run, such as failed, cancelled, timed_out or exhausted. `code` is the error's, such as tool_error.
+    """
 
     def __init__(self, message: str, *, run_id: str, status: str, code: str) -> None:
         super().__init__(message)
@@ -106,7 +112,10 @@ class RunError(CantataError):
 
 
 class StepError(CantataError):
-    """A step failed: `code` for programs, the message for people, and whether a retry may help."""
+    """A step failed. The message is for people, `code` for programs, such as tool_error, timeout, bad_arguments or stopped.
+
+    `retryable` says whether another attempt may help, `retry_after_s` after how many seconds.
+    """
 
     def __init__(self, message: str, *, code: str = "step_error", retryable: bool = False, retry_after_s: float | None = None) -> None:
         super().__init__(message)

@@ -42,7 +42,7 @@ class Settings(Value):
         "exchange, 1 to 40 of a-z, 0-9, _ and -; the same for all processes of an installation, unique among those that share a Redis",
     )  # fmt: skip
     app: str | None = Field(
-        default=None, alias="CANTATA_APP", description="the Celery application of your own project, such as shop.celery:app: its tasks "
+        default=None, alias="CANTATA_APP", description="the Celery application of your own project, such as shop.celery:app. Its tasks "
         "can be steps, and its broker carries our messages too, unless CANTATA_BROKER_URL names another",
     )  # fmt: skip
     wait_replicas: int = Field(

@@ -22,12 +22,6 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     return report
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let the files with most slow tests come first, so that no runner begins one when the others are done."""
-    slow = Counter(item.path for item in items if item.get_closest_marker(MARK))
-    items.sort(key=lambda item: -slow[item.path])  # the rest as they are
-
-
 class Budget:
     """Adds up what each test took."""
 

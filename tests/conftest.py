@@ -38,7 +38,7 @@ settings.load_profile("thorough" if FEWER == 1 else "plain")
 def pytest_configure(config: pytest.Config) -> None:
     """Let all processes of this run have one parent, from which they are forked."""
     if not hasattr(config, "workerinput"):
-        warm.serve(config)
+        warm.serve(config.add_cleanup)
     warm.use()
 
 

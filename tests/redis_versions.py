@@ -1,6 +1,7 @@
 """`./run test redis-versions [SERVER...]`: runs what depends on the server with each server that can be had here.
 
 Those are the pinned Valkey, the oldest that wheels give (tests/redis-versions.lock), what is on PATH, and programs that are named.
+With `--others`, all but the one with which `./run test all` runs these tests anyway: the pinned one, or CANTATA_REDIS_SERVER's.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from cantata.embedded.valkey import MIN_VERSION, find_server, version_of
 TOP = Path(__file__).parents[1]
 WHEELS = TOP / ".servers"
 ON_PATH = ("redis-server", "valkey-server")
+OTHERS = "--others"
 IN_CI = ("redis-server",)
 """Debian 12 has no other."""
 
@@ -38,11 +40,14 @@ TESTS = (
 
 def main(named: Sequence[str]) -> int:
     """Print which servers there are and which are missing, and run the tests with each; 0 if all is well."""
+    ran = title_of(find_server()) if OTHERS in named else ""
     os.environ.pop("CANTATA_REDIS_SERVER", None)
     missing = [name for name in ON_PATH if not shutil.which(name)]
     for name in missing:
         _say(f"no {name} on PATH")
-    failed = [title for title, server in servers(named).items() if not _passes(title, server)]
+    found = servers([server for server in named if server != OTHERS])
+    found.pop(ran, None)
+    failed = [title for title, server in found.items() if not _passes(title, server)]
     if failed:
         _say(f"failed with {', '.join(failed)}")
     required = [name for name in missing if name in IN_CI and os.environ.get("CI") == "true"]
@@ -73,7 +78,7 @@ def title_of(server: str) -> str:
 
 def _passes(title: str, server: str) -> bool:
     _say(f"{title} ({server})")
-    words = ["--numprocesses", "3", "--dist", "loadfile", "--no-loadscope-reorder", *TESTS]
+    words = ["--numprocesses", "2", "--dist", "loadfile", "--no-loadscope-reorder", *TESTS]
     environment = {**os.environ, "CANTATA_REDIS_SERVER": server}
     return subprocess.run([sys.executable, "-m", "pytest", *words], cwd=TOP, env=environment, check=False).returncode == 0
 

@@ -29,7 +29,7 @@ from typing import Any, ClassVar
 PLACE = "WARM_SOCKET"
 """Names the socket of the parent, for all processes of a test run."""
 
-MODULES = frozenset({"cantata.cli", "cantata.cli.demo", "cantata.embedded", "cantata.testing", "cantata.workers"})
+MODULES = frozenset({"cantata.cli", "cantata.cli.demo", "cantata.embedded", "cantata.testing", "cantata.workers", "pytest"})
 LOADED = (
     "cantata.cli.main", "cantata.embedded.supervision.supervisor", "cantata.testing", "cantata.client.client", "cantata.cli.demo",
     "cantata.gateway.api.chat_socket", "cantata.health", "uvicorn.protocols.websockets.websockets_sansio_impl", "tornado.web",
@@ -44,8 +44,8 @@ HIDING = ("sitecustomize.py", "cantata")
 # The side of the tests
 
 
-def serve(config: Any) -> None:
-    """Start a parent for this run and everything in it."""
+def serve(add_cleanup: Callable[[Callable[[], None]], object]) -> None:
+    """Start a parent for this run and everything in it; it ends in a function that is given to `add_cleanup`."""
     folder = tempfile.mkdtemp(prefix="cantata-warm-", dir="/tmp")
     os.environ[PLACE] = f"{folder}/s"
     listening = socket.socket(socket.AF_UNIX)
@@ -61,7 +61,7 @@ def serve(config: Any) -> None:
         for path in (Path(os.environ[PLACE]), Path(folder)):
             path.rmdir() if path.is_dir() else path.unlink()
 
-    config.add_cleanup(end)
+    add_cleanup(end)
 
 
 def own_terminal() -> None:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from cantata.cli.views.progress import show_progress
 from cantata.embedded import Home, Stack, attach, status
 from cantata.errors import UnavailableError
-from cantata.settings import settings
 
 if TYPE_CHECKING:
     from cantata.cli.run_queries import RunQueries
@@ -25,29 +25,40 @@ def open_submission(*, config: str | Definitions | None = None, as_json: bool = 
     url = find_service_url()
     stack = None if url else Stack.start(config=config if isinstance(config, str) else None, wait=False)
     with stack or nullcontext():
-        from cantata.cli.submission import RunSubmission  # noqa: PLC0415  # Celery and pydantic take 0.9 s to load, in which the workers start
+        with show_progress("connecting" if url else "starting"):
+            from cantata.cli.submission import RunSubmission  # noqa: PLC0415  # Celery and pydantic take 0.9 s, in which the workers start
 
         with RunSubmission(url, stack=stack, config=config, as_json=as_json) as submission:
             yield submission
 
 
 @contextmanager
-def open_queries(*, workers: bool, as_json: bool = False) -> Iterator[RunQueries]:
-    """Open queries to the same service, if it keeps runs. Without `workers`, a stack of our own has none for agents and tools."""
+def open_queries(*, workers: bool, config: str | None = None, as_json: bool = False) -> Iterator[RunQueries]:
+    """Open queries to the same service, if it keeps runs. Without `workers`, a stack of our own is a Redis alone."""
     url = find_service_url()
-    if url is None and not Home().data.exists():
-        raise UnavailableError("no runs are kept here: REDIS_URL is not set, and this folder has no .cantata")
-    stack = None if url else Stack.start(wait=False) if workers else Stack.start(agents=0, tools=0, wait=False)
+    stack = None if url else Stack.start(wait=False) if workers and Home().data.exists() else start_reader()
     with stack or nullcontext():
-        from cantata.cli.run_queries import RunQueries  # noqa: PLC0415  # as above
+        with show_progress("connecting" if url else "starting"):
+            from cantata.cli.run_queries import RunQueries  # noqa: PLC0415  # as above
 
-        with RunQueries(url, stack=stack, as_json=as_json) as queries:
+        with RunQueries(url, stack=stack, config=config, as_json=as_json) as queries:
             yield queries
+
+
+def start_reader(*, may_be_new: bool = False) -> Stack:
+    """Begin to start a Redis without workers, with what this folder keeps. Raises UnavailableError if it keeps nothing."""
+    home = Home()
+    if not (may_be_new or home.data.exists()):
+        raise UnavailableError(
+            f"nothing runs here, and nothing is kept here: neither REDIS_URL nor CANTATA_APP is set, and there is no {home.path}; "
+            "start a stack with `submit up`, or set REDIS_URL to the Redis of your workers"
+        )
+    return Stack.start(server_only=True, wait=False)
 
 
 def redis_of_user_app() -> str | None:
     """Return the URL of the Redis of the application that CANTATA_APP names, if it names one that uses Redis."""
-    if not settings().app:
+    if not os.environ.get("CANTATA_APP"):  # not by `settings`, which takes 0.2 s to load
         return None
     from cantata.dispatch import user_app  # noqa: PLC0415  # loads Celery, and the user's application
 

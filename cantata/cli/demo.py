@@ -24,7 +24,6 @@ from cantata.cli.main import FAILED, ExitStatusCommand
 from cantata.cli.submission import print_note
 from cantata.client.schedules import describe
 from cantata.config import loading as configuration
-from cantata.models.definitions import Definitions
 from cantata.models.values import JsonValue
 from cantata.state.batches.batch_store import BatchTarget
 from cantata.state.ledger.records import RunRecord
@@ -50,7 +49,7 @@ Rows = list[Mapping[str, JsonValue]]
 def demo(model: str | None, is_batch: bool) -> int:
     """Label 30 support messages, ask a team of three agents, an agent with tools, and a router."""
     had_redis = os.environ.pop("REDIS_URL", None) is not None  # the demo is the same on every machine: it uses a stack of its own
-    definitions = with_model(configuration.load(FOLDER / "default.yaml"), model)
+    definitions = configuration.load(FOLDER / "default.yaml").with_model(model)
     with open_submission(config=definitions) as submission:
         if is_batch:
             return label_batch(submission) or run_schedule(submission)
@@ -135,13 +134,6 @@ def chosen_agent(run: RunRecord) -> str:
     """Return the agent that a router chose; the run's status if it chose none."""
     names = [step.info["chosen_agent"] for step in run.steps.values() if "chosen_agent" in step.info]
     return str(names[-1]) if names else run.status
-
-
-def with_model(definitions: Definitions, model: str | None) -> Definitions:
-    """Return the definitions with another default model."""
-    if model is None:
-        return definitions
-    return definitions.model_copy(update={"defaults": definitions.defaults.model_copy(update={"model": model})})
 
 
 def count_correct(rows: Rows) -> int:

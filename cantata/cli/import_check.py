@@ -7,12 +7,16 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import redirect_stdout
+from dataclasses import replace
 from pathlib import Path
 
 from cantata.config.documents import Document
 from cantata.config.native import functions_in
+from cantata.config.source_map import find
 from cantata.config.user_code.function_names import IN_WORKER
-from cantata.errors import Fault
+from cantata.errors import ConfigError, Fault
+from cantata.suggestions import did_you_mean
 
 IMPORT_TIMEOUT_S = 60.0
 _IMPORT = """
@@ -40,6 +44,26 @@ def import_faults(document: Document, folder: Path) -> Iterator[Fault]:
         module = function.partition(":")[0]
         if failures.get(module):
             yield document.fault(path, f"module {module!r} cannot be imported here: {failures[module]}")
+
+
+def task_faults(document: Document) -> Iterator[Fault]:
+    """Yield a warning for each task that the application of CANTATA_APP does not have here, and a fault if that cannot be imported."""
+    named = [each for section in ("tools", "skills") for each in find(document.data, f"{section}.*.task")]
+    if not (named and os.environ.get("CANTATA_APP")):
+        return
+    from cantata.dispatch import user_app  # noqa: PLC0415  # loads Celery, which few configurations need here
+
+    try:
+        with redirect_stdout(sys.stderr):  # output of the user's modules must not mix with the answer
+            app = user_app.activate()
+    except ConfigError as error:
+        yield from error.faults
+        return
+    for path, task in named:
+        if app and task not in app.tasks:
+            known = did_you_mean(str(task), [each for each in app.tasks if not each.startswith("celery.")])
+            message = f"application {os.environ['CANTATA_APP']!r} has no task {task!r} on this machine{known}"
+            yield replace(document.fault(path, message), is_warning=True)  # the user's workers may have it all the same
 
 
 def _import_failures(folder: Path, modules: Sequence[str]) -> Mapping[str, str | None]:

@@ -12,7 +12,9 @@ from io import TextIOWrapper
 from typing import Any, cast
 
 import click
+from click.shell_completion import CompletionItem
 
+from cantata.cli.views.progress import show_progress
 from cantata.errors import CantataError, ConfigError, UnavailableError, UnknownRunError
 from cantata.extras import check_extras, missing_modules
 from cantata.suggestions import nearest
@@ -24,6 +26,7 @@ EXIT_STATUS_HELP = (
 )
 
 COMMANDS = {
+    "init": ("setup.init", "Make a small project: a configuration, a tool and a test."),
     "turn": ("submit", "Submit a user turn and show its answer; `submit TEXT` is short for it."),
     "chain": ("submit", "Submit a chain request and show its result."),
     "workflow": ("submit", "Run a workflow in Python and show its result."),
@@ -39,11 +42,14 @@ COMMANDS = {
     "sessions": ("sessions", "List, show and clear conversations."),
     "memory": ("memory", "Read, store and delete memory."),
     "up": ("processes.stacks", "Start a stack in this folder and keep it running."),
-    "status": ("processes.stacks", "Check this deployment, and show what runs."),
+    "status": ("processes.status", "Check this deployment, and show what runs."),
     "down": ("processes.stacks", "Stop the stack of this folder."),
     "gateway": ("processes.gateway", "Serve turns, chains, sessions and memory over HTTP and WebSockets."),
     "flower": ("processes.flower", "Serve Flower, the task monitor, with the run pages in it."),
     "worker": ("processes.worker", "Serve queues, here or on another machine, until stopped."),
+    "doctor": ("setup.doctor", "Check this machine: Python, packages, Redis, ports, code and the keys of models."),
+    "schema": ("setup.schema", "Print the JSON Schema of a configuration or a chain request."),
+    "completion": ("setup.completion", "Print the completion script of a shell."),
 }
 """Command → its module and description."""
 
@@ -85,8 +91,14 @@ class SubmitGroup(ExitStatusCommand, click.Group):
             return None
         if cmd_name in EXTRAS and missing_modules(EXTRAS[cmd_name]):
             return MissingExtraCommand(cmd_name, EXTRAS[cmd_name])
-        module = importlib.import_module(f"cantata.cli.commands.{COMMANDS[cmd_name][0]}")
+        with show_progress("loading"):
+            module = importlib.import_module(f"cantata.cli.commands.{COMMANDS[cmd_name][0]}")
         return cast(click.Command, getattr(module, cmd_name))
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Return the commands that begin with `incomplete`, without loading them."""
+        found = [CompletionItem(name, help=text) for name, (_, text) in COMMANDS.items() if name.startswith(incomplete)]
+        return [*found, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
@@ -96,7 +108,7 @@ class SubmitGroup(ExitStatusCommand, click.Group):
         """Parse arguments; a first word that is neither a command nor an option is the text of a turn."""
         own = [word for option in self.get_params(ctx) for word in option.opts]
         if args and args[0] not in COMMANDS and args[0] not in own:
-            suggestion = _suggestion(args[0])
+            suggestion = None if ctx.resilient_parsing else _suggestion(args[0])
             if suggestion:
                 raise click.UsageError(f"did you mean `submit {suggestion}`? To send {args[0]!r} as a turn: submit turn {args[0]!r}", ctx)
             args = ["turn", *args]

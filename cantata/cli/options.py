@@ -91,7 +91,7 @@ def parse_json_object(ctx: click.Context, option: click.Parameter, text: str | N
         try:
             text = Path(text[1:]).read_text("utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise click.BadParameter(f"{text[1:]!r} cannot be read: {error}") from error
+            raise click.BadParameter(f"{text[1:]!r} cannot be read: {getattr(error, 'strerror', None) or error}") from error
     name, equals, value_text = (text or "").partition("=")
     if equals and name.isidentifier():
         raise click.BadParameter(

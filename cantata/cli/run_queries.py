@@ -23,6 +23,7 @@ from cantata.errors import UnknownRunError
 from cantata.models.values import JsonValue, as_text
 from cantata.models.wire import RUN_OVER
 from cantata.runs.results import describe_request, duration_ms
+from cantata.runs.step_names import name_of
 from cantata.state.fleet import code_versions
 from cantata.state.ledger.records import RunRecord, StepRecord
 from cantata.state.runs import log_store
@@ -49,11 +50,14 @@ class RunQueries(RunSubmission):
             click.echo(json.dumps([_summary_json(run) for run in found], ensure_ascii=False))
         elif not found:
             print_note("no such runs are kept here" if statuses or kind or text or behind else "no runs are kept here")
-        for run in () if self._as_json else found:
+        rows = [("run", "status", "submitted", "duration", "what")] if found and not self._as_json else []
+        for run in found if rows else ():
             began = datetime.fromtimestamp(run.created_at).astimezone().strftime("%m-%d %H:%M:%S")
             took = text_format.duration(round(((run.closed_at or run.now) - run.created_at) * 1000))
-            columns = [text_format.line(run.title, 60), text_format.usage(run.usage)]
-            click.echo("  ".join([f"{run.run_id:19}", f"{text_format.state_label(run.state):9}", began, f"{took:>8}", *columns]).rstrip())
+            what = "  ".join([text_format.line(run.title, 60), text_format.usage(run.usage)])
+            rows.append((run.run_id, text_format.state_label(run.state), began, took, what))
+        for line in text_format.columns(rows):
+            click.echo(line)
         return 0
 
     def show(self, run_id: str) -> int:
@@ -98,14 +102,15 @@ class RunQueries(RunSubmission):
 
     def logs(self, run_id: str, *, follow: bool, step: str | None, level: str | None) -> int:
         """Print the log lines of a run."""
-        kept = self.runs.logs(run_id)
+        kept, run = self.runs.logs(run_id), self.runs.find(run_id)
         lines = found = 0
         try:
             for line in kept.follow() if follow else kept.read():
                 lines += 1
                 if (step is None or log_store.of_step(line, step)) and (level is None or log_store.at_least(line, level)):
                     found += 1
-                    click.echo(line.model_dump_json(exclude_none=True) if self._as_json else plain_view.format_line(line))
+                    names = run.names_with(line.step)
+                    click.echo(line.model_dump_json(exclude_none=True) if self._as_json else plain_view.format_line(line, names))
         except KeyboardInterrupt:
             return INTERRUPTED
         if dropped := kept.dropped():
@@ -194,6 +199,7 @@ def _step_json(step: StepRecord) -> dict[str, JsonValue]:
     return {
         **step.info,
         "step": step.step_id,
+        "name": name_of(step.step_id, step.spec.work),
         "state": shown_state(step.state, step.info),
         "kind": step.spec.kind,
         "work": step.spec.work,

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -16,9 +17,11 @@ from cantata import text_format
 from cantata.cli.main import FAILED, INTERRUPTED
 from cantata.cli.requests import load_checked_request, load_definitions
 from cantata.cli.views import live_view, plain_view
+from cantata.cli.views.progress import await_own
 from cantata.client.client import Client
 from cantata.client.run_service import RunService
 from cantata.client.runs import ChainRun, TurnRun
+from cantata.config.user_code.workflow_inputs import input_faults, turn_faults
 from cantata.embedded import Stack
 from cantata.errors import ConfigError
 from cantata.models.definitions import Definitions
@@ -29,6 +32,7 @@ from cantata.planning.turns import turn_plan
 from cantata.runs.results import answer_text
 from cantata.runs.view import RunView
 from cantata.settings import settings
+from cantata.suggestions import did_you_mean
 
 TEST_S = 60.0  # for a test message: it is posted once, in at most half of it
 
@@ -52,9 +56,9 @@ class RunSubmission:
     def client(self) -> Client:
         """The client; the first use waits for the service."""
         if self._stack:
-            self._check_tasks()
-            print_note(f"neither REDIS_URL nor a stack of `submit up` here: starting one in {self._stack.home.path} for this command")
-            self._stack.wait_ready()
+            if self._stack.has_workers:
+                self._check_tasks()
+            await_own(self._stack)
         known = self.__dict__.get("definitions", self._config)  # the configuration is read once
         client = Client(self._stack.url if self._stack else self._url, config=known)
         for warning in client.warnings:
@@ -68,13 +72,19 @@ class RunSubmission:
             raise ConfigError(f"tool {name!r} is a task of your Celery application: name that in CANTATA_APP, such as shop.celery:app")
 
     @property
+    def _code_folder(self) -> Path | None:
+        return Path(self.definitions.folder) if self.definitions.folder else None
+
+    @property
     def runs(self) -> RunService:
         """The runs of all tenants."""
         return RunService(self.client)
 
     def check_turn(self, turn: TurnRequest) -> None:
         """Raise ConfigError for the faults of a turn, without a service."""
-        if faults := turn_plan.check_turn(turn, self.definitions):
+        known = self.definitions.workflows.get(turn.workflow or "")
+        own = turn_faults(known.function, folder=self._code_folder) if known else ()
+        if faults := [*turn_plan.check_turn(turn, self.definitions), *own]:
             raise ConfigError(faults, source="turn")
 
     def submit_turn(self, *, labels: Mapping[str, str] | None = None, **fields: Any) -> TurnRun:
@@ -97,7 +107,16 @@ class RunSubmission:
         self, name: str, *, given: Mapping[str, JsonValue], timeout_s: float | None, labels: Mapping[str, str] | None = None,
         webhooks: Sequence[str] = (),
     ) -> ChainRun:  # fmt: skip
-        """Submit the input of a workflow in Python. Raises ConfigError."""
+        """Submit the input of a workflow in Python. Raises ConfigError before it waits for the service."""
+        definitions = self.definitions
+        known = definitions.workflows.get(name)
+        if known is None:
+            if name in definitions.chains:
+                raise ConfigError(f"{name!r} is a chain, not a workflow in Python; run it with `submit chain {name}`")
+            known_names = did_you_mean(name, definitions.workflows) or "; there are none"
+            raise ConfigError(f"no workflow in Python is called {name!r} under `workflows:` of the configuration{known_names}")
+        if faults := [*input_faults(known.function, given, folder=self._code_folder)]:
+            raise ConfigError(faults, source=f"workflow {name}")
         self.print_fleet_warnings()
         return self.client.submit_workflow(name, given, timeout_s=timeout_s, labels=labels, webhooks=webhooks)
 
@@ -167,7 +186,7 @@ class RunSubmission:
             return
         view = RunView(run.run_id)  # plain lines show events; only a terminal shows the plan
         for event in run.log(since):
-            view, line = plain_view.apply_and_describe(view, event)
+            view, line = plain_view.apply_and_describe(view, event, run.names_with(event.step))
             if line:
                 print_note(line)
 

@@ -135,11 +135,22 @@ class Client:
         send_history: bool = False, timeout_s: float | None = None, idempotency_key: str | None = None,
         labels: Mapping[str, str] | None = None, webhooks: Sequence[str] = (),
     ) -> TurnRun:  # fmt: skip
-        """Submit a user turn. The same `idempotency_key`, in the same session, gives the same run. Raises ConfigError before anything runs.
+        """Submit a user turn, and return the handle of its run. It answers with the configuration's default team or agent if none is named.
 
-        The turns of one `session` run in the order of their submission, and their messages are kept. A session belongs to the tenant in
-        the label `tenant`. With `send_history` the conversation so far is put before the text.
-        `webhooks` are names of the configuration or URLs, such as `ops` or `wait,failure=https://example.org/hook`; without events, `end`.
+        Args:
+            text: The user's message.
+            team, agent, workflow: The receiver, by its name in the configuration; at most one.
+            session: The conversation. Its turns run in the order of their submission, and its messages are kept. It belongs to the tenant
+                in the label `tenant`.
+            send_history: Whether the conversation so far is put before the text.
+            timeout_s: The time limit of the run, in seconds; that of the configuration if None.
+            idempotency_key: The same key, in the same session, gives the same run.
+            labels: Labels of the run; `tenant` names its tenant.
+            webhooks: Names of the configuration or URLs, such as `ops` or `wait,failure=https://example.org/hook`; without events, `end`.
+
+        Raises:
+            ConfigError: There is no such receiver, the session is full, or the tenant's quota is used up. Nothing was run.
+            UnavailableError: Redis cannot be reached.
         """
         turn = TurnRequest(
             text=text, team=team, agent=agent, workflow=workflow, session=session, send_history=send_history, timeout_s=timeout_s,
@@ -165,7 +176,7 @@ class Client:
         timeout_s: float | None = None, idempotency_key: str | None = None, labels: Mapping[str, str] | None = None,
         webhooks: Sequence[str] = (),
     ) -> TurnRun | ChainRun:  # fmt: skip
-        """Submit a turn to a workflow that is a chain, or the input of one in Python. The same `idempotency_key` gives the same run.
+        """Submit a turn to a workflow that is a chain, or the input of one in Python. Return the handle of its run.
 
         Args:
             workflow: Its name in the configuration; of one in Python also its function.
@@ -198,10 +209,19 @@ class Client:
         labels: Mapping[str, str] | None = None,
         webhooks: Sequence[str] = (),
     ) -> ChainRun:
-        """Submit a chain request: as data, by the name of its file, or by the name of a chain of the configuration.
+        """Submit a chain request, and return the handle of its run.
 
-        `initial_input` and `timeout_s` replace the request's own; `webhooks`, as in `submit_turn`, come beside its own. The same
-        `idempotency_key` gives the same run. Raises ConfigError with every fault.
+        Args:
+            request: The request as data, the name of its file, or the name of a chain of the configuration.
+            initial_input: Replaces the request's own input.
+            timeout_s: Replaces the request's own time limit, in seconds.
+            idempotency_key: The same key gives the same run.
+            labels: Labels of the run; `tenant` names its tenant.
+            webhooks: As in `submit_turn`, beside the request's own.
+
+        Raises:
+            ConfigError: The request has faults, all of which `faults` lists, or the tenant's quota is used up. Nothing was run.
+            UnavailableError: Redis cannot be reached.
         """
         request = self._checked_request(request, initial_input, timeout_s, webhooks)
         return self.submit_checked(request, idempotency_key=idempotency_key, labels=labels)

@@ -12,6 +12,7 @@ from cantata.errors import ConfigError, UnknownRunError
 from cantata.models.values import JsonValue
 from cantata.models.waits import Inbox, InboxItem
 from cantata.models.wire import RUN_OVER, ChainRequest, ChainResponse, HistoryEntry, RunResult, RunStatus, TurnRequest
+from cantata.planning.turns.turn_plan import target_of
 from cantata.state.memory.memory_store import MemoryStore
 from cantata.state.runs import event_log, inbox, listing
 from cantata.state.runs.inbox import InboxFilter
@@ -58,10 +59,15 @@ class RunService:
         self.tenant = tenant
 
     def list(
-        self, *, statuses: Sequence[str] = (), kind: str | None = None, text: str = "", before: str | None = None, limit: int = 50
-    ) -> RunList:
+        self, *, statuses: Sequence[str] = (), kind: str | None = None, text: str = "", since: float | None = None,
+        until: float | None = None, before: str | None = None, limit: int = 50,
+    ) -> RunList:  # fmt: skip
         """Return a page of runs, newest first; `before` is the `next` of the previous page."""
-        return listing.find_page(self.client.ledger, RunFilter(self.tenant, tuple(statuses), kind, text), before=before, most=limit)
+        wanted = RunFilter(self.tenant, tuple(statuses), kind, text, since, until)
+        found = listing.find_page(self.client.ledger, wanted, before=before, most=limit)
+        _, default = target_of(TurnRequest(text=""), self.client.definitions) or ("", "")
+        runs = [run.model_copy(update={"target": default}) if run.kind == "turn" and not run.target else run for run in found.runs]
+        return found.model_copy(update={"runs": runs})
 
     def newest(self, limit: int, *, statuses: Sequence[str], kind: str | None, text: str, behind: str | None) -> Sequence[RunSummary]:
         """Return up to `limit` runs, newest first, that were submitted before the run `behind`."""

@@ -19,6 +19,7 @@ from cantata.models.wire import RUN_OVER, ChainEvent, ChainRequest, ChainRespons
 from cantata.observability import traces
 from cantata.observability.logs.lines import LogLine
 from cantata.runs.results import bodies_of, chain_event, chain_response, turn_result
+from cantata.runs.step_names import is_counted, name_of
 from cantata.runs.view import RunView
 from cantata.state.ledger.encoding import to_json
 from cantata.state.ledger.records import RunRecord, StepRecord
@@ -40,12 +41,16 @@ class Run:
     def __init__(self, client: Client, run_id: str) -> None:
         self._client = client
         self.run_id = run_id
+        self._names: dict[str, str] = {}
 
     def __repr__(self) -> str:
         return f"Run({self.run_id!r})"
 
     def status(self) -> RunStatus:
-        """Return the run's status."""
+        """Return its status: accepted, running, waiting, cancelling, succeeded, failed, cancelled, timed_out or exhausted.
+
+        Raises UnknownRunError if it has expired.
+        """
         return self._client.ledger.runs.status(self.run_id)
 
     def record(self, names: Sequence[str] | None = None) -> RunRecord:
@@ -57,7 +62,12 @@ class Run:
         return self._client.ledger.reader.records(self.run_id, step_ids)
 
     def log(self, from_offset: int | None = None, *, timeout_s: float | None = None) -> Iterator[RunEvent]:
-        """Yield its events after `from_offset` (from the start if None) as they come, until it is over."""
+        """Yield its events as they come, until it is over.
+
+        Args:
+            from_offset: The `seq` of the last event that is known; None for all events.
+            timeout_s: Seconds after which to end although the run goes on; 0 yields what there is now. None for no limit.
+        """
         return event_log.follow(self._client.redis, self.run_id, after=from_offset or 0, timeout_s=timeout_s)
 
     def view(self, before: RunView | None = None, *, wait_s: float = 0.0, max_usages: int = 200) -> RunView:
@@ -69,8 +79,21 @@ class Run:
         view = view.apply(*events)
         if view.status not in RUN_OVER:
             view = view.with_status(self.status())
+        if unnamed := view.without_name():
+            view = view.with_names(self.step_names(unnamed))
         ended = view.without_usage(max_usages)
         return view.with_usage(dict(zip(ended, ledger.reader.infos(self.run_id, ended), strict=True))) if ended else view
+
+    def step_names(self, step_ids: Sequence[str]) -> dict[str, str]:
+        """Return step → its name for people: the tool, agent or node that it is."""
+        specs = run_snapshot.parts(self._client.ledger, self.run_id, step_ids).specs
+        return {step_id: name_of(step_id, str(specs.get(step_id, {}).get("work", ""))) for step_id in step_ids}
+
+    def names_with(self, step_id: str | None) -> Mapping[str, str]:
+        """Return the names that were read so far, with that of this step if its id does not tell what it does."""
+        if step_id and step_id not in self._names and is_counted(step_id):
+            self._names |= self.step_names([step_id])
+        return self._names
 
     def logs(self, *, follow: bool = False) -> Iterator[LogLine]:
         """Yield its log lines from workers and tools on all machines, in order; with `follow` also those to come, until it is over."""
@@ -201,7 +224,7 @@ class TurnRun(Run):
     kind = "turn"
 
     def events(self, from_offset: int | None = None, *, timeout_s: float | None = None) -> Iterator[RunEvent]:
-        """Yield its events after `from_offset` as they come, until it is over."""
+        """Yield its events as they come, until it is over; the arguments are those of `log`."""
         return self.log(from_offset, timeout_s=timeout_s)
 
     def events_of(self, log: Sequence[RunEvent]) -> list[RunEvent]:
@@ -209,7 +232,15 @@ class TurnRun(Run):
         return list(log)
 
     def result(self, timeout_s: float | None = None) -> RunResult:
-        """Wait until it is over and return its result. Raises TimeoutError past `timeout_s`; the run goes on."""
+        """Wait until it is over and return its result, whether it succeeded or not: `result().raise_for_status().output` is the answer.
+
+        Args:
+            timeout_s: Seconds to wait; None for no limit.
+
+        Raises:
+            TimeoutError: It is not over in this time. The run goes on.
+            UnknownRunError: It has expired, or Redis lost it.
+        """
         record = self.wait(timeout_s)
         warnings = [event.message for event in self.log() if isinstance(event, RunWarning)]
         return turn_result(record).model_copy(update={"warnings": warnings})
@@ -231,7 +262,7 @@ class ChainRun(Run):
     kind = "chain"
 
     def events(self, from_offset: int | None = None, *, timeout_s: float | None = None) -> Iterator[ChainEvent]:
-        """Yield the events of its nodes after `from_offset` as they come, until it is over."""
+        """Yield the events of its nodes as they come, until it is over; the arguments are those of `log`."""
         for event in self.log(from_offset, timeout_s=timeout_s):
             yield from self.events_of([event])
 
@@ -244,7 +275,15 @@ class ChainRun(Run):
         return [event for event in found if event is not None]
 
     def result(self, timeout_s: float | None = None) -> ChainResponse:
-        """Wait until it is over and return its response. Raises TimeoutError past `timeout_s`; the run goes on."""
+        """Wait until it is over and return its response, whether it succeeded or not: `final_output`, or `outputs` by node.
+
+        Args:
+            timeout_s: Seconds to wait; None for no limit.
+
+        Raises:
+            TimeoutError: It is not over in this time. The run goes on.
+            UnknownRunError: It has expired, or Redis lost it.
+        """
         return chain_response(self.wait(timeout_s))
 
     def so_far(self) -> ChainResponse:

@@ -12,10 +12,10 @@ from cantata.config.native import load_definitions
 from cantata.errors import ConfigError, Fault
 from cantata.models.definitions import Agent, Defaults, Definitions
 from cantata.models.wire import ChainRequest
+from cantata.project_folder import CONFIG_FILE, project_folder
 from cantata.settings import settings
 from cantata.suggestions import did_you_mean
 
-DEFAULT_FILE = Path("configs/default.yaml")
 FOLDERS_FILES = ("config.yml", "config.yaml")
 BUILT_IN = Definitions(
     agents={"assistant": Agent(description="Answers any text with the default model.")}, defaults=Defaults(agent="assistant")
@@ -23,7 +23,7 @@ BUILT_IN = Definitions(
 
 
 def find(explicit: str | None = None) -> Path | None:
-    """Return the configuration file: the named one, else CANTATA_CONFIG, else configs/default.yaml; None for the built-in configuration.
+    """Return the configuration file: the named one, else CANTATA_CONFIG, else configs/default.yaml; None for the built-in one.
 
     Raises ConfigError if CANTATA_CONFIG names a file that does not exist.
     """
@@ -32,7 +32,9 @@ def find(explicit: str | None = None) -> Path | None:
     named = settings().config
     if named and not named.exists():
         raise ConfigError("CANTATA_CONFIG names this file, but it does not exist; correct the variable or unset it", source=str(named))
-    return named or (DEFAULT_FILE if DEFAULT_FILE.is_file() else None)
+    folder = project_folder()
+    default = CONFIG_FILE if folder == Path.cwd() else folder / CONFIG_FILE
+    return named or (default if default.is_file() else None)
 
 
 def load(path: Path | None) -> Definitions:

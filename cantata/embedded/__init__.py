@@ -12,7 +12,12 @@ this package loads in milliseconds.
 from __future__ import annotations
 
 from cantata.embedded.home import Home
+from cantata.embedded.ports import is_free
 from cantata.embedded.stack import Stack, StackStatus, attach, down, stack_url, status
+from cantata.embedded.stack_plan import DEFAULT_PORTS
 from cantata.embedded.stack_record import StackProcess
+from cantata.embedded.valkey import find_server
 
-__all__ = ["Home", "Stack", "StackProcess", "StackStatus", "attach", "down", "stack_url", "status"]
+__all__ = [
+    "DEFAULT_PORTS", "Home", "Stack", "StackProcess", "StackStatus", "attach", "down", "find_server", "is_free", "stack_url", "status",
+]  # fmt: skip

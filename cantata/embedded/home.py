@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 
 from cantata.errors import UnavailableError
+from cantata.project_folder import STACK_FOLDER, project_folder
 
 LOG_LIMIT = 5_000_000  # bytes; a larger log is rotated when its process starts again
 SOCKET_PATH_LIMIT = 103  # bytes: macOS allows 104 with the closing zero, Linux 108
@@ -20,10 +21,10 @@ HomePath = str | os.PathLike[str] | None
 
 
 class Home:
-    """The folder of one stack: the given path, else CANTATA_HOME, else `.cantata` in the working directory."""
+    """The folder of one stack: the given path, else CANTATA_HOME, else `.cantata` in the folder of the project."""
 
     def __init__(self, path: HomePath = None) -> None:
-        self.path = Path(path or os.environ.get("CANTATA_HOME") or ".cantata").resolve()
+        self.path = Path(path or os.environ.get("CANTATA_HOME") or project_folder() / STACK_FOLDER).resolve()
         self.data = self.path / "data"
         self.logs = self.path / "logs"
         self.record = self.path / "stack.json"

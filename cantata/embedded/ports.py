@@ -49,6 +49,15 @@ def close(ports: Mapping[str, BoundPort]) -> None:
         port.listening.close()
 
 
+def is_free(number: int) -> bool:
+    """Return whether a service could listen on this port."""
+    try:
+        _listen((number,)).close()
+    except OSError:
+        return False
+    return True
+
+
 def _read(home: Home) -> dict[str, int]:
     try:
         found = json.loads((home.path / "ports.json").read_text("utf-8"))

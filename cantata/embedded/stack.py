@@ -46,13 +46,14 @@ class Stack:
 
     def __init__(
         self, home: Home, url: str, *, supervisor: ProcessIdentity | None = None, link: subprocess.Popen[bytes] | None = None,
-        moved: Mapping[str, int] | None = None, virtual_time: bool = False,
+        moved: Mapping[str, int] | None = None, virtual_time: bool = False, has_workers: bool = True,
     ) -> None:  # fmt: skip
         self.home = home
         self.url = url
         """The URL of its Redis, in Celery's form: `redis+socket:///path?virtual_host=0`."""
         self.moved = moved or {}
         """Service → its default port, for services that had to start on another port."""
+        self.has_workers = has_workers
         self._supervisor = supervisor  # None until it is known to be ready
         self._virtual_time = virtual_time
         self._link = link  # the pipes to a stack that ends with this process; None for a kept one
@@ -96,7 +97,10 @@ class Stack:
                 server_only=server_only,
             )  # fmt: skip
             moved = {name: port.wanted for name, port in bound.items() if port.wanted not in (0, port.number)}
-            stack = cls(home, server_url(plan.socket), link=_start_supervisor(home, plan), moved=moved, virtual_time=virtual_time)
+            stack = cls(
+                home, server_url(plan.socket), link=_start_supervisor(home, plan), moved=moved, virtual_time=virtual_time,
+                has_workers=not server_only,
+            )  # fmt: skip
         finally:
             ports.close(bound)
         if wait or keep:
@@ -209,6 +213,8 @@ class StackStatus:
     processes: tuple[StackProcess, ...] = ()
     code_fault: str = ""
     """The reason why changed code is not loaded; empty if it is."""
+    config: str = ""
+    """The configuration that it was started with; empty if its processes search for one."""
 
     def to_json(self) -> dict[str, object]:
         """Return the status as values for `json.dumps`."""
@@ -249,8 +255,9 @@ def status(home: HomePath = None) -> StackStatus:
         return StackStatus(str(home.path), running=False)
     processes = tuple(_all_processes(record))
     return StackStatus(
-        str(home.path), True, record.kept, server_url(record.socket), record.flower_url, record.gateway_url, processes, record.code_fault
-    )
+        str(home.path), True, record.kept, server_url(record.socket), record.flower_url, record.gateway_url, processes, record.code_fault,
+        record.config,
+    )  # fmt: skip
 
 
 def down(home: HomePath = None, grace_s: float = 10.0) -> bool:

@@ -86,8 +86,8 @@ def make_plan(
     url = server_url(socket_path)
     flower_url = ports["flower"].url if "flower" in ports else None
     environment = {"REDIS_URL": url, "CANTATA_HOME": str(home.path)}
-    if config is not None:
-        environment["CANTATA_CONFIG"] = str(config)
+    if config := config or os.environ.get("CANTATA_CONFIG"):
+        environment["CANTATA_CONFIG"] = str(Path(config).absolute())
     if virtual_time:
         environment[VIRTUAL_TIME] = "1"
     if flower_url is not None:

@@ -54,6 +54,8 @@ class StackRecord:
     gateway_url: str | None = None
     code_fault: str = ""
     """The reason why changed code is not loaded; empty if it is."""
+    config: str = ""
+    """The configuration that it was started with; empty if its processes search for one."""
 
     def is_current(self) -> bool:
         """Return whether the supervisor that wrote this still runs."""

@@ -32,6 +32,7 @@ from cantata.observability.metrics.http_server import MetricsServer, ScrapeHandl
 from cantata.observability.metrics.scrape_address import ScrapeAddress
 from cantata.state.fleet import code_versions, load
 from cantata.state.fleet.load import FleetLoad, QueueLoad
+from cantata.state.fleet.registry import Worker
 from cantata.state.fleet.sizes import Sizes
 from cantata.state.redis.connection import RedisFailure
 from cantata.state.redis.redis_errors import reason
@@ -52,6 +53,12 @@ class LoadReport(Value):
     """The load of each queue."""
 
     queues: dict[str, QueueLoad] = Field(description="queue → its waiting messages, leased steps and workers")
+
+
+class FleetReport(LoadReport):
+    """The workers and the load of each queue."""
+
+    workers: list[Worker] = Field(description="the worker processes that were alive within the last seconds")
 
 
 FleetState = tuple[FleetLoad, dict[str, QueueLoad], float | None]
@@ -211,3 +218,11 @@ async def show_load(request: Request, caller: CallerGrant, queue: Queues = []) -
     caller.require_fleet()
     found: LoadReport = await request.app.state.service.call(partial(_monitor(request).load, queue))
     return found
+
+
+@router.get("/workers")
+async def list_workers(request: Request, caller: CallerGrant) -> FleetReport:
+    """Return the workers, and the load of each queue."""
+    caller.require_fleet()
+    standing, queues, _ = await request.app.state.service.call(_monitor(request).measure)
+    return FleetReport(queues=queues, workers=[*standing.workers])

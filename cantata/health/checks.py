@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from pydantic import Field
@@ -69,7 +69,13 @@ def evaluate(facts: Facts) -> HealthReport:
     if not isinstance(facts.redis, Unavailable) or not isinstance(facts.fleet, Unavailable):  # else both have the same reason
         checks += [*check_fleet(facts.fleet, facts.version, facts.broker), *check_limits(facts.limits)]
     checks += [*map(_service, facts.services), *check_stack(facts.stack_home, facts.dead_processes, facts.code_fault)]
-    return HealthReport(status=max((check.status for check in checks), key=SEVERITIES.__getitem__, default="ok"), checks=tuple(checks))
+    return report_of(checks)
+
+
+def report_of(checks: Iterable[Check]) -> HealthReport:
+    """Return the report of these checks."""
+    found = tuple(checks)
+    return HealthReport(status=max((check.status for check in found), key=SEVERITIES.__getitem__, default="ok"), checks=found)
 
 
 # --- Redis ----------------------------------------------------------------------------------------------------------

@@ -44,14 +44,14 @@ class Model(Value):
     fallbacks: list[str] = Field(
         default_factory=list, description="names under `models` or LiteLLM names, asked in this order if the model fails"
     )
-    cache: ReplyCache | None = Field(None, description="cache of its replies; if absent, none are cached")
+    cache: ReplyCache | None = Field(default=None, description="cache of its replies; if absent, none are cached")
 
 
 class McpServer(Value):
     """An MCP server: a command that is connected through its standard input and output, or a URL."""
 
     command: list[str] = Field(default_factory=list, description="program and arguments of a server that each worker process starts")
-    url: str | None = Field(None, description="URL of a server with streamable HTTP")
+    url: str | None = Field(default=None, description="URL of a server with streamable HTTP")
     env: list[str] = Field(
         default_factory=list,
         description="environment variables of the workers that are passed to the command, beside PATH, HOME and the like",
@@ -59,7 +59,7 @@ class McpServer(Value):
     headers: dict[str, str] = Field(
         default_factory=dict, description="HTTP header → the environment variable of the workers that contains its value"
     )
-    timeout_s: float = Field(60.0, gt=0, description="time limit of one call, in seconds")
+    timeout_s: float = Field(default=60.0, gt=0, description="time limit of one call, in seconds")
     connect_timeout_s: float = Field(
         30.0, gt=0, description="time limit of its start, in seconds; the first start of a packaged server may download it"
     )
@@ -89,16 +89,18 @@ class ScriptReference(Value):
 class Tool(Value):
     """A tool or skill that chains and agents may call: a Python function, an MCP server with its tools, or a question to people."""
 
-    function: str | None = Field(None, description="module:name, importable from the configuration's folder", pattern=r"^[\w.]+:\w+$")
-    mcp: McpServer | None = Field(None, description="the server; its tools are called `name.tool`")
-    script: ScriptReference | None = Field(None, description="a function that a workflow's file defines; set when one is read")
+    function: str | None = Field(
+        default=None, description="module:name, importable from the configuration's folder", pattern=r"^[\w.]+:\w+$"
+    )
+    mcp: McpServer | None = Field(default=None, description="the server; its tools are called `name.tool`")
+    script: ScriptReference | None = Field(default=None, description="a function that a workflow's file defines; set when one is read")
     task: str | None = Field(
         None, min_length=1, description="name of a task of your own Celery application (CANTATA_APP); your workers execute it"
     )
     asks: bool | WaitOptions = Field(
         False, description="asks people: a call waits, without a worker, for a signal, whose value is the result; true, or how it asks"
     )
-    description: str = Field("", description="what it does, for people and models")
+    description: str = Field(default="", description="what it does, for people and models")
     queue: str = Field(
         default_factory=lambda given: "agents" if given.get("mcp") else "" if given.get("task") else "tools",
         description="the queue whose workers run it; agents for an MCP server, whose calls only wait. Of a task your own queue; if absent, "
@@ -110,10 +112,12 @@ class Tool(Value):
         description="time limit of one attempt, in seconds; then the worker child is killed. Of a task, 600 if absent, with its time in "
         "your queue; then it is revoked, but not killed",
     )
-    retries: int = Field(0, ge=0, le=100, description="retries after the first attempt")
-    cheap: bool | None = Field(None, description="declares it cheap (true) or costly (false); measured by the workers if absent")
-    at_most_once: bool = Field(False, description="a call is never repeated: if its worker dies, a person reports its outcome")
-    pure: bool = Field(False, description="a call has no effects: several are recorded at once, so a dying worker may cost those again")
+    retries: int = Field(default=0, ge=0, le=100, description="retries after the first attempt")
+    cheap: bool | None = Field(default=None, description="declares it cheap (true) or costly (false); measured by the workers if absent")
+    at_most_once: bool = Field(default=False, description="a call is never repeated: if its worker dies, a person reports its outcome")
+    pure: bool = Field(
+        default=False, description="a call has no effects: several are recorded at once, so a dying worker may cost those again"
+    )
     values: Params = Field(default_factory=dict, description="fixed arguments of each call, which no model sees and no input changes")
     hidden: list[str] = Field(
         default_factory=list, description="parameters that no model sees: their values are in `values`, or the defaults"
@@ -181,18 +185,20 @@ class Command(Value):
     env: list[VariableName] = Field(
         default_factory=list, description="environment variables of the workers that are passed to it, beside PATH, HOME and the like"
     )
-    timeout_s: float = Field(60.0, gt=0, description="time limit in seconds; then it is killed")
+    timeout_s: float = Field(default=60.0, gt=0, description="time limit in seconds; then it is killed")
 
 
 class PythonWorkflow(Value):
     """A workflow in Python."""
 
     function: str = Field(description="`module:name` of the function, decorated with @workflow")
-    timeout_s: float | None = Field(None, gt=0, description="time limit of a run of it, in seconds; none if absent, since it may sleep")
+    timeout_s: float | None = Field(
+        default=None, gt=0, description="time limit of a run of it, in seconds; none if absent, since it may sleep"
+    )
     cancel_grace_s: float | None = Field(
         None, ge=0, description="how long it may clean up when its run is cancelled, in seconds, 30 if absent; with 0 it ends at once"
     )
-    queue: QueueName = Field("tools", description="the queue whose workers execute its code, between its awaits")
+    queue: QueueName = Field(default="tools", description="the queue whose workers execute its code, between its awaits")
 
 
 class Example(Value):
@@ -214,7 +220,9 @@ class OutputSchema(Value):
         description="module:Model, a pydantic model beside the configuration, in place of a schema",
         pattern=FUNCTION,
     )
-    trials: int = Field(2, ge=0, le=20, description="corrections that the model is asked for, each with the errors of the validator")
+    trials: int = Field(
+        default=2, ge=0, le=20, description="corrections that the model is asked for, each with the errors of the validator"
+    )
 
     @model_validator(mode="after")
     def _is_one(self) -> OutputSchema:
@@ -233,8 +241,8 @@ class History(Value):
     enabled: bool | None = Field(
         None, description="whether it sees any; by default if it answers alone or is chosen, but not in pipelines and broadcasts"
     )
-    max_tokens: int | None = Field(None, ge=1, description="the newest entries up to this many tokens; the team's limit if absent")
-    max_entries: int | None = Field(None, ge=1, description="maximum number of the newest entries")
+    max_tokens: int | None = Field(default=None, ge=1, description="the newest entries up to this many tokens; the team's limit if absent")
+    max_entries: int | None = Field(default=None, ge=1, description="maximum number of the newest entries")
     truncation_strategy: Literal["oldest_first", "keep_last"] = Field(
         "oldest_first", description="what is dropped past the limit: the oldest entries, or all but the last one"
     )
@@ -247,10 +255,10 @@ class History(Value):
 class Agent(Value):
     """A model with a role: each instruction is one model turn, and its input is the answer before it."""
 
-    description: str = Field("", description="what it is good at, for people and other agents")
-    model: str | None = Field(None, description="a name under `models` or a LiteLLM name; the default model if absent")
+    description: str = Field(default="", description="what it is good at, for people and other agents")
+    model: str | None = Field(default=None, description="a name under `models` or a LiteLLM name; the default model if absent")
     params: Params = Field(default_factory=dict, description="model parameters, over those of the model")
-    system: str | None = Field(None, description="the system message of each turn")
+    system: str | None = Field(default=None, description="the system message of each turn")
     models: list[str | Model] = Field(
         default_factory=list, description="in place of `model`: one for all texts, or one for each text among the instructions"
     )
@@ -260,7 +268,7 @@ class Agent(Value):
         description="in order: texts (`{input}` is the answer before, or the input), functions, agentic steps, agents, chains",
     )
     tools: list[str] = Field(default_factory=list, description="names under `tools` that its model may call; `server.tool` for MCP servers")
-    max_tool_rounds: int = Field(25, ge=1, description="rounds of tool calls for one text, before it must answer without tools")
+    max_tool_rounds: int = Field(default=25, ge=1, description="rounds of tool calls for one text, before it must answer without tools")
     dialect: Literal["native", "json"] = Field(
         "native", description="how its model calls tools: by the provider's tool calls, or by JSON replies with `mcp`"
     )
@@ -274,16 +282,16 @@ class Agent(Value):
         default_factory=list,
         description="each as module:name too; called after each instruction with (step, output[, info]) → (stop, reason, output)",
     )
-    store_steps: bool = Field(False, description="keep the output of each instruction, as `steps` of the result")
-    full_history: bool = Field(False, description="show the model its earlier turns, and return the list of all steps")
+    store_steps: bool = Field(default=False, description="keep the output of each instruction, as `steps` of the result")
+    full_history: bool = Field(default=False, description="show the model its earlier turns, and return the list of all steps")
     examples: list[Example] = Field(
         default_factory=list, description="shown to the model as earlier turns; the embedded model scores labels by them"
     )
-    output: OutputSchema | None = Field(None, description="structured output of the last instruction")
+    output: OutputSchema | None = Field(default=None, description="structured output of the last instruction")
     history: History = Field(default_factory=History, description="the part of its session's conversation that it sees")
-    queue: QueueName = Field("agents", description="the queue whose workers call its model")
-    timeout_s: float = Field(60.0, gt=0, description="time limit of one model call, in seconds")
-    retries: int = Field(3, ge=0, le=100, description="retries after a failure that may pass (429, 5xx, timeouts, connections)")
+    queue: QueueName = Field(default="agents", description="the queue whose workers call its model")
+    timeout_s: float = Field(default=60.0, gt=0, description="time limit of one model call, in seconds")
+    retries: int = Field(default=3, ge=0, le=100, description="retries after a failure that may pass (429, 5xx, timeouts, connections)")
 
     @model_validator(mode="after")
     def _models_fit_the_texts(self) -> Agent:
@@ -298,21 +306,21 @@ class Agent(Value):
 class Synthesizer(Value):
     """A model that merges the answers of a broadcast's agents into one."""
 
-    model: str | None = Field(None, description="as of an agent")
+    model: str | None = Field(default=None, description="as of an agent")
     prompt: str = Field(description="template; `{agent_responses}` is a JSON object name → text, `{user_input}` the turn's text")
     params: Params = Field(default_factory=dict, description="model parameters, over those of the model")
-    timeout_s: float = Field(60.0, gt=0, description="time limit of its model call, in seconds")
-    retries: int = Field(3, ge=0, le=100, description="retries after a failure that may pass")
+    timeout_s: float = Field(default=60.0, gt=0, description="time limit of its model call, in seconds")
+    retries: int = Field(default=3, ge=0, le=100, description="retries after a failure that may pass")
 
 
 class TeamRule(Value):
     """A rule that chooses an agent without a model call: by a pattern, or by a function."""
 
-    match: str | None = Field(None, description="a regular expression, found anywhere in the text; `(?i)` first ignores case")
+    match: str | None = Field(default=None, description="a regular expression, found anywhere in the text; `(?i)` first ignores case")
     function: str | None = Field(
         None, description="module:name, called with the text; returns the name of an agent, or true for `agent`", pattern=FUNCTION
     )
-    agent: str | None = Field(None, description="the agent that is chosen")
+    agent: str | None = Field(default=None, description="the agent that is chosen")
 
     @model_validator(mode="after")
     def _is_one(self) -> TeamRule:
@@ -338,7 +346,7 @@ class Router(Value):
     models: list[str | Model] = Field(default_factory=list, max_length=1, description="one model; the default one if absent")
     instructions: list[str | None] = Field(
         default_factory=lambda: list[str | None]((None, "{input}")),
-        description="null, which stands for the prompt from the template, and the text that the model gets with it",
+        description="null, which means the prompt from the template, and the text that the model gets with it",
     )
     decision_prompt_template: str | None = Field(
         None, description="template of the prompt with `{user_input}`, `{history}` and `{agent_details}`"
@@ -348,8 +356,8 @@ class Router(Value):
     function: str | None = Field(
         None, description="module:name, called with (user_input, history, agent_descriptions) in place of a model", pattern=FUNCTION
     )
-    timeout_s: float = Field(30.0, gt=0, description="time limit of a decision, in seconds")
-    retries: int = Field(3, ge=0, le=100, description="retries after a failure of its model that may pass")
+    timeout_s: float = Field(default=30.0, gt=0, description="time limit of a decision, in seconds")
+    retries: int = Field(default=3, ge=0, le=100, description="retries after a failure of its model that may pass")
 
     @model_validator(mode="after")
     def _fits(self) -> Router:
@@ -370,7 +378,7 @@ Mode = Literal["pipeline", "broadcast", "router", "round_robin"]
 class Team(Value):
     """Agents that answer user turns together."""
 
-    description: str = Field("", description="what it is good at, for people")
+    description: str = Field(default="", description="what it is good at, for people")
     mode: Mode = Field(description="how the agents work together; `round-robin` means `round_robin`")
     agents: list[str] = Field(min_length=1, description="names under `agents`, in order")
     rules: list[TeamRule] = Field(
@@ -379,16 +387,18 @@ class Team(Value):
     router: Router | None = Field(
         None, description="router: chooses if no rule matches; if absent, the default agent answers, or the default model chooses"
     )
-    strategy: Strategy = Field("single_agent_dispatch", description="router: its kind of decision")
-    default_agent: str | None = Field(None, description="router: the agent that answers if the router does not choose")
-    max_internal_steps: int = Field(3, ge=1, le=1000, description="router: agents that may run in one turn")
-    auto_include_history: bool = Field(False, description="whether each agent's input begins with the conversation so far, as text")
-    max_history_tokens: int = Field(4000, ge=1, description="tokens of the conversation that router and agents see")
-    synthesizer: Synthesizer | None = Field(None, description="broadcast: merges the answers; without it the answer is their JSON object")
-    min_responses: int | None = Field(None, ge=1, description="broadcast: continue when this many agents have answered")
-    deadline_s: float | None = Field(None, gt=0, description="broadcast: seconds after which late agents are cancelled and listed")
+    strategy: Strategy = Field(default="single_agent_dispatch", description="router: its kind of decision")
+    default_agent: str | None = Field(default=None, description="router: the agent that answers if the router does not choose")
+    max_internal_steps: int = Field(default=3, ge=1, le=1000, description="router: agents that may run in one turn")
+    auto_include_history: bool = Field(default=False, description="whether each agent's input begins with the conversation so far, as text")
+    max_history_tokens: int = Field(default=4000, ge=1, description="tokens of the conversation that router and agents see")
+    synthesizer: Synthesizer | None = Field(
+        default=None, description="broadcast: merges the answers; without it the answer is their JSON object"
+    )
+    min_responses: int | None = Field(default=None, ge=1, description="broadcast: continue when this many agents have answered")
+    deadline_s: float | None = Field(default=None, gt=0, description="broadcast: seconds after which late agents are cancelled and listed")
 
-    @field_validator("mode", mode="before")
+    @field_validator("mode", mode="before", json_schema_input_type=Mode | Literal["round-robin"])
     @classmethod
     def _spelled(cls, mode: object) -> object:
         return "round_robin" if mode == "round-robin" else mode
@@ -427,7 +437,7 @@ class Chain(Value):
 
     nodes: list[ChainNode] = Field(min_length=1, description="all nodes")
     entry_node: str = Field(description="starting node id")
-    description: str = Field("", description="what it does, for people")
+    description: str = Field(default="", description="what it does, for people")
     inputs: dict[str, JsonValue] = Field(
         default_factory=dict, description="its declared inputs: name → type, or a JSON Schema with `type: object` and `properties`"
     )
@@ -438,20 +448,20 @@ class Chain(Value):
         "output, it is that of the last node that has one",
     )
     dropped: list[str] = Field(default_factory=list, description="nodes whose outputs are never its output")
-    timeout_s: float | None = Field(None, gt=0, le=30 * 86400, description="time limit of a turn that it answers, in seconds")
+    timeout_s: float | None = Field(default=None, gt=0, le=30 * 86400, description="time limit of a turn that it answers, in seconds")
 
 
 class Defaults(Value):
     """Defaults of agents, turns and runs."""
 
-    model: str = Field("local/smollm2", description="model of agents that name none")
-    team: str | None = Field(None, description="team of turns that name none")
-    agent: str | None = Field(None, description="agent of turns that name none, if there is no default team")
+    model: str = Field(default="local/smollm2", description="model of agents that name none")
+    team: str | None = Field(default=None, description="team of turns that name none")
+    agent: str | None = Field(default=None, description="agent of turns that name none, if there is no default team")
     timeout_s: float = Field(
         300.0, gt=0, le=30 * 86400, description="time limit of a run, in seconds; time in which it only waits for a person is free"
     )
-    retention_s: float = Field(86_400.0, gt=0, le=30 * 86400, description="seconds that a finished run is kept")
-    max_attempts: int = Field(3, ge=1, le=100, description="workers that may die on a step before it fails as a poison step")
+    retention_s: float = Field(default=86_400.0, gt=0, le=30 * 86400, description="seconds that a finished run is kept")
+    max_attempts: int = Field(default=3, ge=1, le=100, description="workers that may die on a step before it fails as a poison step")
     max_concurrency: int = Field(
         256,
         ge=1,
@@ -463,24 +473,28 @@ class Defaults(Value):
 class SessionSettings(Value):
     """Retention and limits of the conversations of sessions."""
 
-    retention_s: float = Field(30 * 86400.0, gt=0, le=3650 * 86400, description="seconds that a conversation is kept after its last turn")
-    max_entries: int = Field(1000, ge=2, le=100_000, description="entries kept of one conversation; the oldest are dropped")
-    max_waiting: int = Field(100, ge=1, le=10_000, description="turns of one session that may wait in its queue")
+    retention_s: float = Field(
+        default=30 * 86400.0, gt=0, le=3650 * 86400, description="seconds that a conversation is kept after its last turn"
+    )
+    max_entries: int = Field(default=1000, ge=2, le=100_000, description="entries kept of one conversation; the oldest are dropped")
+    max_waiting: int = Field(default=100, ge=1, le=10_000, description="turns of one session that may wait in its queue")
 
 
 class Rates(Value):
     """Rate limits of the calls to a model, or of a tenant, over all workers."""
 
-    rpm: int | None = Field(None, ge=1, description="calls started in any 60 seconds; unlimited if absent")
-    tpm: int | None = Field(None, ge=1, description="input and output tokens of the calls started in any 60 seconds")
-    concurrency: int | None = Field(None, ge=1, description="calls under way at once")
+    rpm: int | None = Field(default=None, ge=1, description="calls started in any 60 seconds; unlimited if absent")
+    tpm: int | None = Field(default=None, ge=1, description="input and output tokens of the calls started in any 60 seconds")
+    concurrency: int | None = Field(default=None, ge=1, description="calls under way at once")
 
 
 class Budget(Value):
     """A limit of spending; a call that may cost more than what is left is not made."""
 
-    usd: float | None = Field(None, ge=0, description="US dollars, by LiteLLM's prices; a call whose price is unknown counts nothing")
-    tokens: int | None = Field(None, ge=0, description="input and output tokens")
+    usd: float | None = Field(
+        default=None, ge=0, description="US dollars, by LiteLLM's prices; a call whose price is unknown counts nothing"
+    )
+    tokens: int | None = Field(default=None, ge=0, description="input and output tokens")
 
 
 class Budgets(Value):
@@ -494,29 +508,35 @@ class Budgets(Value):
 class Quota(Value):
     """The quota of one tenant. Past it, new runs and writes are rejected; runs under way continue."""
 
-    open_runs: int | None = Field(None, ge=0, description="runs that are not over; unlimited if absent")
+    open_runs: int | None = Field(default=None, ge=0, description="runs that are not over; unlimited if absent")
     kept_bytes: int | None = Field(
         None, ge=0, description="requests, outputs and log lines of its runs, until they expire; unlimited if absent"
     )
-    log_bytes: int | None = Field(None, ge=0, description="log lines of its runs, until they expire; if absent, only each run is limited")
+    log_bytes: int | None = Field(
+        default=None, ge=0, description="log lines of its runs, until they expire; if absent, only each run is limited"
+    )
     early_signals: int | None = Field(
         None, ge=0, description="signals of its open runs for steps that do not wait yet; if absent, only each run is limited"
     )
-    memory_namespaces: int = Field(10_000, ge=0, description="namespaces of memories without a time to live, those of sessions included")
-    memory_bytes: int = Field(1_000_000_000, ge=0, description="memories without a time to live, with their keys")
+    memory_namespaces: int = Field(
+        default=10_000, ge=0, description="namespaces of memories without a time to live, those of sessions included"
+    )
+    memory_bytes: int = Field(default=1_000_000_000, ge=0, description="memories without a time to live, with their keys")
 
 
 class Limits(Value):
     """Limits that keep one run from harming the others."""
 
-    max_nodes: int = Field(10_000, ge=1, description="nodes in one chain request")
-    max_steps: int = Field(100_000, ge=1, description="steps of one run, expansions included")
-    output_bytes: int = Field(16_000_000, ge=1, description="size of one output as JSON; 16 MB keeps Redis calls under 0.1 s")
-    input_bytes: int = Field(16_000_000, ge=1, description="size of one request as JSON")
+    max_nodes: int = Field(default=10_000, ge=1, description="nodes in one chain request")
+    max_steps: int = Field(default=100_000, ge=1, description="steps of one run, expansions included")
+    output_bytes: int = Field(default=16_000_000, ge=1, description="size of one output as JSON; 16 MB keeps Redis calls under 0.1 s")
+    input_bytes: int = Field(default=16_000_000, ge=1, description="size of one request as JSON")
     expression_nodes: int = Field(
         2_000_000, ge=1, description="values that the expressions of one step may visit; 2 million take about 2 s"
     )
-    expression_bytes: int = Field(64_000_000, ge=1, description="size of the values that the expressions of one step produce, as JSON")
+    expression_bytes: int = Field(
+        default=64_000_000, ge=1, description="size of the values that the expressions of one step produce, as JSON"
+    )
     render_s: float = Field(
         10.0, gt=0, description="time limit of a Jinja template of a prompt, in seconds; then the rendering process is killed"
     )
@@ -561,8 +581,8 @@ class Webhook(Value):
         default_factory=list, description="the events of each run of this configuration; if empty, only runs that name it are posted"
     )
     labels: dict[str, str] = Field(default_factory=dict, description="only runs with these labels may use it")
-    body: Literal["result", "link"] = Field("result", description="whether a message has the result of the run, or only its link")
-    allow_private: bool = Field(False, description="whether its host may have private, loopback and link-local addresses")
+    body: Literal["result", "link"] = Field(default="result", description="whether a message has the result of the run, or only its link")
+    allow_private: bool = Field(default=False, description="whether its host may have private, loopback and link-local addresses")
 
     @field_validator("url")
     @classmethod
@@ -585,16 +605,18 @@ class Alert(Value):
         description="failed_runs: only runs of this workflow, team, agent, chain or `chain_id`; schedule_missed: only this schedule; "
         "batch_failures: only batches for this agent, team, chain or workflow; all if absent",
     )
-    count: int = Field(1, ge=1, le=10_000, description="failed_runs: how many")
-    share: float = Field(0.1, ge=0, lt=1, description="batch_failures: the part of the rows that may fail, from 20 rows on")
-    within_s: float = Field(600.0, ge=60, le=30 * 86400, description="seconds; an alert of failed runs comes at most once in so long")
+    count: int = Field(default=1, ge=1, le=10_000, description="failed_runs: how many")
+    share: float = Field(default=0.1, ge=0, lt=1, description="batch_failures: the part of the rows that may fail, from 20 rows on")
+    within_s: float = Field(
+        default=600.0, ge=60, le=30 * 86400, description="seconds; an alert of failed runs comes at most once in so long"
+    )
 
 
 class Definitions(Value):
     """All that a run may refer to, resolved when it starts and stored with it."""
 
-    version: Literal[1] = Field(1, description="of this format")
-    folder: str | None = Field(None, description="folder that functions are imported from; set when the file is read")
+    version: Literal[1] = Field(default=1, description="of this format")
+    folder: str | None = Field(default=None, description="folder that functions are imported from; set when the file is read")
     models: dict[str, Model] = Field(default_factory=dict, description="short names for models with their parameters")
     tools: dict[str, Tool] = Field(default_factory=dict, description="functions and servers that nodes of kind `tool` call")
     skills: dict[str, Tool] = Field(default_factory=dict, description="functions and servers that nodes of kind `skill` call")
@@ -611,7 +633,7 @@ class Definitions(Value):
     refused: dict[str, list[str]] = Field(
         default_factory=dict, description="chains that have faults, and are refused when they are called; set when files are read"
     )
-    extension: Extension | None = Field(None, description="agents of a further format; set when its files are read")
+    extension: Extension | None = Field(default=None, description="agents of a further format; set when its files are read")
     defaults: Defaults = Field(default_factory=Defaults, description="defaults of agents, turns and runs")
     limits: Limits = Field(default_factory=Limits, description="limits of each run")
     sessions: SessionSettings = Field(default_factory=SessionSettings, description="retention and limits of conversations")
@@ -624,6 +646,10 @@ class Definitions(Value):
     def with_fallbacks(self, model: Model) -> list[Model]:
         """Return the model and its fallbacks; fallbacks of fallbacks are ignored."""
         return [model, *map(self.model_of, model.fallbacks)]
+
+    def with_model(self, name: str | None) -> Definitions:
+        """Return the definitions with another default model; unchanged without a name."""
+        return self.model_copy(update={"defaults": self.defaults.model_copy(update={"model": name})}) if name else self
 
 
 def mcp_tool(name: str, tools: Mapping[str, Tool]) -> tuple[str, str] | None:

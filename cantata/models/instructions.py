@@ -86,10 +86,13 @@ def _pair(value: Any) -> Any:
     return value
 
 
-Chainbreaker = Annotated[FunctionStep, BeforeValidator(lambda given: {"function": given} if isinstance(given, str) else given)]
+Chainbreaker = Annotated[
+    FunctionStep,
+    BeforeValidator(lambda given: {"function": given} if isinstance(given, str) else given, json_schema_input_type=FunctionStep | str),
+]
 """A function that may end an agent's instructions; as a text, its name."""
 
-Instruction = Annotated[
+_Instruction = Annotated[
     Annotated[str, Tag(_TYPES[str])]
     | Annotated[PromptStep, Tag(_TYPES[PromptStep])]
     | Annotated[FunctionStep, Tag(_TYPES[FunctionStep])]
@@ -101,6 +104,6 @@ Instruction = Annotated[
         custom_error_type="instruction",
         custom_error_message="expected a text, or a mapping with `prompt`, `function`, `memory`, `objective`, `agent` or `chain`",
     ),
-    BeforeValidator(_pair),
 ]
+Instruction = Annotated[_Instruction, BeforeValidator(_pair, json_schema_input_type=_Instruction | tuple[str, list[Any]])]
 """One instruction of an agent."""

@@ -36,7 +36,7 @@ def _seconds(given: object) -> object:
     return sum(float(number) * UNITS_S[unit] for number, unit in _DURATION.findall(text))
 
 
-Seconds = Annotated[float, BeforeValidator(_seconds)]
+Seconds = Annotated[float, BeforeValidator(_seconds, json_schema_input_type=float | str)]
 """A number of seconds, also written as `90s`, `10m`, `1h30m` or `2d`."""
 
 
@@ -184,5 +184,8 @@ def describe_target(schedule: Schedule) -> str:
         return f"turn{named}: {turn.text}"
     if schedule.workflow is not None:
         return f"workflow {schedule.workflow}"
-    chain = schedule.chain
-    return f"chain {chain}" if isinstance(chain, str) else f"chain of {len(chain.nodes) if chain else 0} nodes"
+    name = schedule.chain.chain_id if isinstance(schedule.chain, ChainRequest) else schedule.chain
+    if name or not isinstance(schedule.chain, ChainRequest):
+        return f"chain {name}"
+    count = len(schedule.chain.nodes)
+    return f"chain of {count} node{'' if count == 1 else 's'}"

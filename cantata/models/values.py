@@ -101,10 +101,10 @@ class ToolCallRequest(Value):
 class ToolContext(Value):
     """The context of a tool call: passed to a function's parameter named `context`."""
 
-    run_id: str
-    step_id: str
+    run_id: str = Field(description="the run")
+    step_id: str = Field(description="the step")
     attempt: int = Field(description="from 1; above 1, an earlier attempt failed or its worker died")
-    session: str | None = Field(None, description="the session of the turn, if it belongs to one")
+    session: str | None = Field(default=None, description="the session of the turn, if it belongs to one")
 
     @property
     def idempotency_key(self) -> str:

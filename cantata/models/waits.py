@@ -18,13 +18,13 @@ _PROMPTS = ("question", "prompt")  # keys of a context that have the question
 class WaitOptions(Value):
     """The options of a wait for people."""
 
-    question: str = Field("", description="wait: the question, in text or Markdown; that in the input if absent")
-    answer_schema: dict[str, JsonValue] | None = Field(None, description="wait: JSON schema of the answer; others are refused")
+    question: str = Field(default="", description="wait: the question, in text or Markdown; that in the input if absent")
+    answer_schema: dict[str, JsonValue] | None = Field(default=None, description="wait: JSON schema of the answer; others are refused")
     who: list[str] | None = Field(
         None, min_length=1, description="wait: who may answer: names, groups or scopes of tokens; all that may send signals if absent"
     )
-    remind_after_s: float | None = Field(None, gt=0, description="wait: seconds until the event `reminded`")
-    escalate_after_s: float | None = Field(None, gt=0, description="wait: seconds until those in `escalate_to` may answer too")
+    remind_after_s: float | None = Field(default=None, gt=0, description="wait: seconds until the event `reminded`")
+    escalate_after_s: float | None = Field(default=None, gt=0, description="wait: seconds until those in `escalate_to` may answer too")
     escalate_to: list[str] = Field(default_factory=list, description="wait: who may answer after an escalation, beside `who`")
 
     @field_validator("answer_schema")

@@ -32,7 +32,10 @@ def fault_of_kind(kind: str) -> str | None:
     return f"expected {', '.join(map(repr, NODE_KINDS[:-1]))} or {NODE_KINDS[-1]!r}, found {found!r}{hint(nearest(found, NODE_KINDS))}"
 
 
-_Version = Annotated[Literal["1.0"], BeforeValidator(lambda given: str(given) if isinstance(given, float) else given)]
+_Version = Annotated[
+    Literal["1.0"],
+    BeforeValidator(lambda given: str(given) if isinstance(given, float) else given, json_schema_input_type=Literal["1.0"] | float),
+]
 
 
 class _WithoutNulls(Value):
@@ -54,22 +57,22 @@ class ChainNode(_WithoutNulls, WaitOptions):
     kind: str = Field(
         description="what the node does", json_schema_extra={"enum": list(NODE_KINDS)}
     )  # validated with the other fields of a node, so that no fault hides the others
-    name: str = Field("", description="skill, tool, agent, chain, workflow or command to call")
+    name: str = Field(default="", description="skill, tool, agent, chain, workflow or command to call")
     input: dict[str, JsonValue] = Field(default_factory=dict, description="static input")
     input_map: dict[str, str] = Field(default_factory=dict, description="JMESPath expressions over earlier outputs; they win over `input`")
-    condition: str = Field("", description="branch: expression that decides")
-    true_node: str | list[str] | None = Field(None, description="branch: next node, or nodes, if the condition holds")
-    false_node: str | list[str] | None = Field(None, description="branch: next node, or nodes, if it does not")
-    items_path: str = Field("", description="map: expression that gives the list")
-    map_node: str | None = Field(None, description="map: node to run for each item")
-    next_node: str | list[str] | None = Field(None, description="default next node; of a list, all")
-    on_error: str = Field("abort", description="abort, skip, or a node id to jump to")
+    condition: str = Field(default="", description="branch: expression that decides")
+    true_node: str | list[str] | None = Field(default=None, description="branch: next node, or nodes, if the condition holds")
+    false_node: str | list[str] | None = Field(default=None, description="branch: next node, or nodes, if it does not")
+    items_path: str = Field(default="", description="map: expression that gives the list")
+    map_node: str | None = Field(default=None, description="map: node to run for each item")
+    next_node: str | list[str] | None = Field(default=None, description="default next node; of a list, all")
+    on_error: str = Field(default="abort", description="abort, skip, or a node id to jump to")
     deps: list[str] = Field(default_factory=list, description="nodes that must be over before this one starts")
-    retry: int = Field(0, ge=0, le=100, description="retries after the first attempt")
-    timeout: float | None = Field(None, gt=0, description="time limit of one attempt of this node, in seconds")
-    max_concurrency: int | None = Field(None, ge=1, le=10_000, description="map: items under way at once")
-    max_iterations: int = Field(25, ge=1, le=10_000, description="branch that points back: rounds of its loop")
-    default: JsonValue = Field(None, description="wait: output after its timeout without a signal")
+    retry: int = Field(default=0, ge=0, le=100, description="retries after the first attempt")
+    timeout: float | None = Field(default=None, gt=0, description="time limit of one attempt of this node, in seconds")
+    max_concurrency: int | None = Field(default=None, ge=1, le=10_000, description="map: items under way at once")
+    max_iterations: int = Field(default=25, ge=1, le=10_000, description="branch that points back: rounds of its loop")
+    default: JsonValue = Field(default=None, description="wait: output after its timeout without a signal")
 
 
 _WEBHOOKS = (
@@ -81,23 +84,25 @@ _WEBHOOKS = (
 class ChainRequest(_WithoutNulls):
     """A request to run a graph of nodes."""
 
-    type: Literal["chain/req"] = Field("chain/req", description="what the message is")
-    id: str = Field("", description="the id of the message, returned as `req_id` on every event and the response")
-    a2e: _Version = Field("1.0", exclude=True, description="the version of the protocol, as every A2E message has it")
-    version: _Version = Field("1.0", exclude=True, description="the same, as the examples of chain requests have it")
-    ts: JsonValue = Field(None, exclude=True, description="when the message was sent; without effect")
-    session_id: str = Field("", description="session identifier, returned unchanged")
-    chain_id: str = Field("", description="chain identifier; generated if empty")
+    type: Literal["chain/req"] = Field(default="chain/req", description="what the message is")
+    id: str = Field(default="", description="the id of the message, returned as `req_id` on every event and the response")
+    a2e: _Version = Field(default="1.0", exclude=True, description="the version of the protocol, as every A2E message has it")
+    version: _Version = Field(default="1.0", exclude=True, description="the same, as the examples of chain requests have it")
+    ts: JsonValue = Field(default=None, exclude=True, description="when the message was sent; without effect")
+    session_id: str = Field(default="", description="session identifier, returned unchanged")
+    chain_id: str = Field(default="", description="chain identifier; generated if empty")
     nodes: list[ChainNode] = Field(description="all nodes")
-    entry_node: str = Field("", description="starting node id")
+    entry_node: str = Field(default="", description="starting node id")
     inputs: dict[str, JsonValue] = Field(
         default_factory=dict,
         description="declared inputs of `initial_input`: name → type, or a JSON Schema with `type: object` and `properties`",
     )
     initial_input: dict[str, JsonValue] = Field(default_factory=dict, description="input to the chain")
-    correlation_id: str = Field("", description="returned on every event and the response")
-    streaming: bool = Field(True, description="whether events are sent to the caller; they are recorded in any case")
-    timeout: float = Field(0.0, ge=0, le=30 * 86400, description="time limit of the whole chain, in seconds; 0: the configured default")
+    correlation_id: str = Field(default="", description="returned on every event and the response")
+    streaming: bool = Field(default=True, description="whether events are sent to the caller; they are recorded in any case")
+    timeout: float = Field(
+        default=0.0, ge=0, le=30 * 86400, description="time limit of the whole chain, in seconds; 0: the configured default"
+    )
     webhooks: list[str] = Field(default_factory=list, max_length=10, description=_WEBHOOKS)
 
 
@@ -105,12 +110,12 @@ class TurnRequest(Value):
     """A user's message to a team, an agent or a workflow."""
 
     text: str = Field(description="the user's message")
-    team: str | None = Field(None, description="the team to answer; the default one if neither is named")
-    agent: str | None = Field(None, description="the agent to answer")
-    workflow: str | None = Field(None, description="the chain or workflow in Python to answer, by its name in the configuration")
-    session: str | None = Field(None, description="the conversation it belongs to; its turns run one after the other")
-    send_history: bool = Field(False, description="whether the agent's input begins with the conversation so far, as text")
-    timeout_s: float | None = Field(None, gt=0, le=30 * 86400, description="time limit of the run, in seconds")
+    team: str | None = Field(default=None, description="the team to answer; the default one if neither is named")
+    agent: str | None = Field(default=None, description="the agent to answer")
+    workflow: str | None = Field(default=None, description="the chain or workflow in Python to answer, by its name in the configuration")
+    session: str | None = Field(default=None, description="the conversation it belongs to; its turns run one after the other")
+    send_history: bool = Field(default=False, description="whether the agent's input begins with the conversation so far, as text")
+    timeout_s: float | None = Field(default=None, gt=0, le=30 * 86400, description="time limit of the run, in seconds")
     webhooks: list[str] = Field(default_factory=list, max_length=10, description=_WEBHOOKS)
 
 
@@ -121,10 +126,10 @@ class WebhookRequest(Value):
     text: str = Field(description="what is posted, in a line")
     to: str = Field(description="a name under `webhooks` of the run's definitions, or a URL")
     event: WebhookEvent | Literal["alert", "test"] = Field(description="what happened")
-    alert: str | None = Field(None, description="the alert under `alerts` that it is for")
-    run_id: str = Field("", description="the run that it is about")
-    step: str | None = Field(None, description="wait: the step that waits")
-    status: str = Field("", description="the status of the run then")
+    alert: str | None = Field(default=None, description="the alert under `alerts` that it is for")
+    run_id: str = Field(default="", description="the run that it is about")
+    step: str | None = Field(default=None, description="wait: the step that waits")
+    status: str = Field(default="", description="the status of the run then")
     at_ms: int = Field(description="when it happened, Redis's clock, milliseconds since 1970")
     data: dict[str, JsonValue] = Field(default_factory=dict, description="alert: what it found")
 
@@ -134,9 +139,9 @@ class HistoryEntry(Value):
 
     role: Literal["user", "assistant", "system_error"] = Field(description="the user, an agent, or Cantata for a turn that failed")
     content: str = Field(description="the message; truncated past 32 kB")
-    agent: str | None = Field(None, description="the agent that answered")
+    agent: str | None = Field(default=None, description="the agent that answered")
     ts: float = Field(description="Redis's clock, seconds since 1970")
-    run_id: str = Field("", description="the turn")
+    run_id: str = Field(default="", description="the turn")
 
 
 class SessionInfo(Value):
@@ -152,8 +157,8 @@ class FaultInfo(Value):
     """A fault of a request."""
 
     message: str = Field(description="for people: what is wrong, and what was expected")
-    where: str = Field("", description="the field, such as `nodes[2].name`")
-    line: int | None = Field(None, description="the line of the document, if it has several")
+    where: str = Field(default="", description="the field, such as `nodes[2].name`")
+    line: int | None = Field(default=None, description="the line of the document, if it has several")
 
 
 class AnswerOutcome(Value):
@@ -170,8 +175,8 @@ class ChainError(Value):
 
     code: str = Field(description="bad_entry, bad_request, chain_cycle, chain_node_error, timeout, cancelled, chain_error")
     message: str = Field(description="for people: which node, what is wrong, what to do")
-    node_id: str | None = Field(None, description="the node that failed")
-    index: int | None = Field(None, description="the position of the map item that failed")
+    node_id: str | None = Field(default=None, description="the node that failed")
+    index: int | None = Field(default=None, description="the position of the map item that failed")
     faults: list[FaultInfo] = Field(default_factory=list, description="all faults of a chain that was rejected")
 
 
@@ -181,15 +186,15 @@ class ChainEvent(Value):
     type: Literal["chain/event"] = "chain/event"
     seq: int = Field(description="strictly increasing within a run; an offset to attach at")
     run_id: str = Field(description="the run")
-    req_id: str = Field("", description="the `id` of the request")
+    req_id: str = Field(default="", description="the `id` of the request")
     chain_id: str = Field(description="as in the request")
-    correlation_id: str = Field("", description="as in the request")
+    correlation_id: str = Field(default="", description="as in the request")
     node_id: str = Field(description="the node; of a map item, the node that is run for it")
     phase: Literal["start", "done", "skip", "error"] = Field(description="what happened")
-    output: JsonValue = Field(None, description="done: the node's output")
-    error: str | None = Field(None, description="error: the message")
-    iteration: int | None = Field(None, description="round of the loop that contains the node, from 1")
-    index: int | None = Field(None, description="position of the map item")
+    output: JsonValue = Field(default=None, description="done: the node's output")
+    error: str | None = Field(default=None, description="error: the message")
+    iteration: int | None = Field(default=None, description="round of the loop that contains the node, from 1")
+    index: int | None = Field(default=None, description="position of the map item")
 
 
 class RunOutcome(Value):
@@ -197,8 +202,8 @@ class RunOutcome(Value):
 
     run_id: str = Field(description="the run; empty if a chain or turn was rejected")
     status: RunStatus = Field(description="the status of the run")
-    state: RunState = Field("accepted", description="the status for people: `succeeded_with_failures` if steps failed")
-    error: ErrorInfo | ChainError | None = Field(None, description="the error of a run that failed")
+    state: RunState = Field(default="accepted", description="the status for people: `succeeded_with_failures` if steps failed")
+    error: ErrorInfo | ChainError | None = Field(default=None, description="the error of a run that failed")
 
     def raise_for_status(self) -> Self:
         """Return this result, if the run succeeded. Raises RunError with the reason if it did not."""
@@ -217,10 +222,10 @@ class ChainResponse(RunOutcome):
     """The result of a chain."""
 
     type: Literal["chain/resp"] = "chain/resp"
-    req_id: str = Field("", description="the `id` of the request")
+    req_id: str = Field(default="", description="the `id` of the request")
     chain_id: str = Field(description="as in the request, or generated")
-    session_id: str = Field("", description="as in the request")
-    correlation_id: str = Field("", description="as in the request")
+    session_id: str = Field(default="", description="as in the request")
+    correlation_id: str = Field(default="", description="as in the request")
     success: bool = Field(description="no node failed")
     outputs: dict[str, JsonValue] = Field(description="node id → output; present whether the chain succeeded or not")
     final_output: JsonValue = Field(
@@ -228,22 +233,22 @@ class ChainResponse(RunOutcome):
     )
     duration_ms: int = Field(description="from acceptance to the end, or to now")
     nodes_run: int = Field(description="nodes executed, branches and maps among them; not the skipped ones, nor map items")
-    items_run: int = Field(0, description="map items executed")
+    items_run: int = Field(default=0, description="map items executed")
     failed: list[str] = Field(default_factory=list, description="nodes that failed; of an item of a map, `node[index]`")
     usage: Usage = Field(default_factory=Usage, description="its consumption")
-    error: ChainError | None = Field(None, description="the error, if it failed")
+    error: ChainError | None = Field(default=None, description="the error, if it failed")
 
 
 class RunResult(RunOutcome):
     """The result of a run, or its state so far."""
 
-    output: JsonValue = Field(None, description="the answer, never an error text; of an exhausted router, the last answer")
-    error: ErrorInfo | None = Field(None, description="the error, if it failed")
+    output: JsonValue = Field(default=None, description="the answer, never an error text; of an exhausted router, the last answer")
+    error: ErrorInfo | None = Field(default=None, description="the error, if it failed")
     usage: Usage = Field(default_factory=Usage, description="its consumption")
     agents: list[str] = Field(default_factory=list, description="agents that answered, in the order they were asked")
     warnings: list[str] = Field(default_factory=list, description="problems that did not fail it")
     steps: dict[str, JsonValue] = Field(default_factory=dict, description="with `store_steps`: step_0, step_1, ... → {type, output}")
     history: list[JsonValue] = Field(default_factory=list, description="with `full_history`: {step, input, output, type} of each")
-    agentic: dict[str, JsonValue] | None = Field(None, description="of an agentic step: its rounds and totals")
-    steps_run: int = Field(0, description="steps done or failed, without those that only decide")
-    duration_ms: int = Field(0, description="from acceptance to the end, or to now")
+    agentic: dict[str, JsonValue] | None = Field(default=None, description="of an agentic step: its rounds and totals")
+    steps_run: int = Field(default=0, description="steps done or failed, without those that only decide")
+    duration_ms: int = Field(default=0, description="from acceptance to the end, or to now")

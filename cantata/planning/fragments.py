@@ -18,8 +18,11 @@ def adopt(fragment: Graph, parent: str, spec: Spec) -> Graph:
     def adopted(step: Step) -> Step:
         params = {**inherited, **step.params} if inherited else step.params
         if step.id == fragment.exit:
-            return step.model_copy(update={"on_error": spec.on_error, "scope": spec.scope, "window": spec.window, "params": params})
-        window = parent if fragment.items is not None and step.id == fragment.items.like else step.window
-        return step.model_copy(update={"scope": scope, "window": window, "params": params})
+            own = {"on_error": spec.on_error, "scope": spec.scope, "window": spec.window, "params": params}
+        else:
+            window = parent if fragment.items is not None and step.id == fragment.items.like else step.window
+            own = {"scope": scope, "window": window, "params": params}
+        return step if all(getattr(step, name) == value for name, value in own.items()) else step.model_copy(update=own)
 
-    return fragment.model_copy(update={"steps": tuple(map(adopted, fragment.steps))})
+    steps = tuple(map(adopted, fragment.steps))
+    return fragment if steps == fragment.steps else fragment.model_copy(update={"steps": steps})

@@ -19,6 +19,7 @@ from cantata.models.graph import START, StepState
 from cantata.models.values import JsonValue, Usage
 from cantata.models.wire import RUN_OVER, RunStatus
 from cantata.planning.chains.step_ids import ADVANCE, END, GATHER
+from cantata.runs.step_names import is_counted
 from cantata.state.runs.summaries import state_of
 
 ViewState = StepState | Literal["expanded", "timed_out", "stopped"]
@@ -86,6 +87,8 @@ class StepProgress:
     tokens_in: int = 0
     tokens_out: int = 0
     has_usage: bool = False
+    name: str = ""
+    """Its name, if its id does not tell what it does."""
     line: str = ""
     """The line of a workflow's code that gave it: `flow.py:14`."""
 
@@ -174,6 +177,14 @@ class RunView:
     def with_usage(self, infos: Mapping[str, Mapping[str, JsonValue]]) -> RunView:
         """Return the run with the model and usage of steps, as the ledger recorded them."""
         return replace(self, steps={**self.steps, **{step_id: _with_usage(self.steps[step_id], info) for step_id, info in infos.items()}})
+
+    def without_name(self) -> list[str]:
+        """Return the steps that `with_names` was not called for yet, and whose ids do not tell what they do."""
+        return [step_id for step_id, step in self.steps.items() if not step.name and is_counted(step_id)]
+
+    def with_names(self, names: Mapping[str, str]) -> RunView:
+        """Return the run with the names of steps for people."""
+        return replace(self, steps={**self.steps, **{step_id: replace(self.steps[step_id], name=name) for step_id, name in names.items()}})
 
     def with_lines(self, lines: Mapping[str, str]) -> RunView:
         """Return the run with the lines of code that gave its steps, by step."""

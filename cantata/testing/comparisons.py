@@ -45,7 +45,7 @@ class Comparison:
     same: bool
     """Whether nothing differs; with live models, whether the replay ended as the run did, with an output that counts as the same."""
     differences: tuple[Difference, ...]
-    """In the order in which the replay found them."""
+    """The points that differ, in the order in which the replay found them."""
     recorded: RunEnd
     now: RunEnd
     stopped: str = ""

@@ -62,16 +62,16 @@ RESULT_S = 10.0  # for the result of a run that is over
 @overload
 def run_inline(
     flow: TurnRequest, input: None = None, *, tools: Mapping[str, Callable[..., Any]] | None = None,
-    definitions: Definitions | str | Path | None = None, signals: Mapping[str, JsonValue] | None = None,
+    definitions: Definitions | str | Path | None = None, signals: Mapping[str, JsonValue] | None = None, model: str | None = None,
 ) -> RunResult: ...  # fmt: skip
 @overload
 def run_inline(
     flow: Chain, input: Mapping[str, Any] | None = None, *, tools: Mapping[str, Callable[..., Any]] | None = None,
-    definitions: Definitions | str | Path | None = None, signals: Mapping[str, JsonValue] | None = None,
+    definitions: Definitions | str | Path | None = None, signals: Mapping[str, JsonValue] | None = None, model: str | None = None,
 ) -> ChainResponse: ...  # fmt: skip
 def run_inline(
     flow: TurnRequest | Chain, input: Mapping[str, Any] | None = None, *, tools: Mapping[str, Callable[..., Any]] | None = None,
-    definitions: Definitions | str | Path | None = None, signals: Mapping[str, JsonValue] | None = None,
+    definitions: Definitions | str | Path | None = None, signals: Mapping[str, JsonValue] | None = None, model: str | None = None,
 ) -> ChainResponse | RunResult:  # fmt: skip
     """Run a chain, a workflow in Python or a turn in this process, in milliseconds, and return its result.
 
@@ -86,12 +86,13 @@ def run_inline(
             function with this name that a workflow calls. `module:name` → function, in place of that function wherever it is called.
         definitions: The configuration; if None, it is searched for as the command line does. Without one, a workflow's function is enough.
         signals: The values of waiting steps, by the step's id or the end of it.
+        model: In place of the configuration's default model; `openai/...` reaches the fixture `scripted_model`.
 
     Raises:
         ConfigError: The request or the configuration has faults, or a step waits for a signal that is not among `signals`, without a
             time-out.
     """
-    return _runner().run(flow, input, tools or {}, definitions, signals or {})
+    return _runner().run(flow, input, tools or {}, definitions, signals or {}, model)
 
 
 class _Message(NamedTuple):
@@ -138,13 +139,13 @@ class Runner:
 
     def run(
         self, flow: TurnRequest | Chain, given: Mapping[str, Any] | None, tools: Mapping[str, Callable[..., Any]],
-        config: Definitions | str | Path | None, signals: Mapping[str, JsonValue],
+        config: Definitions | str | Path | None, signals: Mapping[str, JsonValue], model: str | None = None,
     ) -> ChainResponse | RunResult:  # fmt: skip
         if not isinstance(config, Definitions):
             path = configuration.find(None if config is None else str(config))
             config = _definitions_for(flow) if path is None and callable(flow) else configuration.load_sound(path).definitions
         fakes = {name: f"inline:{re.sub(r'[^A-Za-z0-9_]', '_', name)}" for name in tools if ":" not in name}
-        client = self.client.with_definitions(_with_functions(config, fakes))
+        client = self.client.with_definitions(_with_functions(config.with_model(model), fakes))
         with self.lock:
             self._begin_test()
             functions.replace_loaded({**tools, **{fakes[name]: tools[name] for name in fakes}}, local_folder(config.folder))

@@ -106,7 +106,7 @@ class KillableStack:
         return run
 
     def until_waiting(self, run: TurnRun | ChainRun, timeout_s: float = RESULT_S) -> None:
-        """Return when a step of a run waits for a signal. Raises TimeoutError, also if the run ends before."""
+        """Return when a step of a run waits for a signal. Raises TimeoutError after `timeout_s` seconds, or when the run ends before."""
         give_up = time.monotonic() + timeout_s
         while not any(step.awaits_signal for step in run.record(()).steps.values()):
             if time.monotonic() > give_up or is_over(run.status()):
@@ -114,7 +114,10 @@ class KillableStack:
             time.sleep(POLL_S)
 
     def skip(self, seconds: float = 0.0, *, minutes: float = 0.0, hours: float = 0.0, days: float = 0.0) -> None:
-        """Skip time: `Stack.skip`."""
+        """Skip time: timers, time limits, reminders and retention that are due by then fire at once.
+
+        Raises ConfigError unless the time is a number from 0.001 s.
+        """
         self._stack.skip(seconds, minutes=minutes, hours=hours, days=days)
 
     @contextmanager

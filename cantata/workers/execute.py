@@ -8,7 +8,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import CancelledError
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 import structlog
@@ -18,6 +17,7 @@ from cantata.errors import CantataError, CodeMismatchError, MustWait, StepError,
 from cantata.models.graph import Outcome
 from cantata.observability import logs, traces
 from cantata.observability.logs.lines import bind
+from cantata.observability.logs.printed import log_printed
 from cantata.observability.traces import conventions
 from cantata.planning import fragments
 from cantata.state.ledger import refused_steps
@@ -49,7 +49,7 @@ def execute(
     process: Process, begun: Begun, handlers: Mapping[str, Handler] = HANDLERS, answer_model: ModelAnswers | None = None
 ) -> AttemptRecord | None:  # fmt: skip
     """Execute a step; return its record, or None if there is nothing to commit: its lease was lost, or it was released or refused."""
-    with bind({"run": begun.run_id, "step": begun.step_id, "attempt": begun.attempt, "worker": begun.worker}):
+    with bind({"run": begun.run_id, "step": begun.step_id, "attempt": begun.attempt, "worker": begun.worker}), log_printed():
         lost = _lost_before(process, begun) if begun.attempt > begun.failures + 1 else None
         if lost:
             note = "its worker died; the step is retried"
@@ -58,7 +58,7 @@ def execute(
         with user_code.recording() as used, nullcontext() if spans is None else _span(spans, process, begun, lost) as span:
             record = _attempt(StepContext(begun, process, answer_model), handlers)
             if record and used:
-                record = replace(record, info={**record.info, "code": [*sorted(used)]})
+                record = AttemptRecord(record.outcome, record.output, {**record.info, "code": [*sorted(used)]})
             if spans is not None and span is not None:
                 with suppress(Exception):  # a span that cannot be completed must not cost the step its outcome
                     _set_outcome(spans, span, begun, record)

@@ -100,7 +100,7 @@ class MessageExecution:
         """Commit the outcome of a dispatched step, and execute the cheap steps that become ready behind it."""
         self._definitions = begun.definitions
         now, took_s = time.time(), float(cast(float, record.info["ms"])) / 1000
-        self.done.append(Attempt(begun.spec.kind, begun.step_id, now - took_s, now))
+        self.done.append(Attempt(begun.spec.kind, begun.step_id, now - took_s, now, work=begun.spec.work))
         self._execute(self._finish(begun, record, LeasedStep(begun)))
         self._hand_over_to_celery()
 
@@ -130,7 +130,7 @@ class MessageExecution:
                 log.warning("step_released", run=self._run_id, step=begun.step_id, reason="another tool occupies the thread for tools")
                 self._process.ledger.steps.release(begun)
                 record = None
-        return record, Attempt(begun.spec.kind, begun.step_id, started_at, time.time())
+        return record, Attempt(begun.spec.kind, begun.step_id, started_at, time.time(), work=begun.spec.work)
 
     def _execute_together(self, steps: Iterable[Begun]) -> Begun | None:
         """Execute pure steps that one call began, and commit them by one call, or by several; return the step that the last one began.
@@ -201,7 +201,7 @@ class MessageExecution:
         else:
             return
         now = time.time()
-        self.lost.append(Attempt(record.spec.kind, step_id, now, now, status, reason))
+        self.lost.append(Attempt(record.spec.kind, step_id, now, now, status, reason, record.spec.work))
 
     # --- commit -----------------------------------------------------------------------------------------------------
 
@@ -310,7 +310,7 @@ class MessageExecution:
         if executed is None or executed.outcome.status not in ("done", "failed"):
             return None
         metrics.record_step_started(advance.spec.queue, None)
-        return _Executed(advance, executed, Attempt(advance.spec.kind, advance.step_id, since, time.time()))
+        return _Executed(advance, executed, Attempt(advance.spec.kind, advance.step_id, since, time.time(), work=advance.spec.work))
 
     def _may_advance(self, advance: Begun) -> bool:
         """Return whether the call that records the step in front would begin the advance, and its code is known to be quick."""

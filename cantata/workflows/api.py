@@ -62,24 +62,40 @@ class Workflow:
     # --- steps ------------------------------------------------------------------------------------------------------
 
     def agent(self, name: str, text: str | Mapping[str, JsonValue] = "") -> asyncio.Future[Any]:
-        """Ask an agent or a team; its answer. A mapping also fills the placeholders of the agent's texts."""
+        """Ask an agent or a team.
+
+        Args:
+            name: Its name in the configuration.
+            text: The message. A mapping, with the message as `text`, also fills the placeholders of the agent's texts.
+
+        Returns:
+            A future of the answer: a text, or a value if the agent has structured output.
+        """
         given = {"text": text} if isinstance(text, str) else dict(text)
         return self._named("agent", name, given)
 
     def tool(self, name: str, /, **arguments: Any) -> asyncio.Future[Any]:
-        """Call a tool of the configuration: a function, a tool of an MCP server, or a task of your own Celery application."""
+        """Call a tool of the configuration: a function, a tool of an MCP server, or a task of your own Celery application.
+
+        Args:
+            name: Its name in the configuration.
+            arguments: Its arguments, which must be JSON.
+
+        Returns:
+            A future of its output, which is JSON.
+        """
         return self._named("tool", name, arguments)
 
     def chain(self, name: str, /, **arguments: Any) -> asyncio.Future[Any]:
-        """Run a chain of the configuration; its output."""
+        """Run a chain of the configuration as a part of this run, with these inputs. The future gives its output."""
         return self._named("chain", name, arguments)
 
     def workflow(self, name: str, /, **arguments: Any) -> asyncio.Future[Any]:
-        """Run another workflow in Python, as a part of this run; its result."""
+        """Run another workflow in Python as a part of this run, with these arguments. The future gives its result, as JSON."""
         return self._named("workflow", name, arguments)
 
     def start(self, name: str, /, **arguments: Any) -> asyncio.Future[str]:
-        """Begin a run of its own, of a workflow in Python or a chain, exactly once; its id. It goes on when this run ends."""
+        """Begin another run, of a workflow in Python or a chain, exactly once. The future gives its id. It goes on when this run ends."""
         known = [*self._replay.definitions.workflows, *self._replay.definitions.chains]
         if name not in known:
             message = f"the configuration has no workflow or chain {name!r}{did_you_mean(name, known)}"
@@ -95,9 +111,10 @@ class Workflow:
     def call(self, function: Callable[Params, Result], /, *args: Params.args, **kwargs: Params.kwargs) -> asyncio.Future[Result]: ...
 
     def call(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> asyncio.Future[Any]:
-        """Call a function of a module in a step of its own; what it returns. It may do I/O, and be `async`.
+        """Call a function in a step of its own. The future gives its result. It may do I/O, and be `async`.
 
-        Its arguments and its result are JSON in between, and converted to the types that the function declares.
+        Its arguments and its result are JSON in between, and converted to the types that the function declares. Workers import it by its
+        module and name, so it is defined at the top of a module. Raises TypeError for another function.
         """
 
         def convert(outcome: CommandOutcome) -> Any:
@@ -110,7 +127,7 @@ class Workflow:
         self, name: str, asks: Any = None, *, answer_type: Any = None, timeout_s: float | None = None, default: Any = NO_DEFAULT,
         **options: Any,
     ) -> asyncio.Future[Any]:  # fmt: skip
-        """Wait for a signal to `name`, such as an approval; its value.
+        """Wait for a signal to `name`, such as an approval. The future gives its value.
 
         Args:
             name: Names the step for `submit inbox`, `submit runs signal` and pages.

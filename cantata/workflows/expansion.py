@@ -39,15 +39,16 @@ def advance_id(root: str, number: int) -> str:
 def fragment(root: str, number: int, spec: Spec, advance: Advance, commands: Sequence[Recorded], definitions: Definitions) -> Graph:
     """Return what advance `number` adds. `commands` are all so far, in order."""
     awaited = {index: step_id(root, commands[index]) for index in advance.awaited}
-    steps = [_step(root, command, definitions) for command in advance.commands]
+    parent = advance_id(root, number)
+    steps = [_step(root, command, parent, definitions) for command in advance.commands]
     params: dict[str, JsonValue] = {"root": root, "advance": number + 1, "workflow": spec.params["workflow"]}
     grace_s = definitions.workflows[str(spec.params["workflow"])].cancel_grace_s
     params |= {} if grace_s is None else {"grace_s": grace_s}
     params |= {name: spec.params[name] for name in ("base", "continuation") if name in spec.params}
-    reads = {LAST: f"{RAW}{advance_id(root, number)}"}
+    reads = {LAST: f"{RAW}{parent}"}
     if advance.waits_for_all and len(advance.awaited) <= MAX_READS:
         reads |= {str(index): source for index, source in awaited.items()}
-    following = Step(**{**dict(spec), "params": params, "reads": reads, "has_given": False}, id=advance_id(root, number + 1))
+    following = Step(**{**dict(spec), "params": params, "reads": reads, "has_given": False, "id": advance_id(root, number + 1)})
     edges = (Edge(source=source, target=following.id, wakes=False, alone=not advance.waits_for_all) for source in awaited.values())
     return Graph(steps=(*steps, following), edges=tuple(edges), exit=following.id)
 
@@ -56,27 +57,34 @@ def continuation(root: str, spec: Spec, given: dict[str, JsonValue]) -> Graph:
     """Return the workflow with a new input and a new history, which nothing of the one before is part of."""
     base, number = str(spec.params.get("base") or root), int(str(spec.params.get("continuation") or 0)) + 1
     params: dict[str, JsonValue] = {"workflow": spec.params["workflow"], "input": given, "base": base, "continuation": number}
-    step = Step(**{**dict(spec), "params": params, "reads": {}, "has_given": False}, id=f"{base}/@again-{number}/{ADVANCE}")
+    step = Step(**{**dict(spec), "params": params, "reads": {}, "has_given": False, "id": f"{base}/@again-{number}/{ADVANCE}"})
     return Graph(steps=(step,), exit=step.id)
 
 
-def _step(root: str, command: WorkflowCommand, definitions: Definitions) -> Step:
-    spec = _spec(command, definitions)
-    own: dict[str, Any] = {"params": {**spec.params, "line": command.recorded.line}, "on_error": "skip", **command.options}
-    own["pure"] = spec.pure and not command.options.get("at_most_once")
-    return Step(**{**dict(spec), **own}, id=step_id(root, command.recorded))
+def _step(root: str, command: WorkflowCommand, parent: str, definitions: Definitions) -> Step:
+    fields = {
+        **_fields(command, definitions),
+        "on_error": "skip",
+        **command.options,
+        "scope": parent,
+        "id": step_id(root, command.recorded),
+    }
+    fields["params"] = {**fields["params"], "line": command.recorded.line}
+    if fields.get("at_most_once"):
+        fields["pure"] = False
+    return Step(**fields)
 
 
-def _spec(command: WorkflowCommand, definitions: Definitions) -> Spec:
+def _fields(command: WorkflowCommand, definitions: Definitions) -> dict[str, Any]:
     kind, target, arguments = command.recorded.kind, command.recorded.target, dict(command.arguments)
     if kind == "sleep":
-        return Spec(kind="wait", timeout_s=float(str(arguments["seconds"])) or 0.001, params={"sleeps": True})
+        return {"kind": "wait", "timeout_s": float(str(arguments["seconds"])) or 0.001, "params": {"sleeps": True}}
     if kind == "wait":
         asks = {"asks": arguments["asks"]} if arguments["asks"] else {}
         options = {"wait": arguments["wait"]} if arguments.get("wait") else {}
-        return Spec(kind="wait", timeout_s=arguments["timeout_s"], params={"repeats": True, **asks, **options})  # type: ignore[arg-type]  # checked by the model
+        return {"kind": "wait", "timeout_s": arguments["timeout_s"], "params": {"repeats": True, **asks, **options}}
     if kind == "call":
-        return Spec(kind="workflow.call", queue="tools", work=f"functions:{target}", params={"function": target, **arguments})
+        return {"kind": "workflow.call", "queue": "tools", "work": f"functions:{target}", "params": {"function": target, **arguments}}
     if kind == "start":
-        return Spec(kind="workflow.start", work=f"runs:{target}", params={"workflow": target, "input": arguments}, decides=True)
-    return specs.call(ChainNode(node_id="command", kind=kind, name=target, input=arguments), {}, definitions)
+        return {"kind": "workflow.start", "work": f"runs:{target}", "params": {"workflow": target, "input": arguments}, "decides": True}
+    return dict(specs.call(ChainNode(node_id="command", kind=kind, name=target, input=arguments), {}, definitions))

@@ -205,10 +205,14 @@ class Replay:
         if it failed.
         """
         task = self._task or self.restore(main, outcomes)
-        newest = Activation(at=at, received=tuple(received), cancelled=cancelled)
         self._number = len(self.history)
-        self._activate(newest, outcomes)
-        advance = self._advance(task, newest, given)
+        self._activate(at, received, outcomes, cancelled=cancelled)
+        own: dict[str, Any] = {} if self.history else {"input": dict(given), "run_id": self.run_id}
+        commands = tuple(command.recorded for command in self._new)
+        newest = Activation(
+            at=at, received=tuple(received), cancelled=cancelled, commands=commands, patches=tuple(self._new_patches), **own
+        )
+        advance = self._advance(task, newest)
         self.history.append(advance.activation)
         self.commands += advance.activation.commands
         self.received.update(received)
@@ -227,7 +231,7 @@ class Replay:
         self._task = task = self.loop.create_task(main())
         for number, activation in enumerate(self.history):
             self._number = number
-            self._activate(activation, outcomes)
+            self._activate(activation.at, activation.received, outcomes, cancelled=activation.cancelled)
             self._check(activation, is_over=task.done(), was_over=ended and number + 1 == len(self.history))
         return task
 
@@ -252,11 +256,11 @@ class Replay:
             raise StepError(message, code="query_failed") from error
         return jsonable(answer, f"the answer of query {name!r}")
 
-    def _activate(self, activation: Activation, outcomes: Mapping[int, CommandOutcome]) -> None:
-        self.loop.now = activation.at
-        stopped = {index for index in activation.received if activation.cancelled and _is_stopped(outcomes[index])}
-        self._receive([index for index in activation.received if index not in stopped], outcomes)
-        if activation.cancelled:
+    def _activate(self, at: float, received: Sequence[int], outcomes: Mapping[int, CommandOutcome], *, cancelled: bool) -> None:
+        self.loop.now = at
+        stopped = {index for index in received if cancelled and _is_stopped(outcomes[index])}
+        self._receive([index for index in received if index not in stopped], outcomes)
+        if cancelled:
             for task in self.loop.tasks:
                 task.cancel()
         self._receive(sorted(stopped), outcomes)  # to who awaits them later
@@ -293,11 +297,8 @@ class Replay:
         if is_over and not was_over:
             raise NonDeterminismError(f"the code went on after command {wanted - 1}, and now ends there")
 
-    def _advance(self, task: asyncio.Task[Any], newest: Activation, given: Mapping[str, JsonValue]) -> Advance:
-        own: dict[str, Any] = {} if self.history else {"input": dict(given), "run_id": self.run_id}
-        commands = tuple(command.recorded for command in self._new)
-        activation = newest.model_copy(update={"commands": commands, "patches": tuple(self._new_patches), **own})
-        if task.cancelled() and any(each.cancelled for each in (*self.history, newest)):
+    def _advance(self, task: asyncio.Task[Any], activation: Activation) -> Advance:
+        if task.cancelled() and any(each.cancelled for each in (*self.history, activation)):
             raise StepError("the workflow was cancelled", code="cancelled")
         if task.done():
             error = asyncio.CancelledError("the workflow cancelled itself") if task.cancelled() else _first_of(task.exception())

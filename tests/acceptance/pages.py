@@ -22,10 +22,15 @@ from cantata.cli.main import COMMANDS, submit
 TOP = Path(__file__).parents[2]
 PAGES = [TOP / "README.md", *sorted((TOP / "docs").glob("*.md"))]
 
-PROJECTS = {f"docs/{name}.md" for name in ("your-celery", "django", "flask", "testing", "python-workflows")}
+PROJECTS = {f"docs/{name}.md" for name in ("tutorial-celery", "django", "flask", "testing", "python-workflows")}
 """Pages whose blocks are one project of a user, which a test of their own runs."""
 
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_LINK = re.compile(r"!?\[((?:`[^`]*`|[^]`])*)\]\([^)]*\)")
+_PARAGRAPH = re.compile(r"\n\s*\n|\n(?=\s*[-*] |\s*\d+\. |#|\s*\||<)")
+_CELL = re.compile(r"(?<!\\)\||; ")
+_SENTENCE = re.compile(r"(?<=[.!?:])[*)]*\s+(?=[`*\"'(]*[A-Z0-9`])")
+_NAMES = re.compile(r"`[^`]*`(?:(?:,| or| and) `[^`]*`)*")
 _FILE = re.compile(r"# (\S+\.(?:py|ya?ml))\n")
 _ANSWER = re.compile(r"\s*# → (.*)$", re.MULTILINE)
 _STATUS = re.compile(r"# exit status (\d+)")
@@ -65,7 +70,12 @@ class Block:
     @property
     def is_configuration(self) -> bool:
         """Whether it is a configuration."""
-        return self.language == "yaml" and not self.is_chain
+        return self.language == "yaml" and not self.is_chain and not self.is_script
+
+    @property
+    def is_script(self) -> bool:
+        """Whether it is a script of a scripted model: a list of rules."""
+        return self.language == "yaml" and isinstance(yaml.safe_load(self.text), list)
 
     @property
     def is_run(self) -> bool:
@@ -87,6 +97,14 @@ def _blocks(page: Path) -> Iterator[Block]:
     text = page.read_text("utf-8")
     for found in _BLOCK.finditer(text):
         yield Block(str(page.relative_to(TOP)), text.count("\n", 0, found.start()) + 1, found.group(1), found.group(2))
+
+
+def long_sentences(text: str, max_words: int) -> list[str]:
+    """The sentences of a page with more words than this; a list of names counts as one word."""
+    text = _LINK.sub(r"\1", _BLOCK.sub("", text))
+    parts = [part for each in _PARAGRAPH.split(text) for part in (_CELL.split(each) if each.lstrip().startswith("|") else [each])]
+    sentences = [sentence for part in parts for sentence in _SENTENCE.split(part)]
+    return [" ".join(each.split()) for each in sentences if len(_NAMES.sub("name", each).split()) > max_words]
 
 
 def lines(block: Block) -> list[str]:

@@ -189,7 +189,7 @@ def test_one_command_is_enough_and_leaves_nothing_running_but_the_run_kept(alone
     assert (done.returncode, done.stdout) == (0, "6\n"), done.stderr
     assert len([line for line in lines(done) if "starting one in" in line]) == 1
     assert alone.submit("status").returncode == 3
-    assert alone.submit("runs", "list").stdout.count("doubles: ") == 1
+    assert alone.submit("runs", "list").stdout.count("doubles") == 1
 
 
 def test_ctrl_c_leaves_the_run_to_itself_on_a_stack_that_stays(alone: Folder) -> None:
@@ -508,10 +508,11 @@ def test_the_gateway_of_a_stack_answers_at_the_address_that_is_shown(kept: Folde
 def test_a_second_up_changes_nothing(kept: Folder) -> None:
     before = kept.json("status")
 
-    done = kept.submit("up", "--no-flower")
+    done = kept.submit("up", "--no-flower", "--config", "other.yaml")
 
     assert done.returncode == 0
     assert "a stack is already running" in done.stdout
+    assert "nothing was changed: --config other.yaml, --no-flower had no effect" in done.stderr
     assert kept.json("status")["processes"] == before["processes"]
 
 

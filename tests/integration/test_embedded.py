@@ -148,7 +148,7 @@ def test_workers_are_told_where_they_are(home: Home) -> None:
         eventually(lambda: log.read_text().count("\n") == 4)
 
         supervisor = find(stack, "supervisor")
-        assert log.read_text().split() == [stack.url, str(home.path), str(supervisor.pid), "here.yaml"]
+        assert log.read_text().split() == [stack.url, str(home.path), str(supervisor.pid), str(Path("here.yaml").absolute())]
 
 
 def test_data_outlive_the_stack(home: Home) -> None:

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import click
 
-from cantata.cli.import_check import import_faults
+from cantata.cli.import_check import import_faults, task_faults
 from cantata.cli.main import INVALID
 from cantata.cli.options import config_option, json_option
 from cantata.cli.requests import load_checked_request, load_definitions, read_document
+from cantata.cli.views.progress import show_progress
 from cantata.config import loading as configuration
 from cantata.config.chain_requests import is_request, load_request, with_lines
 from cantata.config.documents import Document
@@ -77,7 +78,8 @@ def check(file: str | None, config: str | None, is_strict: bool, as_json: bool) 
     file = file or str(configuration.find(config) or "")
     if not file:
         raise click.UsageError("there is no configuration here: name a FILE")
-    found, description = _check(file, config)
+    with show_progress("checking"):
+        found, description = check_file(file, config)
     faults = found if is_strict else without_warnings(found)
     if as_json:
         listed = [{"message": each.message, "where": each.where, "line": each.line, "is_warning": each.is_warning} for each in found]
@@ -91,7 +93,7 @@ def check(file: str | None, config: str | None, is_strict: bool, as_json: bool) 
     return INVALID if faults else 0
 
 
-def _check(file: str, config: str | None) -> tuple[Sequence[Fault], str]:
+def check_file(file: str, config: str | None) -> tuple[Sequence[Fault], str]:
     """Return the faults of a document and its description. Raises ConfigError for faults in the configuration behind a chain request."""
     if _WORKFLOW.fullmatch(file) and not Path(file).exists():
         return determinism.faults_of(file, folder=Path.cwd()), "a workflow in Python"
@@ -129,7 +131,8 @@ def _check_configuration(document: Document, path: Path) -> tuple[Sequence[Fault
         found = configuration.native(document, path)
     except ConfigError as error:
         return error.faults, ""
-    faults = [*found.locate(checks.check_chains(found.definitions)), *import_faults(document, Path(found.definitions.folder or "."))]
+    folder = Path(found.definitions.folder or ".")
+    faults = [*found.locate(checks.check_chains(found.definitions)), *import_faults(document, folder), *task_faults(document)]
     return faults, _count_entries(found.definitions)
 
 

@@ -10,12 +10,11 @@ from typing import Any
 import click
 
 from cantata import text_format
-from cantata.cli.connect import find_service_url
+from cantata.cli.connect import find_service_url, start_reader
 from cantata.cli.main import FAILED
 from cantata.cli.options import json_option
+from cantata.cli.views.progress import await_own
 from cantata.client.memory_bank import MemoryBank
-from cantata.embedded import Home, Stack
-from cantata.errors import UnavailableError
 from cantata.models.values import JsonValue
 from cantata.state.memory.memory_store import DEFAULT, MAX_TTL_S
 
@@ -119,12 +118,10 @@ _MISSING: Any = object()
 def _open_bank(tenant: str, session: str | None, *, may_start: bool = False) -> Iterator[MemoryBank]:
     """Open the bank at REDIS_URL, else of the stack of this folder, else of a stack without workers that is started for this command."""
     url = find_service_url()
-    if url is None and not may_start and not Home().data.exists():
-        raise UnavailableError("no memory is kept here: REDIS_URL is not set, and this folder has no .cantata")
-    stack = None if url else Stack.start(agents=0, tools=0, wait=False)
+    stack = None if url else start_reader(may_be_new=may_start)
     with stack or nullcontext():
         if stack:
-            stack.wait_ready()
+            await_own(stack)
         with MemoryBank(stack.url if stack else url, tenant=tenant, session=session) as bank:
             yield bank
 

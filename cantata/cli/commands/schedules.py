@@ -12,7 +12,7 @@ import click
 import yaml
 
 from cantata import text_format
-from cantata.cli.connect import open_submission
+from cantata.cli.connect import open_queries
 from cantata.cli.main import FAILED
 from cantata.cli.options import config_option, json_option, label_option, parse_json_object
 
@@ -35,8 +35,8 @@ tenant = click.option("--tenant", metavar="NAME", default="", help="The tenant o
 
 @contextmanager
 def _open(config: str | None = None) -> Iterator[Client]:
-    with open_submission(config=config) as submission:
-        yield submission.client
+    with open_queries(workers=False, config=config) as queries:
+        yield queries.client
 
 
 @schedules.command("list")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from datetime import datetime
 
 from cantata import text_format
@@ -15,17 +16,18 @@ from cantata.runs.view import EXITS, RunView, StepProgress
 TENTHS = 10  # how often the progress of a map is printed
 MAX_FAILURES = 10  # of the items of one map, each printed with its reason
 MAX_REASON = 300  # characters
+NO_NAMES: Mapping[str, str] = {}
 MAX_SHOWN = 400  # characters of one value on a terminal; --json has it as it was kept
 
 
-def apply_and_describe(view: RunView, event: RunEvent) -> tuple[RunView, str | None]:
-    """Return the view after an event, and a line about the event; None if it is not worth one."""
+def apply_and_describe(view: RunView, event: RunEvent, names: Mapping[str, str] = NO_NAMES) -> tuple[RunView, str | None]:
+    """Return the view after an event, and a line about the event; None if it is not worth one. `names` are names of steps for people."""
     after = view.apply(event)
-    line = _describe(view, after, event)
+    line = _describe(view, after, event, names)
     return after, f"{text_format.clock(event.at_ms)} {line}" if line else None
 
 
-def _describe(before: RunView, after: RunView, event: RunEvent) -> str:
+def _describe(before: RunView, after: RunView, event: RunEvent, names: Mapping[str, str]) -> str:
     reason = text_format.line(event.explanation, MAX_REASON)
     if len(after.warnings) > len(before.warnings):
         return f"warning: {reason}"
@@ -43,10 +45,16 @@ def _describe(before: RunView, after: RunView, event: RunEvent) -> str:
             return ""
     if isinstance(event, StepDone):
         took_ms = after.steps[step].took_ms if step in after.steps else None
-        return f"{'timed out' if event.timed_out else 'done'} {step}{f' ({text_format.duration(took_ms)})' if took_ms is not None else ''}"
+        took = "" if took_ms is None else f" ({text_format.duration(took_ms)})"
+        return f"{'timed out' if event.timed_out else 'done'} {named(step, names)}{took}"
     asks = _describe_question(event) if isinstance(event, SignalAwaited) else ""
     signal = f"submit runs signal {event.run_id} {step} JSON"
-    return event.line.format_map({**dict(event), "step": step, "reason": reason, "asks": asks, "signal": signal})
+    return event.line.format_map({**dict(event), "step": named(step, names), "reason": reason, "asks": asks, "signal": signal})
+
+
+def named(step: str, names: Mapping[str, str]) -> str:
+    """Return a step as people call it, with its id behind the name that it has beside."""
+    return f"{names[step]} [{step}]" if step in names else step
 
 
 def _describe_question(event: SignalAwaited) -> str:
@@ -66,10 +74,11 @@ def _describe_item(name: str, before: StepProgress, after: StepProgress, event: 
     return f"{name} {new.over}/{new.total}" + (f", {new.failed} failed" if new.failed else "")
 
 
-def format_line(line: LogLine) -> str:
-    """Return a log line as text for people."""
+def format_line(line: LogLine, names: Mapping[str, str] = NO_NAMES) -> str:
+    """Return a log line as text for people. `names` are names of steps for people."""
     at = datetime.fromtimestamp(line.at).astimezone().strftime("%H:%M:%S.%f")[:-3]
-    of = f"{line.step}#{line.attempt}" if line.step and line.attempt else line.step or "-"
+    step = named(line.step, names) if line.step else "-"
+    of = f"{step}#{line.attempt}" if line.step and line.attempt else step
     event = text_format.clean(line.event) if line.logger else text_format.line(line.event, MAX_SHOWN)
     rest = [f"{name}={_value(value)}" for name, value in line.fields.items() if name != "exception"]
     head = " ".join([at, f"{line.level.upper():<7}", text_format.line(line.worker or "-"), text_format.line(of), event, *rest])

@@ -49,7 +49,8 @@ def _tree(steps: Mapping[str, StepProgress]) -> Iterator[Row]:
     pending = [(name, "", 0) for name in reversed(under.get("", []))]
     while pending:
         step_id, parent, depth = pending.pop()
-        yield Row(step_id.removeprefix(f"{parent}/") if parent else step_id, depth, steps[step_id])
+        own = step_id.removeprefix(f"{parent}/") if parent else step_id
+        yield Row(f"{name} [{step_id}]" if (name := steps[step_id].name) else own, depth, steps[step_id])
         pending += [(name, step_id, depth + 1) for name in reversed(under.get(step_id, []))]
 
 

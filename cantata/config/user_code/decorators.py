@@ -60,7 +60,7 @@ def check_parameters(document: Document, folder: Path | None) -> Iterator[Fault]
     for path, entry, definition in _functions(document, folder):
         if not isinstance(definition.node, ast.FunctionDef | ast.AsyncFunctionDef):
             continue
-        known, needed, takes_any = _parameters(definition.node.args)
+        known, needed, takes_any = parameters_of(definition.node.args)
         values, hidden = (_names(entry, key) for key in ("values", "hidden"))
         for option, names in (("values", values), ("hidden", hidden)):
             for name in () if takes_any else [name for name in names if name not in known]:
@@ -130,7 +130,7 @@ def _origins(tree: ast.Module) -> Iterator[tuple[str, str]]:
                 yield (alias.asname, alias.name) if alias.asname else (top, top)
 
 
-def _parameters(arguments: ast.arguments) -> tuple[list[str], list[str], bool]:
+def parameters_of(arguments: ast.arguments) -> tuple[list[str], list[str], bool]:
     """Return the names of the parameters, those without a default, and whether any others are accepted."""
     ordered = [each.arg for each in (*arguments.posonlyargs, *arguments.args)]
     named = {each.arg: default for each, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)}

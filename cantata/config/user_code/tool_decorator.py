@@ -53,9 +53,22 @@ def tool(
 ) -> Function | Callable[[Function], Function]:
     """Give a function the settings of a tool; the function itself is not changed.
 
-    `name` is its name in `tools_of`, `hidden` are parameters that no model sees; the others are options of a tool in a configuration, which
-    override the decorator's. Configurations read the settings from the text of the module, without importing it, so they must be literals.
-    Raises ConfigError.
+    A configuration overrides them. It reads them from the text of the module, without importing it, so they must be literals.
+
+    Args:
+        function: The function, for `@tool` without arguments.
+        name: Its name in `tools_of`.
+        description: Its description for models, in place of the docstring.
+        queue: The queue whose workers execute it.
+        timeout_s: The time limit of one attempt, in seconds.
+        retries: Attempts after the first.
+        cheap: Whether a call takes less than 5 ms; measured if None.
+        at_most_once: Whether to leave it to a person, instead of repeating it, if its worker dies.
+        pure: Whether its calls have no effects, so that any of them may be repeated.
+        hidden: Parameters that no model sees.
+
+    Raises:
+        ConfigError: A setting has a wrong value, or the function has no parameter that `hidden` names.
     """
     given: dict[str, JsonValue] = {
         "name": name, "description": description, "queue": queue, "timeout_s": timeout_s, "retries": retries, "cheap": cheap,

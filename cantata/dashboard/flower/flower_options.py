@@ -19,8 +19,12 @@ from cantata.settings import settings as environment
 from cantata.suggestions import nearest
 
 TESTED = "2.2"
-DEFAULTS: Mapping[str, object] = {"address": "127.0.0.1", "logging": "none"}
-"""Our defaults: Flower would listen on every address, and change the logging of this process."""
+DEFAULTS: Mapping[str, object] = {
+    "address": "127.0.0.1",
+    "logging": "none",
+    "tasks_columns": "name,uuid,args,state,received,runtime,worker",
+}
+"""Our defaults: Flower would listen on every address, change the logging of this process, and list tasks without run and tool."""
 
 
 def set_options(arguments: Sequence[str], *, basic_auth_file: str | None = None) -> None:

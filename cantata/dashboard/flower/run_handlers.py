@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from typing import Any
 
 from tornado.iostream import StreamClosedError
 
@@ -14,8 +15,14 @@ from cantata.dashboard.flower.task_links import tasks_of
 from cantata.dashboard.http import server_sent_events
 from cantata.dashboard.http.rejections import RequestRejected, check_signal
 from cantata.models.values import JsonValue
+from cantata.state.limits import daily_costs
+from cantata.state.limits.daily_costs import MAX_DAYS
+from cantata.state.runs import listing
+from cantata.state.runs.listing import RunFilter
 
 MAX_LISTED, DEFAULT_LISTED = 200, 50
+DEFAULT_DAYS = 14  # as with the gateway
+MAX_TIME = 10**11  # seconds since 1970, likewise
 MAX_KEY_CHARS = 200  # as with the gateway
 SIGNAL_BYTES = 16_000_000  # as large as a request to a worker may be by default (limits.input_bytes)
 
@@ -25,9 +32,13 @@ class RunListHandler(ApiHandler):
 
     async def get(self) -> None:
         limit = self._number("most", DEFAULT_LISTED, MAX_LISTED)
-        statuses, kind, text, before = self.get_query_arguments("status"), self._one("kind"), self._one("q") or "", self._one("before")
-        found = self.service.call(self.service.runs.list, statuses=statuses, kind=kind, text=text, before=before, limit=limit)
+        statuses, before = self.get_query_arguments("status"), self._one("before")
+        found = self.service.call(self.service.runs.list, statuses=statuses, before=before, limit=limit, **self._filter())
         self.answer((await found).model_dump_json())
+
+    def _filter(self) -> dict[str, Any]:
+        times = {name: self._number(name, 0, MAX_TIME) if self._one(name) else None for name in ("since", "until")}
+        return {"kind": self._one("kind"), "text": self._one("q") or "", **times}
 
     def _one(self, name: str) -> str | None:
         found = self.get_query_arguments(name, strip=False)
@@ -35,9 +46,26 @@ class RunListHandler(ApiHandler):
 
     def _number(self, name: str, default: int, maximum: int) -> int:
         text = self._one(name) or str(default)
-        if not (text.isascii() and text.isdecimal() and 1 <= int(text[:9]) <= maximum):
+        if not (text.isascii() and text.isdecimal() and 1 <= int(text[:12]) <= maximum):
             raise RequestRejected(422, f"{name} must be a whole number from 1 to {maximum}, not {text[:40]!r}", code="bad_request")
         return int(text)
+
+
+class CountsHandler(RunListHandler):
+    """GET runs/counts."""
+
+    async def get(self) -> None:
+        wanted = RunFilter(**self._filter())
+        self.answer((await self.service.call(listing.count, self.service.runs.client.ledger, wanted)).model_dump_json())
+
+
+class CostsHandler(RunListHandler):
+    """GET costs."""
+
+    async def get(self) -> None:
+        days = self._number("days", DEFAULT_DAYS, MAX_DAYS)
+        found = await self.service.call(daily_costs.read, self.service.runs.client.ledger, None, days)
+        self.answer({"costs": [each.model_dump(mode="json") for each in found]})
 
 
 class InboxHandler(RunListHandler):

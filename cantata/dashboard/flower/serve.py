@@ -52,9 +52,11 @@ def routes(prefix: str, service: PageService) -> list[URLSpec]:
     return [
         URLSpec(top, page_handlers.RedirectHandler, given),
         URLSpec(f"{top}/", page_handlers.DocumentHandler, given, name="runs"),
-        URLSpec(f"{top}/(?:run/[^/]+|inbox/?|schedules|schedule/[^/]+)", page_handlers.DocumentHandler, given),
+        URLSpec(f"{top}/(?:home|run/[^/]+|inbox/?|schedules|schedule/[^/]+)", page_handlers.DocumentHandler, given),
         URLSpec(f"{top}/static/(.+)", page_handlers.AssetHandler, given),
         URLSpec(f"{top}/api/runs", run_handlers.RunListHandler, given),
+        URLSpec(f"{top}/api/runs/counts", run_handlers.CountsHandler, given),
+        URLSpec(f"{top}/api/costs", run_handlers.CostsHandler, given),
         URLSpec(f"{top}/api/inbox", run_handlers.InboxHandler, given),
         URLSpec(f"{top}/api/inbox/([^/]+)/(.+)", run_handlers.InboxItemHandler, given),
         URLSpec(f"{run}/graph", run_handlers.GraphHandler, given),

@@ -11,7 +11,7 @@ from cantata.models.values import JsonValue
 
 MAX_LISTED = 1000  # of the newest tasks of one run
 
-_SHOWN = re.compile(r"([0-9a-f]{16,40}):(.+)", re.DOTALL)
+_SHOWN = re.compile(r"([0-9a-f]{16,40}):[^(]*\((.+)\)", re.DOTALL)  # as planning.canvas writes it
 _MORE = "…"
 
 
@@ -37,7 +37,7 @@ class TaskTarget:
 
 
 def task_target(task: Task) -> TaskTarget | None:
-    """Return the run and the steps of a task; None if it belongs to no run. Its arguments are displayed as `run_id:step,step…`."""
+    """Return the run and the steps of a task; None if it belongs to no run. Its arguments are displayed as `run_id:tool(step,step…)`."""
     found = _SHOWN.fullmatch(task.args) if isinstance(task.args, str) else None
     return found and TaskTarget(found[1], tuple(found[2].removesuffix(_MORE).split(",")))
 

@@ -14,7 +14,8 @@ from cantata.dashboard.pages.page_views import EdgeView, MapView, StepView
 from cantata.models.graph import START, STEP_OVER
 from cantata.models.step_kinds import MODEL_ROLES, kind_named
 from cantata.models.values import ErrorInfo, JsonValue, Usage
-from cantata.planning.chains.step_ids import ADVANCE, GATHER
+from cantata.planning.chains.step_ids import GATHER
+from cantata.runs.step_names import name_of
 from cantata.state.forks.fork_store import takes_of
 from cantata.state.runs.run_snapshot import NEVER, Moments, Parts, Snapshot
 from cantata.state.runs.summaries import shown_state
@@ -25,10 +26,6 @@ EXPANDED = "expanded"
 NOT_READY = frozenset({"waiting", "failed", "skipped"})
 """States of steps that may never have been ready, if they did not start."""
 
-_INSTRUCTION = re.compile(r"@(\d+)(!?)")
-_ROUND = re.compile(r"r(\d+)")
-_CALL = re.compile(r"t\d+")
-_COMMAND = re.compile(r"^\d+\.(?=.)")
 _INTERNAL = re.compile(r"@(?!\d+!?$)[^/]*$")
 
 
@@ -185,22 +182,3 @@ def _seconds(ms: int | None) -> float | None:
 def is_internal(step_id: str, kind: str) -> bool:
     """Return whether a step is no node, call or agent of the user's: the start, a gather, an end, an advance of a workflow's code."""
     return bool(_INTERNAL.search(step_id)) and kind_named(kind).role not in MODEL_ROLES
-
-
-def name_of(step_id: str, work: str) -> str:
-    """Return the display name of a step, from its id and its work, such as `agents:writer`."""
-    if step_id == START:
-        return "start"
-    above, _, last = step_id.rpartition("/")
-    worker = work.partition(":")[2]
-    if above:
-        last = _COMMAND.sub("", last, count=1)
-        if last.isdecimal():
-            return f"{above.rpartition('/')[2]} [{last}]"
-        if worker and (_CALL.fullmatch(last) or last == ADVANCE):
-            return worker
-        if worker and (match := _ROUND.fullmatch(last)):
-            return f"{worker}, round {int(match[1]) + 1}"
-        if worker and (match := _INSTRUCTION.fullmatch(last)):
-            return f"{worker}, {'check' if match[2] else 'step'} {match[1]}"
-    return last.removeprefix("@")

@@ -68,7 +68,7 @@ class Child:
                 streams = (nothing.fileno(), log.fileno(), log.fileno())
                 self.running = start(
                     service.command, environment=variables, streams=streams, passed=tuple(passed.values()),
-                    prepare=partial(_set_death_signal, os.getpid(), self.death_signal),
+                    prepare=partial(set_death_signal, os.getpid(), self.death_signal),
                     may_fork="tools" not in service.queues or not environment.get(BOUND),
                 )  # fmt: skip
         except OSError as error:
@@ -148,9 +148,9 @@ class Child:
         return StackProcess(f"{self.service.name}{what}", self.service.queues, identify(pid) or ProcessIdentity(pid, ""), self.started_s)
 
 
-def _set_death_signal(parent: int, number: int) -> None:
-    """Let Linux send this signal to the calling process, which is new, when the supervisor dies."""
+def set_death_signal(parent: int, number: int) -> None:
+    """Let Linux send this signal to the calling process, which is new, when its parent dies."""
     if sys.platform == "linux":
         _LIBC.prctl(PR_SET_PDEATHSIG, number)
-        if os.getppid() != parent:  # the supervisor died in between
+        if os.getppid() != parent:  # it died in between
             os._exit(1)

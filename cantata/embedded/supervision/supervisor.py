@@ -283,8 +283,9 @@ class Supervisor:
         processes = tuple(child.describe() for child in self._children() if child.running)
         plan = self._plan
         record = StackRecord(
-            supervisor, plan.socket, self._is_kept, plan.flower_url, processes, self._is_stopping(), plan.gateway_url, self._code_fault
-        )
+            supervisor, plan.socket, self._is_kept, plan.flower_url, processes, self._is_stopping(), plan.gateway_url, self._code_fault,
+            self._environment.get("CANTATA_CONFIG", ""),
+        )  # fmt: skip
         try:
             record.write(self._home)
         except OSError as error:  # for example, the disk is full; the stack continues

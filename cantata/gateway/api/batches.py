@@ -10,6 +10,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 from starlette.responses import StreamingResponse
 
+from cantata.client.batches import kept_rows
 from cantata.client.batches.batches import Batches, BatchPage, Row, RowRequests, affordable_rows, batch_target, is_over
 from cantata.dashboard.http.rejections import ErrorBody, RequestRejected
 from cantata.dashboard.http.server_sent_events import HEADERS, KEEP_ALIVE_S, MEDIA_TYPE
@@ -222,6 +223,17 @@ async def acknowledge_results(request: Request, name: PathName, service: Service
         return _batches(service, caller.tenant).acknowledge(name, body.rows)
 
     return await service.call(acknowledge)
+
+
+@router.post("/batches/{name}/retry", responses=CONFLICT)
+async def retry_batch(name: PathName, service: ServiceDep, caller: CallerGrant) -> BatchInfo:
+    """Run the failed rows of a batch that is done again; read and acknowledge their results as before."""
+
+    def act() -> BatchInfo:
+        _own(service, caller, name)
+        return kept_rows.retry(service.client, _batches(service, caller.tenant), name, caller.labels())
+
+    return await service.call(act)
 
 
 def _change(what: str, description: str) -> None:

@@ -18,6 +18,7 @@ from cantata.models.waits import Answer
 from cantata.models.wire import AnswerOutcome, ChainRequest, ChainResponse, HistoryEntry, RunResult, RunStatus, SessionInfo, TurnRequest
 from cantata.observability.logs.lines import LogLine
 from cantata.state.batches.batch_store import BatchInfo
+from cantata.state.limits.daily_costs import DayCost
 
 Body = TypeVar("Body", bound=BaseModel)
 
@@ -196,6 +197,12 @@ class BatchList(Value):
     """Batches, newest first."""
 
     batches: list[BatchInfo] = Field(description="newest first")
+
+
+class CostList(Value):
+    """Costs by day."""
+
+    costs: list[DayCost] = Field(description="the newest day first")
 
 
 class RowsAccepted(Value):

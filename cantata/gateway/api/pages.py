@@ -16,14 +16,20 @@ from cantata.gateway.api.bodies import document_body
 from cantata.gateway.api.routes import ERRORS, UNKNOWN, CallerGrant, Key, Limit, ReaderTenant, ServiceDep, accepted
 from cantata.gateway.outer_layer import PathName
 from cantata.models.wire import RunStatus
-from cantata.state.runs import log_store
-from cantata.state.runs.listing import MAX_SEARCH_CHARS, RunList
+from cantata.state.limits import daily_costs
+from cantata.state.limits.daily_costs import MAX_DAYS
+from cantata.state.runs import listing, log_store
+from cantata.state.runs.listing import MAX_SEARCH_CHARS, RunCounts, RunFilter, RunList
 
 MAX_OPENED = 20
+MAX_TIME = 1e11  # seconds since 1970: year 5138
 
 Statuses = Annotated[list[RunStatus] | None, Query(alias="status", description="only runs with this status; may be repeated")]
 Kind = Annotated[Literal["turn", "chain", "webhook"] | None, Query(description="only runs of this kind")]
 SearchText = Annotated[str, Query(max_length=MAX_SEARCH_CHARS, description="only runs with this in their id, title, session or labels")]
+Since = Annotated[float | None, Query(ge=0, le=MAX_TIME, description="only runs accepted since then, seconds since 1970")]
+Until = Annotated[float | None, Query(ge=0, le=MAX_TIME, description="only runs accepted until then, seconds since 1970")]
+Days = Annotated[int, Query(ge=1, le=MAX_DAYS, description="number of days")]
 Before = Annotated[str | None, Query(max_length=220, description="`next` of the previous page")]
 Opened = Annotated[list[str] | None, Query(alias="open", max_length=MAX_OPENED, description="a map whose items are included")]
 
@@ -44,11 +50,28 @@ async def list_runs(
     status: Statuses = None,
     kind: Kind = None,
     q: SearchText = "",
+    since: Since = None,
+    until: Until = None,
     before: Before = None,
     most: Limit = 20,
 ) -> RunList:
     """Return runs, newest first. A page may be short or empty although `next` is set: the search of a page is bounded."""
-    return await service.call(service.runs(tenant).list, statuses=status or (), kind=kind, text=q, before=before, limit=most)
+    found = service.runs(tenant).list
+    return await service.call(found, statuses=status or (), kind=kind, text=q, since=since, until=until, before=before, limit=most)
+
+
+@router.get("/runs/counts", tags=["runs"])
+async def count_runs(
+    service: ServiceDep, tenant: ReaderTenant, kind: Kind = None, q: SearchText = "", since: Since = None, until: Until = None
+) -> RunCounts:
+    """Return the number of runs by status. Of very many, only the newest are counted."""
+    return await service.call(listing.count, service.client.ledger, RunFilter(tenant, (), kind, q, since, until))
+
+
+@router.get("/costs", tags=["runs"])
+async def list_costs(service: ServiceDep, tenant: ReaderTenant, days: Days = 14) -> bodies.CostList:
+    """Return the cost of model calls by day, the newest first."""
+    return bodies.CostList(costs=[*await service.call(daily_costs.read, service.client.ledger, tenant, days)])
 
 
 @router.get("/runs/{run_id}/graph", tags=["runs"], responses=UNKNOWN, response_model=GraphView)
@@ -127,7 +150,7 @@ async def fork_run(
 @static.get("/")
 async def home(service: ServiceDep) -> Response:
     """Redirect to the run pages."""
-    return RedirectResponse(f"{service.prefix}{PAGES}/")
+    return RedirectResponse(f"{service.prefix}{PAGES}/home")
 
 
 @static.get(f"{PAGES}/static/{{path:path}}")

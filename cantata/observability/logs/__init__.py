@@ -17,6 +17,7 @@ import structlog
 from structlog.stdlib import ProcessorFormatter
 
 from cantata.observability.logs.lines import bound_names, line_of, own_event
+from cantata.observability.logs.printed import LOGGER
 from cantata.observability.logs.secrets import redact, secrets_in
 
 LEVEL, FORMAT, RUN_LEVEL = "CANTATA_LOG_LEVEL", "CANTATA_LOG_FORMAT", "CANTATA_RUN_LOG_LEVEL"
@@ -28,6 +29,9 @@ LIBRARY_LOGGERS = (
     "openai", "opentelemetry", "redis", "requests", "urllib3", "uvicorn", "websockets",
 )  # fmt: skip
 """Loggers of libraries that log each request at INFO: their level is at least WARNING, unless CANTATA_LOG_LEVEL is lower."""
+
+ALWAYS = ("worker_ready",)
+"""Events that a worker writes to standard error whatever CANTATA_LOG_LEVEL is."""
 
 
 class Sink(Protocol):
@@ -105,8 +109,16 @@ class _StderrHandler(logging.StreamHandler[TextIO]):
     """Writes to the current standard error."""
 
     def __init__(self, level: int) -> None:
-        logging.Handler.__init__(self, level)
+        logging.Handler.__init__(self, min(level, logging.INFO))
+        self._lowest = level
         self.setFormatter(_formatter())
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether to write a record: what was printed is on standard output already, and operators wait for ALWAYS."""
+        if record.name == LOGGER:
+            return False
+        is_wanted = record.levelno >= self._lowest or (own_event(record) or {}).get("event") in ALWAYS
+        return is_wanted and bool(super().filter(record))
 
     @property
     def stream(self) -> TextIO:  # type: ignore[override]  # of the class it is an attribute

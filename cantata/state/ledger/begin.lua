@@ -14,7 +14,7 @@ if status == 'accepted' then redis.call('HSET', R, 'status', 'running', 'started
 
 local function begin(each)
   if each.state == 'sent' then return lease(each, ARGV[3], tonumber(ARGV[4])) end
-  redis.call('ZADD', S .. ':leases', now + tonumber(ARGV[4]), lease_of(each))
+  add_lease(each, tonumber(ARGV[4]))
   return handler_inputs(each)
 end
 

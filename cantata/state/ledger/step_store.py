@@ -7,7 +7,6 @@ import json
 import re
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
 from hashlib import sha256
 from secrets import token_hex
 from typing import cast
@@ -90,7 +89,7 @@ class StepStore:
         if ahead and ahead.advance:
             advance, record = ahead.advance
             following_owner = self._owner_of_call(owner_of(own))
-            envelope["advance"] = self._envelope(replace(advance, owner=own), record, ahead, following_owner)
+            envelope["advance"] = {**self._envelope(advance, record, None, following_owner), "owner": own}
             outputs.append(record.output)
         if before:
             envelope["before"] = [self._envelope(each, record, None, "") for each, record in before]

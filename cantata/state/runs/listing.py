@@ -8,9 +8,10 @@ accepted meanwhile change nothing. Rows of batches are listed only by a search f
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import get_args
+from typing import Any, get_args
 from urllib.parse import quote
 
 from pydantic import Field
@@ -47,6 +48,13 @@ class RunList(Value):
     next: str | None = Field(default=None, description="what `before` is for the rest; null if there is none")
 
 
+class RunCounts(Value):
+    """Numbers of runs by status."""
+
+    counts: dict[str, int] = Field(description="status → number of runs")
+    is_complete: bool = Field(description="whether all runs were counted, and not only the newest")
+
+
 @dataclass(frozen=True, slots=True)
 class RunFilter:
     """The runs to list."""
@@ -56,7 +64,10 @@ class RunFilter:
     statuses: tuple[str, ...] = ()
     kind: str | None = None
     text: str = ""
-    """Part of the id, title, session or labels; case-insensitive."""
+    """Part of the id, title, target, session or labels; case-insensitive."""
+    since: float | None = None
+    until: float | None = None
+    """Accepted between these times, seconds since 1970."""
 
     def __post_init__(self) -> None:
         """Raise ConfigError for values that no run can have."""
@@ -70,9 +81,22 @@ class RunFilter:
 
 def find_page(ledger: Ledger, wanted: RunFilter, *, before: str | None = None, most: int = 50) -> RunList:
     """Return a page of runs, behind the position `next` of an earlier page. Raises ConfigError for an invalid position."""
-    search = _Search(ledger, wanted, None if before is None else _place(before), most)
+    starts = [*([] if before is None else [_place(before)]), *([] if wanted.until is None else [(int(wanted.until * 1000), ANY_RUN)])]
+    search = _Search(ledger, wanted, min(starts, default=None), most)
     search.run()
     return search.page()
+
+
+def count(ledger: Ledger, wanted: RunFilter) -> RunCounts:
+    """Return the number of runs by status, whatever statuses are wanted, of the newest MAX_SCANNED or so."""
+    at = "" if wanted.until is None else int(wanted.until * 1000)
+    call = {**_call(wanted), "at": at, "run": ANY_RUN, "counts": True, "most_found": 1, "most_looked": MAX_SCANNED // SHARDS}
+    call.pop("statuses", None)
+    replies = _call_shards(ledger, [(shard, to_json(call)) for shard in range(SHARDS)])
+    found = Counter[str]()
+    for _, _, _, _, _, *counts in replies:
+        found.update(dict(counts))
+    return RunCounts(counts=dict(found), is_complete=all(is_end for _, _, _, is_end, *_ in replies))
 
 
 def iterate(ledger: Ledger, wanted: RunFilter, *, behind: str | None = None) -> Iterator[RunSummary]:
@@ -159,37 +183,44 @@ class _Search:
         return [front for front, place in still if self._origin_ms - place[0] <= 2 * least_ms]
 
     def _scan(self, fronts: Sequence[_ShardCursor]) -> None:
-        wanted = self._wanted
-        call: dict[str, JsonValue] = {
-            "most_found": self._most // SHARDS + 2, "most_looked": min(SCANNED_PER_CALL, MAX_SCANNED_PER_ROUND // len(fronts)),
-            "request_bytes": REQUEST_BYTES, "fields": list(FIELDS), "words": _words(wanted.text),
-        }  # fmt: skip
-        if wanted.tenant is not None:
-            call["tenant"] = wanted.tenant
-        if wanted.statuses:
-            call["statuses"] = dict.fromkeys(wanted.statuses, True)
-        if wanted.kind:
-            call["kind"] = wanted.kind
+        most_looked = min(SCANNED_PER_CALL, MAX_SCANNED_PER_ROUND // len(fronts))
+        call = {**_call(self._wanted), "most_found": self._most // SHARDS + 2, "most_looked": most_looked}
         places = ((front.shard, front.place or ("", "")) for front in fronts)
-        calls = [
-            (shard_key(self._ledger.redis, shard), [to_json({**call, "at": str(at), "run": run_id})]) for shard, (at, run_id) in places
-        ]
-        replies = self._ledger.with_retries(lambda: SCRIPTS.call_each(self._ledger.redis, "runs/page", calls))
+        replies = _call_shards(self._ledger, [(shard, to_json({**call, "at": str(at), "run": run_id})) for shard, (at, run_id) in places])
         for front, (now, run_id, at, is_end, looks, *rows) in zip(fronts, replies, strict=True):
             self._origin_ms = self._origin_ms or int(now)
             front.is_open = not is_end
             front.place = (int(at), run_id) if run_id else front.place
             self._looks += looks
-            self._found += [found for row in rows if matches_text((found := _row(row, int(now) / 1000))[1], wanted.text)]
+            self._found += [found for row in rows if matches_text((found := _row(row, int(now) / 1000))[1], self._wanted.text)]
+
+
+def _call(wanted: RunFilter) -> dict[str, JsonValue]:
+    """Return a filter as `page.lua` takes it."""
+    call: dict[str, JsonValue] = {"request_bytes": REQUEST_BYTES, "fields": list(FIELDS), "words": _words(wanted.text)}
+    if wanted.tenant is not None:
+        call["tenant"] = wanted.tenant
+    if wanted.statuses:
+        call["statuses"] = dict.fromkeys(wanted.statuses, True)
+    if wanted.kind:
+        call["kind"] = wanted.kind
+    if wanted.since is not None:
+        call["since"] = int(wanted.since * 1000)
+    return call
+
+
+def _call_shards(ledger: Ledger, calls: Sequence[tuple[int, str]]) -> list[Any]:
+    keyed = [(shard_key(ledger.redis, shard), [call]) for shard, call in calls]
+    return ledger.with_retries(lambda: SCRIPTS.call_each(ledger.redis, "runs/page", keyed))
 
 
 def matches_text(run: RunSummary, text: str) -> bool:
-    """Return whether a text is part of a run's id, title, session or labels."""
+    """Return whether a text is part of a run's id, title, target, session or labels."""
     if not text:
         return True
     sought = text.casefold()
     labels = (f"{name}={value}" for name, value in run.labels.items())
-    return any(sought in each.casefold() for each in (run.run_id, run.title, run.session or "", *labels))
+    return any(sought in each.casefold() for each in (run.run_id, run.title, run.target, run.session or "", *labels))
 
 
 def _words(text: str) -> list[JsonValue]:

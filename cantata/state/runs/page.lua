@@ -1,59 +1,75 @@
--- Looks through a shard's runs, from the newest, or from behind a place, and replies those that are asked for.
+-- Looks through a shard's runs, from the newest, or from behind a place, and replies those that are asked for, or counts them.
 -- ARGV: what is wanted (JSON): {at (ms) and run: the place, at "" for the newest, most_found, most_looked, tenant?, statuses?: {status: true}, kind?,
--- request_bytes to reply, fields of a run to reply, words: [[spelling, ...], ...], in lower case, one of each in id, labels, session or request}
+-- since? (ms), request_bytes to reply from its beginning and from its end, fields of a run to reply, counts?: true,
+-- words: [[spelling, ...], ...], in lower case, one of each in id, labels, session or request}
 -- Replies {now (ms), last run looked at, when that was, 1 if there are no more, how many it looked at,
--- {run, when, beginning of its request, field, ...}, ...}.
+-- {run, when, beginning and end of its request, field, ...}, ...}; with `counts`, {status, how many}, ... instead of runs.
 local wanted = cjson.decode(ARGV[1])
 local place_at = tonumber(wanted.at)
 
-local function is_asked_for(run, key)
+-- The status of a run that is asked for, as it is shown; else nil.
+local function asked_for(run, key)
   local known = redis.call('HMGET', key, 'status', 'tenant', 'kind', 'cancelling', 'waits', 'time_left', 'batch')
-  if not known[1] then return false end
-  if wanted.tenant and wanted.tenant ~= known[2] then return false end
-  if wanted.kind and wanted.kind ~= known[3] or not wanted.kind and known[3] == 'webhook' then return false end
+  if not known[1] then return nil end
+  if wanted.tenant and wanted.tenant ~= known[2] then return nil end
+  if wanted.kind and wanted.kind ~= known[3] or not wanted.kind and known[3] == 'webhook' then return nil end
   local shown = known[1]
   if shown == 'running' then -- as encoding.shown_status
     shown = known[4] and 'cancelling' or tonumber(known[5] or 0) > 0 and known[6] and 'waiting' or shown
   end
-  if wanted.statuses and not wanted.statuses[shown] then return false end
-  if #wanted.words == 0 then return not known[7] end -- thousands of rows of a batch would hide all others
+  if wanted.statuses and not wanted.statuses[shown] then return nil end
+  if #wanted.words == 0 then return not known[7] and shown or nil end -- thousands of rows of a batch would hide all others
   local texts = redis.call('HMGET', key, 'labels', 'session', 'request')
   local sought = table.concat({run, texts[1] or '', texts[2] or '', truncate(texts[3] or '', wanted.request_bytes)}, '\n')
   sought = string.lower(sought)
   for _, spellings in ipairs(wanted.words) do
     local is_there = false
     for _, spelling in ipairs(spellings) do is_there = is_there or string.find(sought, spelling, 1, true) ~= nil end
-    if not is_there then return false end
+    if not is_there then return nil end
   end
-  return true
+  return shown
 end
 
 local function row_of(run, at, key)
-  local row = {run, at, truncate(redis.call('HGET', key, 'request') or '', wanted.request_bytes)}
+  local request = redis.call('HGET', key, 'request') or ''
+  local row = {run, at, truncate(request, wanted.request_bytes)}
+  if #request > wanted.request_bytes then -- no text begins with the rest of a character
+    row[3] = row[3] .. string.gsub(string.sub(request, math.max(#row[3] + 1, #request - wanted.request_bytes)), '^[\128-\191]+', '')
+  end
   for i, value in ipairs(redis.call('HMGET', key, unpack(wanted.fields))) do row[3 + i] = value end
   return row
 end
 
-local reply = {string.format('%d', now), '', '', 0, 0}
+local reply, counts = {string.format('%d', now), '', '', 0, 0}, {}
+local function replied()
+  for shown, count in pairs(counts) do reply[#reply + 1] = {shown, count} end
+  return reply
+end
 local rank = place_at and redis.call('ZCOUNT', S .. ':runs', '(' .. wanted.at, '+inf') or 0
 local looked = 0
 while looked < wanted.most_looked do
   local entries = redis.call('ZRANGE', S .. ':runs', rank, rank + math.min(100, wanted.most_looked - looked) - 1, 'REV', 'WITHSCORES')
   if #entries == 0 then
     reply[4] = 1
-    return reply
+    return replied()
   end
   for i = 1, #entries, 2 do
     local run, at = entries[i], entries[i + 1]
     rank = rank + 1
+    if wanted.since and tonumber(at) < wanted.since then
+      reply[4] = 1
+      return replied()
+    end
     if not place_at or tonumber(at) < place_at or is_before(run, wanted.run) then
       looked = looked + 1
       reply[5] = looked
       reply[2], reply[3] = run, at
       local key = S .. ':run:' .. run
-      if is_asked_for(run, key) then reply[#reply + 1] = row_of(run, at, key) end
+      local shown = asked_for(run, key)
+      if shown and wanted.counts then counts[shown] = (counts[shown] or 0) + 1
+      elseif shown then reply[#reply + 1] = row_of(run, at, key) end
       if #reply - 5 >= wanted.most_found then return reply end
     end
   end
 end
-return reply
+return replied()

@@ -77,9 +77,11 @@ class Moments:
 
     def after(self, kind: str, worker: str, at_ms: int) -> Moments:
         """Return the moments after another event of KINDS."""
-        if kind != "started":
-            return Moments(self.first_ms, self.started_ms, at_ms, self.worker)
-        return Moments(self.first_ms or at_ms, at_ms, self.ended_ms, worker)
+        if kind == "started":
+            return Moments(self.first_ms or at_ms, at_ms, self.ended_ms, worker)
+        if worker:  # of an attempt whose end is its only event
+            return Moments(self.first_ms or at_ms, at_ms, at_ms, worker)
+        return Moments(self.first_ms, self.started_ms, at_ms, self.worker)
 
 
 NEVER = Moments()

@@ -27,6 +27,7 @@ FIELDS = (
 
 _TEXT = re.compile(r'"text":"((?:[^"\\]|\\.)*)')
 _CHAIN = re.compile(r'"chain_id":"((?:[^"\\]|\\.)*)"')
+_TARGET = re.compile(r'"(?:team|agent|workflow)":"((?:[^"\\]|\\.)*)"')  # never within a text, whose quotes are escaped
 _NODE = re.compile(r'"node_id":"((?:[^"\\]|\\.)*)"')
 _MADE_UP = re.compile(r"[0-9a-f]{8}")
 
@@ -42,7 +43,8 @@ class RunSummary(Value):
     created_at: float = Field(description="when it was accepted, Redis's clock, seconds since 1970")
     closed_at: float | None = Field(default=None, description="when it ended")
     now: float = Field(default=0.0, description="Redis's clock when it was read")
-    title: str = Field(default="", description="the request in a line: the text of a turn, the name and nodes of a chain")
+    title: str = Field(default="", description="the request in a line: the text of a turn, the name of a chain, or else its nodes")
+    target: str = Field(default="", description="the team, agent, chain or workflow that it runs; empty for a chain without a name")
     labels: dict[str, str] = Field(default_factory=dict, description="the labels given when it was submitted")
     session: str | None = Field(default=None, description="the conversation that a turn belongs to")
     error: JsonValue = Field(default=None, description="why it failed: {code, message, step}")
@@ -67,6 +69,7 @@ def summary_of(run_id: str, request: str, values: Iterable[str | None], now: flo
         closed_at=int(row["closed_at"]) / 1000 if row["closed_at"] else None,
         now=now,
         title=title_of(row["kind"] or "", request[:REQUEST_BYTES]),
+        target=target_of(row["kind"] or "", request),
         labels=json.loads(row["labels"] or "{}"),
         session=unquote(row["session"].partition("/")[2]) if row["session"] else None,
         error=json.loads(row["error"] or "{}").get("error"),
@@ -101,10 +104,14 @@ def title_of(kind: str, request: str) -> str:
     if kind != "chain":
         match = _TEXT.search(request)
         return _line(unescaped(match[1]) if match else "")
-    chain = _CHAIN.search(request)
-    name = unescaped(chain[1]) if chain else ""
-    nodes = ", ".join(map(unescaped, _NODE.findall(request)))
-    return _line(": ".join(part for part in ("" if _MADE_UP.fullmatch(name) else name, nodes) if part) or name)
+    return _line(target_of(kind, request) or ", ".join(map(unescaped, _NODE.findall(request))))
+
+
+def target_of(kind: str, request: str) -> str:
+    """Return the name of the team, agent, chain or workflow of a request; empty if it has none. Of a long turn, its end is needed too."""
+    match = (_CHAIN if kind == "chain" else _TARGET).search(request) if kind != "webhook" else None
+    name = unescaped(match[1]) if match else ""
+    return "" if kind == "chain" and _MADE_UP.fullmatch(name) else name
 
 
 def unescaped(text: str) -> str:

@@ -14,6 +14,7 @@ from celery import Celery, signals
 
 import cantata
 from cantata.observability import logs, traces
+from cantata.observability.logs.printed import PrintedText
 from cantata.state.runs.log_store import RunLogs
 
 KILL_FLUSH_S = 0.5  # that a process about to be killed may take to send its spans
@@ -24,6 +25,7 @@ def prepare(app: Celery) -> None:
     app.conf.worker_redirect_stdouts = False
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)  # a process may be killed with what a tool has printed
+        sys.stdout = PrintedText(sys.stdout)
     logging.captureWarnings(True)
     signals.setup_logging.connect(_propagate_pool_log, weak=False)
     traces.prepare()

@@ -16,6 +16,7 @@ from kombu.utils.uuid import uuid
 
 from cantata.errors import StepError
 from cantata.models.graph import Outcome
+from cantata.planning.canvas import shown_args
 from cantata.workers.runtime.consumer import EVENT_INTERVAL_S
 
 log = structlog.get_logger(__name__)
@@ -44,6 +45,7 @@ class Attempt:
     until: float
     status: str = DROPPED
     reason: str = ""
+    work: str = ""
 
     def ended(self, outcome: Outcome | None) -> Attempt:
         """Return the attempt with its recorded outcome; unchanged without one."""
@@ -78,7 +80,8 @@ def publish_ahead_attempts(task: Task[Any, Any], run_id: str, ahead: Sequence[At
     events: list[dict[str, Any]] = []
     for attempt in ahead:
         identity = {"uuid": uuid(), **common}
-        described = {"name": attempt.kind, "args": f"{run_id}:{attempt.step_id}", "kwargs": "", "retries": 0, "eta": None, "expires": None}
+        shown = shown_args(run_id, attempt.kind, attempt.work, [attempt.step_id])
+        described = {"name": attempt.kind, "args": shown, "kwargs": "", "retries": 0, "eta": None, "expires": None}
         events += [
             {"type": "task-received", "timestamp": attempt.since, **described, **parents, **identity},
             {"type": "task-started", "timestamp": attempt.since, **identity},

@@ -10,11 +10,14 @@ import subprocess
 from contextlib import suppress
 from pathlib import Path
 
+from kombu import Connection, Queue
+
 from tests.acceptance.neighbours.environments import missing
 from tests.integration.redis.servers import HERE, free_port
 from tests.waiting import until
 
 SERVER = "/usr/lib/rabbitmq/bin/rabbitmq-server"  # the one on PATH needs the user and the folders of Debian's service
+QUEUE = "celery"  # Celery's own default
 PROTOCOL = b"AMQP\x00\x00\x09\x01"
 
 
@@ -62,6 +65,11 @@ class RabbitMQ:
     def wait(self) -> None:
         """Wait until it takes connections."""
         until(self._answers, f"RabbitMQ, which logs to {self._folder / 'log'},")
+
+    def empty(self) -> None:
+        """Delete the queue that projects share, with what a killed worker left in it."""
+        with Connection(self.url) as connection:
+            Queue(QUEUE, channel=connection.default_channel).delete()
 
     def restart(self) -> None:
         """Stop it as an operator does, with its data, and start it again."""

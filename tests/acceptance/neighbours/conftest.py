@@ -1,4 +1,4 @@
-"""Brokers of a file of tests, and what records how a project behaves with them."""
+"""The brokers of these tests, and what records how a project behaves with them."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ DEVELOPMENT_SERVER = ("flask", "-A", "task_app", "run", "--port", "0")
 ADDRESS = "Running on "
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of the file of tests."""
+    """A folder of these tests."""
     return tmp_path_factory.mktemp("neighbours")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def redis(folder: Path) -> Iterator[Server]:
     """A Redis of its own."""
     server = Server(folder)
@@ -31,7 +31,7 @@ def redis(folder: Path) -> Iterator[Server]:
         yield server
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def rabbitmq(folder: Path) -> Iterator[RabbitMQ]:
     """A RabbitMQ of its own, which may still be starting."""
     server = RabbitMQ(folder / "rabbitmq")
@@ -51,7 +51,7 @@ class Start(Protocol):
 Record = Callable[[Project, Path, str, str], Behaviour]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def start(folder: Path, redis: Server, request: pytest.FixtureRequest) -> Iterator[Start]:
     """Copies projects, and points them to a broker by the variables that they or Celery read; results stay where a project puts them."""
     copies: list[Running] = []
@@ -66,6 +66,7 @@ def start(folder: Path, redis: Server, request: pytest.FixtureRequest) -> Iterat
         if broker == "rabbitmq":
             server: RabbitMQ = request.getfixturevalue("rabbitmq")
             server.wait()
+            server.empty()
             urls = {"broker": server.url}
         else:
             redis.redis.flushall()
@@ -84,7 +85,7 @@ def start(folder: Path, redis: Server, request: pytest.FixtureRequest) -> Iterat
     kill_workers()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def record(start: Start) -> Record:
     """Starts a project as its authors do, with lines at the end of its Celery module, and calls all of its tasks."""
 

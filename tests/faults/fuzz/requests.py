@@ -53,7 +53,7 @@ class Requests:
         self.sent = 0
         self.violations: list[Violation] = []
         self.runs: set[str] = set()
-        schema = schemathesis.openapi.from_url(f"{url}/openapi.json")
+        schema = schemathesis.openapi.from_url(f"{url}/openapi.json", timeout=PATIENCE_S)
         self._http = httpx.Client(base_url=url, headers={"Content-Type": "application/json"}, timeout=PATIENCE_S)
         self._operations = [found.ok() for found in schema.get_all_operations() if isinstance(found, Ok)]
 

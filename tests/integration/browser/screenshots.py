@@ -87,6 +87,34 @@ def ask(deployment: Stage) -> list[ChainRun]:
     return [refunds, deployment.chain(publish, chain_id="weekly report", labels={"team": "research"})]
 
 
+def work(deployment: Stage) -> None:
+    """Schedules, and batches: one is done with a failed row, one is on its way."""
+    chain: Json = {"nodes": [{"node_id": "report", "kind": "tool", "name": "echo"}], "entry_node": "report"}
+    for name, timing in {
+        "nightly-mail": {"cron": "0 2 * * *"},
+        "weekly-report": {"cron": "0 7 * * mon"},
+        "watch-prices": {"every": "15m"},
+    }.items():
+        deployment.client.schedules.create(name, {**timing, "chain": chain})
+    deployment.client.schedules.trigger("watch-prices")
+    deployment.client.schedules.pause("nightly-mail")
+    deployment.models.script([{"match": "^letter 3$", "status": 400, "reply": "no"}, {"reply": "yes"}])
+    for name, rows, stop_after in (("labels-october", 40, None), ("labels-november", 40, 24)):
+        feed = deployment.client.feed_batch([f"letter {number}" for number in range(rows)], agent="writer", name=name, concurrency=8)
+        for group in feed.groups(stop_after):
+            feed.deliver(group)
+
+
+def lists(deployment: Stage, url: str) -> None:
+    """Home, and the lists of schedules and batches."""
+    with deployment.page(viewport=WIDE) as page:
+        for name, height, text in (("home", 810, "Queues"), ("schedules", 350, "watch-prices"), ("batches", 280, "labels-october")):
+            page.set_viewport_size({"width": WIDE["width"], "height": height})
+            page.goto(f"{url}/pages/{name}")
+            expect(page.locator("main")).to_contain_text(text)
+            keep(page, name)
+
+
 def inbox(deployment: Stage, url: str) -> None:
     """The inbox, with an answer on its way."""
     runs = ask(deployment)
@@ -98,7 +126,7 @@ def inbox(deployment: Stage, url: str) -> None:
         first.get_by_text("Answer", exact=True).click()
         first.get_by_label("Refund it?").select_option("Yes")
         keep(page, "inbox")
-    for run in runs:
+    for run in runs[1:]:
         run.cancel()
 
 
@@ -122,9 +150,12 @@ def main() -> None:
         inbox(deployment, url)
         asked = fill(deployment)
         run = report(deployment)
+        work(deployment)
+        lists(deployment, url)
         with deployment.page(viewport=WIDE) as page:
             page.goto(f"{url}/pages/")
-            expect(page.locator(".row-link")).to_have_count(10)
+            expect(page.locator(".row-link")).to_have_count(11)
+            expect(page.get_by_role("button", name="Failed 1")).to_be_visible()
             keep(page, "runs")
             page.goto(f"{url}/pages/run/{run.run_id}")
             expect(page.locator("[data-group='read']")).to_contain_text(f"{DONE_PAGES} of {ALL_PAGES}")

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from typing import Any
 from urllib.parse import quote
 
 import httpx
 import pytest
-from axe_playwright_python.sync_playwright import Axe
+from axe_playwright_python.base import AXE_SCRIPT
 from playwright.sync_api import Page, expect
 
 from cantata.client.runs import ChainRun
@@ -20,6 +21,13 @@ from tests.integration.redis.servers import free_port
 from tests.waiting import at_best, until
 
 pytestmark = pytest.mark.timeout(240)  # a busy machine draws slowly
+
+LOOKS: dict[str, Any] = {
+    "desktop": {"size": {"width": 1200, "height": 800}, "scheme": "light", "rules": {}},
+    "dark": {"size": {"width": 1200, "height": 800}, "scheme": "dark", "rules": {"runOnly": ["color-contrast"]}},
+    "phone": {"size": {"width": 390, "height": 780}, "scheme": "light", "rules": {"runOnly": ["scrollable-region-focusable"]}},
+}
+"""Looks of a page, each with the rules of axe that depend on it."""
 
 
 @pytest.fixture(scope="module")
@@ -283,7 +291,8 @@ def test_axe_finds_no_fault_in_the_page_of_a_run(deployment: Stage, url: str) ->
                 page.goto(f"{url}/pages/run/{address}")
                 expect(page.locator(".run-state")).to_be_visible()
                 expect(page.locator(".node, .time-row, .event, .boxed, .compare table").first).to_be_visible()
-                assert Axe().run(page).response["violations"] == [], (theme, address)
+                page.evaluate(AXE_SCRIPT)
+                assert page.evaluate("axe.run()")["violations"] == [], (theme, address)
     waiting.cancel()
 
 
@@ -356,6 +365,73 @@ def test_the_list_shows_by_itself_what_happens(deployment: Stage, url: str, page
     expect(page.locator(".cell-status")).to_have_text("Succeeded")
 
 
+@pytest.mark.slow("a browser draws it")
+def test_selected_runs_are_retried_and_what_fails_is_said(deployment: Stage, url: str) -> None:
+    labels = {"mark": "together"}
+    gate = deployment.gate()
+    held = deployment.chain(tool("wait", "hold", gate=str(gate)), chain_id="held", labels=labels)
+    failing = [deployment.chain(tool("only", "fail", message="no luck"), chain_id=name, labels=labels) for name in ("first", "second")]
+    for run in failing:
+        run.wait(PATIENCE_S)
+    with deployment.page(faults=EXPECTED) as page:
+        error = {"error": {"code": "gone", "message": "its request is gone"}}
+        page.route(f"**/runs/{failing[1].run_id}/retry", lambda route: route.fulfill(status=404, json=error))
+
+        page.goto(f"{url}/pages/?q=together&since=1h")
+        expect(page.get_by_role("button", name="Failed 2")).to_be_visible()
+        page.get_by_label("Select all runs that are shown").check()
+        bar = page.get_by_role("region", name="Selected runs")
+        expect(bar.get_by_role("button", name="Cancel 1")).to_be_visible()
+        bar.get_by_role("button", name="Retry 2").click()
+        page.get_by_role("dialog").get_by_role("button", name="Retry").click()
+
+        expect(bar.get_by_role("status")).to_contain_text("1 run retried, 1 not:")
+        expect(bar.get_by_role("listitem")).to_have_text("second: its request is gone")
+        expect(page.locator(".row-link", has_text="first")).to_have_count(2)
+        page.get_by_label("Select held").check()
+        bar.get_by_role("button", name="Cancel 1").click()
+        page.get_by_role("dialog").get_by_role("button", name="Cancel them").click()
+        expect(bar.get_by_role("status")).to_have_text("1 run cancelled.")
+    assert held.status() == "cancelled"
+
+
+LISTS = {  # path → a text of the page
+    "/home": "Waiting for a person", "/": "Select all", "/?since=2026-01-01T00:00&status=failed": "from", "/inbox": "Is it right?",
+    "/schedules": "nightly", "/schedule/nightly": "Declaration", "/batches": "letters", "/batch/letters": "Failed rows",
+    "/workers": "coordinator",
+}  # fmt: skip
+VIOLATIONS = """(rules) => axe.run({resultTypes: ["violations"], ...rules})
+    .then((found) => found.violations.map((each) => `${each.id}: ${each.help}: ${each.nodes[0].html}`))"""
+
+
+@pytest.mark.thorough("each page is judged in three looks; what they show is held by the other tests")
+@pytest.mark.slow("a browser draws it")
+def test_no_list_has_a_barrier_for_keyboard_or_screen_reader(deployment: Stage, url: str, page: Page) -> None:
+    deployment.chain(tool("only", "fail", message="no luck"), chain_id="broken").wait(PATIENCE_S)
+    waiting = deployment.chain({"node_id": "ok", "kind": "wait", "question": "Is it right?"})
+    chain = {"nodes": [{"node_id": "a", "kind": "tool", "name": "echo"}], "entry_node": "a"}
+    deployment.client.schedules.create("nightly", {"every": "1h", "chain": chain})
+    deployment.models.script([{"match": "^b$", "status": 400, "reply": "no"}, {"reply": "yes"}])
+    feed = deployment.client.feed_batch(["a", "b"], agent="writer", name="letters")
+    for group in feed.groups():
+        feed.deliver(group)
+    found: list[str] = []
+
+    for path, text in LISTS.items():
+        page.goto(f"{url}/pages{path}")
+        expect(page.get_by_text(text).or_(page.get_by_label(text)).first).to_be_visible()
+        page.evaluate(AXE_SCRIPT)
+        for name, look in LOOKS.items():
+            page.set_viewport_size(look["size"])
+            page.emulate_media(color_scheme=look["scheme"])
+            found += [f"{path}, {name}: {each}" for each in page.evaluate(VIOLATIONS, look["rules"])]
+            assert not page.evaluate("document.documentElement.scrollWidth > innerWidth"), (path, name)
+
+    assert found == []
+    waiting.cancel()
+    deployment.client.schedules.delete("nightly")
+
+
 @pytest.mark.thorough("a gateway is ended and started again; that its events go on is held by gateway/test_http.py")
 def test_a_page_goes_on_when_its_gateway_comes_back(deployment: Stage) -> None:
     port, gate = free_port(), deployment.gate()
@@ -411,7 +487,8 @@ def test_everything_is_reached_by_keyboard(deployment: Stage, url: str, page: Pa
     page.keyboard.press("Tab")
     assert page.evaluate(focused) == "Skip to the content"
     page.locator(".chip-toggle").last.focus()
-    page.keyboard.press("Tab")
+    for _ in range(3):  # past the boxes that select all runs and this one
+        page.keyboard.press("Tab")
     page.keyboard.press("Enter")
     expect(page.locator(".run-state")).to_have_text("Succeeded")
 
@@ -492,6 +569,13 @@ def test_an_inbox_is_answered_by_keyboard_and_what_others_answer_goes_away(deplo
     other.signal("ship", {"by": "another"})
     expect(second).to_have_count(0)
     expect(page.get_by_text("No step waits for a person.")).to_be_visible()
+
+    several = [deployment.chain({"node_id": "ok", "kind": "wait", "question": f"Is {number} right?"}) for number in (1, 2)]
+    for number in (1, 2):
+        page.get_by_role("checkbox", name=f"Is {number} right?").check()
+    page.get_by_role("region", name="Answer 2 selected steps").get_by_role("button", name="Approve").click()
+    expect(page.get_by_text("Answered: 2 steps")).to_be_visible()
+    assert [each.result(PATIENCE_S).final_output for each in several] == [True, True]
 
 
 @pytest.mark.thorough("a gateway of its own; what tokens may is held by gateway/test_scopes.py")
@@ -631,7 +715,7 @@ def test_a_batch_is_a_line_with_a_bar_and_shows_its_failed_rows(deployment: Stag
     page.goto(f"{url}/pages/batches")
     line = page.locator("tbody tr", has_text="shown")
     expect(line).to_contain_text("Running")
-    expect(line.locator(".bar")).to_contain_text("4")
+    expect(line.locator(".delivered")).to_contain_text("4")
     line.locator("a").click()
     expect(page.locator("h1")).to_have_text("Batch shown")
     expect(page.locator(".failures tbody tr")).to_have_count(1)
@@ -648,3 +732,8 @@ def test_a_batch_is_a_line_with_a_bar_and_shows_its_failed_rows(deployment: Stag
 
     expect(page.locator("main")).to_contain_text("Done")
     expect(page.locator("progress")).to_have_attribute("value", "1")
+    page.get_by_role("button", name="Retry failed rows").click()
+    page.get_by_role("dialog").get_by_role("button", name="Retry").click()
+    expect(page.locator(".failures")).to_have_count(0)
+    expect(page.locator("main")).to_contain_text("Running")
+    feed.batch = deployment.client.batches.cancel("shown")

@@ -392,7 +392,7 @@ def test_without_a_service_reading_says_so_and_keeping_starts_one(monkeypatch: p
     kept = submit("set", "a", "1")
 
     assert (missing.exit_code, kept.exit_code) == (3, 0)
-    assert "no memory is kept here" in missing.stderr
+    assert "nothing is kept here" in missing.stderr
     assert submit("get", "a").stdout == "1\n"
 
 

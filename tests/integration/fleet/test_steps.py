@@ -16,6 +16,7 @@ from cantata.models.events import RunClosed
 from cantata.models.wire import ChainResponse
 from cantata.state.runs import listing
 from cantata.state.runs.listing import RunFilter
+from tests.examples import thorough
 from tests.integration.fleet.conftest import Journal, ask, skip_pauses, tool
 from tests.waiting import at_best, until
 
@@ -240,8 +241,8 @@ def test_a_run_under_way_keeps_the_definitions_it_started_with(client: EmbeddedC
 
 
 @pytest.mark.slow("it is about many runs")
-@pytest.mark.parametrize("many", [100, pytest.param(400, marks=pytest.mark.thorough("four hundred runs"))])
-def test_a_tenant_with_many_runs_does_not_keep_another_waiting(client: EmbeddedClient, journal: Journal, many: int) -> None:
+def test_a_tenant_with_many_runs_does_not_keep_another_waiting(client: EmbeddedClient, journal: Journal) -> None:
+    many = thorough(400, plain=100)
     slow = {"nodes": [tool("n", "slow", journal=str(journal.path), mark="crowd", seconds=0.02)], "entry_node": "n"}
     single = {"nodes": [tool("n", "slow", journal=str(journal.path), mark="single", seconds=0.02)], "entry_node": "n"}
     crowd = [client.submit_chain(slow, labels={"tenant": "crowd"}) for _ in range(many)]

@@ -48,6 +48,20 @@ def tasks_of(http: httpx.Client, run_id: str) -> list[dict[str, Any]]:
     return found
 
 
+def rows_of(http: httpx.Client) -> list[dict[str, Any]]:
+    """The rows of Flower's own list of tasks."""
+    asked: dict[str, str | int] = {
+        "draw": 1,
+        "start": 0,
+        "length": 100,
+        "order[0][column]": 0,
+        "order[0][dir]": "desc",
+        "columns[0][data]": "received",
+    }
+    found: list[dict[str, Any]] = http.get("/tasks/datatable", params=asked).json()["data"]
+    return found
+
+
 # The pages
 
 
@@ -61,7 +75,7 @@ def test_flowers_own_pages_are_there_with_a_tab_more(http: httpx.Client) -> None
 
 
 def test_the_document_says_where_its_api_is_and_loads_nothing_from_elsewhere(http: httpx.Client) -> None:
-    for path in ("/runs", "/runs/", "/runs/run/a%2Fb"):
+    for path in ("/runs", "/runs/", "/runs/home", "/runs/run/a%2Fb"):
         page = http.get(path, follow_redirects=True)
         own = re.findall(r'data-(\w+)="(.*?)"', page.text.partition("<head>")[0])
         assert own == [("api", "/runs/api"), ("base", "/runs"), ("flower", f"//{http.base_url.netloc.decode()}")]
@@ -85,6 +99,9 @@ def test_a_run_is_listed_drawn_and_told_step_by_step(deployment: Deployment, htt
 
     assert run_id in [run["run_id"] for run in http.get("/runs/api/runs", params={"status": "succeeded", "kind": "chain"}).json()["runs"]]
     assert run_id not in [run["run_id"] for run in http.get("/runs/api/runs", params={"status": "failed"}).json()["runs"]]
+    assert http.get("/runs/api/runs/counts", params={"q": run_id, "since": 1}).json() == {"counts": {"succeeded": 1}, "is_complete": True}
+    assert http.get("/runs/api/runs", params={"q": run_id, "until": 1}).json()["runs"] == []
+    assert len(http.get("/runs/api/costs", params={"days": 3}).json()["costs"]) == 3
     graph = http.get(f"/runs/api/runs/{run_id}/graph").json()
     assert (graph["run"]["status"], {step["id"]: step["state"] for step in graph["steps"]}["sum"]) == ("succeeded", "done")
     assert http.get(f"/runs/api/runs/{run_id}/steps/sum").json()["output"] == 3
@@ -97,6 +114,7 @@ def test_each_task_leads_to_its_run_and_each_run_to_its_tasks(deployment: Deploy
     for task in tasks_of(http, run_id):
         assert task["name"] in ("run.start", "tool.call")
         assert f'<a href="/runs/run/{run_id}">{run_id}</a>' in http.get(f"/task/{task['uuid']}").text
+    assert f"{run_id}:add(sum)" in [task["args"] for task in rows_of(http)]
 
 
 def test_a_failed_step_is_a_failed_task(deployment: Deployment, http: httpx.Client) -> None:

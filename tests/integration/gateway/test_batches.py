@@ -95,6 +95,24 @@ def test_failed_rows_can_be_read_and_downloaded_after_they_were_delivered(anna: 
     assert anna.get("/batches").json()["batches"][0]["failed"] == 1
 
 
+def test_failed_rows_are_retried_with_the_inputs_that_are_kept(anna: httpx.Client, models: ScriptedModels) -> None:
+    models.script([{"match": "^b$", "times": 1, "status": 400, "reply": "no"}, {"match": "^b$", "reply": "better"}, {"reply": "ok"}])
+    begin(anna, "again")
+    anna.post("/batches/again/rows?last=true", content=lines("a", "b"))
+    assert anna.post("/batches/again/retry").json()["error"]["code"] == "batch_state", "it is not done"
+    results(anna, "again", 2)
+    assert anna.post("/batches/again/delivered", json={"rows": [0, 1]}).json()["failed"] == 1
+
+    retried = anna.post("/batches/again/retry").json()
+    assert (retried["state"], retried["round"], retried["delivered"], retried["failed"]) == ("running", 1, 1, 0)
+    assert anna.post("/batches/again/retry").json()["round"] == 1, "a repetition is harmless"
+
+    assert [(row["row"], row["output"]) for row in results(anna, "again", 1)] == [(1, "better")]
+    done = anna.post("/batches/again/delivered", json={"rows": [1]}).json()
+    assert (done["state"], done["failed"]) == ("done", 0)
+    assert "no row of it failed" in anna.post("/batches/again/retry").json()["error"]["message"]
+
+
 def test_a_batch_is_paused_resumed_and_cancelled(anna: httpx.Client, models: ScriptedModels) -> None:
     models.script([{"reply": "late", "delay_s": 60}])
     begin(anna, "states")

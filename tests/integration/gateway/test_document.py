@@ -19,6 +19,7 @@ from schemathesis.specs.openapi.checks import content_type_conformance, response
 
 from cantata.gateway.api.bodies import ANSWERS, BATCH, CHAIN, DELIVERED, FORK, MEMORY, SIGNAL, TURN
 from cantata.gateway.api.schedules import BACKFILL, SCHEDULE
+from tests.examples import thorough
 from tests.integration.gateway.conftest import Gateway
 from tests.media_types import json_lines  # noqa: F401  # registers it
 
@@ -57,15 +58,13 @@ def document(gateway: Gateway) -> dict[str, Any]:
 
 
 @pytest.mark.slow("requests are made up for operation after operation")
-@pytest.mark.parametrize(
-    ("every", "examples"), [(10, 3), pytest.param(1, 14, marks=pytest.mark.thorough("1,300 requests, made up one by one"))]
-)
-def test_what_the_document_allows_and_what_it_does_not_is_answered_as_it_says(gateway: Gateway, every: int, examples: int) -> None:
-    schema = schemathesis.openapi.from_url(f"{gateway.url}/openapi.json")
+def test_what_the_document_allows_and_what_it_does_not_is_answered_as_it_says(gateway: Gateway) -> None:
+    every, examples = thorough((1, 14), plain=(10, 3))
+    schema = schemathesis.openapi.from_url(f"{gateway.url}/openapi.json", timeout=40)
 
     operations = [found.ok() for found in schema.get_all_operations() if isinstance(found, Ok)]
 
-    assert len(operations) == 49
+    assert len(operations) == 53
     for operation in operations[::every]:
         ask(operation.as_strategy(generation_mode=GenerationMode.POSITIVE), examples)
         with suppress(Unsatisfiable):  # where nothing can be given, nothing wrong can
@@ -83,11 +82,10 @@ def ask(cases: st.SearchStrategy[Any], examples: int) -> None:
     hold()
 
 
-@pytest.mark.parametrize("examples", [100, pytest.param(1000, marks=pytest.mark.thorough("1,000 requests"))])
-def test_nothing_that_is_sent_breaks_it(gateway: Gateway, examples: int) -> None:
+def test_nothing_that_is_sent_breaks_it(gateway: Gateway) -> None:
     with httpx.Client(base_url=gateway.url, timeout=40) as client:
 
-        @settings(max_examples=examples, **LOST)  # type: ignore[arg-type]  # as above
+        @settings(max_examples=thorough(1000, plain=100), **LOST)  # type: ignore[arg-type]  # as above
         @ANYTHING
         def hold(path: str, method: str, body: bytes, headers: dict[str, Any]) -> None:
             response = client.request(method, path, content=body, headers=headers)

@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 
+from tests.examples import thorough
 from tests.integration.gateway.conftest import Chat, Gateway
 
 pytestmark = pytest.mark.timeout(400)  # 25 s on two busy cores, and a stack to start
@@ -44,8 +45,9 @@ async def talk(chat: Chat, session: str) -> None:
 
 
 @pytest.mark.slow("it is about many at once")
-@pytest.mark.parametrize("sessions", [30, pytest.param(500, marks=pytest.mark.thorough("a thousand turns"))])
-def test_many_sessions_at_once_get_each_their_own_answers(gateway: Gateway, sessions: int) -> None:
+def test_many_sessions_at_once_get_each_their_own_answers(gateway: Gateway) -> None:
+    sessions = thorough(500, plain=30)
+
     async def main() -> tuple[float, float, float]:
         before = gateway.memory_mb()
         async with AsyncExitStack() as stack:

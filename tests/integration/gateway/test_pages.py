@@ -96,9 +96,26 @@ def test_runs_are_listed_by_status_kind_and_text(client: httpx.Client, story: st
     assert {story, broken} <= set(listed())
     assert (broken in listed(status="failed"), story in listed(status="failed")) == (True, False)
     assert {story, broken} <= set(listed(status=["failed", "succeeded"], kind="chain"))
-    assert story in listed(q="STORY: each")
+    assert story in listed(q="STORY")
     assert listed(q=story) == [story]
     assert not {story, broken} & set(listed(kind="turn"))
+    (run,) = client.get("/runs", params={"q": story}).json()["runs"]
+    assert (run["title"], run["target"]) == ("story", "story")
+    assert listed(q=story, since=run["created_at"] - 1, until=run["created_at"] + 1) == [story]
+    assert listed(q=story, since=run["created_at"] + 1) == listed(q=story, until=run["created_at"] - 1) == []
+    assert client.get("/runs", params={"since": "yesterday"}).status_code == 422
+
+
+def test_runs_costs_queues_and_workers_are_counted(client: httpx.Client, story: str, broken: str) -> None:
+    counted = client.get("/runs/counts", params={"kind": "chain"}).json()
+    assert counted["is_complete"]
+    assert min(counted["counts"]["succeeded"], counted["counts"]["failed"]) >= 1
+    assert client.get("/runs/counts", params={"q": broken}).json()["counts"] == {"failed": 1}
+    (cost,) = client.get("/costs", params={"days": 1}).json()["costs"]
+    assert cost["cost_usd"] >= 0
+    fleet = client.get("/workers").json()
+    assert {queue for worker in fleet["workers"] for queue in worker["queues"]} >= {"coordinator", "agents", "tools"}
+    assert fleet["queues"]["tools"]["workers"] >= 1
 
 
 def test_a_list_goes_on_where_its_page_ended(client: httpx.Client, story: str, broken: str) -> None:
@@ -134,7 +151,7 @@ def test_a_graph_shows_edges_taken_and_not_joins_and_folded_maps(client: httpx.C
     assert folded == {
         "id": "each", "name": "each", "prefix": "each", "count": 3, "waiting": 0, "running": 0, "done": 3, "failed": 0, "skipped": 0,
     }  # fmt: skip
-    assert (found["run"]["status"], found["run"]["title"][:6], found["run"]["answer"], found["more"]) == ("succeeded", "story:", 3, False)
+    assert (found["run"]["status"], found["run"]["title"][:6], found["run"]["answer"], found["more"]) == ("succeeded", "story", 3, False)
     assert found["run"]["request"]["initial_input"] == {"numbers": [1, 2, 3]}
 
 
@@ -345,7 +362,7 @@ def test_the_pages_are_open_and_the_rest_is_not(guarded: Gateway) -> None:
         page = http.get("/pages/run/any%2Fthing")
         script = http.get("/pages/static/app.js")
 
-        assert (home.status_code, home.headers["location"]) == (307, "/pages/")
+        assert (home.status_code, home.headers["location"]) == (307, "/pages/home")
         assert (page.status_code, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
         assert 'data-base="/pages"' in page.text
         assert (script.status_code, script.headers["content-type"]) == (200, "text/javascript; charset=utf-8")
@@ -392,7 +409,7 @@ def test_addresses_have_what_a_proxy_puts_before_them(deployment: Deployment) ->
         links = asked.json()["links"]
         assert asked.headers["location"] == links["self"] == f"/cantata/runs/{asked.json()['run_id']}"
         assert http.get(links["self"]).json()["status"] == http.get(links["self"].removeprefix("/cantata")).json()["status"] == "succeeded"
-        assert http.get("/").headers["location"] == http.get("/cantata").headers["location"] == "/cantata/pages/"
+        assert http.get("/").headers["location"] == http.get("/cantata").headers["location"] == "/cantata/pages/home"
         assert http.get("/pages/").text == http.get("/cantata/pages/").text
         assert http.get("/cantata/openapi.json").json()["servers"] == [{"url": "/cantata"}]
         assert http.get("/cantata/nothing").status_code == 404

@@ -39,7 +39,8 @@ NEEDED = {
     **{
         f"GET {path}": "read"
         for path in (
-            "/runs", "/runs/{run_id}", "/runs/{run_id}/events", "/runs/{run_id}/graph", "/runs/{run_id}/compare/{other}", "/runs/{run_id}/steps/{step_id}",
+            "/runs", "/runs/counts", "/costs", "/runs/{run_id}/compare/{other}",
+            "/runs/{run_id}", "/runs/{run_id}/events", "/runs/{run_id}/graph", "/runs/{run_id}/steps/{step_id}",
             "/runs/{run_id}/logs", "/runs/{run_id}/tasks", "/runs/{run_id}/refusals", "/sessions", "/sessions/{session}",
             "/memory", "/memory/{namespace}", "/inbox", "/inbox/{run_id}/{step}", "/schedules", "/schedules/{name}",
             "/memory/{namespace}/{key}", "/batches", "/batches/{name}", "/batches/{name}/events", "/batches/{name}/results",
@@ -51,11 +52,12 @@ NEEDED = {
     "DELETE /memory/{namespace}/{key}": "admin",
     **{f"POST /runs/{{run_id}}/{act}": "submit" for act in ("cancel", "retry", "fork")},  # of this run, which is a chain
     "POST /batches": "submit",  # of a batch for a chain
-    **{f"POST /batches/{{name}}/{act}": "submit" for act in ("rows", "delivered", "pause", "resume", "cancel")},
+    **{f"POST /batches/{{name}}/{act}": "submit" for act in ("rows", "delivered", "retry", "pause", "resume", "cancel")},
     **{f"POST /schedules/{{name}}/{act}": "submit" for act in ("pause", "resume", "trigger", "backfill")},
     "PUT /schedules/{name}": "submit",  # of a chain
     "DELETE /schedules/{name}": "submit",
     "GET /load": "nobody",
+    "GET /workers": "nobody",
     "GET /metrics": "nobody",  # of this tenant
 }  # fmt: skip
 OPEN = {"GET /health", "GET /ready"}

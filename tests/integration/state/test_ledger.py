@@ -20,6 +20,7 @@ from cantata.state.ledger.intervals import RESEND_S
 from cantata.state.ledger.ledger import Ledger
 from cantata.state.ledger.records import Ahead, Begun, Overdue, Ready, Swept
 from cantata.state.ledger.step_store import BLOB_BYTES
+from cantata.state.limits import daily_costs
 from cantata.state.redis.keys import SHARDS, key_of, run_key, shard_key, shard_of
 from cantata.state.runs import event_log
 from tests.integration.state import invariants
@@ -322,6 +323,8 @@ def test_what_a_stopped_step_used_counts_once_for_its_run(ledger: Ledger) -> Non
         ledger.steps.record_usage(cut_off, Usage(input_tokens=3, model_calls=1))
 
     assert ledger.reader.read("run").usage == Usage(input_tokens=10, cost_usd=0.5, model_calls=2)
+    for tenant, cost in (("", 0.5), (None, 0.5), ("another", 0)):
+        assert [each.cost_usd for each in daily_costs.read(ledger, tenant, 2)] == [cost, 0], tenant
 
 
 def test_what_a_lost_or_late_attempt_used_counts_once_for_its_run(ledger: Ledger) -> None:

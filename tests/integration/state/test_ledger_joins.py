@@ -6,6 +6,7 @@ import pytest
 
 from cantata.models.graph import START, Edge, Graph, Outcome
 from cantata.state.ledger.ledger import Ledger
+from tests.examples import thorough
 from tests.integration.state.play import Play, fan_in, row, sent, wait, work
 from tests.integration.state.test_ledger_expansion import mapped
 
@@ -89,10 +90,10 @@ def test_a_row_of_ten_thousand_is_no_burden(ledger: Ledger, how: str) -> None:
         assert play.words("branch", f"s{LONG - 1}") == "done skipped"
 
 
-@pytest.mark.parametrize("long", [LONG // 5, pytest.param(LONG, marks=pytest.mark.thorough("ten thousand calls"))])
-def test_a_row_of_many_signals_that_came_first_is_no_burden(ledger: Ledger, long: int) -> None:
+@pytest.mark.slow("ten thousand calls")
+def test_a_row_of_many_signals_that_came_first_is_no_burden(ledger: Ledger) -> None:
     play = Play(ledger)
-    ids = tuple(f"w{n}" for n in range(long))
+    ids = tuple(f"w{n}" for n in range(thorough(LONG, plain=LONG // 5)))
     for step_id in ids[1:]:
         ledger.steps.signal("run", step_id, step_id)
     play.plan(*(wait(step_id) for step_id in ids), work("end", reads={"last": ids[-1]}), edges=row(*ids, "end"))

@@ -8,7 +8,7 @@ from redis import Redis
 from cantata.errors import UnknownRunError
 from cantata.state.ledger.ledger import Ledger
 from cantata.state.ledger.records import RunSession
-from cantata.state.redis.keys import run_key, shard_key, shard_of
+from cantata.state.redis.keys import SHARDS, run_key, shard_key, shard_of
 from cantata.state.runs import listing
 from cantata.state.runs.listing import RunFilter, find_page, iterate
 from cantata.state.runs.summaries import RunSummary
@@ -90,6 +90,27 @@ def test_runs_are_found_by_tenant_status_kind_and_text(ledger: Ledger) -> None:
     (run,) = find_page(ledger, RunFilter("me", text="said")).runs
     assert (run.title, run.session, run.labels, run.count, run.left) == ("Größe der Bestellung 42", "Anna B", {"tenant": "me"}, 1, 1)
     assert run.created_at <= run.now
+
+
+def test_runs_are_counted_by_status_and_found_between_two_times(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(6):
+        backdate(ledger, accept(ledger, f"{number}", tenant="me", text="many"), 10_000 + 1000 * number)
+    ledger.runs.cancel("4")
+    accept(ledger, "other", tenant="you")
+
+    assert sorted(ids(find_page(ledger, RunFilter("me", since=12, until=14)).runs)) == ["2", "3", "4"]
+    assert listing.count(ledger, RunFilter("me", statuses=("failed",), since=12, until=14)).counts == {"accepted": 2, "cancelled": 1}
+    assert listing.count(ledger, RunFilter("me", text="MANY", since=12.001)).counts == {"accepted": 2, "cancelled": 1}
+    all_runs = listing.count(ledger, RunFilter())
+    assert (all_runs.counts, all_runs.is_complete) == ({"accepted": 6, "cancelled": 1}, True)
+    monkeypatch.setattr(listing, "MAX_SCANNED", SHARDS)
+    assert not listing.count(ledger, RunFilter()).is_complete
+
+
+def test_the_list_names_the_agent_of_a_turn_with_a_long_text(ledger: Ledger) -> None:
+    accept(ledger, "long", text="ä" * 700 + '","agent":"writer')
+
+    assert [run.target for run in find_page(ledger, RunFilter()).runs] == ["writer"]
 
 
 def test_what_is_rare_is_found_in_bounded_steps(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from cantata import Workflow, workflow
+from cantata.cli.main import submit
 from cantata.errors import ConfigError
 from cantata.models.definitions import Agent, Definitions, PythonWorkflow, Tool, Webhook
 from cantata.models.wire import ChainResponse, TurnRequest
@@ -225,6 +227,33 @@ def test_an_agent_asks_its_model_and_calls_functions(models: ScriptedModels) -> 
     result = run_inline(TurnRequest(text="How much is tea?", agent="clerk"), tools={"price": price}, definitions=definitions)
 
     assert (result.output, asked, len(models.journal())) == ("tea costs 4", ["tea"], 2)
+
+
+def test_another_model_stands_for_the_default_one(models: ScriptedModels) -> None:
+    definitions = Definitions(agents={"a": Agent()})
+
+    assert run_inline(TurnRequest(text="Hi", agent="a"), definitions=definitions, model="openai/other").output == "echo: Hi"
+    assert models.requests[0]["model"] == "other"
+
+
+def test_submit_doctor_tells_keys_that_are_missing_and_answers_that_come(
+    models: ScriptedModels, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models.script([Rule(model="good", reply="OK"), Rule(status=401, reply="wrong key")])
+    (tmp_path / "own.yaml").write_text("agents: {a: {model: openai/good}, b: {model: openai/bad}}\n")
+    monkeypatch.setenv("CANTATA_HOME", str(tmp_path / "home"))
+
+    def checks(*words: str) -> tuple[list[str], str]:
+        result = CliRunner().invoke(submit, ["doctor", "--config", str(tmp_path / "own.yaml"), *words], env={"REDIS_URL": None})
+        return [line.split()[0] for line in result.stdout.splitlines() if " model openai/" in line], result.output
+
+    assert checks()[0] == ["ok", "ok"]
+    statuses, output = checks("--models")
+    assert statuses == ["ok", "failing"], output
+    assert "sk-scripted" not in output
+    monkeypatch.delenv("OPENAI_API_KEY")
+    assert checks()[0] == ["failing", "failing"]
+    assert "not set: OPENAI_API_KEY" in checks()[1]
 
 
 def test_the_turns_of_a_session_follow_each_other(models: ScriptedModels) -> None:

@@ -18,7 +18,7 @@ from tests.waiting import until
 HERE = Path(__file__).parent
 SECRET = "sk-test-secret-0123456789"
 PATIENCE_S = 40.0
-TOOLS = ("add", "fail", "die_once", "heavy", "slow", "say", "flood", "say_async", "tell_secret")
+TOOLS = ("add", "fail", "die_once", "heavy", "slow", "say", "speak", "flood", "say_async", "tell_secret")
 OURS = ("OTEL_", "CANTATA_")
 
 

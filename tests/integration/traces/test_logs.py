@@ -98,6 +98,14 @@ def test_the_key_of_a_provider_is_in_no_log(client: EmbeddedClient) -> None:
     assert SECRET not in logs
 
 
+def test_what_a_tool_prints_is_found_with_its_step(client: EmbeddedClient) -> None:
+    run = ran(client, node("one", "speak", words=['{"n": 1}', '{"n": 2}'], _next_node="two"), node("two", "say", words=["logged"]))
+
+    assert [(line.step, line.event, line.logger) for line in lines(client, run, 3)] == [
+        ("one", '{"n": 1}', "print"), ("one", '{"n": 2}', "print"), ("two", "logged", "trace_tools"),
+    ]  # fmt: skip
+
+
 def test_a_log_is_bounded_and_goes_with_its_run(client: EmbeddedClient) -> None:
     many = ran(client, node("x", "flood", lines=MAX_LINES + 300))
     large = ran(client, node("x", "flood", lines=90, size=6000))

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from cantata.client.client import Client
+from cantata.state.runs.run_snapshot import moments_in
 from tests.integration.workflows.conftest import PATIENCE_S
 from tests.integration.workflows.test_faults import fault  # noqa: F401  # a fixture
 from tests.waiting import until
@@ -40,14 +41,18 @@ def marked(journal: Path, mark: str) -> Counter[str]:
     return Counter(line for line in journal.read_text().splitlines() if f" {mark}" in line)
 
 
-def test_events_and_steps_are_as_with_two_calls(client: Client, mark: str) -> None:
+def test_an_advance_recorded_with_its_call_has_one_event(client: Client, mark: str) -> None:
     run = client.submit_workflow("steady", {"mark": mark, "steps": 2})
     run.result(PATIENCE_S).raise_for_status()
 
-    events = [(event.step, event.type) for event in run.log() if event.step and "steady" in event.step]
-    ids = ["steady", "steady/0.mark", "steady/@1/@advance", "steady/1.mark", "steady/@2/@advance"]
-    ends = ["expanded", "done", "expanded", "done", "done"]
-    assert events == [pair for step, end in zip(ids, ends, strict=True) for pair in ((step, "started"), (step, end))]
+    events = [event for event in run.log() if event.step and "steady" in event.step]
+    first, *rest = ("steady", ["started", "expanded"]), ("steady/0.mark", ["started", "done"]), ("steady/@1/@advance", ["expanded"])
+    rest += ("steady/1.mark", ["started", "done"]), ("steady/@2/@advance", ["done"])
+    assert [(event.step, event.type) for event in events] == [(step, kind) for step, kinds in (first, *rest) for kind in kinds]
+    workers = {event.step: event.worker for event in events if event.worker}
+    assert len(workers) == 5, "each attempt names its worker"
+    found = moments_in(event for event in events if event.step == "steady/@1/@advance")
+    assert found.first_ms == found.started_ms == found.ended_ms is not None
 
 
 @pytest.mark.parametrize("once", [False, True])

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from cantata.cli.demo import accuracy, next_steps, with_model
+from cantata.cli.demo import accuracy, next_steps
 from cantata.models.definitions import Definitions
 from cantata.models.values import JsonValue
 
 
 def test_the_demo_can_use_any_model() -> None:
-    assert with_model(Definitions(), "openai/x").defaults.model == "openai/x"
-    assert with_model(Definitions(), None) == Definitions()
+    assert Definitions().with_model("openai/x").defaults.model == "openai/x"
+    assert Definitions().with_model(None) == Definitions()
 
 
 def test_the_demo_prints_the_share_of_correct_labels() -> None:

@@ -152,7 +152,7 @@ def test_where_no_runs_are_kept_none_are_looked_for(folder: Path) -> None:
     result = run("runs", "list")
 
     assert result.exit_code == 3
-    assert "no runs are kept here" in result.stderr
+    assert "nothing is kept here" in result.stderr
     assert not (folder / "home").exists()
 
 

@@ -120,7 +120,7 @@ def test_a_message_names_its_steps_and_is_shown_with_them(app: App) -> None:
     [one] = sent(app, signature(app, "a", limit_s=60.0))
 
     assert one.decode()[0] == ["r", ["a"]]
-    assert one.headers["argsrepr"] == "r:a"
+    assert one.headers["argsrepr"] == "r:tool.call(a)"
     assert one.headers["timelimit"] == [90.0, None]
     assert one.headers["ignore_result"] is True
     assert one.headers["sent_at"] > 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 from cantata.embedded import ports, valkey
 from cantata.embedded.home import Home
@@ -22,7 +23,11 @@ def test_a_plan_has_a_coordinator_workers_for_agents_and_one_for_tools(home: Hom
         ("agents-2", ["agents-2", "agents", "100"]),
         ("tools", ["tools", "tools", "3"]),
     ]
-    assert made.environment == {"REDIS_URL": valkey.server_url(made.socket), "CANTATA_HOME": str(home.path), "CANTATA_CONFIG": "here.yaml"}
+    assert made.environment == {
+        "REDIS_URL": valkey.server_url(made.socket),
+        "CANTATA_HOME": str(home.path),
+        "CANTATA_CONFIG": str(Path("here.yaml").absolute()),
+    }
     assert StackPlan.from_json(made.to_json()) == made
 
 

@@ -64,4 +64,5 @@ def test_a_status_is_values_for_json(home: Home) -> None:
         "gateway_url": None,
         "processes": [{"name": "tools", "queues": ["tools"], "pid": 2**22 + 1, "alive": False, "started_s": 1.5}],
         "code_fault": "",
+        "config": "",
     }

@@ -43,7 +43,7 @@ def build(ready: Sequence[tuple[str, Spec]], graph: Graph | None = None, pace: B
 
 
 def message(*ids: str) -> Any:
-    return DISPATCH.signature("agent.turn", "agents", ids)
+    return DISPATCH.signature("agent.turn", "agents", ids, work="agents:a")
 
 
 def members_of(each: Canvas) -> list[Canvas]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import pytest
 from rich.console import Console
 
 from cantata.cli.views.live_view import render
-from cantata.cli.views.plain_view import apply_and_describe
+from cantata.cli.views.plain_view import NO_NAMES, apply_and_describe
 from cantata.cli.views.run_tree import Row, rows
 from cantata.models.events import RunEvent, event_of
 from cantata.models.values import JsonValue
@@ -47,10 +47,10 @@ class History:
     def view(self, *plan: str) -> RunView:
         return RunView("r1").with_plan(plan).apply(*self.events)
 
-    def lines(self, *plan: str) -> list[str]:
+    def lines(self, *plan: str, names: Mapping[str, str] = NO_NAMES) -> list[str]:
         view, lines = RunView("r1").with_plan(plan), []
         for event in self.events:
-            view, line = apply_and_describe(view, event)
+            view, line = apply_and_describe(view, event, names)
             lines += [line.partition(" ")[2]] if line else []
         return lines
 
@@ -356,3 +356,17 @@ def test_a_step_that_waits_for_shared_limits_is_marked_so() -> None:
         "rate limited a: the rpm of the model is used up"
         in begun().start("a").add("rate_limited", "a", reason="the rpm of the model is used up").lines()
     )
+
+
+def test_steps_have_the_names_that_people_gave_and_their_ids_behind() -> None:
+    history = begun().start("clerk", "clerk/t0").done("clerk/t0").failed("clerk/r1")
+    named = {"clerk/t0": "order_status", "clerk/r1": "clerk, round 2"}
+
+    lines = history.lines("clerk", names=named)
+    view = history.view("clerk")
+    tree = rendered(view.with_names({step_id: named[step_id] for step_id in view.without_name()}))
+
+    assert [line for line in lines if "[" in line] == [
+        "started order_status [clerk/t0] (attempt 1)", "done order_status [clerk/t0] (1.0 s)", "failed clerk, round 2 [clerk/r1]: no",
+    ]  # fmt: skip
+    assert "order_status [clerk/t0]" in tree

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import click
@@ -18,6 +19,7 @@ from cantata.cli.connect import find_service_url
 from cantata.cli.main import FAILED
 from cantata.cli.options import config_option, json_option, metrics_port_option
 from cantata.embedded.supervision import prefork
+from cantata.embedded.supervision.child import set_death_signal
 from cantata.errors import ConfigError, UnavailableError
 from cantata.models.values import checked_name
 from cantata.observability.metrics.scrape_address import port_after, scrape_address
@@ -110,7 +112,8 @@ def supervise(workers: Sequence[WorkerProcess]) -> int:
     if prefork.can_fork():
         importlib.import_module("cantata.workers.code.prefork_imports").common()  # by name, since `cli` must not import `workers`
     # In sessions of their own: a Ctrl-C at the terminal reaches them once, through us. A second one stops them at once.
-    children = {each.name: prefork.start(each.command, environment=os.environ, streams=(0, 1, 2)) for each in workers}
+    end_with_us = partial(set_death_signal, os.getpid(), signal.SIGTERM)  # also if we are killed
+    children = {each.name: prefork.start(each.command, environment=os.environ, streams=(0, 1, 2), prepare=end_with_us) for each in workers}
     running = {child.pid: name for name, child in children.items()}
     is_stopping = failed = False
 

@@ -3,13 +3,15 @@
 import { html, render, useCallback, useEffect, useState } from "./vendor/htm-preact.js";
 import { setTokenHandler } from "./api.js";
 import { pageOf } from "./core/route.js";
-import { hasBatches, keepToken, urls, switchTheme, theme, token } from "./settings.js";
+import { isInFlower, keepToken, urls, switchTheme, theme, token } from "./settings.js";
 import { BatchPage, BatchesPage } from "./ui/batches.js";
+import { HomePage } from "./ui/home.js";
 import { InboxPage } from "./ui/inbox.js";
 import { ListPage } from "./ui/list.js";
 import { RunPage } from "./ui/run.js";
 import { SchedulePage, SchedulesPage } from "./ui/schedules.js";
 import { SignIn } from "./ui/signin.js";
+import { WorkersPage } from "./ui/workers.js";
 
 function App() {
   const [address, go] = useAddress();
@@ -21,13 +23,15 @@ function App() {
   };
   const signedIn = () => setWanted(null);
   return html`<a class="skip" href="#main">Skip to the content</a>
-    <${TopBar} onSignOut=${token() && !wanted ? signOut : null} />
+    <${TopBar} shown=${pageOf(urls.base, address.path).page} onSignOut=${token() && !wanted ? signOut : null} />
     ${wanted ? html`<${SignIn} wasRefused=${wanted.hadOne} onDone=${signedIn} />` : html`<${Page} address=${address} go=${go} />`}`;
 }
 
 function Page({ address, go }) {
   const found = pageOf(urls.base, address.path);
   if (found.page === "list") return html`<${ListPage} search=${address.search} go=${go} />`;
+  if (found.page === "home") return html`<${HomePage} />`;
+  if (found.page === "workers") return html`<${WorkersPage} />`;
   if (found.page === "inbox") return html`<${InboxPage} />`;
   if (found.page === "run") return html`<${RunPage} key=${found.runId} runId=${found.runId} search=${address.search} go=${go} />`;
   if (found.page === "batches") return html`<${BatchesPage} />`;
@@ -37,16 +41,23 @@ function Page({ address, go }) {
   return html`<main id="main" class="list-page" tabindex="-1"><h1>There is no such page</h1><p><a href=${`${urls.base}/`}>All runs</a></p></main>`;
 }
 
-function TopBar({ onSignOut }) {
-  const [shown, setShown] = useState(theme());
-  const other = shown === "dark" ? "light" : "dark";
+const NAVIGATION = [
+  ["/home", "Home", "home"], ["/", "Runs", "list", "run"], ["/inbox", "Inbox", "inbox"], ["/schedules", "Schedules", "schedules", "schedule"],
+  ...(isInFlower ? [] : [["/batches", "Batches", "batches", "batch"], ["/workers", "Workers", "workers"]]),
+];
+const FLOWER = isInFlower ? { Workers: "workers", Tasks: "tasks", Broker: "broker" } : urls.flower ? { "Tasks in Flower": "tasks" } : {};
+
+function TopBar({ shown, onSignOut }) {
+  const [now, setTheme] = useState(theme());
+  const other = now === "dark" ? "light" : "dark";
   return html`<header class="top">
-    <a class="brand" href=${`${urls.base}/`}><img src=${`${urls.base}/static/icon.svg`} width="22" height="22" alt="" />Cantata</a>
-    <nav aria-label="Pages"><a href=${`${urls.base}/`}>Runs</a> <a href=${`${urls.base}/inbox`}>Inbox</a>
-      <a href=${`${urls.base}/schedules`}>Schedules</a> ${hasBatches && html`<a href=${`${urls.base}/batches`}>Batches</a>`}
-      ${urls.flower && html`<a href=${`${urls.flower}/tasks`} data-outside>Tasks in Flower</a>`}</nav>
+    <a class="brand" href=${`${urls.base}/home`}><img src=${`${urls.base}/static/icon.svg`} width="22" height="22" alt="" />Cantata</a>
+    <nav aria-label="Pages">${NAVIGATION.map(([path, label, ...pages]) => html`<a key=${path} href=${urls.base + path}
+        aria-current=${pages.includes(shown) ? "page" : undefined}>${label}</a>`)}
+      ${isInFlower && html`<span class="muted" aria-hidden="true">Flower:</span>`}
+      ${Object.entries(FLOWER).map(([label, page]) => html`<a key=${page} href=${`${urls.flower}/${page}`} data-outside>${label}</a>`)}</nav>
     ${onSignOut && html`<button type="button" class="quiet" onClick=${onSignOut}>Sign out</button>`}
-    <button type="button" class="quiet only-icon" onClick=${() => setShown(switchTheme())} aria-label="Show the ${other} theme" title="Show the ${other} theme">
+    <button type="button" class="quiet only-icon" onClick=${() => setTheme(switchTheme())} aria-label="Show the ${other} theme" title="Show the ${other} theme">
       <svg class="icon" viewBox="0 0 16 16" width="16" height="16" aria-hidden="true"><circle cx="8" cy="8" r="5.5" /><path class="filled" d="M8 2.5a5.5 5.5 0 0 1 0 11z" /></svg>
     </button>
   </header>`;

@@ -2,10 +2,10 @@
 
 import { useCallback, useEffect, useRef, useState } from "./vendor/htm-preact.js";
 import { read } from "./api.js";
-import { filterQuery } from "./core/route.js";
+import { apiQuery, filterOf, filterQuery } from "./core/route.js";
 import { hasGap, merge, countNewer } from "./core/paging.js";
 import { runIsOver } from "./core/states.js";
-import { syncClock } from "./ticking.js";
+import { redisNow, syncClock } from "./ticking.js";
 
 const PAGE_SIZE = 50;
 const REFRESH_MS = 2000;
@@ -45,7 +45,7 @@ function makeListReader(query, setState) {
     setState(current);
   };
   const page = async (before) => {
-    const parameters = new URLSearchParams(query);
+    const parameters = apiQuery(filterOf(query), redisNow());
     parameters.set("most", String(PAGE_SIZE));
     if (before) parameters.set("before", before);
     const found = await read(`/runs?${parameters}`, { signal: ending.signal });

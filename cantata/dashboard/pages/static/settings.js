@@ -7,8 +7,8 @@ const THEME = "cantata.theme";
 /** URLs of the API and the pages, without a trailing slash; of Flower, or "". */
 export const urls = { api: api ?? "", base: base ?? "", flower: webAddress(flower) };
 
-/** Whether these are the pages of the gateway, whose API has batches; that of Flower has none. */
-export const hasBatches = !urls.api.startsWith(urls.base);
+/** Whether these are the pages in Flower, whose API has no batches and no workers: Flower has pages of workers itself. */
+export const isInFlower = urls.api.startsWith(urls.base);
 
 function webAddress(text) {
   return /^(https?:\/\/|\/)/.test(text ?? "") ? text : "";

@@ -10,7 +10,7 @@ export function syncClock(now) {
 }
 
 /** Return seconds since 1970, by Redis's clock. */
-function redisNow() {
+export function redisNow() {
   return Date.now() / 1000 + ahead;
 }
 

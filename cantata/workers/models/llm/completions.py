@@ -19,7 +19,7 @@ from cantata.observability.logs.secrets import secrets_in
 from cantata.workers.models.llm import openai_messages as wire
 from cantata.workers.models.llm.call_telemetry import measured, set_reply, traced
 from cantata.workers.models.llm.failures import Failure, ProviderInfo, explain
-from cantata.workers.models.llm.library import CHARACTERS_PER_TOKEN, estimate_tokens, estimate_usage, has_price, load
+from cantata.workers.models.llm.library import CHARACTERS_PER_TOKEN, estimate_tokens, estimate_usage, has_price, load, missing_keys
 from cantata.workers.models.llm.model_replies import Reply, ReplyBuilder
 from cantata.workers.models.llm.openai_messages import Messages, ToolNames
 
@@ -163,8 +163,7 @@ def _provider_info(model: str, params: Mapping[str, JsonValue]) -> ProviderInfo:
     except Exception:  # noqa: BLE001  # LiteLLM raises it for a model without a known provider
         providers = [str(getattr(provider, "value", provider)) for provider in litellm.provider_list]
         return ProviderInfo(providers, is_known=False, secrets=secrets)
-    missing = [] if params.get("api_key") else litellm.validate_environment(model)["missing_keys"]
-    return ProviderInfo(missing_keys=missing, secrets=secrets)
+    return ProviderInfo(missing_keys=missing_keys(model, params), secrets=secrets)
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:

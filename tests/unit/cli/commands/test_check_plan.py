@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from celery import Celery
 from celery.canvas import Signature
 
 from cantata.models.graph import Graph
@@ -261,3 +262,19 @@ def test_a_turn_can_be_planned() -> None:
 
     assert result.exit_code == 0
     assert "agents assistant" in result.stdout
+
+
+def test_tasks_that_the_application_does_not_have_are_warned_of(documents: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = Celery("shop", set_as_current=False)
+    app.task(name="shop.charge", shared=False)(documents.exists)
+    monkeypatch.setattr("cantata.dispatch.user_app.activate", lambda: app)
+    (documents / "own.yaml").write_text("tools:\n  pay: {task: shop.chrge}\n  ok: {task: shop.charge}\n")
+
+    quiet = run("check", "own.yaml")
+    warned = run("check", "own.yaml", "--strict", env={"CANTATA_APP": "shop:app"})
+
+    assert (quiet.exit_code, warned.exit_code) == (0, 2)
+    assert warned.stdout.splitlines() == [
+        "own.yaml: line 2: tools.pay.task: warning: application 'shop:app' has no task 'shop.chrge' on this machine; "
+        "did you mean 'shop.charge'?"
+    ]

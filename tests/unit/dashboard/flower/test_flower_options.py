@@ -33,6 +33,7 @@ def test_it_listens_on_this_machine_only_and_leaves_the_log_alone() -> None:
     flower_options.set_options([])
 
     assert (options.address, options.port, options.logging) == ("127.0.0.1", 5555, "none")
+    assert "args" in options.tasks_columns.split(",")
     assert flower_options.is_local()
     assert not flower_options.is_read_only()
     assert flower_options.prefix() == ""

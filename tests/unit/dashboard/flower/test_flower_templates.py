@@ -57,7 +57,7 @@ def page_of(folder: Path, **task: Any) -> str:
 
 
 def test_a_tasks_page_leads_to_its_run_and_what_it_shows_is_text(tmp_path: Path) -> None:
-    page = page_of(tmp_path, args=f"{RUN}:one,<script>alert(1)</script>")
+    page = page_of(tmp_path, args=f"{RUN}:add(one,<script>alert(1)</script>)")
 
     assert f'<a href="/runs/run/{RUN}">{RUN}</a>: one, &lt;script&gt;' in page
 

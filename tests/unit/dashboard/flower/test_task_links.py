@@ -27,24 +27,24 @@ class Shown:
     worker: object = None
 
 
-@pytest.mark.parametrize("steps", [("one",), ("a/t0", "b[3]"), tuple(f"s{number}" for number in range(20))])
+@pytest.mark.parametrize("steps", [("one",), ("a/t0", "b[3]", "c (d)"), tuple(f"s{number}" for number in range(20))])
 def test_what_a_message_shows_is_read_again(steps: tuple[str, ...]) -> None:
-    shown = Dispatch(make_app("redis://here"), RUN).signature("tool.call", "tools", steps).options["argsrepr"]
+    shown = Dispatch(make_app("redis://here"), RUN).signature("tool.call", "tools", steps, work="tools:add").options["argsrepr"]
 
     assert task_target(Shown(shown)) == TaskTarget(RUN, steps[:8])
 
 
-@pytest.mark.parametrize("args", [None, "", "(1, 2)", f"('{RUN}', ['one'])", f"{RUN}:", "not-a-run:one", ["x"]])
+@pytest.mark.parametrize("args", [None, "", "(1, 2)", f"('{RUN}', ['one'])", f"{RUN}:", "not-a-run:add(one)", f"{RUN}:one", ["x"]])
 def test_tasks_of_others_have_no_run(args: object) -> None:
     assert task_target(Shown(args)) is None
 
 
 def test_the_tasks_of_a_run_come_newest_first_with_what_flower_knows() -> None:
-    first = Shown(f"{RUN}:one", uuid="1", received=5.0, runtime=0.5, worker=SimpleNamespace(hostname="tools@here"))
-    second = Shown(f"{RUN}:two,three", uuid="2", state="RECEIVED", received=6.0)
-    sent = Shown(f"{RUN}:four", uuid="3", state="PENDING")
+    first = Shown(f"{RUN}:add(one)", uuid="1", received=5.0, runtime=0.5, worker=SimpleNamespace(hostname="tools@here"))
+    second = Shown(f"{RUN}:add(two,three)", uuid="2", state="RECEIVED", received=6.0)
+    sent = Shown(f"{RUN}:add(four)", uuid="3", state="PENDING")
     named = {"name": "tool.call"}
-    others = [Shown(f"{RUN}0:one"), Shown(None), Shown("(1,)")]
+    others = [Shown(f"{RUN}0:add(one)"), Shown(None), Shown("(1,)")]
 
     found = tasks_of(RUN, [first, *others, sent, second])
 

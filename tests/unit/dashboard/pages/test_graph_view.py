@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cantata.dashboard.pages.graph_view import RunGraph, is_internal, name_of
+from cantata.dashboard.pages.graph_view import RunGraph, is_internal
 from cantata.state.runs.run_snapshot import Moments
 from tests.unit.dashboard.pages.graphs import AT, ran, run_graph, snapshot
 
@@ -125,32 +125,6 @@ def test_a_step_tells_its_error_usage_model_and_worker() -> None:
     assert step.error is not None
     assert step.usage is not None
     assert (step.error.code, step.usage.input_tokens, step.model, step.worker) == ("timeout", 3, "m", "other")
-
-
-@pytest.mark.parametrize(
-    ("step_id", "work", "name"),
-    [
-        ("@start", "", "start"),
-        ("price", "tools:price_of", "price"),
-        ("price#2.1", "tools:price_of", "price#2.1"),
-        ("m/12", "tools:add", "m [12]"),
-        ("g/m/3", "tools:add", "m [3]"),
-        ("m/@gather", "", "gather"),
-        ("g/@end", "", "end"),
-        ("g/@7", "", "7"),
-        ("@rules", "teams:desk", "rules"),
-        ("writer/t0", "tools:files.read", "files.read"),
-        ("writer/r2", "agents:writer", "writer, round 3"),
-        ("letter/@2", "agents:writer", "writer, step 2"),
-        ("letter/@2!", "breakers:writer", "writer, check 2"),
-        ("letter/t0", "", "t0"),
-        ("report/2.writer", "agents:writer", "writer"),
-        ("report/0.wait/approve", "", "approve"),
-        ("report/@2/@advance", "workflows:report", "report"),
-    ],
-)
-def test_a_step_is_called_by_its_node_agent_tool_or_number(step_id: str, work: str, name: str) -> None:
-    assert name_of(step_id, work) == name
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import structlog
 
 from cantata.observability import logs
 from cantata.observability.logs.lines import bind
+from cantata.observability.logs.printed import LOGGER
 
 
 class ListSink:
@@ -70,6 +71,21 @@ def test_lines_of_a_run_are_kept_from_info_on_and_written_from_warning_on(kept: 
     written = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
     assert [line["event"] for line in written] == ["theirs 30", "ours 30"]
     assert all((line["run"], line["step"], line["level"]) == ("r", "s", "warning") for line in written)
+
+
+def test_operators_see_at_any_level_that_a_worker_is_ready_and_nothing_printed_twice(
+    kept: ListSink, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("CANTATA_LOG_LEVEL", "error")
+    logs.configure_logs(for_runs=True)
+    logger().info("worker_ready", name="w")
+    monkeypatch.setenv("CANTATA_LOG_LEVEL", "debug")
+    logs.configure_logs(for_runs=True)
+    with bind({"run": "r"}):
+        logging.getLogger(LOGGER).info("printed")
+
+    assert [json.loads(line)["event"] for line in capsys.readouterr().err.splitlines()] == ["worker_ready"]
+    assert kept.events == ["printed"]
 
 
 @pytest.mark.parametrize(("level", "events"), [("off", []), ("error", ["e"]), ("debug", ["d", "e"])])

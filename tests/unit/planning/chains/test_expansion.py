@@ -13,6 +13,7 @@ from cantata.models.values import JsonValue
 from cantata.models.wire import ChainNode, ChainRequest
 from cantata.planning.chains.step_ids import NodeRef, node_of
 from cantata.planning.graphs import cycles, reach
+from tests.examples import thorough
 from tests.unit.planning.interpreter import Run
 from tests.unit.planning.interpreter import Tool as Function
 from tests.unit.planning.sample_chains import DEFINITIONS, branch, counter, fails, mapping, plan, play, request, step, tool
@@ -235,9 +236,8 @@ def test_any_chain_ends_whatever_fails_and_in_whatever_order(nodes: list[ChainNo
     assert len(run.story) == len(set(run.story))
 
 
-@pytest.mark.parametrize("length", [2000, pytest.param(10_000, marks=pytest.mark.thorough("ten thousand nodes"))])
-def test_a_long_row_is_planned_without_recursion(length: int) -> None:
-    ids = [f"n{i}" for i in range(length)]
+def test_a_long_row_is_planned_without_recursion() -> None:
+    ids = [f"n{i}" for i in range(thorough(10_000, plain=2000))]
     row = [
         tool(a, next_node=b, input_map={"x": f"{before}.data"})
         for before, a, b in zip(["topic", *ids], ids, [*ids[1:], None], strict=False)

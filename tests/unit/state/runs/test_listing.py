@@ -11,7 +11,7 @@ from cantata.errors import ConfigError
 from cantata.models.values import JsonValue
 from cantata.state.runs import listing
 from cantata.state.runs.listing import RunFilter, matches_text
-from cantata.state.runs.summaries import RunSummary, title_of
+from cantata.state.runs.summaries import RunSummary, target_of, title_of
 
 CHAIN: dict[str, JsonValue] = {"chain_id": "report", "nodes": [{"node_id": "read", "kind": "tool"}, {"node_id": "write", "kind": "agent"}]}
 
@@ -44,11 +44,19 @@ def test_a_request_may_be_cut_anywhere() -> None:
     assert all(full.startswith(title.rstrip()) for title in titles)
 
 
-def test_a_chain_is_called_by_its_name_and_its_nodes() -> None:
-    assert title_of("chain", written(CHAIN)) == "report: read, write"
+def test_a_chain_is_called_by_its_name_or_else_its_nodes() -> None:
+    assert title_of("chain", written(CHAIN)) == "report"
     assert title_of("chain", written(CHAIN)[:40]) == "report"
     assert title_of("chain", written({**CHAIN, "chain_id": "0a1b2c3d"})) == "read, write", "its name was made up"
     assert title_of("chain", "") == title_of("turn", "{}") == ""
+
+
+def test_a_run_names_its_team_agent_chain_or_workflow() -> None:
+    text = 'say "agent":"nobody"' + "x" * 700
+    assert target_of("turn", written({"text": text, "agent": 'wri"ter', "session": "anna"})) == 'wri"ter'
+    assert target_of("turn", written({"text": text})) == ""
+    assert target_of("chain", written(CHAIN)) == "report"
+    assert target_of("chain", written({**CHAIN, "chain_id": "0a1b2c3d"})) == target_of("webhook", '{"team":"x"}') == ""
 
 
 def test_a_text_is_found_in_id_title_session_and_labels_in_any_case() -> None:

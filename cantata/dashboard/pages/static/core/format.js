@@ -39,12 +39,12 @@ export function count(number) {
   return `${(number / 1_000_000).toFixed(1)}M`;
 }
 
-/** Format dollars: "$1.25", "$0.0031", "<$0.0001"; "–" if the price is not known. */
+/** Format dollars: "$1.25", below 10 cents with two digits that say something: "$0.0031", "$0.00004"; "–" if the price is not known. */
 export function cost(usd) {
   if (usd === null || usd === undefined) return "–";
   if (usd === 0) return "$0";
-  if (usd < 0.0001) return "<$0.0001";
-  return `$${usd < 0.1 ? usd.toFixed(4) : usd.toFixed(2)}`;
+  if (usd >= 0.1) return `$${usd.toFixed(2)}`;
+  return usd < 5e-7 ? "$0" : `$${usd.toFixed(Math.min(6, 1 - Math.floor(Math.log10(usd)))).replace(/0+$/, "")}`;
 }
 
 /** Format all tokens of a usage; "–" if no model was called. */
@@ -63,6 +63,13 @@ export function clock(seconds) {
 /** Format local date and time. */
 export function moment(seconds) {
   return new Date(seconds * 1000).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "medium" });
+}
+
+/** Format a local time in a list: "14:05:12" today, "26 Nov, 14:05" on another day. */
+export function shortMoment(seconds, now) {
+  const at = new Date(seconds * 1000);
+  if (at.toDateString() === new Date(now * 1000).toDateString()) return clock(seconds).slice(0, 8);
+  return at.toLocaleString(undefined, { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit", hour12: false });
 }
 
 /** Return a text that is safe beside others: control characters and direction overrides are written as codes. */

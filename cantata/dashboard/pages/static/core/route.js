@@ -3,13 +3,13 @@
 const TABS = new Set(["graph", "time", "events", "tasks", "request", "compare"]);
 
 /**
- * Return the page of a path: {page: "list"}, {page: "inbox"}, {page: "run", runId}, {page: "schedules"}, {page: "schedule", name},
- * {page: "batches"}, {page: "batch", name} or {page: "none"}.
+ * Return the page of a path: {page: "list"}, {page: "run", runId}, one of "home", "inbox", "workers", "schedules" and "batches",
+ * {page: "schedule", name}, {page: "batch", name} or {page: "none"}.
  */
 export function pageOf(base, path) {
   const own = path.startsWith(base) ? path.slice(base.length) : "";
   if (own === "" || own === "/") return { page: "list" };
-  const list = /^\/(inbox|schedules|batches)\/?$/.exec(own);
+  const list = /^\/(home|inbox|workers|schedules|batches)\/?$/.exec(own);
   if (list) return { page: list[1] };
   const one = /^\/(schedule|batch)\/([^/]+)\/?$/.exec(own);
   if (one) return { page: one[1], name: decoded(one[2]) };
@@ -50,19 +50,29 @@ export function listAddress(base, filter) {
   return `${base}/${text ? `?${text}` : ""}`;
 }
 
-/** Return the filter in a URL of the list: {statuses, kind, text}. */
+/** Spans of time up to now that a filter may have, in seconds. */
+export const SPANS = { "1h": 3600, "24h": 86400, "7d": 604800, "30d": 2592000 };
+
+/** Return the filter in a URL of the list: {statuses, kind, text, since, until}; `since` is one of SPANS or a local time, as `until` is. */
 export function filterOf(search) {
   const query = new URLSearchParams(search);
-  return { statuses: query.getAll("status"), kind: query.get("kind") ?? "", text: query.get("q") ?? "" };
+  const [kind, text, since, until] = ["kind", "q", "since", "until"].map((name) => query.get(name) ?? "");
+  return { statuses: query.getAll("status"), kind, text, since, until };
 }
 
-/** Return a filter as the query parameters of the API and of the page's URL. */
-export function filterQuery({ statuses, kind, text }) {
+/** Return a filter as the query parameters of the page's URL. */
+export function filterQuery({ statuses = [], kind = "", text = "", since = "", until = "" }) {
   const query = new URLSearchParams();
   for (const status of statuses) query.append("status", status);
-  if (kind) query.set("kind", kind);
-  if (text) query.set("q", text);
+  for (const [name, given] of Object.entries({ kind, q: text, since, until })) if (given) query.set(name, given);
   return query;
+}
+
+/** Return a filter as the query parameters of the API, whose times are seconds since 1970. */
+export function apiQuery({ since, until, ...filter }, now) {
+  const times = { since: since in SPANS ? now - SPANS[since] : Date.parse(since) / 1000, until: Date.parse(until) / 1000 };
+  const known = Object.entries(times).filter(([, seconds]) => Number.isFinite(seconds) && seconds >= 0);
+  return filterQuery({ ...filter, ...Object.fromEntries(known.map(([name, seconds]) => [name, String(Math.floor(seconds))])) });
 }
 
 function decoded(part) {

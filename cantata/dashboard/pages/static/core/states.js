@@ -3,7 +3,7 @@
 import { RUN_OVER } from "./vocabulary.js";
 
 const RUN = {
-  accepted: { label: "Pending", tone: "idle", icon: "ring" },
+  accepted: { label: "Queued", tone: "idle", icon: "ring" },
   running: { label: "Running", tone: "busy", icon: "run" },
   waiting: { label: "Waiting", tone: "wait", icon: "hand" },
   cancelling: { label: "Cancelling", tone: "wait", icon: "stop" },
@@ -70,6 +70,9 @@ const TO_COME = new Set(["waiting", "ready", "sent"]);
 export function attemptOf(step) {
   return step.attempt && TO_COME.has(step.state) ? step.attempt + 1 : step.attempt;
 }
+
+/** Whether a retry of a run with this status has something to do. */
+export const canRetry = (status) => RUN_OVER.has(status) && status !== "succeeded";
 
 /** Return whether a run is closed. */
 export const runIsOver = (status) => RUN_OVER.has(status);

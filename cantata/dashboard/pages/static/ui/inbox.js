@@ -1,22 +1,27 @@
-/** Inbox: steps that wait for a person, the question first; answered ones go away while one looks. */
+/** Inbox: steps that wait for a person, the question first; answered one by one, or several at once. */
 
-import { html, useCallback, useEffect, useRef, useState } from "../vendor/htm-preact.js";
-import { read } from "../api.js";
+import { html, useEffect, useRef, useState } from "../vendor/htm-preact.js";
+import { ofRun, send } from "../api.js";
+import { forEach } from "../bulk.js";
 import { age, clip, moment, plain, plural, value } from "../core/format.js";
 import { runAddress } from "../core/route.js";
+import { usePolled } from "../polling.js";
 import { urls } from "../settings.js";
 import { useNow } from "../ticking.js";
+import { AnswerForm } from "./answer_form.js";
 import { Labels } from "./row.js";
 import { Signal } from "./signal.js";
 
 const PAGE_SIZE = 50;
 const MAX_SHOWN = 200;
-const REFRESH_MS = 2000;
 
 /** The page. */
 export function InboxPage() {
   const [most, setMost] = useState(PAGE_SIZE);
-  const { items, next, fault, refresh } = useInbox(most);
+  const { found, fault, refresh } = usePolled(`/inbox?most=${most}`);
+  const { items, next } = found ?? { items: null, next: null };
+  const [chosen, setChosen] = useState(new Set());
+  const several = (items ?? []).filter((item) => chosen.has(item.id));
   const [news, setNews] = useState("");
   const heading = useRef(null);
   const now = useNow(1000);
@@ -32,8 +37,11 @@ export function InboxPage() {
     <h1 ref=${heading} tabindex="-1">Inbox</h1>
     <p class="muted" aria-live="polite">${news}</p>
     ${fault && html`<p class="fault" role="alert">${fault.message}</p>`}
+    <${AnswerSeveral} items=${several} clear=${() => setChosen(new Set())} onDone=${(text) => { setNews(text); heading.current?.focus(); refresh(); }} />
     ${items && !items.length && html`<div class="empty"><p>No step waits for a person.</p></div>`}
-    <ul class="inbox-items">${(items ?? []).map((item) => html`<${Item} key=${item.id} item=${item} now=${now} onDone=${() => answered(item)} />`)}</ul>
+    <ul class="inbox-items">${(items ?? []).map((item) => html`<${Item} key=${item.id} item=${item} now=${now} onDone=${() => answered(item)}
+      isChosen=${chosen.has(item.id)} isAlike=${!several.length || likeness(item) === likeness(several[0])}
+      onChoose=${(isOn) => setChosen(new Set([...chosen, item.id].filter((each) => isOn || each !== item.id)))} />`)}</ul>
     ${next && (most < MAX_SHOWN
       ? html`<button type="button" onClick=${() => setMost(most + PAGE_SIZE)}>Show more</button>`
       : html`<p class="muted">These have waited longest; <code>submit inbox list</code> has all.</p>`)}
@@ -41,11 +49,36 @@ export function InboxPage() {
   </main>`;
 }
 
-function Item({ item, now, onDone }) {
+/** What items that can have the same answer have in common. */
+function likeness(item) {
+  return JSON.stringify(item.answer_schema ?? null);
+}
+
+/** One answer for several steps; those that refuse it are listed. */
+function AnswerSeveral({ items, clear, onDone }) {
+  const [isBusy, setBusy] = useState(false);
+  const [failed, setFailed] = useState([]);
+  const give = async (value) => {
+    setBusy(true);
+    const { done, failed: refused } = await forEach(items, (item) => send(ofRun(item.run_id, "signals", item.step), { value }));
+    setBusy(false);
+    setFailed(refused);
+    clear();
+    onDone(`Answered: ${plural(done.length, "step")}${refused.length ? `, ${refused.length} not` : ""}`);
+  };
+  return html`<div class="fault" role="alert">${failed.map(([item, error]) => html`<p key=${item.id}>${clip(item.question || item.step, 80)}: ${plain(error.message)}</p>`)}</div>
+    ${items.length > 0 && html`<section class="card bulk-answer" aria-labelledby="several"><h2 id="several">Answer ${plural(items.length, "selected step")}</h2>
+      <${AnswerForm} name="several" schema=${items[0].answer_schema} isOff=${isBusy} onAnswer=${give} />
+      <button type="button" class="quiet" onClick=${clear}>Clear</button></section>`}`;
+}
+
+function Item({ item, now, onDone, isChosen, isAlike, onChoose }) {
   const [isOpen, setOpen] = useState(false);
   const title = item.question || `${item.step} waits for a value`;
   return html`<li class="card"><article aria-labelledby=${`${item.id}:question`}>
-    <h2 class="question" id=${`${item.id}:question`}>${plain(title)}</h2>
+    <div class="question-line"><input type="checkbox" checked=${isChosen} disabled=${Boolean(item.refused) || !isAlike} onChange=${(event) => onChoose(event.target.checked)}
+        aria-label=${`Select ${plain(title)}`} title=${item.refused || (isAlike ? "" : "It takes another kind of answer than the selected steps")} />
+      <h2 class="question" id=${`${item.id}:question`}>${plain(title)}</h2></div>
     <p class="row-more"><a href=${runAddress(urls.base, item.run_id, { step: item.step })}>${clip(item.title || item.run_id, 120)}</a>
       <bdi class="id">${clip(item.step, 80)}</bdi><span title=${moment(item.since)}>${age(now - item.since)}</span>
       ${item.who && html`<span>for ${clip(item.who.join(", "), 80)}</span>`}${item.escalated_at && html`<span>escalated</span>`}
@@ -54,25 +87,4 @@ function Item({ item, now, onDone }) {
     <details class="value" onToggle=${(event) => setOpen(event.target.open)}><summary>Answer</summary>
       ${isOpen && html`<${Signal} runId=${item.run_id} stepId=${item.step} schema=${item.answer_schema} refused=${item.refused} onDone=${onDone} />`}</details>
   </article></li>`;
-}
-
-/** Return {items, next, fault, refresh}: the first `most` items, read again to stay current; null until they are read. */
-function useInbox(most) {
-  const [state, setState] = useState({ items: null, next: null, fault: null });
-  const act = useRef(() => {});
-  useEffect(() => {
-    const ending = new AbortController();
-    const load = () => read(`/inbox?most=${most}`, { signal: ending.signal }).then(
-      (found) => setState({ ...found, fault: null }),
-      (fault) => ending.signal.aborted || setState((before) => ({ ...before, fault })),
-    );
-    act.current = load;
-    load();
-    const timer = setInterval(() => document.hidden || load(), REFRESH_MS);
-    return () => {
-      clearInterval(timer);
-      ending.abort();
-    };
-  }, [most]);
-  return { ...state, refresh: useCallback(() => act.current(), []) };
 }

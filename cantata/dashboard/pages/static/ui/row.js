@@ -1,7 +1,7 @@
 /** Row of a run in the list. */
 
 import { html } from "../vendor/htm-preact.js";
-import { age, clip, cost, count, duration, moment, tokens } from "../core/format.js";
+import { age, clip, cost, count, duration, moment, shortMoment, tokens } from "../core/format.js";
 import { runAddress } from "../core/route.js";
 import { ofRun, runIsOver } from "../core/states.js";
 import { urls } from "../settings.js";
@@ -9,20 +9,24 @@ import { State } from "./icons.js";
 
 const MAX_LABELS = 4;
 
-/** A row; all of it is the link to the run. */
-export function RunRow({ run, now, number }) {
+/** A row; all of it is the link to the run, but for the box that selects it. */
+export function RunRow({ run, now, number, isSelected, onSelect }) {
   const until = run.closed_at ?? now;
+  const title = clip(run.title || run.run_id, 120);
   return html`<tr aria-rowindex=${number} class=${runIsOver(run.status) ? "" : "is-open"}>
+    <td class="cell-select"><input type="checkbox" checked=${isSelected} onChange=${(event) => onSelect(run.run_id, event.target.checked)}
+      aria-label=${`Select ${title}`} /></td>
     <td class="cell-status"><${State} is=${ofRun(run.status, run.failures)} /></td>
-    <td class="cell-title"><a class="row-link" href=${runAddress(urls.base, run.run_id)}>${clip(run.title || run.run_id, 120)}</a>
+    <td class="cell-title"><a class="row-link" href=${runAddress(urls.base, run.run_id)}>${title}</a>
       <span class="row-more"><bdi class="id">${clip(run.run_id, 60)}</bdi><${Labels} labels=${run.labels} />
         ${run.error && html`<bdi class="row-error">${clip(messageOf(run.error), 120)}</bdi>`}</span></td>
-    <td class="cell-kind">${clip(run.kind, 20)}</td>
+    <td class="cell-kind">${run.target && run.target !== run.title && html`<bdi class="target">${clip(run.target, 60)}</bdi>`}
+      <span class="muted">${clip(run.kind, 20)}</span></td>
     <td class="cell-steps num" data-label="steps">${count(run.count - run.left)}/${count(run.count)}</td>
     <td class="cell-took num">${duration(until - run.created_at)}</td>
     <td class="cell-tokens num" data-label="tokens">${tokens(run.usage)}</td>
     <td class="cell-cost num">${cost(run.usage.model_calls ? run.usage.cost_usd : null)}</td>
-    <td class="cell-age num" title=${moment(run.created_at)}>${age(now - run.created_at)}</td>
+    <td class="cell-age num" title=${moment(run.created_at)}>${shortMoment(run.created_at, now)}<span class="muted">${age(now - run.created_at)}</span></td>
   </tr>`;
 }
 

@@ -1,15 +1,15 @@
 /** Pages of schedules: the list, and one with its next times, its last runs and its buttons. */
 
-import { html, useCallback, useEffect, useRef, useState } from "../vendor/htm-preact.js";
-import { read, send } from "../api.js";
+import { html, useEffect, useState } from "../vendor/htm-preact.js";
+import { send } from "../api.js";
 import { age, clip, count, duration, moment, plural, value } from "../core/format.js";
 import { runAddress, scheduleAddress } from "../core/route.js";
 import { ofRun } from "../core/states.js";
+import { usePolled } from "../polling.js";
 import { urls } from "../settings.js";
 import { useNow } from "../ticking.js";
 import { State } from "./icons.js";
 
-const REFRESH_MS = 3000;
 const STATES = {
   active: { label: "Active", tone: "good", icon: "clock" },
   paused: { label: "Paused", tone: "wait", icon: "hand" },
@@ -28,7 +28,7 @@ export function SchedulesPage() {
     ${fault && html`<p class="fault" role="alert">${fault.message}</p>`}
     ${found && !found.schedules.length && html`<div class="empty"><p>No schedules yet.</p>
       <p class="muted">Declare them in the configuration: <code>submit schedules apply</code></p></div>`}
-    ${found?.schedules.length > 0 && html`<table class="plain schedules">
+    ${found?.schedules.length > 0 && html`<div class="table-scroller" tabindex="0" role="group" aria-label="Table of schedules"><table class="data schedules">
       <thead><tr><th scope="col">State</th><th scope="col">Schedule</th><th scope="col">Times</th><th scope="col">Next</th>
         <th scope="col">Last run</th><th scope="col" class="num">Fired</th></tr></thead>
       <tbody>${found.schedules.map((each) => html`<tr key=${`${each.tenant}/${each.name}`}>
@@ -40,7 +40,7 @@ export function SchedulesPage() {
         <td>${each.runs.length ? html`<${RunLink} run=${each.runs[0]} />` : "–"}</td>
         <td class="num">${count(each.fired)}</td>
       </tr>`)}</tbody>
-    </table>`}
+    </table></div>`}
   </main>`;
 }
 
@@ -70,11 +70,11 @@ export function SchedulePage({ name, search, go }) {
     <h1><bdi>${clip(name, 100)}</bdi></h1>
     ${fault && html`<p class="fault" role="alert">${fault.message}</p>`}
     ${found && html`<p><${State} is=${STATES[found.state]} /> ${clip(found.timing, 200)}${found.pause_note && ` · ${clip(found.pause_note, 200)}`}</p>
-    <p class="chips-row">
+    <div class="buttons">
       <button type="button" onClick=${() => act("trigger")}>Run now</button>
       ${found.state === "paused" ? html`<button type="button" onClick=${() => act("resume")}>Resume</button>`
         : html`<button type="button" onClick=${() => act("pause")}>Pause</button>`}
-    </p>
+    </div>
     <p aria-live="polite" class=${answer?.isFault ? "fault" : "muted"}>${answer?.text}</p>
     ${found.error && html`<p class="fault">${clip(found.error, 500)}</p>`}
     <p class="muted">${count(found.fired)} fired, ${count(found.skipped)} skipped, ${count(found.missed)} missed, ${count(found.pending)} waiting</p>
@@ -84,43 +84,26 @@ export function SchedulePage({ name, search, go }) {
     <h2>Last runs</h2>
     <${LastRuns} runs=${found.runs} now=${now} />
     <h2>Declaration</h2>
-    <pre class="text boxed">${value(found.schedule)}</pre>`}
+    <pre class="text boxed" tabindex="0">${value(stated(found.schedule))}</pre>`}
   </main>`;
+}
+
+/** Return a declaration without the fields that say nothing. */
+function stated(json) {
+  return JSON.parse(JSON.stringify(json, (_, each) => (each === null || each === "" || each?.length === 0 ? undefined : each)));
 }
 
 function LastRuns({ runs, now }) {
   if (!runs.length) return html`<p class="muted">None</p>`;
-  return html`<table class="plain schedules" aria-label=${plural(runs.length, "run")}>
+  return html`<div class="table-scroller" tabindex="0" role="group" aria-label="Table of runs"><table class="data schedules" aria-label=${plural(runs.length, "run")}>
     <thead><tr><th scope="col">Run</th><th scope="col">Scheduled</th><th scope="col" class="num">Started after</th><th scope="col" class="num">Age</th></tr></thead>
     <tbody>${runs.map((run) => html`<tr key=${run.run_id}><td><${RunLink} run=${run} /></td><td>${moment(run.scheduled_at)}</td>
       <td class="num">${duration(run.started_at === null ? null : run.started_at - run.scheduled_at)}</td>
       <td class="num">${age(now - (run.started_at ?? run.scheduled_at))}</td></tr>`)}</tbody>
-  </table>`;
+  </table></div>`;
 }
 
 function RunLink({ run }) {
   if (!run.status) return html`<span class="muted">expired</span>`;
   return html`<a href=${runAddress(urls.base, run.run_id)}><${State} is=${ofRun(run.status)} /></a>`;
-}
-
-/** Return {found, fault, refresh} of a path of the API, read again every few seconds. */
-function usePolled(path) {
-  const [state, setState] = useState({ found: null, fault: null });
-  const current = useRef(path);
-  current.current = path;
-  const refresh = useCallback(async () => {
-    try {
-      const found = await read(path);
-      if (current.current === path) setState({ found, fault: null });
-    } catch (fault) {
-      if (current.current === path) setState((known) => ({ ...known, fault }));
-    }
-  }, [path]);
-  useEffect(() => {
-    setState({ found: null, fault: null });
-    refresh();
-    const timer = setInterval(() => document.hidden || refresh(), REFRESH_MS);
-    return () => clearInterval(timer);
-  }, [refresh]);
-  return { ...state, refresh };
 }

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from cantata.cli.commands.processes.worker import WorkerProcess, supervise, workers_for
+from cantata.embedded.process_identity import identify
 from cantata.errors import ConfigError
 from cantata.workers.service import serve
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -49,6 +53,21 @@ def test_a_worker_that_ends_on_its_own_stops_the_others_and_is_reported(capsys: 
         "submit: worker failing ended with 7; stopping the others",
         "submit: worker lasting ended with -15",
     ]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux signals the death of a parent")
+def test_the_processes_of_a_worker_that_is_killed_end_too(tmp_path: Path) -> None:
+    child = [sys.executable, "-S", "-c", f"import os, time; open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid())); time.sleep(600)"]
+    script = tmp_path / "parent.py"
+    code = f"from {supervise.__module__} import *\nprefork.can_fork = bool  # which would import what workers need\n"
+    script.write_text(f"{code}supervise([WorkerProcess('a', ('a',), {child!r})])")
+    parent = subprocess.Popen([sys.executable, str(script)])
+    pid = int(until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text(), "the child"))
+
+    parent.kill()
+    parent.wait()
+
+    until(lambda: identify(pid) is None, "the end of the child")
 
 
 def test_queues_of_several_pools_get_a_process_each() -> None:

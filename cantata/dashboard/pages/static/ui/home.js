@@ -1,0 +1,82 @@
+/** Home: what runs, what failed, what waits; queues and workers; cost by day. */
+
+import { html, useEffect, useState } from "../vendor/htm-preact.js";
+import { age, clip, cost, count, plain, plural } from "../core/format.js";
+import { apiQuery, listAddress, runAddress } from "../core/route.js";
+import { ofRun } from "../core/states.js";
+import { usePolled } from "../polling.js";
+import { isInFlower, urls } from "../settings.js";
+import { redisNow, syncClock, useNow } from "../ticking.js";
+import { Icon, State } from "./icons.js";
+import { messageOf } from "./row.js";
+import { Queues } from "./workers.js";
+
+const SHOWN = 5;
+const DAYS = 7;
+const COUNTS_MS = 10_000;
+const DAY = { since: "24h" };
+const FAILED = ["failed", "timed_out", "exhausted"];
+
+/** The page. */
+export function HomePage() {
+  const now = useNow(1000);
+  const [since] = useState(() => Math.floor(redisNow() / 60) * 60);
+  const open = usePolled("/runs/counts", COUNTS_MS);
+  const day = usePolled(`/runs/counts?${apiQuery(DAY, since)}`, COUNTS_MS);
+  const running = usePolled(`/runs?status=running&status=cancelling&most=${SHOWN}`);
+  const failed = usePolled(`/runs?${apiQuery({ ...DAY, statuses: FAILED }, since)}&most=${SHOWN}`);
+  const inbox = usePolled(`/inbox?most=${SHOWN}`);
+  const costs = usePolled(`/costs?days=${DAYS}`, COUNTS_MS);
+  const fleet = usePolled(isInFlower ? null : "/workers");
+  syncClock((running.found?.runs[0] ?? failed.found?.runs[0])?.now);
+  useEffect(() => {
+    document.title = "Home · Cantata";
+  }, []);
+  const fault = open.fault ?? running.fault;
+  const tile = (counts, statuses, filter = {}) => html`<${Tile} key=${statuses[0]} statuses=${statuses} counts=${counts.found} filter=${filter} />`;
+  return html`<main id="main" class="list-page home" tabindex="-1">
+    <h1>Home</h1>
+    ${fault && html`<p class="fault" role="alert">${fault.message}</p>`}
+    <ul class="tiles" aria-label="Runs by status">${tile(open, ["running"])}${tile(open, ["accepted"])}${tile(open, ["waiting"])}
+      ${tile(day, FAILED, DAY)}${tile(day, ["succeeded"], DAY)}</ul>
+    <div class="home-parts">
+      <${Part} title="Running" more=${listAddress(urls.base, { statuses: ["running"] })} reading=${running}>${running.found?.runs.map((run) => html`<${Line} key=${run.run_id}
+        run=${run} now=${now} />`)}<//>
+      <${Part} title="Failed in the last 24 hours" more=${listAddress(urls.base, { statuses: FAILED, ...DAY })} reading=${failed}>
+        ${failed.found?.runs.map((run) => html`<${Line} key=${run.run_id} run=${run} now=${now} />`)}<//>
+      <${Part} title="Waiting for a person" more=${`${urls.base}/inbox`} reading=${inbox}>${inbox.found?.items.map((item) => html`<li key=${item.id}>
+        <a href=${runAddress(urls.base, item.run_id, { step: item.step })}>${plain(item.question || `${item.step} waits for a value`)}</a>
+        <span class="muted">${age(now - item.since)}</span></li>`)}<//>
+      ${costs.found && html`<section class="card" aria-labelledby="costs"><h2 id="costs">Cost by day (UTC)</h2><${Costs} costs=${costs.found.costs} /></section>`}
+      ${fleet.found && html`<section class="card wide" aria-labelledby="queues"><div class="part-head"><h2 id="queues">Queues</h2>
+        <a href=${`${urls.base}/workers`}>${plural(fleet.found.workers.length, "worker")}</a></div><${Queues} queues=${fleet.found.queues} /></section>`}
+    </div>
+  </main>`;
+}
+
+/** A number of runs, which leads to their list. */
+function Tile({ statuses, counts, filter }) {
+  const is = ofRun(statuses[0]);
+  const sum = statuses.reduce((before, status) => before + (counts?.counts[status] ?? 0), 0);
+  return html`<li><a class="tile tone-${is.tone}" href=${listAddress(urls.base, { ...filter, statuses })}>
+    <span class="tile-count">${counts ? `${count(sum)}${counts.is_complete ? "" : "+"}` : "–"}</span>
+    <span class="tile-name"><${Icon} of=${is.icon} tone=${is.tone} />${is.label}${filter.since ? ", 24 h" : ""}</span></a></li>`;
+}
+
+function Part({ title, more, reading, children }) {
+  const lines = children?.flat?.().filter(Boolean) ?? [];
+  return html`<section class="card" aria-label=${title}><div class="part-head"><h2>${title}</h2><a href=${more} aria-label="${title}: all">All</a></div>
+    ${lines.length ? html`<ul class="lines">${lines}</ul>` : html`<p class="muted">${reading.found ? "None" : (reading.fault?.message ?? "Reading…")}</p>`}</section>`;
+}
+
+function Line({ run, now }) {
+  return html`<li><${State} is=${ofRun(run.status, run.failures)} /> <a href=${runAddress(urls.base, run.run_id)}>${clip(run.title || run.run_id, 80)}</a>
+    <span class="muted">${age(now - run.created_at)}</span>${run.error && html`<bdi class="row-error">${clip(messageOf(run.error), 160)}</bdi>`}</li>`;
+}
+
+function Costs({ costs }) {
+  const most = Math.max(...costs.map((each) => each.cost_usd), 1e-9);
+  return html`<table class="costs"><thead><tr><th scope="col">Day</th><th scope="col">Share of the most expensive</th><th scope="col" class="num">Cost</th></tr></thead>
+    <tbody>${costs.map(({ day, cost_usd: usd }) => html`<tr key=${day}><th scope="row">${day}</th>
+      <td><progress max="1" value=${usd / most} aria-label=${`Cost on ${day}`} /></td><td class="num">${cost(usd)}</td></tr>`)}</tbody></table>`;
+}

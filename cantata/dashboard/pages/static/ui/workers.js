@@ -1,0 +1,46 @@
+/** Workers and queues: what waits, what is under way, and who does it. */
+
+import { html, useEffect } from "../vendor/htm-preact.js";
+import { clip, count, duration } from "../core/format.js";
+import { usePolled } from "../polling.js";
+import { useNow } from "../ticking.js";
+
+const CLOCK_OFF_S = 5; // as `submit status` reports it
+
+/** The page. */
+export function WorkersPage() {
+  const { found, fault } = usePolled("/workers");
+  const now = useNow(1000);
+  useEffect(() => {
+    document.title = "Workers · Cantata";
+  }, []);
+  return html`<main id="main" class="list-page" tabindex="-1">
+    <h1>Workers and queues</h1>
+    ${fault && html`<p class="fault" role="alert">${fault.message}</p>`}
+    ${found && html`<h2>Queues</h2><${Queues} queues=${found.queues} />
+      <h2>Workers</h2>
+      ${!found.workers.length && html`<div class="empty"><p>No worker is running, so runs wait.</p>
+        <p class="muted">Start one: <code>submit worker coordinator agents tools</code></p></div>`}
+      ${found.workers.length > 0 && html`<div class="table-scroller" tabindex="0" role="group" aria-label="Table of workers"><table class="data">
+        <thead><tr><th scope="col">Worker</th><th scope="col">Queues</th><th scope="col" class="num">Slots</th><th scope="col">Host</th>
+          <th scope="col">Version</th><th scope="col">Code</th><th scope="col" class="num">Up for</th></tr></thead>
+        <tbody>${found.workers.map((worker) => html`<tr key=${worker.name}>
+          <td><bdi>${clip(worker.name, 80)}</bdi>${worker.duplicate && html`<span class="row-more fault">also: ${clip(worker.duplicate, 80)}</span>`}</td>
+          <td>${clip(worker.queues.join(", "), 80)}</td><td class="num">${count(worker.concurrency)}</td>
+          <td><bdi>${clip(worker.host, 60)}</bdi>, process ${worker.pid}${Math.abs(worker.clock_off_s) > CLOCK_OFF_S && html`
+            <span class="row-more fault">clock off by ${duration(Math.abs(worker.clock_off_s))}</span>`}</td>
+          <td>${clip(worker.version, 40)}</td><td title=${worker.code.join("\n")}>${clip(worker.code.join(", ") || "–", 60)}</td>
+          <td class="num">${duration(now - worker.started_at)}</td></tr>`)}</tbody></table></div>`}`}
+  </main>`;
+}
+
+/** The table of queues, as `/workers` has them. */
+export function Queues({ queues }) {
+  return html`<div class="table-scroller" tabindex="0" role="group" aria-label="Table of queues"><table class="data">
+    <thead><tr><th scope="col">Queue</th><th scope="col" class="num">Waiting</th><th scope="col" class="num">Oldest</th>
+      <th scope="col" class="num">Slots in use</th><th scope="col" class="num">Workers</th></tr></thead>
+    <tbody>${Object.entries(queues).map(([name, load]) => html`<tr key=${name}><th scope="row"><bdi>${clip(name, 60)}</bdi></th>
+      <td class="num">${count(load.ready)}</td><td class="num">${duration(load.oldest_wait_s)}</td>
+      <td class="num">${count(load.leased)} of ${count(load.slots)}</td>
+      <td class="num ${load.workers ? "" : "fault"}">${load.workers ? count(load.workers) : "none"}</td></tr>`)}</tbody></table></div>`;
+}
