@@ -45,7 +45,7 @@ def test_the_input_of_a_chain_is_changed_where_a_path_leads(changes: dict[str, J
 
 
 def test_the_input_of_a_workflow_in_python_is_its_arguments() -> None:
-    node = {"node_id": "w", "kind": "workflow", "name": "report", "input": {"n": 1}}
+    node: dict[str, JsonValue] = {"node_id": "w", "kind": "workflow", "name": "report", "input": {"n": 1}}
     definitions = Definitions(workflows={"report": PythonWorkflow(function="m:report")})
     source = ended_run("chain", {"nodes": [node], "entry_node": "w"})
 
