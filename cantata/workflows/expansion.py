@@ -62,13 +62,7 @@ def continuation(root: str, spec: Spec, given: dict[str, JsonValue]) -> Graph:
 
 
 def _step(root: str, command: WorkflowCommand, parent: str, definitions: Definitions) -> Step:
-    fields = {
-        **_fields(command, definitions),
-        "on_error": "skip",
-        **command.options,
-        "scope": parent,
-        "id": step_id(root, command.recorded),
-    }
+    fields = {**_fields(command, definitions), "on_error": "skip", **command.options, "scope": parent, "id": step_id(root, command.recorded)}
     fields["params"] = {**fields["params"], "line": command.recorded.line}
     if fields.get("at_most_once"):
         fields["pure"] = False

@@ -209,9 +209,7 @@ class Replay:
         self._activate(at, received, outcomes, cancelled=cancelled)
         own: dict[str, Any] = {} if self.history else {"input": dict(given), "run_id": self.run_id}
         commands = tuple(command.recorded for command in self._new)
-        newest = Activation(
-            at=at, received=tuple(received), cancelled=cancelled, commands=commands, patches=tuple(self._new_patches), **own
-        )
+        newest = Activation(at=at, received=tuple(received), cancelled=cancelled, commands=commands, patches=tuple(self._new_patches), **own)
         advance = self._advance(task, newest)
         self.history.append(advance.activation)
         self.commands += advance.activation.commands

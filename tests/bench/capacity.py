@@ -90,7 +90,7 @@ def _cost(
     name: str, redis: str, processes: int, submit: Callable[[], Sequence[Run]], groups: Mapping[str, Sequence[int]], client: Client
 ) -> Cost:  # fmt: skip
     _finish(submit())  # workers learn what work costs
-    took_s, spent, commands = [], dict.fromkeys(groups, 0.0), 0.0
+    took_s, spent, commands = [], {group: 0.0 for group in groups}, 0.0
     runs = 0
     for _ in range(REPEATS):
         before, commands_before, since = {group: _cpu_s(pids) for group, pids in groups.items()}, _commands(client), time.perf_counter()

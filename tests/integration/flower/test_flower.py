@@ -50,14 +50,7 @@ def tasks_of(http: httpx.Client, run_id: str) -> list[dict[str, Any]]:
 
 def rows_of(http: httpx.Client) -> list[dict[str, Any]]:
     """The rows of Flower's own list of tasks."""
-    asked: dict[str, str | int] = {
-        "draw": 1,
-        "start": 0,
-        "length": 100,
-        "order[0][column]": 0,
-        "order[0][dir]": "desc",
-        "columns[0][data]": "received",
-    }
+    asked: dict[str, str | int] = {"draw": 1, "start": 0, "length": 100, "order[0][column]": 0, "order[0][dir]": "desc", "columns[0][data]": "received"}
     found: list[dict[str, Any]] = http.get("/tasks/datatable", params=asked).json()["data"]
     return found
 
