@@ -61,6 +61,11 @@ def clock(at_ms: int) -> str:
     return datetime.fromtimestamp(at_ms / 1000).astimezone().strftime("%H:%M:%S")
 
 
+def moment(seconds: float, form: str = "%m-%d %H:%M:%S") -> str:
+    """Return a local time, given in seconds since 1970."""
+    return datetime.fromtimestamp(seconds).astimezone().strftime(form)
+
+
 def tokens(tokens_in: int, tokens_out: int) -> str:
     """Return the tokens in and out; an empty text if there were none."""
     return f"{tokens_in:,}→{tokens_out:,} tokens" if tokens_in or tokens_out else ""

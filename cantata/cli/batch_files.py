@@ -122,13 +122,9 @@ class RowFile:
 
 def record_of(row: BatchRow) -> Record:
     """Return a result as it is written."""
-    error, usage = row.error, row.usage
-    message, code = (error.message, error.code) if error else (None, None)
-    values: list[JsonValue] = [
-        row.row, row.status, row.output, message, code, row.run_id, usage.input_tokens, usage.output_tokens,
-        usage.cost_usd, row.input,
-    ]  # fmt: skip
-    return dict(zip(COLUMNS, values, strict=True))
+    message, code = (row.error.message, row.error.code) if row.error else (None, None)
+    known: Record = {**row.usage.model_dump(), **row.model_dump(mode="json", exclude={"usage"}), "error": message, "error_code": code}
+    return {name: known[name] for name in COLUMNS}
 
 
 class ResultFile:
@@ -223,13 +219,17 @@ class ResultFile:
     def _replace(self, records: Iterable[Record], path: Path) -> None:
         new = Path(f"{path}.new")
         with open(new, "w", encoding="utf-8", newline="") as file:
-            records, is_first = iter(records), True
-            while group := [*islice(records, ROW_GROUP)]:
-                file.write(_text_of(group, self._format, is_first=is_first))
-                is_first = False
+            for number, group in enumerate(_groups(records)):
+                file.write(_text_of(group, self._format, is_first=number == 0))
             file.flush()
             os.fsync(file.fileno())
         new.replace(path)
+
+
+def _groups(records: Iterable[Record]) -> Iterator[list[Record]]:
+    records = iter(records)
+    while group := [*islice(records, ROW_GROUP)]:
+        yield group
 
 
 def _text_of(records: Iterable[Record], name: str, *, is_first: bool) -> str:
@@ -251,8 +251,7 @@ def _write_parquet(records: Iterable[Record], path: str) -> None:
     schema = arrow.schema([(name, types.get(name, arrow.string())) for name in COLUMNS])
     new = f"{path}.new"
     with parquet.ParquetWriter(new, schema) as writer:
-        records = iter(records)
-        while group := [*islice(records, ROW_GROUP)]:
+        for group in _groups(records):
             rows = [{**each, **{name: _text_or_none(each[name]) for name in ("output", "input")}} for each in group]
             writer.write_table(arrow.Table.from_pylist(rows, schema=schema))
     os.replace(new, path)

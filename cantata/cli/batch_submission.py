@@ -6,8 +6,8 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from datetime import datetime
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import click
@@ -30,13 +30,15 @@ SHOWN = 5  # results of a sample that are shown
 
 
 def submit_file(
-    submission: RunSubmission, file: str, target: BatchTarget, *, out: str, name: str | None, columns: Mapping[str, str], ordered: bool,
-    concurrency: int, budget_usd: float | None, sample: int | None, labels: Mapping[str, str], assume_yes: bool, as_json: bool,
+    submission: RunSubmission, file: str, target: BatchTarget, *, labels: Mapping[str, str], out: str = "-", name: str | None = None,
+    sample: int | None = None, assume_yes: bool = False, as_json: bool = False, **options: Any,
 ) -> int:  # fmt: skip
-    """Run the rows of a file, or go on with them, and return the exit status."""
+    """Run the rows of a file with the options of `Client.batch`, or go on with them, and return the exit status."""
     source, results = RowFile(file), ResultFile(out)
     if sample and file == "-":
         raise ConfigError("--sample asks a question on standard input, which FILE - reads; name a file", source="batch")
+    if sample and options.get("mode") == "provider":
+        raise ConfigError("--sample asks after some results, which take hours with --mode provider; try a few rows without --mode")
     name = name or _name_of(file)
     total = source.count()
     batches = submission.client.batches.of(labels.get("tenant", ""))
@@ -44,9 +46,8 @@ def submit_file(
         raise ConfigError(f"{out} exists, and there is no batch {name!r} that began it; delete it, or name another --out", source="batch")
     submission.print_fleet_warnings()
     feed = submission.client.feed_batch(
-        source.rows(), name=name, labels=labels, group_s=GROUP_S, columns=columns, source=source.digest,
-        out="-" if out == "-" else str(Path(out).resolve()), file="-" if file == "-" else str(Path(file).resolve()), ordered=ordered,
-        concurrency=concurrency, budget_usd=budget_usd, **{target.kind: target.name},
+        source.rows(), name=name, labels=labels, group_s=GROUP_S, source=source.digest, out="-" if out == "-" else str(Path(out).resolve()),
+        file="-" if file == "-" else str(Path(file).resolve()), **{target.kind: target.name}, **options,
     )  # fmt: skip
     with closing(results):
         if feed.batch.state != "done":
@@ -62,7 +63,7 @@ def submit_file(
             print_note(f"interrupted after {feed.batch.delivered:,} rows; go on with the same command")
             return INTERRUPTED
     if feed.batch.state == "done":
-        results.finish(ordered=ordered)
+        results.finish(ordered=feed.batch.ordered)
     return _print_end(feed.batch, as_json=as_json and out != "-")
 
 
@@ -82,8 +83,9 @@ def retry_file(submission: RunSubmission, batches: Batches, name: str, labels: M
     elif batch.state != "running" or not batch.round:
         batches.retry(name)  # raises what is wrong
     return submit_file(
-        submission, batch.file, batch.target, out=batch.out, name=name, columns=batch.columns, ordered=batch.ordered,
-        concurrency=batch.concurrency, budget_usd=batch.budget_usd, sample=None, labels=labels, assume_yes=True, as_json=as_json,
+        submission, batch.file, batch.target, out=batch.out, name=name, mode=batch.mode, columns=batch.columns, ordered=batch.ordered,
+        concurrency=batch.concurrency, budget_usd=batch.budget_usd, labels={**batch.labels, **labels}, webhooks=batch.webhooks,
+        as_json=as_json,
     )  # fmt: skip
 
 
@@ -91,7 +93,7 @@ def describe(batch: BatchInfo) -> str:
     """Return a batch in a line."""
     total = f" of {batch.total:,}" if batch.total is not None else ""
     failed = f"{batch.failed:,} failed" if batch.failed else ""
-    began = datetime.fromtimestamp(batch.created_at).astimezone().strftime("%m-%d %H:%M:%S")
+    began = text_format.moment(batch.created_at)
     rows = f"{batch.delivered:,}{total} rows"
     parts = (f"{batch.target.kind} {batch.target.name}", began, rows, failed, text_format.usage(batch.usage))
     return f"{batch.name:20}  {text_format.state_label(batch.state):12}  " + " · ".join(filter(None, parts))

@@ -96,7 +96,7 @@ def label_batch(submission: RunSubmission) -> int:
         out = Path(folder, "labels.csv")
         status = submit_file(
             submission, str(FOLDER / "messages.csv"), BatchTarget(kind="agent", name="labeller"), out=str(out), name=name,
-            columns={}, ordered=True, concurrency=10, budget_usd=None, sample=None, labels={}, assume_yes=True, as_json=False,
+            ordered=True, concurrency=10, labels={},
         )  # fmt: skip
         click.echo(out.read_text("utf-8"), nl=False)
     return status

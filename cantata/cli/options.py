@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import json
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -20,6 +21,18 @@ metrics_port_option = click.option(
     help="Serve metrics at this port, 0 for any free one; default: CANTATA_METRICS_PORT, if set.",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, for programs.")
+name_argument = click.argument("name")
+tenant_option = click.option("--tenant", metavar="NAME", default="", help="Its tenant, as in the label `tenant` of its runs.")
+
+
+def add_commands(group: click.Group, act: Callable[[str, str, str, bool], int], commands: Mapping[str, tuple[str, str]]) -> None:
+    """Add commands that call `act` with a method, a name, its tenant, and whether the result is JSON: command → method and help text."""
+    for command, (method, text) in commands.items():
+
+        def call(name: str, tenant: str, as_json: bool, *, method: str = method) -> int:
+            return act(method, name, tenant, as_json)
+
+        group.command(command, help=text)(name_argument(tenant_option(json_option(call))))
 
 
 def login_name() -> str:

@@ -49,6 +49,7 @@ from cantata.observability import traces
 from cantata.planning import rewind as rewinding
 from cantata.planning.triggers.webhooks import check_target, webhooks_of
 from cantata.settings import settings
+from cantata.state.batches.batch_store import BatchMode
 from cantata.state.fleet import registry
 from cantata.state.forks import fork_store
 from cantata.state.ledger.ledger import Ledger
@@ -376,8 +377,9 @@ class Client:
 
     def batch(
         self, rows: Iterable[Row], *, agent: str | None = None, team: str | None = None, chain: str | None = None,
-        workflow: str | None = None, name: str | None = None, concurrency: int = 100, budget_usd: float | None = None,
-        ordered: bool = False, columns: Mapping[str, str] | None = None, labels: Mapping[str, str] | None = None,
+        workflow: str | None = None, name: str | None = None, mode: BatchMode = "live", concurrency: int | None = None,
+        budget_usd: float | None = None, ordered: bool = False, columns: Mapping[str, str] | None = None,
+        labels: Mapping[str, str] | None = None, webhooks: Sequence[str] = (),
     ) -> Generator[BatchRow, None, None]:  # fmt: skip
         """Send each row to an agent, team, chain or workflow, and yield the results as they come.
 
@@ -389,19 +391,22 @@ class Client:
             rows: Texts, or objects: for an agent or team with the field `text` or a single one, else the input.
             agent, team, chain, workflow: The receiver; exactly one.
             name: Its name, unique for its tenant; a random one if None.
-            concurrency: The number of rows that are open at most.
+            mode: `provider`: a batch of the model's provider answers the rows, within a day and mostly at half the price; for agents that
+                need one model call.
+            concurrency: The number of rows that are open at most; None for 100, with a provider's batches 50,000.
             budget_usd: Submit no row that would probably make the batch cost more, in US dollars.
             ordered: Yield the results in the order of the rows.
             columns: Field of a row → field of the input.
             labels: Labels of the runs; `tenant` names their tenant, and that of the batch.
+            webhooks: Names of the configuration or URLs, which get a message when the batch is done or cancelled.
 
         Raises:
             ConfigError: The configuration has no such receiver, the first row does not fit it, the batch of this name differs, or another
                 process feeds it.
         """
         feed = self.feed_batch(
-            rows, agent=agent, team=team, chain=chain, workflow=workflow, name=name, concurrency=concurrency, budget_usd=budget_usd,
-            ordered=ordered, columns=columns, labels=labels,
+            rows, agent=agent, team=team, chain=chain, workflow=workflow, name=name, mode=mode, concurrency=concurrency,
+            budget_usd=budget_usd, ordered=ordered, columns=columns, labels=labels, webhooks=webhooks,
         )  # fmt: skip
         for group in feed.groups():
             yield from group
@@ -416,7 +421,7 @@ class Client:
 
         Args:
             group_s: How long results are collected before they are yielded together.
-            options: Those of `batch`, and `source`, `out` and `file` of `Batches.open`.
+            options: Those of `batch`, such as `mode`, and `source`, `out` and `file` of `Batches.open`.
         """
         own = dict(labels or {})
         batches = self.batches.of(own.get("tenant", ""))
@@ -424,8 +429,8 @@ class Client:
         given = iter(rows)
         first = [*itertools.islice(given, 1)]
         for row in first:  # a batch that was begun would keep a misspelt name, or a file that cannot be read
-            RowRequests(self, target, options.get("columns") or {}).request(0, row)
-        batch = batches.open(name or uuid.uuid4().hex[:12], target, **options)
+            RowRequests(self, target, options.get("columns") or {}, options.get("mode", "live")).request(0, row)
+        batch = batches.open(name or uuid.uuid4().hex[:12], target, labels=own, **options)
         return BatchFeed(self, batches, batch, itertools.chain(first, given), labels=own, group_s=group_s)
 
     def fleet_warnings(self) -> list[str]:

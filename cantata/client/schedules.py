@@ -18,10 +18,11 @@ from cantata.coordinator.run_requests import scheduled_request
 from cantata.coordinator.start import COORDINATOR, announce_runs, check_size, new_id, run_settings
 from cantata.errors import ConfigError, Fault
 from cantata.models.definitions import Quota
-from cantata.models.schedules import Schedule, ScheduledRun, ScheduleView, describe_target, describe_timing
+from cantata.models.schedules import Schedule
 from cantata.models.values import NAME, JsonValue, as_text, checked_name
 from cantata.planning.triggers.schedules import delay_ms, first_time, times
 from cantata.planning.triggers.webhooks import webhooks_of
+from cantata.state.ledger.encoding import to_json
 from cantata.state.ledger.run_store import offer_of
 from cantata.state.redis import clock
 from cantata.state.redis.keys import definitions_digest, id_in_shard, shard_of
@@ -31,7 +32,6 @@ from cantata.suggestions import did_you_mean
 if TYPE_CHECKING:
     from cantata.client.client import Client
 
-NEXT_TIMES = 5  # in a view
 UNKNOWN = "unknown_schedule"
 
 
@@ -125,8 +125,8 @@ class Schedules:
     def resume(self, name: str) -> ScheduleRecord:
         """Have a paused schedule go on with the next of its times; those in its pause are not run."""
         known = self.get(name)
-        next_ms = next(times(known.spec, known.now_ms), None)
-        self._store.resume(known.scope, next_ms, _look_at(known.spec, known.scope, next_ms, known.skipped_ms))
+        next_ms = next(times(known.schedule, known.now_ms), None)
+        self._store.resume(known.scope, next_ms, _look_at(known.schedule, known.scope, next_ms, known.skipped_ms))
         return self.get(name)
 
     def trigger(self, name: str, *, labels: Mapping[str, str] | None = None) -> Triggered:
@@ -135,12 +135,12 @@ class Schedules:
         self._client.quotas.check(self._tenant, Quota.model_validate_json(known.quota, extra="ignore"))
         run_id = id_in_shard(shard_of(known.scope), new_id())
         own = {**known.labels, **(labels or {})}
-        item = item_of(known.spec, known.scope, known.request, own, known.now_ms, run_id=run_id)
-        if known.spec.overlap == "cancel_previous":
+        item = item_of(known.schedule, known.scope, known.request, own, known.now_ms, run_id=run_id)
+        if known.schedule.overlap == "cancel_previous":
             for run in known.runs:
                 if run.status in ("accepted", "running"):
                     self._client.ledger.runs.cancel(run.run_id)
-        firing = Firing(known.scope, known.mark, known.spec.overlap, [item])
+        firing = Firing(known.scope, known.mark, known.schedule.overlap, [item])
         fired = self._store.fire([firing])[0]
         if not fired.outcomes:
             raise ConfigError(f"schedule {name!r} was changed meanwhile; try again", source="trigger")
@@ -155,8 +155,8 @@ class Schedules:
         A time whose run is kept is not run again. While the schedule is paused, they wait. Returns the number of times.
         """
         known = self.get(name)
-        first_ms, last_ms = (_moment_ms(each, known.spec) for each in (start, end))
-        within = itertools.takewhile(lambda at_ms: at_ms <= last_ms, times(known.spec, first_ms - 1))
+        first_ms, last_ms = (_moment_ms(each, known.schedule) for each in (start, end))
+        within = itertools.takewhile(lambda at_ms: at_ms <= last_ms, times(known.schedule, first_ms - 1))
         found = builtins.list(itertools.islice(within, MAX_PENDING + 1))
         if len(found) > MAX_PENDING or self._store.add_pending(known.scope, found, labels) == "full":
             raise ConfigError(f"at most {MAX_PENDING} times of a schedule may wait; choose a shorter range", source="backfill")
@@ -176,7 +176,7 @@ class Schedules:
             fields = self._differences(kept[key], spec) if key in kept else {}
             if key not in kept or fields:
                 changes.append(ScheduleChange("changed" if key in kept else "added", key[1], key[0], fields, spec))
-        gone = [key for key, each in kept.items() if each.origin == "config" and key not in declared]
+        gone = [key for key, each in kept.items() if each.declared_by == "config" and key not in declared]
         return [*changes, *(ScheduleChange("removed", name, tenant, {}, None) for tenant, name in gone)]
 
     def apply(self, changes: Sequence[ScheduleChange] | None = None) -> Sequence[ScheduleChange]:
@@ -193,7 +193,7 @@ class Schedules:
         def values(each: Schedule, origin: str, definitions: str) -> dict[str, JsonValue]:
             return {**each.model_dump(mode="json", exclude_defaults=True), "definitions": definitions[:12], "declared by": origin}
 
-        before = values(known.spec, known.origin, known.definitions)
+        before = values(known.schedule, known.declared_by, known.digest)
         after = values(spec, "config", definitions_digest(self._client.definitions_text))
         return {key: (before.get(key), after.get(key)) for key in {**before, **after} if before.get(key) != after.get(key)}
 
@@ -205,28 +205,13 @@ class Schedules:
         asked = [*request.webhooks, *spec.webhooks]
         hooks = webhooks_of(definitions, asked, name=request.target, labels=spec.labels)
         next_ms = first_time(spec, _now_ms())
-        return self._store.put(
-            name, spec, request=request.text, labels=spec.labels, quota=definitions.limits.quota_of(spec.tenant).model_dump_json(),
-            offer=offer_of(kind=request.kind, tenant=spec.tenant, queue=COORDINATOR, webhooks=hooks, **settings),
-            definitions=self._client.definitions_text,
-            origin=origin, next_ms=next_ms, look_at_ms=_look_at(spec, scope, next_ms), only_new=only_new,
-        )  # fmt: skip
-
-
-def view_of(record: ScheduleRecord) -> ScheduleView:
-    """Return a schedule for people and programs."""
-    spec, following = record.spec, itertools.islice(times(record.spec, record.next_ms or 0), NEXT_TIMES - 1)
-    shown = [] if record.next_ms is None or record.is_paused else [record.next_ms, *following]
-    runs = [
-        ScheduledRun(run_id=run_id, scheduled_at=at / 1000, started_at=started and started / 1000, status=status)
-        for run_id, at, status, started in record.runs
-    ]
-    return ScheduleView(
-        name=record.name, tenant=record.tenant, state="paused" if record.is_paused else "active" if record.next_ms else "over",
-        timing=describe_timing(spec), target=describe_target(spec), declared_by=record.origin, definitions=record.definitions[:12],
-        pause_note=record.pause_note, next_at=[at / 1000 for at in shown], fired=record.fired, skipped=record.skipped,
-        missed=record.missed, pending=record.pending, error=record.error, created_at=record.created_ms / 1000, runs=runs, schedule=spec,
-    )  # fmt: skip
+        offer = offer_of(kind=request.kind, tenant=spec.tenant, queue=COORDINATOR, webhooks=hooks, **settings)
+        fields = {
+            "spec": spec.model_dump_json(exclude_defaults=True), "timing": spec.timing(), "request": request.text, "offer": to_json(offer),
+            "labels": to_json(dict(spec.labels)), "quota": definitions.limits.quota_of(spec.tenant).model_dump_json(), "origin": origin,
+            "next": "" if next_ms is None else str(next_ms),
+        }  # fmt: skip
+        return self._store.put(scope, fields, self._client.definitions_text, _look_at(spec, scope, next_ms), only_new=only_new)
 
 
 def describe(change: ScheduleChange) -> Sequence[str]:

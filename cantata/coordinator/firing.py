@@ -168,7 +168,7 @@ def _raise_alerts(ledger: Ledger, due: DueSchedule, firing: Firing) -> None:
     known = ScheduleStore(ledger).read(tenant, name)
     if known is None:
         return
-    text = ledger.runs.definitions(due.scope, known.definitions)  # they lie in its shard
+    text = ledger.runs.definitions(due.scope, known.digest)  # they lie in its shard
     raise_alerts(
         ledger, definitions_from(text), text, "schedule_missed", key=f"schedule {due.scope} {due.next_at}", tenant=tenant,
         message=f"schedule {name!r} did not start a run at its time: {firing.error or f'{firing.missed} times are missed'}",

@@ -10,7 +10,7 @@ from cantata.models.definitions import Definitions
 from cantata.models.forks import EndedRun
 from cantata.models.values import JsonValue
 from cantata.models.waits import ESCALATED_TO
-from cantata.models.wire import ChainRequest, TurnRequest, WebhookRequest
+from cantata.models.wire import ChainRequest, TurnRequest
 from cantata.planning.chain_checks import checks
 from cantata.planning.chains import expansion
 from cantata.planning.turns import turn_plan
@@ -34,10 +34,10 @@ def request_of(source: EndedRun, changes: Mapping[str, JsonValue], definitions: 
         changes: Path → value. `input.x.y` is a key of a chain's initial input, or of a workflow's arguments, created if absent;
             `input` is all of it, or a turn's text.
     """
-    if source.kind == "webhook":
+    if source.kind in ("webhook", "batch"):
         if changes:
-            raise _refused("what a webhook gets cannot be changed")
-        return source.request, WebhookRequest.model_validate(source.request).text
+            raise _refused("what a webhook gets, and the rows of a batch, cannot be changed")
+        return source.request, cast("dict[str, JsonValue]", source.request)["text"]
     if source.kind == "chain":
         request = ChainRequest.model_validate(source.request)
         if is_workflow := len(request.nodes) == 1 and request.nodes[0].kind == "workflow" and not request.initial_input:

@@ -18,11 +18,12 @@ from cantata.errors import ConfigError, UnavailableError
 from cantata.models.definitions import Definitions
 from cantata.models.graph import START, Outcome, Spec
 from cantata.models.values import ErrorInfo, JsonValue
-from cantata.models.wire import ChainRequest, TurnRequest, WebhookRequest
+from cantata.models.wire import ChainRequest, ProviderBatchRequest, TurnRequest, WebhookRequest
 from cantata.observability import traces
 from cantata.planning import canvas
 from cantata.planning.canvas import Dispatch
 from cantata.planning.chains import expansion, specs
+from cantata.planning.triggers import provider_batches
 from cantata.planning.triggers.webhooks import plan_delivery
 from cantata.planning.turns import turn_plan
 from cantata.state.ledger.ledger import Ledger
@@ -120,6 +121,9 @@ def plan_run(kind: str, request: JsonValue, definitions: Definitions) -> Outcome
         if kind == "webhook":
             delivery = WebhookRequest.model_validate(request)
             return Outcome(output=delivery.text, fragment=plan_delivery(delivery))
+        if kind == "batch":
+            rows = ProviderBatchRequest.model_validate(request)
+            return Outcome(output=rows.text, fragment=provider_batches.plan(rows.agent, definitions))
         turn = TurnRequest.model_validate(request)
         return Outcome(output=turn.text, fragment=turn_plan.plan_turn(turn, definitions))
     except ConfigError as error:

@@ -23,12 +23,16 @@ def accept_delivery(
 ) -> Accepted:
     """Accept a run that posts to a webhook of the definitions; the same request once. The sweep sends its first step, or the caller."""
     labels = {"webhook_of": request.run_id, "tenant": tenant}
-    defaults = definitions.defaults.model_copy(update={"max_attempts": 1000})
     return accept_run(
         ledger, request.id, kind="webhook", request=request.model_dump_json(exclude_defaults=True), timeout=DELIVERY, queue=DELIVERY_QUEUE,
-        definitions=definitions.model_copy(update={"defaults": defaults}), definitions_text=definitions_text,
+        definitions=with_attempts(definitions), definitions_text=definitions_text,
         labels={name: value for name, value in labels.items() if value},
     )  # fmt: skip
+
+
+def with_attempts(definitions: Definitions) -> Definitions:
+    """Return definitions for the settings of a run that no death of workers should end."""
+    return definitions.model_copy(update={"defaults": definitions.defaults.model_copy(update={"max_attempts": 1000})})
 
 
 def raise_alerts(

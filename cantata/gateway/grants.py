@@ -21,7 +21,7 @@ Scope = Literal["chat", "submit", "signal", "read", "admin"]
 DEFAULT_SCOPES: tuple[Scope, ...] = ("chat", "read")
 """Scopes of a token without any."""
 
-STARTS: Mapping[str, Scope] = {"turn": "chat", "chain": "submit", "webhook": "submit"}
+STARTS: Mapping[str, Scope] = {"turn": "chat", "chain": "submit", "webhook": "submit", "batch": "chat"}
 """Kind of run → the scope to start, cancel, retry and fork it."""
 
 REQUESTED_BY = "requested_by"

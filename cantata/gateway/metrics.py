@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
-from typing import Annotated
+from typing import Annotated, get_args
 from urllib.parse import parse_qs
 
 import structlog
@@ -30,6 +30,7 @@ from cantata.models.wire import RUN_OVER
 from cantata.observability.metrics.families import BY_NAME
 from cantata.observability.metrics.http_server import MetricsServer, ScrapeHandler, ScrapeResponse, make_handler, registry
 from cantata.observability.metrics.scrape_address import ScrapeAddress
+from cantata.state.batches.batch_store import BatchState
 from cantata.state.fleet import code_versions, load
 from cantata.state.fleet.load import FleetLoad, QueueLoad
 from cantata.state.fleet.registry import Worker
@@ -151,6 +152,8 @@ class _FleetCollector(Collector):
 def _fleet_metrics(standing: FleetLoad, own_bytes: float | None) -> Iterator[Metric]:
     yield _labelled("cantata_runs_closed_total", {status: standing.totals.get(f"closed:{status}", 0) for status in sorted(RUN_OVER)})
     yield _labelled("cantata_webhooks_total", {status: standing.totals.get(f"delivered:{status}", 0) for status in sorted(RUN_OVER)})
+    yield _labelled("cantata_batches", {state: standing.totals.get(f"batches:{state}", 0) for state in get_args(BatchState)})
+    yield _labelled("cantata_batch_rows_total", {each: standing.totals.get(f"rows:{each}", 0) for each in ("succeeded", "failed")})
     values = {
         "cantata_redis_up": 1,
         "cantata_code_modules_mixed": len(code_versions.find_mixed(entry for worker in standing.workers for entry in worker.code)),

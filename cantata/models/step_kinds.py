@@ -79,6 +79,8 @@ _ROWS = (
     StepKind("workflow.call", "function", is_call=True),
     StepKind("workflow.start", "function", is_call=True),
     StepKind("wait", "wait"),
+    StepKind("batch.create", "function"),
+    StepKind("batch.collect", "function"),
     StepKind("webhook.deliver", "function"),
 )
 MODEL_ROLES: frozenset[StepRole] = frozenset({"turn", "synthesis", "router"})

@@ -131,7 +131,23 @@ class WebhookRequest(Value):
     step: str | None = Field(default=None, description="wait: the step that waits")
     status: str = Field(default="", description="the status of the run then")
     at_ms: int = Field(description="when it happened, Redis's clock, milliseconds since 1970")
-    data: dict[str, JsonValue] = Field(default_factory=dict, description="alert: what it found")
+    data: dict[str, JsonValue] = Field(default_factory=dict, description="more of the message: what an alert found, counts of a batch, ...")
+
+
+class ProviderBatchRequest(Value):
+    """The request of a run that has a batch of the model's provider answer rows of a batch; nobody submits it."""
+
+    text: str = Field(description="what is asked, in a line")
+    agent: str = Field(description="the agent that answers")
+    rows: dict[str, str] = Field(description="number of the row → its text")
+
+
+class RowOutcome(Value):
+    """The outcome of a row that a provider's batch answered."""
+
+    output: JsonValue = Field(None, description="the answer")
+    error: ErrorInfo | None = Field(None, description="why there is none")
+    usage: Usage = Field(default_factory=Usage, description="its consumption")
 
 
 class HistoryEntry(Value):

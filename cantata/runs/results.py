@@ -20,8 +20,6 @@ from cantata.models.wire import (
     ChainResponse,
     FaultInfo,
     RunResult,
-    TurnRequest,
-    WebhookRequest,
 )
 from cantata.planning.chains.step_ids import NodeRef, node_of
 from cantata.state.ledger.records import RunRecord, StepRecord
@@ -225,8 +223,7 @@ def describe_request(run: RunRecord) -> str:
     """Return the request of a run in one line."""
     if run.kind == "chain":
         return f"chain {ChainRequest.model_validate_json(run.request).chain_id}"
-    request = WebhookRequest if run.kind == "webhook" else TurnRequest
-    return " ".join(request.model_validate_json(run.request).text.split())[:60]
+    return " ".join(str(json.loads(run.request)["text"]).split())[:60]
 
 
 def answer_text(output: JsonValue) -> str:

@@ -38,6 +38,7 @@ class Rule(Value):
     delay_s: float = Field(default=0.0, ge=0, description="seconds before anything is sent")
     chunk_delay_s: float = Field(default=0.0, ge=0, description="seconds before each further piece of a stream")
     truncate: int | None = Field(default=None, ge=0, description="bytes of the body that are sent before the connection is closed")
+    expires: bool = Field(default=False, description="of a row in a batch: it gets no answer, and the batch expires")
     disconnect: bool = Field(default=False, description="close the connection instead of answering")
 
     @field_validator("match", "model")

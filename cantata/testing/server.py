@@ -1,4 +1,4 @@
-"""The HTTP server of scripted models: chat completions with and without streaming, the journal, and the replacement of rules."""
+"""The HTTP server of scripted models: chat completions with and without streaming, batches, the journal, the replacement of rules."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from pydantic import JsonValue, ValidationError
 
 from cantata.testing import answers
 from cantata.testing.answers import JsonObject
+from cantata.testing.batches import ScriptedBatches
 from cantata.testing.rules import Rule, RuleScript
 
 POLL_S = 0.02  # the maximum delay at the end of the `with` block
@@ -29,6 +30,8 @@ class ScriptedModels:
         self.script(rules)
         self._journal: list[JsonObject] = []
         self._lock = threading.Lock()
+        self.batches = ScriptedBatches(self._receive_row)
+        """Its files and batches, as OpenAI's."""
         self._host = host
         self._http = _ScriptedServer((host, port), self)
         self._thread = threading.Thread(target=self._http.serve_forever, args=(POLL_S,), name="scripted-models", daemon=True)
@@ -43,11 +46,12 @@ class ScriptedModels:
         self._script = RuleScript(rules)
 
     def journal(self) -> list[JsonObject]:
-        """Return the requests so far, in order of arrival: `{at, until, model, text, stream, rule, body, authorization, client_left}`.
+        """Return the requests so far, in order of arrival: `{at, until, model, text, stream, rule, body, authorization, client_left,
+        batch}`.
 
         `at` and `until` are the times of arrival and of the end of the answer in seconds since 1970, `until` null while it is under way;
         `rule` is the number of the rule that answered, null for the echo; `client_left`: the client disconnected before the end of the
-        answer.
+        answer; `batch`: it is a row of a batch.
         """
         with self._lock:
             return [dict(entry) for entry in self._journal]
@@ -69,11 +73,16 @@ class ScriptedModels:
         number, rule = self._script.take(model, text, answers.tool_results(body))
         entry: JsonObject = {
             "at": time.time(), "until": None, "model": model, "text": text, "stream": bool(body.get("stream")), "rule": number,
-            "body": body, "authorization": authorization, "client_left": False,
+            "body": body, "authorization": authorization, "client_left": False, "batch": False,
         }  # fmt: skip
         with self._lock:
             self._journal.append(entry)
         return rule, entry
+
+    def _receive_row(self, body: JsonObject) -> Rule:
+        rule, entry = self.receive(body, None)
+        entry["batch"] = True
+        return rule
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -117,12 +126,15 @@ class _ScriptedHandler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         if self.path == "/journal":
             self._send(200, cast(JsonValue, self.server.models.journal()))
-        else:
+        elif not self._answer_batches(None):
             self._send(404, {"error": {"message": f"there is no {self.path!r} here; there is /journal"}})
 
     def do_POST(self) -> None:
         try:
-            body = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))))
+            content = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            if self._answer_batches(content):
+                return
+            body = json.loads(content)
             if self.path == "/script":
                 self.server.models.script(body)
                 self._send(200, {"rules": len(body)})
@@ -136,6 +148,13 @@ class _ScriptedHandler(BaseHTTPRequestHandler):
             self.close_connection = True
             with suppress(OSError):
                 self.connection.shutdown(socket.SHUT_RDWR)
+
+    def _answer_batches(self, content: bytes | None) -> bool:
+        """Answer a request for files or batches; return whether it is one."""
+        found = self.server.models.batches.answer(self.path.partition("/v1/")[2], content)
+        if found is not None:
+            self._send(*found)
+        return found is not None
 
     def log_message(self, format: str, *args: object) -> None:
         """Log nothing: the journal has the requests."""
@@ -197,8 +216,8 @@ class _ScriptedHandler(BaseHTTPRequestHandler):
         self.wfile.write(b"%x\r\n%b\r\n" % (len(content), content))
         self.wfile.flush()
 
-    def _send(self, status: int, value: JsonValue, rule: Rule | None = None) -> None:
-        content = json.dumps(value, ensure_ascii=False).encode()
+    def _send(self, status: int, value: JsonValue | bytes, rule: Rule | None = None) -> None:
+        content = value if isinstance(value, bytes) else json.dumps(value, ensure_ascii=False).encode()
         headers = {"Content-Type": "application/json", "Content-Length": str(len(content)), **(rule.headers if rule else {})}
         self._start(status, headers)
         truncate = rule.truncate if rule else None

@@ -9,7 +9,16 @@ from importlib.metadata import entry_points
 
 from cantata.workers.celery_tasks import task_calls
 from cantata.workers.runtime.step_context import Handler
-from cantata.workers.steps import agent_turns, decisions, instruction_steps, routing, session_history, team_calls, workflow_steps
+from cantata.workers.steps import (
+    agent_turns,
+    decisions,
+    instruction_steps,
+    provider_batches,
+    routing,
+    session_history,
+    team_calls,
+    workflow_steps,
+)
 from cantata.workers.tools import commands, functions, mcp, memory_access, webhooks
 
 HANDLERS: dict[str, Handler] = {
@@ -42,6 +51,8 @@ HANDLERS: dict[str, Handler] = {
     "workflow.advance": workflow_steps.workflow_advance,
     "workflow.call": workflow_steps.workflow_call,
     "workflow.start": workflow_steps.workflow_start,
+    "batch.create": provider_batches.batch_create,
+    "batch.collect": provider_batches.batch_collect,
     "webhook.deliver": webhooks.webhook_deliver,
 }
 

@@ -25,6 +25,7 @@ from tests.bench.neighbours import measure_neighbours
 from tests.bench.pages import measure_pages
 from tests.bench.rivals import measure_peers
 from tests.bench.scale import measure_scale
+from tests.bench.schedules import measure_schedules
 from tests.bench.shapes import Shape, shapes
 from tests.bench.soak import RETENTION_S, SAMPLES, measure_soak
 from tests.bench.turns import measure_turns
@@ -101,6 +102,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         batch = measure_batch(options.batch)
         report.print_batch(batch)
         measured["batch"] = asdict(batch)
+    if options.schedules:
+        with stack() as client:
+            planned = measure_schedules(client, options.schedules)
+        report.print_schedules(planned)
+        measured["schedules"] = asdict(planned)
     if options.json:
         report.write_json(options.json, measured)
     return 0
@@ -140,6 +146,7 @@ def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--scale", action="store_true", help="Redis at rest, with 1,000 workers, 100,000 parked runs and 5,000 followers")
     parser.add_argument("--capacity", action="store_true", help="the processor time that a run costs each process")
     parser.add_argument("--batch", metavar="N", type=int, default=0, help="a batch of N rows, beside a loop over LiteLLM; say 100000")
+    parser.add_argument("--schedules", metavar="N", type=int, default=0, help="N schedules at rest, and how late runs start; say 10000")
     parser.add_argument("--only", metavar="TEXT", help="only shapes whose name has this text; with none, only what other options ask for")
     parser.add_argument("--json", metavar="FILE", help="write machine, versions and raw samples")
     options = parser.parse_args(arguments)

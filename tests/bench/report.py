@@ -33,6 +33,7 @@ from tests.bench.pages import Wait
 from tests.bench.rivals import Told
 from tests.bench.scale import TARGET_PERCENT as TARGET_REST_PERCENT
 from tests.bench.scale import TARGET_SWEEP_MS, WORKERS, Scale
+from tests.bench.schedules import MAX_LATE_S, ScheduleFigures
 from tests.bench.shapes import Shape
 from tests.bench.soak import TARGET_PERCENT, WARM_UP, Size, growth_percent
 from tests.bench.turns import Latency, Rate, Turns
@@ -152,6 +153,16 @@ def print_batch(seen: BatchFigures) -> None:
         f"{seen.ratio:.2f} of it (target {BATCH_TARGET:g}: {_word(seen.ratio >= BATCH_TARGET)}). "
         f"The command: {early:.0f} MB after a tenth of the rows, {most:.0f} MB at most; "
         f"Redis keeps {seen.kept_bytes:.1f} bytes a delivered row."
+    )
+
+
+def print_schedules(seen: ScheduleFigures) -> None:
+    """Schedules at rest and due."""
+    median_s, most_s = seen.late_s
+    _say(
+        f"\n{seen.schedules:,} schedules at rest: a sweep takes {seen.rest_ms:.2f} ms, without any {seen.empty_ms:.2f} ms; "
+        f"Redis keeps {seen.kept_bytes:,.0f} bytes a schedule. Runs that are due start {median_s:.2f} s late, {most_s:.2f} s at most "
+        f"(target {MAX_LATE_S:g} s: {_word(most_s <= MAX_LATE_S)})."
     )
 
 

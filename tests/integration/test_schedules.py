@@ -120,7 +120,7 @@ def test_a_time_that_comes_starts_one_run_with_its_request_and_labels(scene: Sce
     kind, request, digest, labels = scene.ledger.runs.request_of(run.run_id)
     assert (kind, json.loads(request)) == ("turn", {"text": f"report of {at:%Y-%m-%d}", "agent": "writer"})
     assert labels == {"of": "books", "schedule": "hourly", "scheduled_at": at.isoformat(timespec="seconds")}
-    assert (run.scheduled_ms, run.status, digest) == (planned, "accepted", record.definitions)
+    assert (run.scheduled_at * 1000, run.status, digest) == (planned, "accepted", record.digest)
     assert record.next_ms == planned + HOUR_S * 1000
     assert counts(record) == (1, 0, 0, 0)
     assert scene.sent() == [run.run_id], "its first message is sent at once"
@@ -139,7 +139,7 @@ def test_chains_and_inline_requests_get_the_time_in_their_input(scene: Scene) ->
         run_id = scene.schedules.get(name).runs[0].run_id
         requests[name] = json.loads(scene.ledger.runs.request_of(run_id)[1])
         assert scene.client.run(run_id).kind == "chain"
-    day = datetime.fromtimestamp((scene.schedules.get("named").runs[0].scheduled_ms) / 1000, UTC).strftime("%Y-%m-%d")
+    day = datetime.fromtimestamp(scene.schedules.get("named").runs[0].scheduled_at, UTC).strftime("%Y-%m-%d")
     assert requests["named"]["initial_input"] == {"day": day}
     assert requests["inline"]["timeout"] == 7
 
@@ -164,7 +164,7 @@ def test_jitter_delays_a_time_and_does_not_change_it(scene: Scene) -> None:
 
     scene.pass_time(1.5 * HOUR_S)
 
-    assert scene.schedules.get("spread").runs[0].scheduled_ms == record.next_ms
+    assert scene.schedules.get("spread").runs[0].scheduled_at * 1000 == record.next_ms
 
 
 def test_two_sweepers_that_found_the_same_time_start_one_run(scene: Scene) -> None:
@@ -280,7 +280,7 @@ def test_times_of_an_outage_are_run_in_order_within_the_window_and_counted_behin
 
     record = scene.schedules.get("hourly")
     assert counts(record) == (3, 0, 8, 0), "11 times have come"
-    assert [run.scheduled_ms for run in reversed(record.runs)] == [first_ms + n * 3_600_000 for n in (8, 9, 10)]
+    assert [run.scheduled_at * 1000 for run in reversed(record.runs)] == [first_ms + n * 3_600_000 for n in (8, 9, 10)]
     assert record.next_ms == first_ms + 11 * 3_600_000
 
 
@@ -385,7 +385,7 @@ def test_queue_runs_times_one_after_the_other_when_the_one_before_has_ended(scen
 
     record = scene.schedules.get("hourly")
     assert counts(record) == (3, 0, 0, 0)
-    assert [b.scheduled_ms - a.scheduled_ms for a, b in zip(record.runs[1:], record.runs, strict=False)] == [3_600_000] * 2
+    assert [b.scheduled_at - a.scheduled_at for a, b in zip(record.runs[1:], record.runs, strict=False)] == [3600] * 2
 
 
 def test_cancel_previous_cancels_the_open_run_and_starts_the_newest_time_only(scene: Scene) -> None:
@@ -462,7 +462,7 @@ def test_a_trigger_starts_a_run_now_as_the_overlap_allows_and_moves_nothing(scen
     assert (first.outcome, second.outcome, second.run_id) == ("new", "skipped", "")
     assert scene.sent() == [first.run_id]
     assert scene.schedules.get("hourly").next_ms == before
-    assert scene.schedules.get("hourly").is_paused
+    assert scene.schedules.get("hourly").state == "paused"
 
 
 def test_a_trigger_may_queue_or_cancel(scene: Scene) -> None:
@@ -541,7 +541,7 @@ def test_replacing_a_schedule_keeps_its_times_unless_they_change(scene: Scene) -
 
 def test_definitions_stay_while_a_schedule_needs_them(scene: Scene) -> None:
     record = scene.schedules.create("hourly", HOURLY)
-    key = definitions_key(None, shard_of(record.scope), record.definitions)
+    key = definitions_key(None, shard_of(record.scope), record.digest)
     for _ in range(2):
         scene.pass_time()
         scene.end(scene.schedules.get("hourly").runs[0].run_id)
@@ -561,8 +561,8 @@ def test_a_tenant_sees_its_own_schedules_only(scene: Scene) -> None:
 
     for tenant in ("a", "a/b", "ä*"):
         (record,) = scene.schedules.of(tenant).list()
-        assert (record.tenant, record.spec.note) == (tenant, tenant)
-    assert [each.spec.note for each in scene.schedules.list()] == ["operator's"]
+        assert (record.tenant, record.schedule.note) == (tenant, tenant)
+    assert [each.schedule.note for each in scene.schedules.list()] == ["operator's"]
     scene.schedules.of("a").delete("hourly")
     assert len(scene.schedules.of("a/b").list()) == 1
     scene.pass_time()
@@ -592,7 +592,7 @@ def test_apply_changes_what_differs_from_the_configuration_and_nothing_else(scen
     assert len(scene.schedules.of("acme").list()) == 1, "a plan changes nothing"
     second.schedules.apply(changes)
     assert scene.schedules.of("acme").list() == []
-    assert scene.schedules.get("a").spec.overlap == "queue"
+    assert scene.schedules.get("a").schedule.overlap == "queue"
     for each in (first, second):
         each.client.close()
 

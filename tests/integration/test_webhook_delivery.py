@@ -11,14 +11,16 @@ from typing import Any, cast
 
 import pytest
 
+from cantata.client.batches.batches import BatchRow, batch_target
+from cantata.client.client import Client
 from cantata.coordinator import webhooks
 from cantata.coordinator.start import definitions_from, plan_run
-from cantata.errors import StepError
+from cantata.errors import ConfigError, StepError
 from cantata.models.definitions import Alert, Definitions, Webhook
 from cantata.models.graph import Outcome
 from cantata.models.values import ErrorInfo
 from cantata.models.wire import WebhookRequest
-from cantata.state.fleet import registry
+from cantata.state.fleet import load, registry
 from cantata.state.fleet.registry import Worker
 from cantata.state.ledger.ledger import Ledger
 from cantata.state.redis import clock
@@ -31,6 +33,7 @@ from cantata.workers.tools import webhook_post
 from cantata.workers.tools.webhooks import webhook_deliver
 from tests.integration.receiver import HANG, Receiver, receiving
 from tests.integration.state.play import Play, work
+from tests.integration.test_threads import url_of
 
 SECRET = "a secret of sixteen"
 
@@ -279,6 +282,33 @@ def test_an_alert_that_is_raised_twice_for_the_same_is_posted_once(ledger: Ledge
     (message,) = receiver.messages
     assert message.content["data"] == {"message": "mixed (alert 'code')", "tenant": "acme", "code": "m", "alert": "code"}
     assert webhooks.raise_alerts(ledger, known, text, "failed_runs", key="x", message="", data={}) == []
+
+
+def test_the_end_of_a_batch_is_posted_once_with_its_counts(ledger: Ledger, receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CANTATA_GATEWAY_URL", "https://cantata.example.com/")
+    client = Client(url_of(ledger.redis), config=definitions(receiver))
+    with pytest.raises(ConfigError, match="no webhook 'opps' for this run; did you mean 'ops'"):
+        client.batches.open("rows", batch_target(agent="ann"), webhooks=["opps"])
+    batch = client.batches.open("rows", batch_target(agent="ann"), webhooks=["ops"])
+    client.batches.deliver(batch, [BatchRow(row=0, status="succeeded")])
+    assert client.runs() == []
+
+    client.batches.deliver(batch, [BatchRow(row=1, status="failed")], total=2)
+    client.batches.deliver(batch, [BatchRow(row=1, status="failed")], total=2)
+    client.batches.open("rows", batch_target(agent="ann"), webhooks=["ops"])
+
+    (run,) = client.runs()
+    Delivery(ledger, run.run_id).attempt()
+    (message,) = receiver.messages
+    content = message.content
+    assert (content["type"], content["data"]["link"]) == ("batch.end", "https://cantata.example.com/batches/rows")
+    expected = {"batch": "rows", "state": "done", "total": 2, "delivered": 2, "failed": 1, "round": 0}
+    assert content["data"].items() >= expected.items()
+    totals = load.measure(ledger.redis).totals
+    assert {name: totals.get(name) for name in ("batches:done", "batches:running", "rows:failed", "rows:succeeded")} == {
+        "batches:done": 1, "batches:running": 0, "rows:failed": 1, "rows:succeeded": 1,
+    }  # fmt: skip
+    client.close()
 
 
 def test_mixed_code_is_reported_when_it_has_lasted(ledger: Ledger, receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from cantata.cli.connect import open_queries, open_submission
-from cantata.cli.options import config_option, json_option, label_option, parse_pairs
-
-if TYPE_CHECKING:
-    from cantata.client.batches.batches import Batches, BatchPage
+from cantata.cli.options import add_commands, config_option, json_option, label_option, name_argument, parse_pairs, tenant_option
 
 RUN = "run"
 
@@ -43,47 +39,34 @@ def batch() -> None:
 @click.option("--out", default="-", metavar="FILE", help="The file for the results: .jsonl, .csv or .parquet; standard output if absent.")
 @click.option("--name", metavar="NAME", help="The batch's name; by default that of FILE. The same name goes on with the same batch.")
 @click.option(
-    "--concurrency", type=click.IntRange(1, 100_000), default=100, show_default=True, metavar="N", help="How many rows are open at most."
-)
+    "--mode", type=click.Choice(["live", "provider"]), default="live", show_default=True,
+    help="provider: a batch of the model's provider answers, within a day, mostly at half the price; for agents of one model call.",
+)  # fmt: skip
+@click.option("--concurrency", type=click.IntRange(1), metavar="N", help="How many rows are open at most: 100; in mode provider 50,000.")
 @click.option("--budget-usd", type=click.FloatRange(0, min_open=True), metavar="X", help="Stop before it costs more than so many dollars.")
 @click.option("--sample", type=click.IntRange(1), metavar="K", help="Run K rows first, show what the rest will cost, and ask.")
 @click.option("--yes", "assume_yes", is_flag=True, help="Do not ask after a sample.")
 @click.option(
-    "--map",
-    "columns",
-    multiple=True,
-    callback=parse_pairs,
-    metavar="COLUMN=FIELD",
-    help="A column, and the field of the input that it is.",
-)
+    "--map", "columns", multiple=True, callback=parse_pairs, metavar="COLUMN=FIELD", help="A column, and the field of the input that it is."
+)  # fmt: skip
 @click.option("--ordered", is_flag=True, help="Write the results in the order of the rows.")
+@click.option("--webhook", "webhooks", multiple=True, metavar="NAME|URL", help="Post the end of the batch to this webhook.")
 @config_option
 @label_option
 @json_option
-def run(
-    file: str, agent: str | None, team: str | None, chain: str | None, workflow: str | None, out: str, name: str | None, concurrency: int,
-    budget_usd: float | None, sample: int | None, assume_yes: bool, columns: dict[str, str], ordered: bool, config: str | None,
-    labels: dict[str, str], as_json: bool,
-) -> int:  # fmt: skip
+def run(file: str, config: str | None, as_json: bool, **options: Any) -> int:
     """Run the rows of FILE: JSONL, CSV, TSV or Parquet, or - for JSONL from standard input. The same command goes on where it stopped."""
     with open_submission(config=config, as_json=as_json) as submission:
         from cantata.cli.batch_submission import submit_file  # noqa: PLC0415  # as in `open_submission`
         from cantata.client.batches.batches import batch_target  # noqa: PLC0415
 
-        return submit_file(
-            submission, file, batch_target(agent=agent, team=team, chain=chain, workflow=workflow), out=out, name=name, columns=columns,
-            ordered=ordered, concurrency=concurrency, budget_usd=budget_usd, sample=sample, labels=labels, assume_yes=assume_yes,
-            as_json=as_json,
-        )  # fmt: skip
-
-
-name = click.argument("name")
-tenant = click.option("--tenant", metavar="NAME", default="", help="Its tenant, as in the label `tenant` of its rows; none if absent.")
+        target = batch_target(**{kind: options.pop(kind) for kind in ("agent", "team", "chain", "workflow")})
+        return submit_file(submission, file, target, as_json=as_json, **options)
 
 
 @batch.command("list")
 @click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="How many, the newest first.")
-@tenant
+@tenant_option
 @json_option
 def list_(limit: int, tenant: str, as_json: bool) -> int:
     """List batches, the newest first."""
@@ -100,54 +83,26 @@ def list_(limit: int, tenant: str, as_json: bool) -> int:
     return 0
 
 
-def _with_batches(name: str, tenant: str, as_json: bool, action: Callable[[Batches, str], Any]) -> int:
-    """Do something with a batch, and print it as it is after that."""
+def _act(method: str, name: str, tenant: str, as_json: bool) -> int:
+    """Call a method of the batches, and print the batch as it is after that."""
     with open_queries(workers=False, as_json=as_json) as queries:
         from cantata.cli.batch_submission import describe  # noqa: PLC0415  # as above
 
-        found = action(queries.client.batches.of(tenant), name)
+        found = getattr(queries.client.batches.of(tenant), method)(name)
     click.echo(found.model_dump_json() if as_json else describe(found))
     return 0
 
 
-@batch.command()
-@name
-@tenant
-@json_option
-def show(name: str, tenant: str, as_json: bool) -> int:
-    """Show a batch as it is now."""
-    return _with_batches(name, tenant, as_json, lambda batches, name: batches.find(name))
+add_commands(batch, _act, {
+    "show": ("find", "Show a batch as it is now."),
+    "pause": ("pause", "Submit no more rows of a batch; open rows go on."),
+    "resume": ("resume", "Go on with a paused batch, if its command still runs; else run that again."),
+    "cancel": ("cancel", "End a batch for good, and cancel its open rows."),
+})  # fmt: skip
 
 
 @batch.command()
-@name
-@tenant
-@json_option
-def pause(name: str, tenant: str, as_json: bool) -> int:
-    """Submit no more rows of a batch; open rows go on."""
-    return _with_batches(name, tenant, as_json, lambda batches, name: batches.pause(name))
-
-
-@batch.command()
-@name
-@tenant
-@json_option
-def resume(name: str, tenant: str, as_json: bool) -> int:
-    """Go on with a paused batch, if its command still runs; else run that again."""
-    return _with_batches(name, tenant, as_json, lambda batches, name: batches.resume(name))
-
-
-@batch.command()
-@name
-@tenant
-@json_option
-def cancel(name: str, tenant: str, as_json: bool) -> int:
-    """End a batch for good, and cancel its open rows."""
-    return _with_batches(name, tenant, as_json, lambda batches, name: batches.cancel(name))
-
-
-@batch.command()
-@name
+@name_argument
 @config_option
 @label_option
 @json_option
@@ -160,22 +115,16 @@ def retry(name: str, config: str | None, labels: dict[str, str], as_json: bool) 
 
 
 @batch.command()
-@name
+@name_argument
 @click.option("--failed", is_flag=True, help="The rows that failed, with their errors, though these were delivered.")
-@tenant
+@tenant_option
 def results(name: str, failed: bool, tenant: str) -> int:
     """Print results that are over and were not delivered to anyone, one row a line as JSON."""
     with open_queries(workers=False) as queries:
         batches = queries.client.batches.of(tenant)
-        for page in _pages(batches, name, failed=failed):
-            for row in page.rows:
-                click.echo(row.model_dump_json())
+        start: int | None = 0
+        while start is not None:
+            page = batches.failed(name, start) if failed else batches.results(name, start)
+            click.echo("".join(f"{row.model_dump_json()}\n" for row in page.rows), nl=False)
+            start = page.next
     return 0
-
-
-def _pages(batches: Batches, name: str, *, failed: bool) -> Iterable[BatchPage]:
-    start: int | None = 0
-    while start is not None:
-        page = batches.failed(name, start) if failed else batches.results(name, start)
-        yield page
-        start = page.next

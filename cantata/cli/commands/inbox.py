@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -110,7 +109,7 @@ def _send(queries: RunQueries, ids: list[str], value: Any, by: str, *, as_json: 
 
 
 def _line(item: InboxItem) -> str:
-    since = datetime.fromtimestamp(item.since).astimezone().strftime("%m-%d %H:%M:%S")
+    since = text_format.moment(item.since)
     who = f"  for {', '.join(item.who)}" if item.who else ""
     return f"{text_format.clean(item.id):40}  {since}  {text_format.line(item.question or item.title, WIDTH)}{text_format.clean(who)}"
 
@@ -119,12 +118,9 @@ def _details(item: InboxItem) -> list[str]:
     """Return the lines of an item: its question first."""
     rows: dict[str, Any] = {
         "context": item.context, "answer_schema": item.answer_schema, "who": item.who and ", ".join(item.who), "run": item.title,
-        "labels": item.labels, "since": item.since and _moment(item.since), "ends": item.ends_at and _moment(item.ends_at),
-        "reminded": item.reminded_at and _moment(item.reminded_at), "escalated": item.escalated_at and _moment(item.escalated_at),
+        "labels": item.labels,
     }  # fmt: skip
+    times = {"since": item.since, "ends": item.ends_at, "reminded": item.reminded_at, "escalated": item.escalated_at}
+    rows |= {name: text_format.moment(at, "%Y-%m-%d %H:%M:%S") for name, at in times.items() if at}
     shown = [f"{name + ':':15}{text_format.clean(as_text(value))}" for name, value in rows.items() if value]
     return [text_format.clean(item.question or item.id), "", *shown, f"{'answer:':15}submit inbox answer {item.id} JSON"]
-
-
-def _moment(at: float) -> str:
-    return datetime.fromtimestamp(at).astimezone().strftime("%Y-%m-%d %H:%M:%S")

@@ -14,7 +14,15 @@ import yaml
 from cantata import text_format
 from cantata.cli.connect import open_queries
 from cantata.cli.main import FAILED
-from cantata.cli.options import config_option, json_option, label_option, parse_json_object
+from cantata.cli.options import (
+    add_commands,
+    config_option,
+    json_option,
+    label_option,
+    name_argument,
+    parse_json_object,
+    tenant_option,
+)
 
 if TYPE_CHECKING:
     from cantata.client.client import Client
@@ -29,10 +37,6 @@ def schedules() -> None:
     """List, apply, create, pause and trigger schedules, which start runs by themselves."""
 
 
-name = click.argument("name")
-tenant = click.option("--tenant", metavar="NAME", default="", help="The tenant of the schedule, as in the label `tenant` of its runs.")
-
-
 @contextmanager
 def _open(config: str | None = None) -> Iterator[Client]:
     with open_queries(workers=False, config=config) as queries:
@@ -40,14 +44,12 @@ def _open(config: str | None = None) -> Iterator[Client]:
 
 
 @schedules.command("list")
-@tenant
+@tenant_option
 @json_option
 def list_(tenant: str, as_json: bool) -> int:
     """List the schedules by name, each with its next time and its last run."""
     with _open() as client:
-        from cantata.client.schedules import view_of  # noqa: PLC0415  # loads the client, which `--help` does not need
-
-        found = [view_of(each) for each in client.schedules.of(tenant).list()]
+        found = client.schedules.of(tenant).list()
     if as_json:
         click.echo(json.dumps([each.model_dump(mode="json", exclude_defaults=True) for each in found], ensure_ascii=False))
     elif not found:
@@ -62,17 +64,7 @@ def list_(tenant: str, as_json: bool) -> int:
 
 
 @schedules.command()
-@name
-@tenant
-@json_option
-def show(name: str, tenant: str, as_json: bool) -> int:
-    """Show a schedule with its next times and its last runs."""
-    with _open() as client:
-        return _print_one(client.schedules.of(tenant), name, as_json)
-
-
-@schedules.command()
-@name
+@name_argument
 @click.option("--cron", metavar="FIELDS", help="Minute, hour, day, month and weekday, such as '0 7 * * mon-fri'.")
 @click.option("--every", metavar="DURATION", help="Such as 10m or 1h30m.")
 @click.option("--at", metavar="TIME", help="One date and time, such as 2030-05-01T09:00.")
@@ -135,9 +127,9 @@ def apply(config: str | None, yes: bool, dry_run: bool, as_json: bool) -> int:
 
 
 @schedules.command()
-@name
+@name_argument
 @click.option("--note", default="", help="Why, for people.")
-@tenant
+@tenant_option
 @json_option
 def pause(name: str, note: str, tenant: str, as_json: bool) -> int:
     """Pause a schedule: its times pass without a run."""
@@ -146,20 +138,22 @@ def pause(name: str, note: str, tenant: str, as_json: bool) -> int:
         return _print_one(client.schedules.of(tenant), name, as_json)
 
 
-@schedules.command()
-@name
-@tenant
-@json_option
-def resume(name: str, tenant: str, as_json: bool) -> int:
-    """Have a paused schedule go on with its next time."""
+def _act(method: str, name: str, tenant: str, as_json: bool) -> int:
     with _open() as client:
-        client.schedules.of(tenant).resume(name)
-        return _print_one(client.schedules.of(tenant), name, as_json)
+        found = client.schedules.of(tenant)
+        getattr(found, method)(name)
+        return _print_one(found, name, as_json)
+
+
+add_commands(schedules, _act, {
+    "show": ("get", "Show a schedule with its next times and its last runs."),
+    "resume": ("resume", "Have a paused schedule go on with its next time."),
+})  # fmt: skip
 
 
 @schedules.command()
-@name
-@tenant
+@name_argument
+@tenant_option
 @json_option
 def trigger(name: str, tenant: str, as_json: bool) -> int:
     """Start a run of a schedule now, as its overlap allows."""
@@ -175,10 +169,10 @@ def trigger(name: str, tenant: str, as_json: bool) -> int:
 
 
 @schedules.command()
-@name
+@name_argument
 @click.option("--from", "start", required=True, metavar="TIME", help="The first time, such as 2030-05-01 or 2030-05-01T09:00.")
 @click.option("--to", "end", required=True, metavar="TIME", help="The last time.")
-@tenant
+@tenant_option
 @json_option
 def backfill(name: str, start: str, end: str, tenant: str, as_json: bool) -> int:
     """Run the past times of a schedule from one moment to another, one after the other."""
@@ -189,8 +183,8 @@ def backfill(name: str, start: str, end: str, tenant: str, as_json: bool) -> int
 
 
 @schedules.command()
-@name
-@tenant
+@name_argument
+@tenant_option
 @json_option
 def delete(name: str, tenant: str, as_json: bool) -> int:
     """Delete a schedule; its open runs go on."""
@@ -214,9 +208,7 @@ def import_(application: str) -> int:
 
 
 def _print_one(found: Schedules, name: str, as_json: bool) -> int:
-    from cantata.client.schedules import view_of  # noqa: PLC0415  # as above
-
-    view = view_of(found.get(name))
+    view = found.get(name)
     click.echo(view.model_dump_json() if as_json else "\n".join(_lines(view)))
     return 0
 
@@ -236,7 +228,7 @@ def _lines(view: ScheduleView) -> Sequence[str]:
 
 
 def _moment(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds).astimezone().strftime("%Y-%m-%d %H:%M:%S").removesuffix(":00")
+    return text_format.moment(seconds, "%Y-%m-%d %H:%M:%S").removesuffix(":00")
 
 
 def _time(text: str) -> datetime:

@@ -12,7 +12,7 @@ from threading import Event
 from typing import TYPE_CHECKING, cast
 from uuid import uuid4
 
-from cantata.client.batches.batches import Batches, BatchRow, Row, RowRequests, affordable_rows, is_over, row_of
+from cantata.client.batches.batches import Batches, BatchRow, Row, RowRequests, affordable_rows, row_of, run_id_of_row
 from cantata.errors import ConfigError
 from cantata.models.values import ErrorInfo, JsonValue
 from cantata.state.batches.batch_store import BatchInfo
@@ -42,10 +42,11 @@ class BatchFeed:
         self.batch = batch
         self.note = ""
         """Why nothing is submitted now, for people."""
-        self._requests = RowRequests(client, batch.target, batch.columns)
+        self._requests = RowRequests(client, batch.target, batch.columns, batch.mode)
         self._feeder = f"process {os.getpid()} on {socket.gethostname()} ({uuid4().hex[:6]})"
         self._stopped = Event()
-        self._open: dict[str, tuple[int, Row]] = {}
+        self._open: dict[str, dict[int, Row]] = {}
+        """The runs under way, with their rows."""
         self._ended: dict[int, BatchRow] = {}
         self._order: deque[int] = deque()
         """The submitted rows whose results were not yielded, in their order."""
@@ -56,12 +57,12 @@ class BatchFeed:
         self._cost, self._priced = batch.usage.cost_usd or 0.0, batch.delivered
         self._controlled_at = self._grouped_at = -CONTROL_S
         self._rows = self._undelivered(rows, batch)
-        self._next = next(self._rows, None) if not is_over(batch) else None
+        self._next = next(self._rows, None) if not batch.is_over else None
 
     @property
     def open_rows(self) -> int:
         """Rows under way."""
-        return len(self._open)
+        return sum(map(len, self._open.values()))
 
     def groups(self, stop_after: int | None = None) -> Generator[list[BatchRow], None, None]:
         """Yield results as rows end, and nothing twice a second, until no row is left, or as many as `stop_after` were taken.
@@ -134,7 +135,8 @@ class BatchFeed:
             room = min(room, stop_after - self._taken)
         rows: dict[int, Row] = {}
         requests: dict[int, str] = {}
-        while self._next is not None and len(rows) < room:
+        number = -1
+        while self._next is not None and (len(rows) < room or (rows and self._shares_run(number, self._next[0]))):
             number, row = self._next
             rows[number] = row
             self._next = next(self._rows, None)
@@ -152,7 +154,8 @@ class BatchFeed:
             if error.code != QUOTA_CODE:
                 raise
             self.note = str(error)
-        self._open |= {run_id: (number, rows[number]) for number, run_id in runs.items()}
+        for number, run_id in runs.items():
+            self._open.setdefault(run_id, {})[number] = rows[number]
         self._unchecked |= {run_id for number, run_id in runs.items() if number < self._known_below}
         if late := [number for number in requests if number not in runs]:  # the quota has no room for them now
             self._rows = chain([(number, rows[number]) for number in late[1:]], [self._next] if self._next else (), self._rows)
@@ -161,18 +164,22 @@ class BatchFeed:
         self._taken += len(submitted)
         self._order.extend(submitted)
 
+    def _shares_run(self, one: int, other: int) -> bool:
+        """Return whether two rows go into the same batch of a provider."""
+        return self.batch.mode == "provider" and run_id_of_row(self.batch, one) == run_id_of_row(self.batch, other)
+
     def _room(self) -> int:
         """Return how many more rows may be submitted now."""
         batch = self.batch
         if batch.state != "running":
             return 0
-        room = batch.concurrency - len(self._open)
+        room = batch.concurrency - self.open_rows
         if batch.ordered:
             room = min(room, HELD * batch.concurrency - len(self._order))
         affordable = affordable_rows(batch, self._cost, self._priced)
         if not affordable and not self._open and not self._ended and self._next is not None:
             self.batch = self._batches.change(batch.name, "spend")
-        return min(room, affordable - len(self._open))
+        return min(room, affordable - self.open_rows)
 
     def _collect(self) -> bool:
         """Read which open rows have ended; return whether there are results to yield."""
@@ -185,16 +192,18 @@ class BatchFeed:
             self._unchecked.clear()
             over, gone = outcomes.ended(self._client.ledger, [*asked])
             for run_id, ended in over.items():
-                number, row = self._open.pop(run_id)
-                self._ended[number] = row_of(number, run_id, ended, _plain(row))
-                self._priced += 1
+                rows = {number: row_of(self.batch, number, run_id, ended, _plain(row)) for number, row in self._open.pop(run_id).items()}
+                self._ended |= rows
+                self._priced += len(rows)
+                if ended.state == "cancelled":  # perhaps the batch is: look before more is submitted
+                    self._controlled_at = -CONTROL_S
                 self._cost += ended.usage.cost_usd or 0.0
                 if self.batch.budget_usd is not None and ended.usage.cost_usd is None and ended.usage.input_tokens:
                     raise ConfigError(
                         f"the price of a model of {self.batch.target.name!r} is not known, so a budget in dollars cannot hold"
                     )
             if gone:  # Redis has lost them: they are the same runs, accepted anew
-                lost = {number: self._requests.request(number, row) for number, row in (self._open[run_id] for run_id in gone)}
+                lost = {number: self._requests.request(number, row) for run_id in gone for number, row in self._open[run_id].items()}
                 self._batches.submit(self.batch, self._requests, lost, self._labels)
         return bool(self._ended) and (not self.batch.ordered or self._order[0] in self._ended)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING, Literal
@@ -12,12 +12,15 @@ from pydantic import Field
 
 from cantata.coordinator.run_requests import workflow_request
 from cantata.coordinator.start import COORDINATOR, Timeout, accept_rows, choose_start_queue, id_of_key
-from cantata.coordinator.webhooks import raise_alerts
+from cantata.coordinator.webhooks import accept_delivery, raise_alerts, with_attempts
 from cantata.errors import ConfigError
 from cantata.models.values import ErrorInfo, JsonValue, Usage, Value, as_text
-from cantata.models.wire import RunState, TurnRequest
+from cantata.models.wire import ProviderBatchRequest, RowOutcome, RunState, TurnRequest, WebhookRequest
+from cantata.planning.triggers.provider_batches import fault_of_agent
+from cantata.planning.triggers.webhooks import check_target
 from cantata.planning.turns import turn_plan
-from cantata.state.batches.batch_store import BATCH_OVER, BatchInfo, BatchStore, BatchTarget, Change, Delivered, unknown
+from cantata.state.batches.batch_store import BatchInfo, BatchMode, BatchStore, BatchTarget, Change, Delivered, unknown
+from cantata.state.ledger.encoding import to_json
 from cantata.state.runs import outcomes
 
 if TYPE_CHECKING:
@@ -30,7 +33,10 @@ CANCELLED_AT_ONCE = 1000
 UNTRIED = 10  # rows that are open at most while a batch with a budget does not know what a row costs
 UNBOUNDED = 2**40  # more rows than a batch has
 NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
-BATCH_LABEL, ROW_LABEL = "batch", "batch_row"
+BATCH_LABEL = "batch"
+PROVIDER_ROWS = 500  # of a provider's batch: those whose numbers have the same quotient
+CONCURRENCY: Mapping[BatchMode, int] = {"live": 100, "provider": 50_000}
+PROVIDER_TIMEOUT = Timeout(26 * 3600.0, "of provider batches")  # the providers' own limit is a day
 
 Row = str | Mapping[str, JsonValue]
 """A row as it is given: a text, or its columns."""
@@ -63,26 +69,42 @@ class BatchPage(Value):
 class RowRequests:
     """Makes the requests of a batch's rows. Raises ConfigError for a target that the configuration does not have."""
 
-    def __init__(self, client: Client, target: BatchTarget, columns: Mapping[str, str]) -> None:
+    def __init__(self, client: Client, target: BatchTarget, columns: Mapping[str, str], mode: BatchMode = "live") -> None:
         self._client, self._columns = client, columns
-        self.kind: Literal["turn", "chain"] = "turn" if target.kind in ("agent", "team") else "chain"
+        self.kind: Literal["turn", "chain", "batch"] = "turn" if target.kind in ("agent", "team") else "chain"
         self._target = target
         self._queue = COORDINATOR
         self.timeout = Timeout(None, "")
+        if mode == "provider":
+            if target.kind != "agent":
+                raise ConfigError(f"in mode 'provider' a model answers the rows, not a {target.kind}; name an agent", source="batch")
+            fault = fault_of_agent(target.name, client.definitions) if target.name in client.definitions.agents else None
+            if fault:
+                raise ConfigError(fault, source="batch")
+            self.timeout = PROVIDER_TIMEOUT
         if self.kind == "turn":
             self._turn = TurnRequest.model_validate({"text": "", target.kind: target.name})
             if faults := turn_plan.check_turn(self._turn.model_copy(update={"text": "text"}), client.definitions):
                 raise ConfigError(faults, source="batch")
             agent = client.definitions.agents.get(target.name) if target.kind == "agent" else None
             self._queue = agent.queue if agent else "agents"  # whoever plans a row goes on with it at once
+        self.kind = "batch" if mode == "provider" else self.kind
 
     @property
     def queue(self) -> str:
         """The queue of a row's first step; of a chain, as of the newest request."""
         return self._queue
 
+    def of_run(self, rows: Mapping[int, str]) -> str:
+        """Return the request of the run of rows, with their requests."""
+        if self.kind != "batch":
+            return next(iter(rows.values()))
+        text = f"rows {min(rows):,} to {max(rows):,} to {self._target.name} as a batch of its model's provider"
+        named = {str(number): text for number, text in rows.items()}
+        return ProviderBatchRequest(text=text, agent=self._target.name, rows=named).model_dump_json()
+
     def request(self, number: int, row: Row) -> str:
-        """Return the request of a row as JSON text. Raises ConfigError."""
+        """Return the request of a row as JSON text; its text for a provider's batch. Raises ConfigError."""
         try:
             return self._request(number, row)
         except ValueError as error:  # such as half a character
@@ -90,6 +112,8 @@ class RowRequests:
 
     def _request(self, number: int, row: Row) -> str:
         fields = row if isinstance(row, str) else {self._columns.get(name, name): value for name, value in row.items()}
+        if self.kind == "batch":
+            return _text(number, fields)
         if self.kind == "turn":
             return self._turn.model_copy(update={"text": _text(number, fields)}).model_dump_json(exclude_defaults=True)
         if isinstance(fields, str):
@@ -115,41 +139,57 @@ def _text(number: int, row: Row) -> str:
 
 def run_id_of_row(batch: BatchInfo, row: int) -> str:
     """Return the run of a row in the batch's round."""
-    return id_of_key(f"batch {batch.uid} {batch.round} {row}")
+    return id_of_key(f"batch {batch.uid} {batch.round} {row if batch.mode == 'live' else f'provider {row // PROVIDER_ROWS}'}")
+
+
+def rows_by_run(batch: BatchInfo, rows: Iterable[int]) -> dict[str, list[int]]:
+    """Return the runs of rows, each with those that it answers."""
+    found: dict[str, list[int]] = {}
+    for row in rows:
+        found.setdefault(run_id_of_row(batch, row), []).append(row)
+    return found
 
 
 class Batches:
     """The batches of a tenant ("" for those without one). Raises ConfigError with code `unknown_batch` for one that is not kept."""
 
     def __init__(self, client: Client, tenant: str = "") -> None:
-        self._client = client
+        self.client = client
         self._tenant = tenant
 
     def of(self, tenant: str) -> Batches:
         """Return the batches of another tenant."""
-        return Batches(self._client, tenant)
+        return Batches(self.client, tenant)
 
     @cached_property
     def store(self) -> BatchStore:
         """Their records."""
-        return BatchStore(self._client.ledger, self._tenant)
+        return BatchStore(self.client.ledger, self._tenant)
 
     def open(
-        self, name: str, target: BatchTarget, *, columns: Mapping[str, str] | None = None, source: str = "", out: str = "", file: str = "",
-        ordered: bool = False, concurrency: int = 100, budget_usd: float | None = None,
+        self, name: str, target: BatchTarget, *, mode: BatchMode = "live", columns: Mapping[str, str] | None = None, source: str = "",
+        out: str = "", file: str = "", ordered: bool = False, concurrency: int | None = None, budget_usd: float | None = None,
+        labels: Mapping[str, str] | None = None, webhooks: Sequence[str] = (),
     ) -> BatchInfo:  # fmt: skip
-        """Begin a batch, or go on with the one of this name, with this concurrency and budget.
+        """Begin a batch, or go on with the one of this name, with this concurrency, budget, labels and webhooks.
 
         Raises ConfigError for an invalid name, and if the batch of this name has another target, file, mapping or `out`.
         """
         if not NAME.fullmatch(name):
             raise ConfigError(f"a batch's name has letters from A to Z, digits and . _ -, at most 100 of them; found {name[:110]!r}")
+        concurrency = CONCURRENCY[mode] if concurrency is None else concurrency
         if concurrency < 1:
             raise ConfigError(f"concurrency is {concurrency}; it is the number of rows that are open at most, from 1")
         identity: dict[str, JsonValue] = {
-            "target": target.model_dump(), "source": source, "columns": dict(columns or {}), "out": out, "ordered": ordered,
+            "target": target.model_dump(), "mode": mode, "source": source, "columns": dict(columns or {}), "out": out, "ordered": ordered,
         }  # fmt: skip
-        settings = {"file": file, "concurrency": str(concurrency), "budget_usd": "" if budget_usd is None else repr(budget_usd)}
+        own = {**(labels or {}), **({"tenant": self._tenant} if self._tenant else {})}
+        for to in webhooks:
+            check_target(to, {hook: each for hook, each in self.client.definitions.webhooks.items() if each.labels.items() <= own.items()})
+        settings = {
+            "file": file, "concurrency": str(concurrency), "budget_usd": "" if budget_usd is None else repr(budget_usd),
+            "labels": to_json(dict(own)), "webhooks": to_json([*webhooks]),
+        }  # fmt: skip
         _, found = self.store.open(name, identity, settings)
         known = found.model_dump()
         if differing := [field for field, value in identity.items() if known[field] != value]:
@@ -157,6 +197,7 @@ class Batches:
             raise ConfigError(
                 f"batch {name!r} was begun with another {what}; go on with the same, or choose another name", code="batch_differs"
             )
+        self._post_end(found)  # if whoever ended it could not
         return found
 
     def find(self, name: str) -> BatchInfo:
@@ -183,7 +224,8 @@ class Batches:
         found = self.change(name, "cancel")
         rows = self.store.undelivered(name, 0, found.submitted)
         while part := [*islice(rows, CANCELLED_AT_ONCE)]:
-            self._client.ledger.runs.cancel_all([run_id_of_row(found, row) for row in part])
+            self.client.ledger.runs.cancel_all([*rows_by_run(found, part)])
+        self._post_end(found)
         return found
 
     def retry(self, name: str, *, out_bytes: int | None = None) -> BatchInfo:
@@ -207,35 +249,50 @@ class Batches:
 
         Raises ConfigError ('quota_exceeded') if it allows none.
         """
-        client = self._client
+        client = self.client
         most = client.quotas.check(self._tenant, client.definitions.limits.quota_of(self._tenant))
-        runs = {row: run_id_of_row(batch, row) for row in islice(rows, most)}
+        runs = dict(islice(rows_by_run(batch, rows).items(), most))
         if not runs:
             return {}
-        self.store.record(batch, submitted=max(runs) + 1)
+        self.store.record(batch, submitted=max(map(max, runs.values())) + 1)
+        wanted = {run_id: requests.of_run({row: rows[row] for row in numbers}) for run_id, numbers in runs.items()}
+        definitions = client.definitions if batch.mode == "live" else with_attempts(client.definitions)
         accept_rows(
-            client.ledger, client.app, {run_id: rows[row] for row, run_id in runs.items()}, kind=requests.kind,
-            batch=self.store.scope(batch.name), definitions=client.definitions, definitions_text=client.definitions_text,
+            client.ledger, client.app, wanted, kind=requests.kind,
+            batch=self.store.scope(batch.name), definitions=definitions, definitions_text=client.definitions_text,
             timeout=requests.timeout, labels={**labels, BATCH_LABEL: batch.name, **({"tenant": self._tenant} if self._tenant else {})},
             queue=requests.queue,
         )  # fmt: skip
-        return runs
+        return {row: run_id for run_id, numbers in runs.items() for row in numbers}
 
     def deliver(self, batch: BatchInfo, rows: Sequence[BatchRow], *, out_bytes: int | None = None, total: int | None = None) -> BatchInfo:
         """Record that the results of rows were delivered, and delete their runs; return the batch after that."""
         found = self.store.record(
             batch, delivered=[Delivered(each.row, each.has_failed, each.usage) for each in rows], out_bytes=out_bytes, total=total
         )
-        drops = found.failed > MAX_FAILED_RUNS
-        self._client.ledger.runs.drop([each.run_id for each in rows if each.run_id and (drops or not each.has_failed)])
+        kept = set() if found.failed > MAX_FAILED_RUNS else {each.run_id for each in rows if each.has_failed}
+        self.client.ledger.runs.drop([*{each.run_id for each in rows if each.run_id} - kept])
         self._raise_alerts(found)
+        self._post_end(found)
         return found
+
+    def _post_end(self, batch: BatchInfo) -> None:
+        """Post the end of a batch to its webhooks: once in a round, however often this is called."""
+        client = self.client
+        for to in batch.webhooks if batch.is_over else ():
+            counts = batch.model_dump(mode="json", include={"state", "total", "delivered", "failed", "round", "usage"})
+            text = f"batch {batch.name!r} is {batch.state}: {batch.delivered:,} rows, {batch.failed:,} failed"
+            request = WebhookRequest(
+                id=id_of_key(f"end of batch {batch.uid} {batch.round}\n{to}"), text=text, to=to, event="end",
+                at_ms=round((batch.closed_at or 0) * 1000), data={"batch": batch.name, **counts},
+            )  # fmt: skip
+            accept_delivery(client.ledger, request, client.definitions, client.definitions_text, tenant=self._tenant)
 
     def _raise_alerts(self, batch: BatchInfo) -> None:
         """Raise the alerts `batch_failures` of the configuration, once in a round of a batch."""
         if not batch.failed or batch.delivered < MIN_JUDGED_ROWS:
             return
-        share, client = batch.failed / batch.delivered, self._client
+        share, client = batch.failed / batch.delivered, self.client
         raise_alerts(
             client.ledger, client.definitions, client.definitions_text, "batch_failures", key=f"batch {batch.uid} {batch.round}",
             message=f"{batch.failed:,} of {batch.delivered:,} rows of batch {batch.name!r} failed", tenant=self._tenant,
@@ -256,6 +313,8 @@ class Batches:
     def acknowledge(self, name: str, numbers: Sequence[int], *, total: int | None = None) -> BatchInfo:
         """Record that results were delivered, by the numbers of their rows; those that are not over do not count."""
         batch = self.find(name)
+        if batch.mode == "provider":  # its runs have many rows, and go when all of them are delivered
+            raise ConfigError(f"batch {name!r} is delivered by whoever feeds it", code="batch_state")
         rows = [row for row in sorted(set(numbers)) if 0 <= row < batch.submitted]
         return self.deliver(batch, self._page(batch, iter(rows), len(rows)).rows, total=total)
 
@@ -263,12 +322,11 @@ class Batches:
         found: list[BatchRow] = []
         scanned, after = 0, None
         while len(found) < most and (part := [*islice(numbers, min(most, 500))]):
-            runs = {run_id_of_row(batch, row): row for row in part}
-            over, _ = outcomes.ended(self._client.ledger, [*runs])
-            for run_id, row in runs.items():
-                after = row + 1
+            over, _ = outcomes.ended(self.client.ledger, [*rows_by_run(batch, part)])
+            for row in part:
+                run_id, after = run_id_of_row(batch, row), row + 1
                 if run_id in over:
-                    found.append(row_of(row, run_id, over[run_id]))
+                    found.append(row_of(batch, row, run_id, over[run_id]))
                 elif keeps_unknown:
                     found.append(BatchRow(row=row, status="failed", run_id=run_id))
                 if len(found) == most:
@@ -297,8 +355,15 @@ def affordable_rows(batch: BatchInfo, cost_usd: float, priced: int) -> int:
     return max(0, int((batch.budget_usd - cost_usd) / (cost_usd / priced))) if priced else UNTRIED
 
 
-def row_of(number: int, run_id: str, ended: outcomes.EndedRow, given: JsonValue = None) -> BatchRow:
-    """Return a row with the outcome of its run."""
+def row_of(batch: BatchInfo, number: int, run_id: str, ended: outcomes.EndedRow, given: JsonValue = None) -> BatchRow:
+    """Return a row with the outcome of its run, or its part of it."""
+    if batch.mode == "provider" and isinstance(ended.output, dict) and str(number) in ended.output:
+        part = RowOutcome.model_validate(ended.output[str(number)])
+        status: RunState = "failed" if part.error else "succeeded"
+        ended = outcomes.EndedRow(status, part.output, part.error, part.usage)
+    elif batch.mode == "provider":
+        error = ended.error or ErrorInfo(code="row_missing", message=f"run {run_id!r} has no outcome of this row; retry the row")
+        ended = outcomes.EndedRow("failed" if ended.state == "succeeded" else ended.state, None, error, Usage())
     return BatchRow(row=number, input=given, status=ended.state, output=ended.output, error=ended.error, run_id=run_id, usage=ended.usage)
 
 
@@ -309,8 +374,3 @@ def batch_target(**named: str | None) -> BatchTarget:
         found = " and ".join(kind for kind, _ in given) or "none"
         raise ConfigError(f"a batch needs exactly one of agent, team, chain and workflow; found {found}", source="batch")
     return BatchTarget.model_validate({"kind": given[0][0], "name": given[0][1]})
-
-
-def is_over(batch: BatchInfo) -> bool:
-    """Return whether a batch is done or cancelled."""
-    return batch.state in BATCH_OVER

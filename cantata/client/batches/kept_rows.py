@@ -19,6 +19,8 @@ def retry(client: Client, batches: Batches, name: str, labels: Mapping[str, str]
     batch = batches.find(name)
     if batch.file:
         raise ConfigError(f"the rows of batch {name!r} are in a file: use `submit batch retry {name}` there", code="batch_state")
+    if batch.mode == "provider":
+        raise ConfigError(f"batches of a provider answer batch {name!r}: give its rows again where it was begun", code="batch_state")
     goes_on = batch.state == "running" and batch.round > 0
     rows = [*(batches.store.undelivered if goes_on else batches.store.failed)(name, 0, batch.submitted)]
     before = batch.model_copy(update={"round": batch.round - goes_on})
@@ -32,7 +34,7 @@ def retry(client: Client, batches: Batches, name: str, labels: Mapping[str, str]
         message = f"the budget of batch {name!r} does not pay {len(rows)} rows; begin it again with a higher one"
         raise ConfigError(message, code="batch_state")
     batch = batch if goes_on else batches.retry(name)
-    batches.submit(batch, requests, given, labels)
+    batches.submit(batch, requests, given, {**batch.labels, **labels})
     return batches.find(name)
 
 

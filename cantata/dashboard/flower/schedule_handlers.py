@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cantata.client.schedules import Schedules, view_of
+from cantata.client.schedules import Schedules
 from cantata.dashboard.flower.page_handlers import ApiHandler
 
 
@@ -16,14 +16,14 @@ class ScheduleListHandler(_ScheduleHandler):
 
     async def get(self) -> None:
         found = await self.service.call(self._schedules().list_all)
-        self.answer({"schedules": [view_of(each).model_dump(mode="json") for each in found]})
+        self.answer({"schedules": [each.model_dump(mode="json") for each in found]})
 
 
 class ScheduleHandler(_ScheduleHandler):
     """GET schedules/NAME."""
 
     async def get(self, name: str) -> None:
-        self.answer(view_of(await self.service.call(self._schedules().get, name)).model_dump_json())
+        self.answer((await self.service.call(self._schedules().get, name)).model_dump_json())
 
 
 class ScheduleActionHandler(_ScheduleHandler):
@@ -36,4 +36,4 @@ class ScheduleActionHandler(_ScheduleHandler):
             self.answer({"outcome": outcome, "run_id": run_id})
         else:
             act = found.pause if action == "pause" else found.resume
-            self.answer(view_of(await self.service.call(act, name)).model_dump_json())
+            self.answer((await self.service.call(act, name)).model_dump_json())

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Query, Request, Response
 from starlette.responses import StreamingResponse
 
 from cantata.client.batches import kept_rows
-from cantata.client.batches.batches import Batches, BatchPage, Row, RowRequests, affordable_rows, batch_target, is_over
+from cantata.client.batches.batches import Batches, BatchPage, Row, RowRequests, affordable_rows, batch_target
 from cantata.dashboard.http.rejections import ErrorBody, RequestRejected
 from cantata.dashboard.http.server_sent_events import HEADERS, KEEP_ALIVE_S, MEDIA_TYPE
 from cantata.errors import ConfigError, Fault
@@ -76,8 +76,9 @@ async def begin_batch(request: Request, response: Response, service: ServiceDep,
         _check(service, caller, target)
         RowRequests(service.client, target, body.columns)
         return _batches(service, caller.tenant).open(
-            body.name, target, columns=body.columns, concurrency=body.concurrency, budget_usd=body.budget_usd
-        )
+            body.name, target, columns=body.columns, concurrency=body.concurrency, budget_usd=body.budget_usd,
+            labels=caller.labels(), webhooks=body.webhooks,
+        )  # fmt: skip
 
     found = await service.call(begin)
     response.headers["Location"] = f"{service.prefix}/batches/{found.name}"
@@ -101,7 +102,7 @@ async def follow_batch(name: PathName, service: ServiceDep, tenant: ReaderTenant
     async def lines() -> AsyncIterator[str]:
         found, quiet_s = first, 0.0
         yield _event(found)
-        while not is_over(found):
+        while not found.is_over:
             await asyncio.sleep(FOLLOW_S)
             before, found = found, await service.call(_batches(service, tenant).find, name)
             quiet_s = 0.0 if found != before else quiet_s + FOLLOW_S

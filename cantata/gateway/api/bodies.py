@@ -191,6 +191,9 @@ class BatchBody(Value):
     columns: dict[str, str] = Field(default_factory=dict, description="field of a row → field of the input, such as text")
     concurrency: int = Field(100, ge=1, le=MAX_OPEN, description="rows without a delivered result at most")
     budget_usd: float | None = Field(None, gt=0, description="no row is accepted that would probably make it cost more, in US dollars")
+    webhooks: list[str] = Field(
+        default_factory=list, max_length=10, description="names of the configuration, or URLs, which get a message when it is over"
+    )
 
 
 class BatchList(Value):

@@ -8,7 +8,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 from pydantic import Field
 
-from cantata.client.schedules import Schedules, view_of
+from cantata.client.schedules import Schedules
 from cantata.gateway.api.bodies import Removed, document_body, read_body
 from cantata.gateway.api.routes import ERRORS, UNKNOWN, ReaderTenant, ServiceDep, SubmitGrant
 from cantata.gateway.grants import Grant
@@ -59,20 +59,20 @@ router = APIRouter(tags=["schedules"], responses=ERRORS)
 async def list_schedules(service: ServiceDep, tenant: ReaderTenant) -> ScheduleList:
     """Return all schedules, each with its last run."""
     found = await service.call(service.client.schedules.of(tenant).list)
-    return ScheduleList(schedules=[view_of(each) for each in found])
+    return ScheduleList(schedules=[*found])
 
 
 @router.get("/schedules/{name}", responses=UNKNOWN)
 async def show_schedule(name: PathName, service: ServiceDep, tenant: ReaderTenant) -> ScheduleView:
     """Return a schedule with its next times and its last runs."""
-    return view_of(await service.call(service.client.schedules.of(tenant).get, name))
+    return await service.call(service.client.schedules.of(tenant).get, name)
 
 
 @router.put("/schedules/{name}", openapi_extra=document_body(Schedule, SCHEDULE))
 async def put_schedule(request: Request, name: PathName, service: ServiceDep, caller: SubmitGrant) -> ScheduleView:
     """Create or replace a schedule. Its runs have the gateway's configuration as it is now."""
     spec = await read_body(request, Schedule)
-    return view_of(await service.call(_put, service, caller, name, spec))
+    return await service.call(_put, service, caller, name, spec)
 
 
 @router.delete("/schedules/{name}", responses=UNKNOWN)
@@ -85,13 +85,13 @@ async def delete_schedule(name: PathName, service: ServiceDep, caller: SubmitGra
 @router.post("/schedules/{name}/pause", responses=UNKNOWN)
 async def pause_schedule(name: PathName, service: ServiceDep, caller: SubmitGrant, note: Note = "") -> ScheduleView:
     """Pause a schedule: its times pass without a run."""
-    return view_of(await service.call(lambda: _own(service, caller, name).pause(name, note)))
+    return await service.call(lambda: _own(service, caller, name).pause(name, note))
 
 
 @router.post("/schedules/{name}/resume", responses=UNKNOWN)
 async def resume_schedule(name: PathName, service: ServiceDep, caller: SubmitGrant) -> ScheduleView:
     """Have a paused schedule go on with its next time."""
-    return view_of(await service.call(lambda: _own(service, caller, name).resume(name)))
+    return await service.call(lambda: _own(service, caller, name).resume(name))
 
 
 @router.post("/schedules/{name}/trigger", responses=UNKNOWN)
@@ -112,7 +112,7 @@ async def backfill_schedule(request: Request, name: PathName, service: ServiceDe
 def _own(service: TenantService, caller: Grant, name: str) -> Schedules:
     """Return the schedules of a token's tenant, if it may change the one with this name. Raises ConfigError, RequestRejected."""
     found = service.client.schedules.of(caller.tenant)
-    caller.check_schedule(found.get(name).spec, service.client.definitions)
+    caller.check_schedule(found.get(name).schedule, service.client.definitions)
     return found
 
 
@@ -120,5 +120,5 @@ def _put(service: TenantService, caller: Grant, name: str, spec: Schedule) -> Sc
     caller.check_schedule(spec, service.client.definitions)
     found = service.client.schedules.of(caller.tenant)
     if known := found.find(name):
-        caller.check_schedule(known.spec, service.client.definitions)
+        caller.check_schedule(known.schedule, service.client.definitions)
     return found.create(name, spec, replace=True, labels=caller.labels())

@@ -46,6 +46,8 @@ FAMILIES: Sequence[Family] = (
     Family("cantata_runs_accepted_total", "counter", (), "Accepted runs, including forks.", "gateway"),
     Family("cantata_runs_closed_total", "counter", ("status",), "Closed runs, by status; without those that post to webhooks.", "gateway"),
     Family("cantata_webhooks_total", "counter", ("status",), "Ended runs that post to webhooks, by status.", "gateway"),
+    Family("cantata_batches", "gauge", ("state",), "Batches, by state; ended ones since the ledger began.", "gateway"),
+    Family("cantata_batch_rows_total", "counter", ("outcome",), "Delivered rows of batches: succeeded or failed.", "gateway"),
     Family("cantata_code_modules_mixed", "gauge", (), "User modules that workers serve in several versions.", "gateway"),
     Family("cantata_runs_open", "gauge", (), "Runs that are not closed.", "gateway"),
     Family("cantata_runs_waiting", "gauge", (), "Open runs with a step that waits for a person.", "gateway"),

@@ -20,8 +20,8 @@ from cantata.state.redis.keys import shard_key, shard_of
 from cantata.state.sessions.conversations import scoped
 
 BatchState = Literal["running", "paused", "budget_spent", "cancelled", "done"]
-BATCH_OVER: frozenset[BatchState] = frozenset({"cancelled", "done"})
 TargetKind = Literal["agent", "team", "chain", "workflow"]
+BatchMode = Literal["live", "provider"]
 Change = Literal["pause", "resume", "cancel", "spend", "retry"]
 
 ROWS_AT_ONCE = 1000  # whose numbers one call returns
@@ -40,6 +40,7 @@ class BatchInfo(Value):
 
     name: str = Field(description="its name, unique for its tenant")
     target: BatchTarget = Field(description="what its rows are sent to")
+    mode: BatchMode = Field("live", description="provider: a batch of the model's provider answers the rows")
     source: str = Field("", description="the digest of its file; empty for rows that a program gives")
     columns: dict[str, str] = Field(default_factory=dict, description="column → field of the input")
     out: str = Field("", description="the file that gets the results")
@@ -54,10 +55,17 @@ class BatchInfo(Value):
     concurrency: int = Field(100, description="rows that are open at most")
     usage: Usage = Field(default_factory=Usage, description="the consumption so far")
     budget_usd: float | None = Field(None, description="it stops when it has cost so much")
+    labels: dict[str, str] = Field(default_factory=dict, description="labels of its runs")
+    webhooks: list[str] = Field(default_factory=list, description="webhooks that its end is posted to: names of the configuration, or URLs")
     created_at: float = Field(description="when it was begun, seconds since 1970")
     closed_at: float | None = Field(None, description="when it was done or cancelled")
     out_bytes: int = Field(0, description="size of `out` up to the last delivered row")
     uid: str = Field("", description="tells it from an earlier batch of the same name")
+
+    @property
+    def is_over(self) -> bool:
+        """True if it is done or cancelled."""
+        return self.state in ("done", "cancelled")
 
 
 class Delivered(NamedTuple):
@@ -84,8 +92,8 @@ class BatchStore:
 
         Args:
             name: The name, unique for the tenant.
-            identity: `target`, `source`, `columns`, `out` and `ordered`, as in BatchInfo.
-            settings: `file`, `concurrency` and `budget_usd`; an empty text for none.
+            identity: `target`, `mode`, `source`, `columns`, `out` and `ordered`, as in BatchInfo.
+            settings: `file`, `concurrency`, `budget_usd`, `labels` and `webhooks` (JSON); an empty text for none.
         """
         given = {"name": name, "tenant": self._prefix, "uid": uuid4().hex[:16], "settings": {**settings, "keep_ms": str(KEEP_MS)}}
         is_new, *flat = self._call("open", name, identity=json.dumps(identity, sort_keys=True, ensure_ascii=False), **given)
@@ -169,7 +177,8 @@ def _info(name: str, flat: Sequence[str]) -> BatchInfo:
     identity, _ = json.loads(known.pop("identity")), known.pop("keep_ms")
     usage = {field: known.pop(field, None) for field in ("input_tokens", "output_tokens", "cost_usd")}
     times = {field: int(known.pop(field)) / 1000 for field in ("created_at", "closed_at") if field in known}
-    return BatchInfo.model_validate({**known, **identity, **times, "name": name, "usage": usage})
+    lists = {field: json.loads(known.pop(field)) for field in ("labels", "webhooks") if field in known}
+    return BatchInfo.model_validate({**known, **identity, **times, **lists, "name": name, "usage": usage})
 
 
 def _row(each: Delivered) -> list[JsonValue]:

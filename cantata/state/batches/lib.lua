@@ -24,7 +24,11 @@ local function each_key(command, ...)
   end
 end
 
+local function count(what, n) redis.call('HINCRBY', S .. ':totals', what, n) end
+
 local function set_state(state)
+  if field('state') then count('batches:' .. field('state'), -1) end
+  count('batches:' .. state, 1)
   redis.call('HSET', B, 'state', state)
   if state == 'done' or state == 'cancelled' then
     redis.call('HSET', B, 'closed_at', string.format('%d', now))

@@ -7,8 +7,9 @@ if is_new then
     if redis.call('EXISTS', S .. ':batch:' .. given.tenant .. '/' .. old) == 0 then redis.call('ZREM', batches, old) end
   end
   redis.call('ZADD', batches, now, given.name)
-  redis.call('HSET', B, 'uid', given.uid, 'identity', given.identity, 'created_at', string.format('%d', now), 'state', 'running', 'submitted', 0,
+  redis.call('HSET', B, 'uid', given.uid, 'identity', given.identity, 'created_at', string.format('%d', now), 'submitted', 0,
     'delivered', 0, 'failed', 0, 'round', 0, 'out_bytes', 0, 'input_tokens', 0, 'output_tokens', 0)
+  set_state('running')
 end
 if field('identity') == given.identity then
   for name, value in pairs(given.settings) do

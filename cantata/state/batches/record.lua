@@ -18,6 +18,10 @@ for _, each in ipairs(given.rows) do
     if cost ~= '' then redis.call('HINCRBYFLOAT', B, 'cost_usd', cost) end
   end
 end
+if counts.delivered > 0 then
+  count('rows:failed', counts.failed)
+  count('rows:succeeded', counts.delivered - counts.failed)
+end
 for name, n in pairs(counts) do
   if n ~= 0 then redis.call('HINCRBY', B, name, n) end
 end

@@ -26,7 +26,8 @@
 --   S:signals   hash  tenant -> number of early signals that its open runs keep   entries go with its last open run
 --   S:sizes     hash  ended run -> its bytes, the bytes of its log lines, and  entries go with their run
 --                     its tenant
---   S:totals    hash  accepted, closed:<status>, delivered:<status> (of runs that post to webhooks), lost, recovered -> how often it happened in this shard   lives for ever
+--   S:totals    hash  accepted, closed:<status>, delivered:<status> (of runs that post to webhooks), lost, recovered, rows:<outcome> (delivered,
+--                      of batches) -> how often it happened in this shard; batches:<state> -> how many are in it   lives for ever
 --   S:costs:<day>
 --               hash  tenant -> cost (USD) of its model calls that ended on      expires after a month
 --                     that day, in days since 1970, UTC
@@ -570,8 +571,8 @@ local function crc32(text, crc)
   return bit.bnot(crc)
 end
 
--- Creates a run of its own, in this shard, for each webhook of the run that is for one of these events. It posts the first of them.
-local function notify(events, step)
+-- Creates a run of its own, in this shard, for each webhook of the run that is for one of these events. It posts the first of them, with more data if given.
+local function notify(events, step, data)
   local shard, prefix = tonumber(string.match(S, '{(%d+)}')), run .. 'w'
   local crc, number = crc32(prefix), tonumber(meta('deliveries') or 0)
   local before = number
@@ -582,7 +583,7 @@ local function notify(events, step)
       repeat number = number + 1 until bit.band(crc32(string.format('%x', number), crc), SHARDS - 1) == shard
       local id = prefix .. string.format('%x', number)
       local request = {id = id, text = what .. ' of run ' .. run .. ' to ' .. (hook.alert or hook.to), to = hook.to, alert = hook.alert,
-                       event = what, run_id = run, step = step, status = status, at_ms = now}
+                       event = what, run_id = run, step = step, status = status, at_ms = now, data = data}
       local labels = {webhook_of = run, tenant = tenant ~= '' and tenant or nil}
       write_run(id, '@start', DELIVERY_START, {
         kind = 'webhook', request = cjson.encode(request), labels = cjson.encode(labels), definitions = definitions, tenant = tenant,

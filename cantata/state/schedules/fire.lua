@@ -1,5 +1,5 @@
 -- Starts the runs of times of a schedule that have come, and moves it to its next time. ARGV: schedule, the rest (JSON):
--- {mark, read: the next time that the caller read; without it the schedule stays at its time, next: the next time or "", look_at, retry_at?: when to look
+-- {mark, read: the next time that the caller read; without it the schedule stays at its time, next_at: the next time or "", look_at, retry_at?: when to look
 -- again, missed, skipped, error?: why none is started, overlap, items: [{at, run, request, labels, pending?: the entry that it is}, ...]}. Times are texts.
 -- Replies {outcome, priority, outcome, priority, ...} of the items, and now (ms): new, known (this time has its run already), queued, skipped, waiting
 -- or gone; nothing if the schedule was changed meanwhile.
@@ -63,7 +63,7 @@ if given.read then
   if given.retry_at then look_at = given.retry_at
   elseif waits and (given.overlap == 'allow' or not open_run_of(key)) then look_at = now
   elseif waits and look_at == 'inf' then look_at = now + CHECK_MS end
-  redis.call('HSET', key, 'next', given.next)
+  redis.call('HSET', key, 'next', given.next_at)
   if look_at == 'inf' or tonumber(look_at) > now then redis.call('HDEL', key, 'grace_ms') end
   redis.call('ZADD', S .. ':schedules', look_at, scope)
 end

@@ -7,17 +7,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from hashlib import sha256
+from itertools import islice
 from typing import Any, Literal, NamedTuple, cast
 from urllib.parse import quote, unquote
 
 import structlog
+from pydantic import Field
 from redis.exceptions import ResponseError
 
-from cantata.models.schedules import Schedule
+from cantata.models.schedules import Schedule, ScheduledRun, ScheduleView, describe_target, describe_timing
 from cantata.models.values import JsonValue
+from cantata.planning.triggers.schedules import times
 from cantata.state.ledger.encoding import to_json
 from cantata.state.ledger.ledger import Ledger
 from cantata.state.redis.keys import SHARDS, definitions_digest, id_in_shard, shard_of
@@ -30,49 +33,24 @@ MAX_PENDING = 1000  # times of one schedule that wait
 SHARDS_AT_ONCE = 8  # whose schedules are read in one round trip
 LISTED_RUNS = 1  # of each schedule of a list
 SHOWN_RUNS = 20
+NEXT_TIMES = 5  # that are shown
 
 Origin = Literal["config", "api"]
 Outcome = Literal["new", "known", "queued", "skipped", "waiting", "gone"]
 """What `fire.lua` replies for a time."""
 
 
-class LastRun(NamedTuple):
-    """A run that a schedule started."""
+class ScheduleRecord(ScheduleView):
+    """A schedule as it is shown, and what its runs are started with."""
 
-    run_id: str
-    scheduled_ms: int
-    status: str
-    """Empty if the run has expired."""
-    started_ms: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class ScheduleRecord:
-    """A schedule, as recorded. Times are milliseconds since 1970."""
-
-    name: str
-    tenant: str
-    spec: Schedule
-    request: Mapping[str, JsonValue]
-    labels: Mapping[str, str]
-    definitions: str
-    """The digest of the definitions of its runs."""
-    origin: Origin
-    mark: str
-    quota: str
-    next_ms: int | None
-    is_paused: bool
-    pause_note: str
-    fired: int
-    skipped: int
-    missed: int
-    pending: int
-    error: str
-    created_ms: int
-    runs: tuple[LastRun, ...]
-    now_ms: int
-    """The time of the reading, plus what a test has skipped."""
-    skipped_ms: int
+    request: dict[str, JsonValue] = Field(exclude=True, description="of its runs, with placeholders")
+    labels: dict[str, str] = Field(exclude=True, description="of its runs")
+    digest: str = Field(exclude=True, description="of the definitions of its runs")
+    mark: str = Field(exclude=True, description="changes with each edit")
+    quota: str = Field(exclude=True, description="of its tenant, as JSON")
+    next_ms: int | None = Field(exclude=True, description="its next time, milliseconds since 1970")
+    now_ms: int = Field(exclude=True, description="the time of the reading, plus what a test has skipped")
+    skipped_ms: int = Field(exclude=True, description="what a test has skipped")
 
     @property
     def scope(self) -> str:
@@ -100,11 +78,8 @@ class Firing:
 
     def as_call(self) -> tuple[int, tuple[str, str]]:
         """Return the shard and the arguments of the script."""
-        given: dict[str, Any] = {
-            "mark": self.mark, "overlap": self.overlap, "items": list(self.items), "read": self.read, "next": self.next_at,
-            "look_at": self.look_at, "retry_at": self.retry_at, "missed": self.missed, "skipped": self.skipped, "error": self.error,
-        }  # fmt: skip
-        return shard_of(self.scope), (self.scope, to_json({key: value for key, value in given.items() if value is not None}))
+        given = {name: value for name, value in asdict(self).items() if value is not None and name != "scope"}
+        return shard_of(self.scope), (self.scope, to_json(given))
 
 
 class Fired(NamedTuple):
@@ -136,40 +111,24 @@ class ScheduleStore:
     def __init__(self, ledger: Ledger) -> None:
         self._caller = ledger.caller
 
-    def put(
-        self, name: str, spec: Schedule, *, request: str, offer: Mapping[str, JsonValue], labels: Mapping[str, str], quota: str,
-        definitions: str, origin: Origin, next_ms: int | None, look_at_ms: int | None, only_new: bool = False,
-    ) -> bool:  # fmt: skip
-        """Create or replace a schedule. With the same timing, its times go on as they were.
+    def put(self, scope: str, fields: Mapping[str, str], definitions: str, look_at_ms: int | None, *, only_new: bool = False) -> bool:
+        """Create or replace a schedule; return False if there is one already and it should be new. With the same timing, its times go on.
 
         Args:
-            name: Its name; its labels name its tenant.
-            spec: The schedule.
-            request: The request of its runs (JSON text), with placeholders.
-            offer: The offer of its runs, as `run_store.offer_of` returns it.
-            labels: The labels of its runs.
-            quota: The quota of its tenant (JSON text).
+            scope: Its name, as `scope_of` returns it.
+            fields: Those of its hash, without the digest of its definitions.
             definitions: The definitions of its runs (JSON text).
-            origin: Whether a configuration or a call declares it.
-            next_ms: Its next time; None if there is none.
-            look_at_ms: When that is due.
+            look_at_ms: When its next time is due; None if there is none.
             only_new: Leave a schedule of this name as it is.
-
-        Returns:
-            Whether it was written; False if there is one already and it should be new.
         """
-        scope = scope_of(spec.tenant, name)
-        fields = {
-            "spec": spec.model_dump_json(exclude_defaults=True), "timing": spec.timing(), "request": request, "offer": to_json(dict(offer)),
-            "labels": to_json(dict(labels)), "quota": quota, "definitions": definitions_digest(definitions), "origin": origin,
-            "next": _text(next_ms),
+        given: dict[str, JsonValue] = {
+            "fields": {**fields, "definitions": definitions_digest(definitions)}, "look_at": _text(look_at_ms) or FOREVER,
+            **({"only_new": True} if only_new else {}),
         }  # fmt: skip
-        given = {"fields": fields, "look_at": _text(look_at_ms) or FOREVER, "only_new": only_new or None}
-        given = {key: value for key, value in given.items() if value is not None}
         call = partial(self._caller.call_shard, "schedules/put", shard_of(scope), scope)
-        reply = cast(str, call(to_json(cast(Any, given))))
+        reply = cast(str, call(to_json(given)))
         if reply == "undefined":
-            reply = cast(str, call(to_json(cast(Any, {**given, "definitions_text": definitions}))))
+            reply = cast(str, call(to_json({**given, "definitions_text": definitions})))
         return reply == "ok"
 
     def read(self, tenant: str, name: str) -> ScheduleRecord | None:
@@ -242,13 +201,19 @@ def _text(number: int | None) -> str:
 def _record(scope: str, flat: Sequence[str], pending: int, runs: Sequence[Sequence[str]], now_ms: int) -> ScheduleRecord:
     fields = dict(zip(flat[::2], flat[1::2], strict=True))
     tenant, name = names_in(scope)
-    skipped_ms = int(fields.get("skipped_ms", 0))
+    spec, skipped_ms = Schedule.model_validate_json(fields["spec"], extra="ignore"), int(fields.get("skipped_ms", 0))
+    next_ms = int(fields["next"]) if fields.get("next") else None
+    shown = [] if next_ms is None or "paused" in fields else [next_ms, *islice(times(spec, next_ms), NEXT_TIMES - 1)]
+    last = [
+        ScheduledRun(run_id=run_id, scheduled_at=int(at) / 1000, status=status, started_at=int(started) / 1000 if started else None)
+        for run_id, at, status, started in runs
+    ]
     return ScheduleRecord(
-        name=name, tenant=tenant, spec=Schedule.model_validate_json(fields["spec"], extra="ignore"), request=json.loads(fields["request"]),
-        labels=json.loads(fields["labels"]), definitions=fields["definitions"], origin=cast(Origin, fields["origin"]), mark=fields["mark"],
-        quota=fields["quota"], next_ms=int(fields["next"]) if fields.get("next") else None, is_paused="paused" in fields,
-        pause_note=fields.get("pause_note", ""), fired=int(fields.get("fired", 0)), skipped=int(fields.get("skipped", 0)),
-        missed=int(fields.get("missed", 0)), pending=pending, error=fields.get("error", ""), created_ms=int(fields["created_at"]),
-        runs=tuple(LastRun(run_id, int(at), status, int(started) if started else None) for run_id, at, status, started in runs),
+        name=name, tenant=tenant, state="paused" if "paused" in fields else "active" if next_ms else "over", timing=describe_timing(spec),
+        target=describe_target(spec), declared_by=cast(Origin, fields["origin"]), definitions=fields["definitions"][:12],
+        pause_note=fields.get("pause_note", ""), next_at=[at / 1000 for at in shown], fired=int(fields.get("fired", 0)),
+        skipped=int(fields.get("skipped", 0)), missed=int(fields.get("missed", 0)), pending=pending, error=fields.get("error", ""),
+        created_at=int(fields["created_at"]) / 1000, runs=last, schedule=spec, request=json.loads(fields["request"]),
+        labels=json.loads(fields["labels"]), digest=fields["definitions"], mark=fields["mark"], quota=fields["quota"], next_ms=next_ms,
         now_ms=now_ms + skipped_ms, skipped_ms=skipped_ms,
     )  # fmt: skip

@@ -34,7 +34,7 @@ def agent_turn(context: StepContext) -> Outcome:
     started_at = time.perf_counter()
     reply = _call_model(turn, known)
     ms = round((time.perf_counter() - started_at) * 1000, 1)
-    return _outcome(turn, reply, known, ms)
+    return outcome_of(turn, reply, known, ms)
 
 
 def _call_model(turn: ModelTurn, known: tuple[ToolSchema, ...]) -> llm.Reply:
@@ -47,7 +47,7 @@ def _call_model(turn: ModelTurn, known: tuple[ToolSchema, ...]) -> llm.Reply:
     ))  # fmt: skip
 
 
-def _outcome(turn: ModelTurn, reply: llm.Reply, known: Sequence[ToolSchema], ms: float) -> Outcome:
+def outcome_of(turn: ModelTurn, reply: llm.Reply, known: Sequence[ToolSchema], ms: float) -> Outcome:
     """Return the outcome of a reply: another round, or the answer."""
     is_json = turn.agent.dialect == "json"
     is_cut = reply.finish_reason in TRUNCATED

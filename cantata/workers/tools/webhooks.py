@@ -75,11 +75,13 @@ def _is_due(context: StepContext, request: WebhookRequest) -> bool:
 def _message(context: StepContext, request: WebhookRequest, hook: Webhook) -> str:
     """Return the body of a message as JSON."""
     about: dict[str, JsonValue] = {"message": request.text, "tenant": context.begun.tenant, **request.data}
+    if request.run_id or "batch" in request.data:
+        place = f"runs/{request.run_id}" if request.run_id else f"batches/{request.data['batch']}"
+        about["link"] = f"{(settings().gateway_url or '').rstrip('/')}/{place}"
     if request.run_id:
-        link = f"{(settings().gateway_url or '').rstrip('/')}/runs/{request.run_id}"
-        about |= {"run_id": request.run_id, "status": request.status, "link": link}
+        about |= {"run_id": request.run_id, "status": request.status}
     about |= {name: value for name, value in (("step", request.step), ("alert", request.alert)) if value}
-    kind = "alert" if request.alert else "test" if request.event == "test" else f"run.{request.event}"
+    kind = "alert" if request.alert else "test" if request.event == "test" else f"{'run' if request.run_id else 'batch'}.{request.event}"
     whole: dict[str, JsonValue] = {"type": kind, "timestamp": datetime.fromtimestamp(request.at_ms / 1000, UTC).isoformat(), "data": about}
     if kind.startswith("run.") and hook.body == "result":
         text = to_json({**whole, "data": {**about, **_result(context, request.run_id)}})

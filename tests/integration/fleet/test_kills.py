@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -68,6 +69,28 @@ def test_a_killed_tools_child_delays_its_step_and_repeats_nothing_finished(victi
     again = journal.of("start", "two")[1]
     assert again["at"] - killed_at < RECOVERY_S
     check_journal(journal, {"one", "two", "three"})
+
+
+@pytest.mark.slow("a worker is killed, and its leases must run out")
+def test_a_worker_that_is_killed_as_it_creates_a_batch_of_a_provider_leaves_one_batch(
+    victim: EmbeddedClient, models: ScriptedModels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create, marks = models.batches.create, list[str]()
+
+    def create_and_kill(asked: dict[str, Any]) -> Any:
+        shown = create(asked)
+        if not marks:  # the batch is there, and nobody hears of it
+            worker = victim.ledger.reader.read(asked["metadata"]["cantata_run"], ()).steps["create"].worker
+            os.kill(int(worker.rpartition("#")[2]), signal.SIGKILL)
+        marks.append(asked["metadata"]["cantata_run"])
+        return shown
+
+    monkeypatch.setattr(models.batches, "create", create_and_kill)
+
+    found = [*victim.batch(["one", "two"], agent="ann", mode="provider")]
+
+    assert sorted(str(each.output) for each in found) == ["echo: ann <one>", "echo: ann <two>"]
+    assert len(marks) == 1
 
 
 @pytest.mark.slow("a worker is killed, and its leases must run out")

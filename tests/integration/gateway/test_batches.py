@@ -148,7 +148,7 @@ def test_nobody_sees_the_batches_of_another_tenant_or_uses_more_than_its_token_a
         assert otto.get("/batches").json() == {"batches": []}
         for path in ("", "/results", "/download", "/events"):
             assert otto.get(f"/batches/mine{path}").status_code == 404
-        for path in ("/rows", "/pause", "/cancel"):
+        for path in ("/rows", "/pause", "/cancel", "/retry"):
             assert otto.post(f"/batches/mine{path}", content="").status_code == 404
         assert otto.post("/batches/mine/delivered", json={"rows": [0]}).status_code == 404
     with served.http(LIMITED) as limited:

@@ -143,6 +143,8 @@ def use_everything(workers: Fleet, label: str) -> None:
     waits = workers.chain(
         {"node_id": "w", "kind": "wait", "next_node": "a"}, {"node_id": "a", "kind": "tool", "name": "add", "input": {"a": 1}}
     )
+    rows = [*client.batch([f"{label} {number}" for number in range(5)], team="turns", name=f"rows-{label}")]
+    assert sorted((row.row, row.status) for row in rows) == [(number, "succeeded") for number in range(5)]
     long = workers.chain(workers.mark(f"{label}-long", 30.0))
     turns = [client.submit_turn(f"{label} {n}", team="turns", session=f"talk {label}") for n in range(3)]
     both = client.submit_turn("both", team="all")

@@ -10,14 +10,25 @@ from redis import Redis
 from cantata.state.ledger.ledger import Ledger
 from cantata.state.redis.connection import connect
 from tests.integration.redis.servers import Clustered
-from tests.integration.state import test_forks, test_listing, test_outputs, test_run_snapshot, test_sessions, test_sizes, test_webhooks
+from tests.integration.state import (
+    test_batches,
+    test_forks,
+    test_listing,
+    test_outputs,
+    test_run_snapshot,
+    test_sessions,
+    test_sizes,
+    test_webhooks,
+)
 from tests.integration.state.invariants import check_all
 
 pytestmark = pytest.mark.thorough("another Redis; what each room of it does on a cluster is held by redis/test_cluster.py")
 
-SHARED = (test_forks, test_listing, test_outputs, test_run_snapshot, test_sessions, test_sizes, test_webhooks)
-LONG = ("ten_thousand", "any_size", "large_run")
-"""Tests of size, which is no other on a cluster."""
+SHARED = (test_batches, test_forks, test_listing, test_outputs, test_run_snapshot, test_sessions, test_sizes, test_webhooks)
+LONG = ("ten_thousand", "any_size", "large_run", "million", "share_of_failures", "cannot_begin")
+"""Tests of size, which is no other on a cluster, and of a client, which connects to one Redis."""
+
+store = test_batches.store
 
 globals().update({
     name: value

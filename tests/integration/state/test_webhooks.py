@@ -92,6 +92,21 @@ def test_each_step_that_waits_for_a_person_is_posted_and_a_sleep_is_not(ledger: 
     ]  # fmt: skip
 
 
+def test_a_reminder_and_an_escalation_of_a_wait_are_posted_too(ledger: Ledger) -> None:
+    play = Play(ledger, webhooks=[hook("wait"), hook("end", to="other")])
+    options: JsonValue = {"remind_after_s": 60, "escalate_after_s": 90, "escalate_to": ["boss"]}
+    play.plan(wait("w", params={"wait": options}), terminals=("w",))
+
+    play.come_due("remind", "w")
+    play.come_due("escalate", "w")
+
+    assert [(message.event, message.step, message.to, message.data) for message in messages(play)] == [
+        ("wait", "w", "ops", {}),
+        ("wait", "w", "ops", {"reason": "reminder"}),
+        ("wait", "w", "ops", {"reason": "escalation", "escalated_to": "boss"}),
+    ]
+
+
 def test_a_wait_whose_signal_came_early_is_not_posted(ledger: Ledger) -> None:
     play = Play(ledger, webhooks=[hook("wait")])
     ledger.steps.signal(play.run_id, "one", True)

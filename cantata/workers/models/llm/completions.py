@@ -59,15 +59,8 @@ async def complete(
     """
     load()
     names = ToolNames.of([*(tool.name for tool in tools), *wire.tool_names_in(messages)])
-    request: dict[str, Any] = {**params, "model": model, "timeout": timeout_s, **ONE_REQUEST}
-    request["messages"] = [wire.on_the_wire(message, names) for message in messages]
-    if (examples := request.pop("examples", None)) is not None:
-        request["messages"] = wire.with_examples(request["messages"], examples, schema)
-    if schema is not None:
-        request["response_format"] = {"type": "json_schema", "json_schema": {"name": "answer", "strict": True, "schema": dict(schema)}}
-    if tools:
-        request["tools"] = wire.functions(tools, names)
-        request |= {"tool_choice": wire.choice(tool_choice, names)} if tool_choice else {}
+    request = request_of(model, messages, params, names, schema=schema, tools=tools, tool_choice=tool_choice)
+    request |= {"timeout": timeout_s, **ONE_REQUEST}
     with traced(model, request, is_streamed=on_delta is not None) as span:
         try:
             async with asyncio.timeout(timeout_s):
@@ -83,9 +76,25 @@ async def complete(
         return reply
 
 
+def request_of(
+    model: str, messages: Messages, params: Mapping[str, JsonValue], names: ToolNames, *,
+    schema: Mapping[str, JsonValue] | None = None, tools: Sequence[ToolSchema] = (), tool_choice: str | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """Return the request of a call: the arguments of LiteLLM, as `complete` has them."""
+    request: dict[str, Any] = {**params, "model": model, "messages": [wire.on_the_wire(message, names) for message in messages]}
+    if (examples := request.pop("examples", None)) is not None:
+        request["messages"] = wire.with_examples(request["messages"], examples, schema)
+    if schema is not None:
+        request["response_format"] = {"type": "json_schema", "json_schema": {"name": "answer", "strict": True, "schema": dict(schema)}}
+    if tools:
+        request["tools"] = wire.functions(tools, names)
+        request |= {"tool_choice": wire.choice(tool_choice, names)} if tool_choice else {}
+    return request
+
+
 async def _whole(request: dict[str, Any], params: Mapping[str, JsonValue]) -> tuple[ReplyBuilder, Usage]:
     builder = ReplyBuilder()
-    with _model_errors(request["model"], params):
+    with model_errors(request["model"], params):
         fault_points.at("model-sent")
         response = await load().acompletion(**request)
         fault_points.at("model-answered")
@@ -96,12 +105,12 @@ async def _whole(request: dict[str, Any], params: Mapping[str, JsonValue]) -> tu
 async def _streamed(request: dict[str, Any], params: Mapping[str, JsonValue], on_delta: OnDelta) -> tuple[ReplyBuilder, Usage]:
     litellm, model = load(), request["model"]
     builder, chunks = ReplyBuilder(), []
-    with _model_errors(model, params):
+    with model_errors(model, params):
         fault_points.at("model-sent")
         stream = await litellm.acompletion(**{**request, **STREAM})
     try:
         while True:
-            with _model_errors(model, params, has_begun=True):
+            with model_errors(model, params, has_begun=True):
                 chunk = await anext(stream, None)
             if chunk is None:
                 break
@@ -113,7 +122,7 @@ async def _streamed(request: dict[str, Any], params: Mapping[str, JsonValue], on
     fault_points.at("model-answered")
     if stream.received_finish_reason is None:  # LiteLLM invents a finish reason where a connection just ends
         raise ModelError(f"model {model!r}: the answer broke off before its end", code="model_unavailable", retryable=True)
-    with _model_errors(model, params):
+    with model_errors(model, params):
         usage = _usage(model, litellm.stream_chunk_builder(chunks))
     if usage.input_tokens or usage.output_tokens:
         return builder, usage
@@ -132,7 +141,7 @@ def _usage(model: str, response: Any) -> Usage:
 
 
 @contextmanager
-def _model_errors(model: str, params: Mapping[str, JsonValue], *, has_begun: bool = False) -> Iterator[None]:
+def model_errors(model: str, params: Mapping[str, JsonValue], *, has_begun: bool = False) -> Iterator[None]:
     """Turn the errors of LiteLLM into ModelErrors; `has_begun` is whether a part of the answer had come."""
     try:
         yield
