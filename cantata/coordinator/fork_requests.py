@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import cast
+from typing import Any, cast
 
 from cantata.errors import ConfigError
 from cantata.models.definitions import Definitions
@@ -31,7 +31,8 @@ def request_of(source: EndedRun, changes: Mapping[str, JsonValue], definitions: 
     """Return the request of a fork, and its input. Raises ConfigError for changes that the request does not allow.
 
     Args:
-        changes: Path → value. `input.x.y` is a key of a chain's initial input, created if absent; `input` is all of it, or a turn's text.
+        changes: Path → value. `input.x.y` is a key of a chain's initial input, or of a workflow's arguments, created if absent;
+            `input` is all of it, or a turn's text.
     """
     if source.kind in ("webhook", "batch"):
         if changes:
@@ -39,7 +40,11 @@ def request_of(source: EndedRun, changes: Mapping[str, JsonValue], definitions: 
         return source.request, cast("dict[str, JsonValue]", source.request)["text"]
     if source.kind == "chain":
         request = ChainRequest.model_validate(source.request)
-        request = request.model_copy(update={"initial_input": _changed(request.initial_input, changes)})
+        if is_workflow := len(request.nodes) == 1 and request.nodes[0].kind == "workflow" and not request.initial_input:
+            node = request.nodes[0]
+            request = request.model_copy(update={"nodes": [node.model_copy(update={"input": _changed(node.input, changes)})]})
+        else:
+            request = request.model_copy(update={"initial_input": _changed(request.initial_input, changes)})
         faults, code = checks.check(request, definitions)
         given: JsonValue = expansion.input_of(request)
     else:
@@ -50,8 +55,12 @@ def request_of(source: EndedRun, changes: Mapping[str, JsonValue], definitions: 
         raise ConfigError(faults, code=code)
     if not changes:
         return source.request, given
-    changed = {"initial_input": given} if source.kind == "chain" else {"text": given}
-    return {**cast("dict[str, JsonValue]", source.request), **changed}, given
+    known = cast("dict[str, Any]", source.request)
+    if source.kind == "turn":
+        return {**known, "text": given}, given
+    if is_workflow:
+        return {**known, "nodes": [{**known["nodes"][0], "input": request.nodes[0].input}]}, given
+    return {**known, "initial_input": given}, given
 
 
 def _changed(given: Mapping[str, JsonValue], changes: Mapping[str, JsonValue]) -> dict[str, JsonValue]:

@@ -6,12 +6,14 @@ import re
 from collections.abc import Mapping, Sequence
 
 from cantata.models.graph import START
+from cantata.planning.chains.step_ids import ADVANCE
 from cantata.state.ledger.ledger import Ledger
 from cantata.state.runs import run_snapshot
 
 _INSTRUCTION = re.compile(r"@(\d+)(!?)")
 _ROUND = re.compile(r"r(\d+)")
 _CALL = re.compile(r"t\d+")
+_COMMAND = re.compile(r"^\d+\.(?=.)")
 
 
 def is_counted(step_id: str) -> bool:
@@ -27,9 +29,10 @@ def name_of(step_id: str, work: str) -> str:
     above, _, last = step_id.rpartition("/")
     worker = work.partition(":")[2]
     if above:
+        last = _COMMAND.sub("", last, count=1)
         if last.isdecimal():
             return f"{above.rpartition('/')[2]} [{last}]"
-        if worker and _CALL.fullmatch(last):
+        if worker and (_CALL.fullmatch(last) or last == ADVANCE):
             return worker
         if worker and (match := _ROUND.fullmatch(last)):
             return f"{worker}, round {int(match[1]) + 1}"

@@ -1,4 +1,4 @@
-"""Handlers of the API of the run pages: lists, graphs, steps, events and tasks; cancel, retry and signal."""
+"""Handlers of the API of the run pages: lists, graphs, steps, events and tasks; cancel, retry, fork and signal."""
 
 from __future__ import annotations
 
@@ -101,6 +101,13 @@ class StepHandler(ApiHandler):
         self.answer(await self.service.call(lambda: self.service.pages.step(None, run_id, step_id).model_dump_json()))
 
 
+class CompareHandler(ApiHandler):
+    """GET runs/ID/compare/OTHER."""
+
+    async def get(self, run_id: str, other: str) -> None:
+        self.answer(await self.service.call(lambda: self.service.pages.compare(None, run_id, other).model_dump_json()))
+
+
 class TaskListHandler(ApiHandler):
     """GET runs/ID/tasks."""
 
@@ -151,7 +158,23 @@ class CancelHandler(ApiHandler):
         self.answer({"run_id": run_id, "status": await self.service.call(self.service.runs.cancel, run_id)})
 
 
-class RetryHandler(ApiHandler):
+class BodyHandler(ApiHandler):
+    """Base of the handlers that read a JSON object."""
+
+    def _body(self, *names: str) -> dict[str, JsonValue]:
+        if len(self.request.body) > SIGNAL_BYTES:
+            raise RequestRejected(413, f"the body is larger than {SIGNAL_BYTES / 1e6:.0f} MB")
+        try:
+            found = parse_json(self.request.body.decode("utf-8"), source="body").data
+        except UnicodeDecodeError as error:
+            raise RequestRejected(400, f"the body is not valid UTF-8: byte {error.start}") from error
+        if not isinstance(found, dict) or found.keys() != set(names):
+            wanted = ", ".join(f'"{name}": ...' for name in names)
+            raise RequestRejected(422, f"the body must be a JSON object: {{{wanted}}}", code="bad_request")
+        return found
+
+
+class RetryHandler(BodyHandler):
     """POST runs/ID/retry."""
 
     async def post(self, run_id: str) -> None:
@@ -167,25 +190,28 @@ class RetryHandler(ApiHandler):
         return key
 
 
-class SignalHandler(ApiHandler):
+class ForkHandler(RetryHandler):
+    """POST runs/ID/fork."""
+
+    async def post(self, run_id: str) -> None:
+        body, key = self._body("from_step", "changes"), self._key()
+        from_step, changes = body["from_step"], body["changes"]
+        if not isinstance(from_step, str) or not isinstance(changes, dict):
+            raise RequestRejected(422, "`from_step` must be a text, and `changes` an object", code="bad_request")
+        created = await self.service.call(
+            lambda: self.service.runs.rerun(run_id, from_step, changes=changes, key=key and f"flower\nfork\n{key}")
+        )
+        self.answer({"run_id": created.run_id}, 202)
+
+
+class SignalHandler(BodyHandler):
     """POST runs/ID/signals/STEP."""
 
     async def post(self, run_id: str, step: str) -> None:
         user = self.current_user if isinstance(self.current_user, str) else ""  # Flower's attribute: true, or the name of an account
-        answer = await self.service.call(lambda: self.service.runs.signal(run_id, step, self._value(), by=user))
+        answer = await self.service.call(lambda: self.service.runs.signal(run_id, step, self._body("value")["value"], by=user))
         check_signal(answer)
         self.answer({"run_id": run_id, "step": step, "signal": answer.outcome})
-
-    def _value(self) -> JsonValue:
-        if len(self.request.body) > SIGNAL_BYTES:
-            raise RequestRejected(413, f"the body is larger than {SIGNAL_BYTES / 1e6:.0f} MB")
-        try:
-            found = parse_json(self.request.body.decode("utf-8"), source="body").data
-        except UnicodeDecodeError as error:
-            raise RequestRejected(400, f"the body is not valid UTF-8: byte {error.start}") from error
-        if not isinstance(found, dict) or found.keys() != {"value"}:
-            raise RequestRejected(422, 'the body must be a JSON object: {"value": ...}', code="bad_request")
-        return found["value"]
 
 
 def _offset(text: str) -> int:

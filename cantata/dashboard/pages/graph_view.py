@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from bisect import insort
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,6 +12,7 @@ from typing import Any, cast
 from cantata.dashboard.pages.map_folding import FoldedGraph, ItemCounts
 from cantata.dashboard.pages.page_views import EdgeView, MapView, StepView
 from cantata.models.graph import START, STEP_OVER
+from cantata.models.step_kinds import MODEL_ROLES, kind_named
 from cantata.models.values import ErrorInfo, JsonValue, Usage
 from cantata.planning.chains.step_ids import GATHER
 from cantata.runs.step_names import name_of
@@ -22,6 +25,8 @@ EXPANDED = "expanded"
 
 NOT_READY = frozenset({"waiting", "failed", "skipped"})
 """States of steps that may never have been ready, if they did not start."""
+
+_INTERNAL = re.compile(r"@(?!\d+!?$)[^/]*$")
 
 
 @dataclass(frozen=True)
@@ -56,6 +61,7 @@ class RunGraph:
             name=name_of(step_id, work),
             kind=str(spec["kind"]),
             work=work,
+            internal=is_internal(step_id, str(spec["kind"])) and not (error and error.get("step") == step_id),
             queue=str(spec.get("queue", "coordinator")),
             state=shown_state(cell.state, info),
             attempt=cell.attempt,
@@ -80,6 +86,7 @@ class RunGraph:
             last[edge.target] = max(last.get(edge.target, 0), self._at(edge.source).ended_ms or 0)
         for owner in self.folded.maps:
             last.pop(f"{owner}/{GATHER}", None)  # it waits for items that may not be displayed
+        last |= self._slots_free()
         ready = {}
         for step_id in self.shown:
             first, before = self._at(step_id).first_ms, last.get(step_id)
@@ -87,6 +94,20 @@ class RunGraph:
                 known = [at for at in (first, before) if at]
                 ready.update({step_id: min(known)} if known else {})
         return ready
+
+    def _slots_free(self) -> dict[str, int]:
+        """Return when items got a slot of their map's window. Items get slots in order, so only earlier ones can have freed theirs."""
+        free: dict[str, int] = {}
+        for owner in self.folded.maps:
+            items = cast("dict[str, Any]", self.parts.expansions.get(owner, {}).get("items") or {})
+            window, ends = int(items.get("window") or 0), list[int]()
+            for index in range(self.folded.limits[owner] if window else 0):
+                item = f"{owner}/{index}"
+                if len(ends) > index - window >= 0:
+                    free[item] = ends[index - window]
+                if (ended := self._at(self.snapshot.answering(item)).ended_ms) is not None:
+                    insort(ends, ended)
+        return free
 
     def _at(self, step_id: str) -> Moments:
         return self.moments.get(step_id, NEVER)
@@ -156,3 +177,8 @@ class RunGraph:
 
 def _seconds(ms: int | None) -> float | None:
     return None if ms is None else ms / 1000
+
+
+def is_internal(step_id: str, kind: str) -> bool:
+    """Return whether a step is no node, call or agent of the user's: the start, a gather, an end, an advance of a workflow's code."""
+    return bool(_INTERNAL.search(step_id)) and kind_named(kind).role not in MODEL_ROLES

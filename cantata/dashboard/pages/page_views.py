@@ -35,6 +35,7 @@ class StepView(Value):
     name: str = Field(description="the display name: a node, an agent, a tool, or a decision")
     kind: str = Field(description="its step kind, which has a handler")
     work: str = Field(description="the agent or tool, such as `agents:writer`")
+    internal: bool = Field(default=False, description="whether it only organizes other steps; the pages hide it at first")
     queue: str = Field(description="its queue")
     state: ShownState = Field(description="its state; `timed_out`: no signal came before its deadline")
     attempt: int = Field(description="number of attempts that were started")
@@ -135,3 +136,20 @@ class StepDetail(Value):
     model: str | None = None
     logs: list[LogLine] = Field(default_factory=list, description="its last log lines")
     cut: bool = Field(default=False, description="whether a value was truncated")
+
+
+class StepComparison(Value):
+    """A step of two runs; null in a run that has no such step."""
+
+    id: str = Field(description="the same in both runs")
+    left: StepView | None
+    right: StepView | None
+    same_output: bool | None = Field(description="null if one has no output, or the outputs were not read")
+
+
+class RunComparison(Value):
+    """Two runs side by side."""
+
+    left: RunDetail
+    right: RunDetail
+    steps: list[StepComparison] = Field(description="the steps in the order of their start in the left run; items of maps are counted only")

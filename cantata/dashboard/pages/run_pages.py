@@ -11,7 +11,16 @@ from cantata.coordinator.fork_requests import FORKED_FROM
 from cantata.dashboard.pages import transcripts
 from cantata.dashboard.pages.graph_view import RunGraph
 from cantata.dashboard.pages.map_folding import fold
-from cantata.dashboard.pages.page_views import CLOSED, AttemptView, GraphView, MessageView, RunDetail, StepDetail
+from cantata.dashboard.pages.page_views import (
+    CLOSED,
+    AttemptView,
+    GraphView,
+    MessageView,
+    RunComparison,
+    RunDetail,
+    StepComparison,
+    StepDetail,
+)
 from cantata.dashboard.pages.transcripts import RecordedStep
 from cantata.dashboard.pages.truncate import Truncation
 from cantata.models.events import RunEvent
@@ -29,7 +38,7 @@ MAX_STEPS = 2000
 """Steps of a graph: if there are more, those that started last."""
 
 MAX_VALUES = 100
-"""Inputs of a step, and answers of a run."""
+"""Inputs of a step, answers of a run, and outputs that a comparison reads."""
 MAX_LINES = 200
 """Log lines of a step."""
 SHOWN_APART = frozenset({"error", "usage", "model", transcripts.PROMPT})
@@ -87,6 +96,19 @@ class RunPages:
             model=view.model,
             cut=truncation.was_cut,
         )
+
+    def compare(self, tenant: str | None, run_id: str, other: str) -> RunComparison:
+        """Return two runs side by side, with the steps of both by id."""
+        views = [self.graph(tenant, each) for each in (run_id, other)]
+        left, right = ({step.id: step for step in view.steps if not step.internal} for view in views)
+        done = [step_id for step_id in left if step_id in right and left[step_id].state == right[step_id].state == "done"][:MAX_VALUES]
+        outputs = zip(*(run_snapshot.beginnings(self._ledger, each, done) for each in (run_id, other)), strict=True)
+        same = {step_id: one == two for step_id, (one, two) in zip(done, outputs, strict=True)}
+        steps = [
+            StepComparison(id=step_id, left=left.get(step_id), right=right.get(step_id), same_output=same.get(step_id))
+            for step_id in [*left, *(step_id for step_id in right if step_id not in left)]
+        ]
+        return RunComparison(left=views[0].run, right=views[1].run, steps=steps)
 
     # --- reading ----------------------------------------------------------------------------------------------------
 

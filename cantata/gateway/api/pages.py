@@ -9,7 +9,7 @@ from starlette.responses import RedirectResponse
 
 from cantata.dashboard.http.rejections import ErrorBody, RequestRejected
 from cantata.dashboard.pages import assets
-from cantata.dashboard.pages.page_views import GraphView, StepDetail
+from cantata.dashboard.pages.page_views import GraphView, RunComparison, StepDetail
 from cantata.gateway.access import PAGES
 from cantata.gateway.api import bodies
 from cantata.gateway.api.bodies import document_body
@@ -86,6 +86,13 @@ async def show_step(run_id: PathName, step_id: PathName, service: ServiceDep, te
     """Return a step with its inputs, output and attempts, and the messages of a model call. Large values are truncated."""
     step = await service.call(lambda: service.pages.step(tenant, run_id, step_id).model_dump_json())
     return Response(step, media_type="application/json")
+
+
+@router.get("/runs/{run_id}/compare/{other}", tags=["runs"], responses=UNKNOWN, response_model=RunComparison)
+async def compare_runs(run_id: PathName, other: PathName, service: ServiceDep, tenant: ReaderTenant) -> Response:
+    """Return two runs side by side: their steps by id, and whether the outputs of these are the same."""
+    compared = await service.call(lambda: service.pages.compare(tenant, run_id, other).model_dump_json())
+    return Response(compared, media_type="application/json")
 
 
 @router.get("/runs/{run_id}/logs", tags=["runs"], responses=UNKNOWN)

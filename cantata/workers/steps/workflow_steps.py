@@ -11,6 +11,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
+import structlog
+
 from cantata import fault_points
 from cantata.coordinator.fork_requests import FORKED_AT, FORKED_FROM
 from cantata.coordinator.start import MAX_WORKFLOW_S, Timeout, accept_run, id_of_key
@@ -30,6 +32,8 @@ from cantata.workflows.conversion import arguments_of, call_arguments, text_para
 from cantata.workflows.decorator import check_workflow
 from cantata.workflows.history import Activation, CommandOutcome, outcome_of
 from cantata.workflows.replay import WARNED_COMMANDS, NonDeterminismError, Replay
+
+log = structlog.get_logger(__name__)
 
 STARTED_BY = "started_by"  # label of a run that a workflow began: the run of that workflow
 FULL_WAIT_S = 5.0  # before a run is begun again that Redis has no room for
@@ -67,6 +71,8 @@ def workflow_advance(context: StepContext, recorded_activation: Activation | Non
             advance = replay.run(main, at=at, outcomes=outcomes, received=received, given=given, cancelled=is_cancelled)
     except BaseException as error:
         replay.discard()
+        if isinstance(error, StepError) and error.code == "workflow_error" and error.__cause__:
+            log.info("workflow_failed", workflow=name, error=str(error), exc_info=error.__cause__)
         if not isinstance(error, NonDeterminismError):
             raise
         raise error.mismatch(name, reference) from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from statistics import median
 from typing import Any
 
@@ -28,6 +29,26 @@ WATCH_COUNT = """() => {
     new MutationObserver(note).observe(line, {childList: true, characterData: true, subtree: true});
 }"""
 """Notes when the page showed how many of the wide steps are over."""
+
+
+SCROLL = """() => new Promise((done) => {
+    const graph = document.querySelector(".graph-scroller");
+    const times = [];
+    const next = (at) => {
+        times.push(at);
+        graph.scrollLeft += 20;
+        if (times.length < 100) requestAnimationFrame(next);
+        else { graph.scrollLeft = 0; done(times); }
+    };
+    requestAnimationFrame(next);
+})"""
+"""Scrolls the graph, and returns when each frame was drawn."""
+
+
+def frame_ms(page: Page) -> float:
+    """The median time between two frames while the graph is scrolled."""
+    times: list[float] = page.evaluate(SCROLL)
+    return median(after - before for before, after in pairwise(times))
 
 
 def large_chain(gate: str) -> list[Json]:

@@ -173,7 +173,7 @@ def main() -> None:
             keep(page, "run-dark")
         with deployment.page(viewport=PHONE, has_touch=True) as page:
             page.goto(f"{url}/pages/run/{run.run_id}")
-            expect(page.locator("[data-node='@start']")).to_be_visible()
+            expect(page.locator("[data-node='find pages']")).to_be_visible()
             keep(page, "phone")
         run.cancel()
 

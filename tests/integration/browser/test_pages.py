@@ -176,12 +176,14 @@ def test_the_time_line_tells_the_items_of_a_map_that_is_folded_in_the_graph(depl
 @pytest.mark.thorough("what the page is sent of a step is held by gateway/test_pages.py")
 def test_a_step_shows_its_messages_and_tool_calls(deployment: Stage, url: str, page: Page) -> None:
     call = {"name": "search", "arguments": {"query": "E42"}}
-    deployment.models.script([{"after_tools": 0, "tool_calls": [call]}, {"after_tools": 1, "reply": "E42 says that the disk is full."}])
+    deployment.models.script([{"after_tools": 0, "tool_calls": [call]}, {"after_tools": 1, "reply": "E42 says that **the disk** is full."}])
     run = deployment.client.submit_turn("What is E42?", agent="clerk")
     run.wait(PATIENCE_S)
 
     page.goto(f"{url}/pages/run/{run.run_id}")
-    expect(page.locator(".answer")).to_contain_text("E42 says that the disk is full.")
+    expect(page.locator(".answer .markdown strong")).to_have_text("the disk")
+    page.locator(".answer").get_by_role("button", name="Plain text").click()
+    expect(page.locator(".answer")).to_contain_text("E42 says that **the disk** is full.")
     page.locator("[data-node]", has_text="clerk").last.click()
 
     panel = page.get_by_label("Step", exact=True)
@@ -192,6 +194,7 @@ def test_a_step_shows_its_messages_and_tool_calls(deployment: Stage, url: str, p
     expect(panel.locator(".call")).to_contain_text('"query": "E42"')
     expect(panel.locator(".role-tool")).to_contain_text("E42: the disk is full")
     expect(panel.locator(".role-assistant").last).to_contain_text("E42 says that the disk is full.")
+    expect(panel.get_by_text("Output", exact=True)).to_have_count(0)  # it is the last message
     expect(panel.locator(".step-facts")).to_contain_text("gpt-4o-mini")
     expect(panel.locator(".step-facts")).to_contain_text(re.compile(r"Tokens\d+ \(\d+ in, \d+ out\)"))
 
@@ -226,7 +229,8 @@ def test_a_failure_tells_its_attempts_and_is_retried(deployment: Stage, url: str
     story = page.locator(".attempts li")
     expect(story).to_have_count(3)
     expect(story.nth(0)).to_contain_text("tried again")
-    expect(story.nth(2)).to_contain_text("no luck today")
+    expect(story.nth(2)).to_contain_text("Failed")
+    expect(page.locator(".panel .card.bad")).to_be_hidden()  # the error is in the head, beside it
     expect(page.locator(".logs")).to_contain_text("looking for a gate")
     gate.touch()
     page.get_by_role("button", name="Retry").click()
@@ -236,6 +240,60 @@ def test_a_failure_tells_its_attempts_and_is_retried(deployment: Stage, url: str
     expect(page.locator(".run-state")).to_have_text("Succeeded")
     expect(page.locator(".answer")).to_contain_text("went well")
     expect(page.get_by_role("link", name=re.compile(run.run_id[:8]))).to_be_visible()
+
+
+@pytest.mark.slow("a browser draws it")
+def test_a_failed_item_is_named_and_its_run_is_run_again_with_another_input_and_compared(deployment: Stage, url: str, page: Page) -> None:
+    run = deployment.chain(
+        {"node_id": "each", "kind": "map", "items_path": "input.items", "map_node": "one", "next_node": "sum"},
+        {"node_id": "one", "kind": "tool", "name": "add", "input_map": {"a": "item"}},
+        tool("sum", "echo", input_map={"all": "each"}),
+        initial_input={"items": [1, "two"]},
+    )
+    run.wait(PATIENCE_S)
+
+    page.goto(f"{url}/pages/run/{run.run_id}")
+    error = page.locator(".head .card.bad")
+    expect(error).to_contain_text("tool_error in each [1]")
+    expect(error.locator("details[open]")).to_contain_text("TypeError")
+    expect(page.locator("[data-node]")).to_have_count(2)
+    page.get_by_label("Internal steps").check()
+    expect(page.locator("[data-node='@start'], [data-node='each/@gather']")).to_have_count(2)
+    error.get_by_role("button", name="each [1]").click()
+    expect(page.get_by_label("Step", exact=True).get_by_role("heading", name="each [1]")).to_be_visible()
+
+    page.get_by_role("button", name="Run again").click()
+    page.get_by_label("Input, as JSON").fill('{"items": [1, 2]}')
+    page.get_by_role("dialog").get_by_role("button", name="Run again").click()
+    expect(page.locator(".run-state")).to_have_text("Succeeded")
+    page.get_by_role("button", name="Compare").click()
+    rows = page.get_by_role("region", name="Steps of both runs").locator("tbody tr")
+    expect(rows).to_have_count(2)
+    expect(rows.filter(has_text="sum")).to_contain_text("Skipped")
+
+
+@pytest.mark.thorough("axe reads each page; roles, names and keys are held by the plain tests")
+def test_axe_finds_no_fault_in_the_page_of_a_run(deployment: Stage, url: str) -> None:
+    table = "| a | b |\n|---|---|\n| 1 | [there](https://example.org) |\n\nSee [this](https://example.org) and `code`."
+    deployment.models.script([{"reply": table}])
+    turn = deployment.client.submit_turn("Show a table", agent="writer")
+    failed = deployment.chain(tool("first", "add", next_node="bad"), tool("bad", "fail", message="no"))
+    waiting = deployment.chain({"node_id": "ask", "kind": "wait", "question": "Go on?"})
+    turn.wait(PATIENCE_S)
+    failed.wait(PATIENCE_S)
+    addresses = [
+        turn.run_id, f"{turn.run_id}?step=writer", f"{failed.run_id}?step=bad", f"{waiting.run_id}?step=ask",
+        *(f"{failed.run_id}?tab={tab}" for tab in ("time", "events", "request", f"compare&with={turn.run_id}")),
+    ]  # fmt: skip
+    for theme in ("light", "dark"):
+        with deployment.page(color_scheme=theme) as page:
+            for address in addresses:
+                page.goto(f"{url}/pages/run/{address}")
+                expect(page.locator(".run-state")).to_be_visible()
+                expect(page.locator(".node, .time-row, .event, .boxed, .compare table").first).to_be_visible()
+                page.evaluate(AXE_SCRIPT)
+                assert page.evaluate("axe.run()")["violations"] == [], (theme, address)
+    waiting.cancel()
 
 
 def test_a_waiting_step_is_given_its_value(deployment: Stage, url: str, page: Page) -> None:
@@ -436,12 +494,11 @@ def test_everything_is_reached_by_keyboard(deployment: Stage, url: str, page: Pa
 
     expect(page.locator('[data-node="second"]')).to_be_visible()
     page.locator("#tab-graph").focus()
-    for _ in range(4):
+    for _ in range(5):
         page.keyboard.press("Tab")
-    assert page.evaluate(focused) == "@start"
-    for place in ("first", "second"):
-        page.keyboard.press("ArrowRight")
-        expect(page.locator(f'[data-node="{place}"]')).to_be_focused()
+    assert page.evaluate(focused) == "first"
+    page.keyboard.press("ArrowRight")
+    expect(page.locator('[data-node="second"]')).to_be_focused()
     page.keyboard.press("Enter")
     panel = page.get_by_label("Step", exact=True)
     expect(panel.get_by_role("heading", name="second")).to_be_focused()
@@ -561,6 +618,7 @@ def test_a_thousand_steps_are_drawn_at_once_and_kept_up_with(deployment: Stage, 
 
     assert at_best(first_paint_ms, 6000) <= 6000  # on a quiet machine: below 1,000
     assert page.locator(".node").count() < 200
+    assert at_best(lambda: lag.frame_ms(page), 20) <= 20  # 60 frames a second
     page.locator(".graph-scroller").click(position={"x": 5, "y": 5})  # it does not follow what runs any more
     page.evaluate(lag.WATCH_COUNT)
     gate.touch()

@@ -207,6 +207,11 @@ def test_a_run_is_cancelled_and_done_anew(deployment: Deployment, http: httpx.Cl
     assert answer.status_code == 202
     assert deployment.client.run(answer.json()["run_id"]).wait(PATIENCE_S).status == "succeeded"
     assert http.post(f"/runs/api/runs/{answer.json()['run_id']}/retry").status_code == 422  # it succeeded
+    retried = answer.json()["run_id"]
+    fork = http.post(f"/runs/api/runs/{retried}/fork", json={"from_step": "@start", "changes": {}})
+    assert (fork.status_code, deployment.client.run(fork.json()["run_id"]).wait(PATIENCE_S).status) == (202, "succeeded")
+    assert http.post(f"/runs/api/runs/{retried}/fork", json={"from_step": 1, "changes": {}}).status_code == 422
+    assert http.get(f"/runs/api/runs/{retried}/compare/{fork.json()['run_id']}").json()["steps"][0]["same_output"] is True
 
 
 def test_a_key_does_a_run_anew_once_and_means_nothing_for_another(deployment: Deployment, http: httpx.Client) -> None:

@@ -294,6 +294,22 @@ def test_a_run_is_done_anew_from_a_step_with_another_input(client: httpx.Client,
         assert (refused.status_code, refused.json()["error"]["code"]) == (422, "key_used")
 
 
+def test_two_runs_are_compared_step_by_step(client: httpx.Client, story: str, broken: str) -> None:
+    made = client.post(f"/runs/{broken}/fork", json={"from_step": "good", "changes": {"input.a": 5}}).json()["run_id"]
+    client.get(f"/runs/{made}", params={"wait": 40})
+
+    found = client.get(f"/runs/{broken}/compare/{made}").json()
+
+    assert (found["left"]["run_id"], found["right"]["run_id"], found["right"]["forked_from"]) == (broken, made, broken)
+    steps = {each["id"]: each for each in found["steps"]}
+    assert set(steps) == {"good", "bad"}, "internal steps are left out"
+    assert (steps["good"]["same_output"], steps["bad"]["same_output"], steps["bad"]["right"]["state"]) == (False, None, "failed")
+    same = client.get(f"/runs/{broken}/compare/{broken}").json()["steps"]
+    assert [each["same_output"] for each in same] == [True, None]
+    other = {each["id"]: each for each in client.get(f"/runs/{broken}/compare/{story}").json()["steps"]}
+    assert (other["good"]["right"], other["sum"]["left"]) == (None, None)
+
+
 def test_a_fork_that_does_not_fit_is_refused(client: httpx.Client, story: str, broken: str) -> None:
     running = client.post("/chains", json=WAITING).json()["run_id"]
 
@@ -314,6 +330,8 @@ def test_another_tenants_run_is_not_found(guarded: Gateway) -> None:
     with guarded.http(ANNA) as anna, guarded.http(OTTO) as otto:
         run_id = ended(anna, "/chains", BROKEN)
 
+        own = ended(otto, "/chains", BROKEN)
+        assert otto.get(f"/runs/{own}/compare/{run_id}").status_code == 404
         for path in ("graph", "steps/bad", "tasks"):
             assert anna.get(f"/runs/{run_id}/{path}").status_code == 200
             assert otto.get(f"/runs/{run_id}/{path}").status_code == 404

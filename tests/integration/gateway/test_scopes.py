@@ -39,7 +39,7 @@ NEEDED = {
     **{
         f"GET {path}": "read"
         for path in (
-            "/runs", "/runs/counts", "/costs",
+            "/runs", "/runs/counts", "/costs", "/runs/{run_id}/compare/{other}",
             "/runs/{run_id}", "/runs/{run_id}/events", "/runs/{run_id}/graph", "/runs/{run_id}/steps/{step_id}",
             "/runs/{run_id}/logs", "/runs/{run_id}/tasks", "/runs/{run_id}/refusals", "/sessions", "/sessions/{session}",
             "/memory", "/memory/{namespace}", "/inbox", "/inbox/{run_id}/{step}", "/schedules", "/schedules/{name}",
@@ -99,7 +99,9 @@ def test_every_path_needs_one_scope_and_no_other_is_enough(scoped: Gateway, chai
     assert ask(scoped, "submit", "POST", "/batches/scoped/rows?last=true").json()["batch"]["state"] == "done", "so nothing is followed"
     for operation, needed in NEEDED.items():
         method, path = operation.split(" ")
-        address = path.format(run_id=chain, step="none", step_id="s", session="none", namespace="none", key="none", name="scoped")
+        address = path.format(
+            run_id=chain, step="none", step_id="s", session="none", namespace="none", key="none", name="scoped", other=chain
+        )
         for scope in (*SCOPES, "nothing"):
             bodies = {
                 "/fork": {"from_step": "s"}, "/batches": batch, "/delivered": {"rows": []},

@@ -8,7 +8,7 @@ import pytest
 
 from cantata.coordinator.fork_requests import labels_of, request_of
 from cantata.errors import ConfigError
-from cantata.models.definitions import Agent, Definitions
+from cantata.models.definitions import Agent, Definitions, PythonWorkflow
 from cantata.models.forks import EndedRun
 from cantata.models.values import JsonValue
 
@@ -42,6 +42,17 @@ def test_the_input_of_a_chain_is_changed_where_a_path_leads(changes: dict[str, J
     assert output == given
     assert isinstance(request, dict)
     assert request["initial_input"] == given
+
+
+def test_the_input_of_a_workflow_in_python_is_its_arguments() -> None:
+    node: dict[str, JsonValue] = {"node_id": "w", "kind": "workflow", "name": "report", "input": {"n": 1}}
+    definitions = Definitions(workflows={"report": PythonWorkflow(function="m:report")})
+    source = ended_run("chain", {"nodes": [node], "entry_node": "w"})
+
+    request, output = request_of(source, {"input.n": 2}, definitions)
+
+    assert request == {"nodes": [{**node, "input": {"n": 2}}], "entry_node": "w"}
+    assert output == {}
 
 
 def test_the_input_of_a_turn_is_its_text() -> None:

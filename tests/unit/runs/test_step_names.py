@@ -23,6 +23,9 @@ from cantata.runs.step_names import is_counted, name_of
         ("writer/r2", "agents:writer", "writer, round 3"),
         ("letter/@2", "agents:writer", "writer, step 2"),
         ("letter/@2!", "breakers:writer", "writer, check 2"),
+        ("report/2.writer", "agents:writer", "writer"),
+        ("report/0.wait/approve", "", "approve"),
+        ("report/@2/@advance", "workflows:report", "report"),
         ("letter/t0", "", "t0"),
     ],
 )

@@ -1,6 +1,7 @@
-/** Layout of graphs in a worker thread: receives {nodes, edges, isDown}, posts {boxes, lines, width, height}. */
+/** Layout of graphs in a worker thread: receives {nodes, edges, isDown, room}, posts {boxes, lines, width, height}. */
 
 import { layOut } from "./core/layering.js";
+import { wrapped } from "./core/wrapping.js";
 import { Graph, layout } from "./vendor/dagre.js";
 
 const MAX_DAGRE_NODES = 300; // dagre takes 0.1 s for so many, seconds for 2,000; a chain of 2,000 exceeds its recursion depth
@@ -8,10 +9,13 @@ const RANK_GAP = 46;
 const NODE_GAP = 18;
 const MARGIN = 24;
 
-self.onmessage = ({ data: { nodes, edges, isDown } }) => {
-  const { boxes, points, width, height } = nodes.length > MAX_DAGRE_NODES ? byRanks(nodes, edges, isDown) : byDagre(nodes, edges, isDown);
+self.onmessage = ({ data: { nodes, edges, isDown, room } }) => {
+  const laidOut = nodes.length > MAX_DAGRE_NODES ? byRanks(nodes, edges, isDown) : byDagre(nodes, edges, isDown);
+  const { boxes, points } = laidOut;
   const lines = edges.map(([source, target]) => line(boxes.get(source), points(source, target), boxes.get(target), isDown));
-  self.postMessage({ boxes: [...boxes], lines, width, height });
+  const rows = room && wrapped(laidOut, room);
+  if (rows) self.postMessage({ ...rows, lineOf: null, boxes: [...rows.boxes], lines: lines.map((each, n) => rows.lineOf(...edges[n], each)) });
+  else self.postMessage({ boxes: [...boxes], lines, width: laidOut.width, height: laidOut.height });
 };
 
 function byDagre(nodes, edges, isDown) {

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from cantata.dashboard.pages.graph_view import RunGraph
+import pytest
+
+from cantata.dashboard.pages.graph_view import RunGraph, is_internal
 from cantata.state.runs.run_snapshot import Moments
 from tests.unit.dashboard.pages.graphs import AT, ran, run_graph, snapshot
 
@@ -123,3 +125,40 @@ def test_a_step_tells_its_error_usage_model_and_worker() -> None:
     assert step.error is not None
     assert step.usage is not None
     assert (step.error.code, step.usage.input_tokens, step.model, step.worker) == ("timeout", 3, "m", "other")
+
+
+@pytest.mark.parametrize(
+    ("step_id", "kind", "expected"),
+    [
+        ("@start", "run.start", True),
+        ("m/@gather", "chain.gather", True),
+        ("w/@2/@advance", "workflow.advance", True),
+        ("@responses", "team.collect", True),
+        ("w", "workflow.advance", False),
+        ("g/@7", "chain.branch", False),
+        ("@synthesizer", "team.synthesize", False),
+        ("writer/@2", "agent.turn", False),
+    ],
+)
+def test_what_only_organizes_other_steps_is_internal(step_id: str, kind: str, expected: bool) -> None:
+    assert is_internal(step_id, kind) is expected
+
+
+def test_an_internal_step_whose_own_error_ends_the_run_is_shown() -> None:
+    error = {"error": {"code": "workflow_error", "message": "no", "step": "w/@1/@advance"}}
+    run = snapshot({"w/@1/@advance": "failed", "m/@gather": "failed"})
+
+    steps = run_graph(run, infos=dict.fromkeys(run.cells, error)).steps()
+
+    assert {step.id: step.internal for step in steps} == {"w/@1/@advance": False, "m/@gather": True}
+
+
+def test_an_item_is_ready_when_an_earlier_one_frees_its_slot() -> None:
+    words = {"m": "done", "m/@gather": "waiting", **{f"m/{n}": "done" for n in range(4)}, "m/4": "sent"}
+    expanded = {"m": {"ids": ["m/*", "m/@gather"], "items": {"like": "m/*", "prefix": "m", "count": 5, "window": 2}}}
+    at = {"m": ran(0, 1), "m/0": ran(2, 50), "m/1": ran(2, 20), "m/2": ran(25, 30), "m/3": ran(35, 90)}
+
+    steps = {step.id: step for step in run_graph(snapshot(words), expansions=expanded, at=at, opened=["m"]).steps()}
+
+    ready = [steps[f"m/{n}"].ready_at for n in range(5)]
+    assert ready == [AT + 0.001, AT + 0.001, AT + 0.02, AT + 0.03, AT + 0.05]

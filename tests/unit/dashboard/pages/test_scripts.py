@@ -41,7 +41,7 @@ def test_vendored_files_are_what_was_published() -> None:
     told = {found["file"]: found["sha256"] for found in VENDORED.finditer((STATIC / "vendor" / "README.md").read_text())}
 
     assert told == {path.name: sha256(path.read_bytes()).hexdigest() for path in (STATIC / "vendor").glob("*.js")}
-    for library in ("htm", "preact", "dagre"):
+    for library in ("htm", "preact", "dagre", "marked", "dompurify"):
         assert (STATIC / "vendor" / f"{library}.LICENSE.txt").read_text().strip()
 
 

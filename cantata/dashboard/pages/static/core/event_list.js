@@ -60,6 +60,23 @@ function voidReplies(entries, open, event) {
   }
 }
 
+const GOES_ON = new Set(["running", "waiting_signal"]);
+
+/** Return the seconds that attempts took, by the offset of the event that ended them. */
+export function durationsOf(entries) {
+  const begun = new Map();
+  const found = new Map();
+  for (const { seq, type, step, at_ms: at } of entries) {
+    const state = EVENTS[type]?.state ?? null;
+    if (type === "started") begun.set(step, at);
+    else if (state !== null && !GOES_ON.has(state) && begun.has(step)) {
+      found.set(seq, (at - begun.get(step)) / 1000);
+      begun.delete(step);
+    }
+  }
+  return found;
+}
+
 /** Return the details of an event in one line. */
 export function summary(event) {
   if (event.type === "expanded") return `${event.steps} more`;

@@ -1,6 +1,6 @@
 /** URLs of the pages. Pure. */
 
-const TABS = new Set(["graph", "time", "events", "tasks", "request"]);
+const TABS = new Set(["graph", "time", "events", "tasks", "request", "compare"]);
 
 /**
  * Return the page of a path: {page: "list"}, {page: "run", runId}, one of "home", "inbox", "workers", "schedules" and "batches",
@@ -17,11 +17,12 @@ export function pageOf(base, path) {
   return found ? { page: "run", runId: decoded(found[1]) } : { page: "none" };
 }
 
-/** Return the URL of a run, with a tab and a step if they are given. */
-export function runAddress(base, runId, { tab = "graph", step = null } = {}) {
+/** Return the URL of a run, with a tab, a step and a run to compare it with if they are given. */
+export function runAddress(base, runId, { tab = "graph", step = null, other = null } = {}) {
   const query = new URLSearchParams();
   if (tab !== "graph") query.set("tab", tab);
   if (step !== null) query.set("step", step);
+  if (other !== null && tab === "compare") query.set("with", other);
   const text = query.toString();
   return `${base}/run/${encodeURIComponent(runId)}${text ? `?${text}` : ""}`;
 }
@@ -36,11 +37,11 @@ export function scheduleAddress(base, name, tenant = "") {
   return `${base}/schedule/${encodeURIComponent(name)}${tenant ? `?${new URLSearchParams({ tenant })}` : ""}`;
 }
 
-/** Return the tab and step of a run in a URL: {tab, step}. */
+/** Return the tab, the step and the other run in the URL of a run: {tab, step, other}. */
 export function locationIn(search) {
   const query = new URLSearchParams(search);
   const tab = query.get("tab");
-  return { tab: TABS.has(tab) ? tab : "graph", step: query.get("step") };
+  return { tab: TABS.has(tab) ? tab : "graph", step: query.get("step"), other: query.get("with") };
 }
 
 /** Return the URL of the list with a filter. */

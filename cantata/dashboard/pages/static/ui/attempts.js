@@ -10,15 +10,15 @@ const ENDS = {
   refused: ["Refused", "idle"], uncertain: ["Worker lost; its effects are unknown", "bad"], closed: ["The run ended", "idle"],
 };
 
-/** Attempts, oldest first: time, worker, end and error. */
-export function Attempts({ attempts }) {
+/** Attempts, oldest first: time, worker, end, and the error if it is not `known` from elsewhere. */
+export function Attempts({ attempts, known }) {
   return html`<ol class="attempts">${attempts.map((attempt, index) => {
     const [label, tone] = attempt.end ? (ENDS[attempt.end] ?? [attempt.end, "idle"]) : ["Running", "busy"];
     return html`<li key=${index} class="tone-${tone}">
       <span class="attempt-line"><strong>${attempt.attempt}</strong> <span class="toned">${label}</span>
         <span class="muted num">${clock(attempt.started_at)}${attempt.ended_at ? `, ${duration(attempt.ended_at - attempt.started_at)}` : ""}</span></span>
       ${attempt.worker && html`<bdi class="muted">${clip(attempt.worker, 80)}</bdi>`}
-      ${attempt.error && html`<pre class="text">${plain(messageOf(attempt.error))}</pre>`}
+      ${attempt.error && messageOf(attempt.error) !== known && html`<pre class="text">${plain(messageOf(attempt.error))}</pre>`}
     </li>`;
   })}</ol>`;
 }

@@ -3,7 +3,7 @@
 import { html, useEffect, useRef, useState } from "../vendor/htm-preact.js";
 
 /** A button that asks `question` and then calls `act`, which may raise; `children` are its label. With a reason in `refused` it is disabled. */
-export function Confirmed({ question, explained, yes, act, refused = "", className = "", children }) {
+export function Confirmed({ question, explained, yes, no = "No, leave it", act, body, refused = "", className = "", children }) {
   const box = useRef(null);
   const [isOpen, setOpen] = useState(false);
   const [fault, setFault] = useState(null);
@@ -28,8 +28,9 @@ export function Confirmed({ question, explained, yes, act, refused = "", classNa
     ${isOpen && html`<dialog ref=${box} onClose=${() => setOpen(false)} aria-label=${question}>
       <h2>${question}</h2>
       <p>${explained}</p>
+      ${body}
       ${fault && html`<p class="fault" role="alert">${fault.message}</p>`}
-      <div class="buttons"><button type="button" autofocus onClick=${() => box.current.close()}>No, leave it</button>
+      <div class="buttons"><button type="button" autofocus=${!body} onClick=${() => box.current.close()}>${no}</button>
         <button type="button" class=${className || "primary"} disabled=${isBusy} onClick=${confirm}>${yes}</button></div>
     </dialog>`}`;
 }

@@ -11,9 +11,9 @@ export function prepareLayouts() {
 
 /**
  * Return the last layout of a graph {nodes, edges}: {boxes, lines, width, height}, null before the first; and whether the newest failed.
- * While `isDown` is null, since the available width is unknown, nothing is laid out.
+ * While `isDown` is null, since the available width is unknown, nothing is laid out. With `room`, a long graph is wrapped into it.
  */
-export function useLayout(graph, shape, isDown) {
+export function useLayout(graph, shape, isDown, room) {
   const [laidOut, setLaidOut] = useState({ layout: null, failed: false });
   useEffect(() => {
     prepareLayouts();
@@ -22,8 +22,8 @@ export function useLayout(graph, shape, isDown) {
   useEffect(() => {
     if (isDown === null) return;
     const edges = graph.edges.map(({ source, target }) => [source, target]);
-    queue.ask({ isDown, nodes: graph.nodes.map(({ id, size }) => [id, size]), edges });
-  }, [shape, isDown]);
+    queue.ask({ isDown, room, nodes: graph.nodes.map(({ id, size }) => [id, size]), edges });
+  }, [shape, isDown, room?.width, room?.height]);
   return laidOut;
 }
 

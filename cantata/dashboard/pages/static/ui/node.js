@@ -69,7 +69,7 @@ function Chip({ step, isSelected, onSelect }) {
 }
 
 function Bar({ counts, count: all }) {
-  return html`<div class="bar" aria-hidden="true">
+  return html`<div class="parts" aria-hidden="true">
     ${PARTS.map((part) => counts[part] > 0 && html`<span class="part-${part}" style=${{ width: `${(100 * counts[part]) / Math.max(1, all)}%` }} />`)}
   </div>`;
 }

@@ -20,7 +20,7 @@ test("addresses lead to what they were made of", () => {
   const id = "a/b c?#ü";
   const address = new URL(runAddress("/p", id, { tab: "time", step: "x/0 &=" }), "http://h");
   assert.deepEqual(pageOf("/p", address.pathname), { page: "run", runId: id });
-  assert.deepEqual(locationIn(address.search), { tab: "time", step: "x/0 &=" });
+  assert.deepEqual(locationIn(address.search), { tab: "time", step: "x/0 &=", other: null });
   assert.equal(runAddress("", "r"), "/run/r");
   assert.deepEqual([pageOf("/p", "/p/"), pageOf("/p", "/p"), pageOf("/p", "/p/other")].map(({ page }) => page), ["list", "list", "none"]);
   assert.equal(pageOf("", "/run/%E0%A4%A").runId, "%E0%A4%A");
