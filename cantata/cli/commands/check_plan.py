@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -82,15 +83,20 @@ def check(file: str | None, config: str | None, is_strict: bool, as_json: bool) 
         found, description = check_file(file, config)
     faults = found if is_strict else without_warnings(found)
     if as_json:
-        listed = [{"message": each.message, "where": each.where, "line": each.line, "is_warning": each.is_warning} for each in found]
+        listed = [asdict(each) for each in found]
         click.echo(json.dumps({"source": file, "faults": listed}, ensure_ascii=False))
         return INVALID if faults else 0
+    folder = Path(file) if Path(file).is_dir() else Path(file).parent
     for fault in found:
-        click.echo(f"{file}: {fault}")
+        click.echo(fault.in_file(str(folder / fault.file) if fault.file else file))
     if not faults:
         warnings = f", {len(found)} {'warning' if len(found) == 1 else 'warnings'}" if found else ""
         click.echo(f"{file}: no faults{warnings} ({description})")
     return INVALID if faults else 0
+
+
+def _file_of(fault: Fault) -> str:
+    return fault.file
 
 
 def check_file(file: str, config: str | None) -> tuple[Sequence[Fault], str]:
@@ -100,7 +106,7 @@ def check_file(file: str, config: str | None) -> tuple[Sequence[Fault], str]:
     try:
         document = read_document(file) if file == "-" else configuration.opened(Path(file))
         if isinstance(document, Configuration):
-            faults = in_order([*document.locate(checks.check_chains(document.definitions)), *document.faults])
+            faults = sorted(in_order([*document.locate(checks.check_chains(document.definitions)), *document.faults]), key=_file_of)
             return faults, f"{_count_entries(document.definitions)}, {document.description}"
     except ConfigError as error:
         return error.faults, ""
