@@ -105,8 +105,9 @@ class AgentReader:
         file = file_of(text, self._symbols.folder)
         if file is None:
             if self._symbols.folder and is_name_of_file(text):
-                known = [str(each.relative_to(self._symbols.folder)) for pattern in ("*", "*/*") for each in self._symbols.folder.glob(pattern)]
-                part.fault(f"there is no file {text!r} in the configuration's folder{hint(nearest(text, filter(is_name_of_file, known)))}")
+                folder = self._symbols.folder
+                known = filter(is_name_of_file, (str(each.relative_to(folder)) for each in (*folder.glob("*"), *folder.glob("*/*"))))
+                part.fault(f"there is no file {text!r} in the configuration's folder{hint(nearest(text, known))}")
             return text
         if self._symbols.folder and not lies_in(self._symbols.folder, file):
             part.fault(f"{text!r} leaves the configuration's folder; only files in it are read")

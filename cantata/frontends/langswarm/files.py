@@ -16,6 +16,7 @@ from cantata.frontends.langswarm.vocabulary import FILES, IGNORED_BLOCKS, SECTIO
 from cantata.models.values import JsonValue
 from cantata.suggestions import hint, nearest
 
+OWN_PROCESS = "it is about LangSwarm's own process, for whose purposes the fleet has settings"
 ReadDocument = Callable[[Path], Document]
 
 
@@ -98,7 +99,7 @@ def _not_read(folder: Path, read: Collection[Path]) -> Iterator[Fault]:
         near = nearest(path.stem, ("langswarm", *SECTIONS), cutoff=MISTYPED)
         if path.resolve() in read or not (near or path.stem in IGNORED_BLOCKS):
             continue
-        reason = hint(f"{near}{path.suffix}") if near else ": it is about LangSwarm's own process, for whose purposes the fleet has settings"
+        reason = hint(f"{near}{path.suffix}") if near else f": {OWN_PROCESS}"
         yield Fault(f"not read{reason}", file=path.name, is_warning=True)
 
 
@@ -132,7 +133,7 @@ def _take(document: Document, file: str, sources: ConfigSources) -> None:
         return
     part.check_keys(TOP | IGNORED_BLOCKS)
     for key in IGNORED_BLOCKS.intersection(document.data):
-        part.at(key).warn("no effect: it is about LangSwarm's own process, for whose purposes the fleet has settings")
+        part.at(key).warn(f"no effect: {OWN_PROCESS}")
     for section, parts in sources.parts.items():
         if part.has(section):
             parts.append(part.at(section))

@@ -281,7 +281,7 @@ def member(
 
 
 def history_seen(agent: Agent) -> dict[str, JsonValue]:
-    """Return the parameter by which an agent sees the conversation in chains and within other agents, where its own settings must ask for it."""
+    """Return the parameter of an agent that sees the conversation in chains and within other agents, by its own settings."""
     return {"history": agent.history.max_tokens or MAX_HISTORY_TOKENS} if agent.history.enabled else {}
 
 

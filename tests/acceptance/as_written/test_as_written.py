@@ -108,7 +108,9 @@ def test_a_workflow_with_a_fault_does_not_take_the_others_with_it(desk: Path, mo
 
     assert (good.exit_code, json.loads(good.stdout)["output"]) == (0, "echo: tea")
     assert bad.exit_code == 2
-    assert "line 27: langswarm.yaml workflows[2] 'fact_check_pipeline'.workflow: there is no agent, tool or workflow 'consensus'" in bad.output
+    assert (
+        "line 27: langswarm.yaml workflows[2] 'fact_check_pipeline'.workflow: there is no agent, tool or workflow 'consensus'" in bad.output
+    )
 
 
 def does_not_carry_over(system: str) -> str:

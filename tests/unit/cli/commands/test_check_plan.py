@@ -275,6 +275,5 @@ def test_tasks_that_the_application_does_not_have_are_warned_of(documents: Path,
 
     assert (quiet.exit_code, warned.exit_code) == (0, 2)
     assert warned.stdout.splitlines() == [
-        "own.yaml:2: tools.pay.task: warning: application 'shop:app' has no task 'shop.chrge' on this machine; "
-        "did you mean 'shop.charge'?"
+        "own.yaml:2: tools.pay.task: warning: application 'shop:app' has no task 'shop.chrge' on this machine; did you mean 'shop.charge'?"
     ]
