@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import click
@@ -21,6 +22,7 @@ from cantata.config.documents import Document
 from cantata.config.faults import in_order
 from cantata.config.formats import Configuration
 from cantata.config.user_code import determinism
+from cantata.config.user_code.function_source import definition_of
 from cantata.errors import ConfigError, Fault, without_warnings
 from cantata.models.definitions import Definitions
 from cantata.models.graph import Step
@@ -102,7 +104,9 @@ def _file_of(fault: Fault) -> str:
 def check_file(file: str, config: str | None) -> tuple[Sequence[Fault], str]:
     """Return the faults of a document and its description. Raises ConfigError for faults in the configuration behind a chain request."""
     if _WORKFLOW.fullmatch(file) and not Path(file).exists():
-        return determinism.faults_of(file, folder=Path.cwd()), "a workflow in Python"
+        definition = definition_of(file, folder=Path.cwd())
+        source = os.path.relpath(definition.file) if definition else ""
+        return [replace(fault, file=source) for fault in determinism.faults_of(file, folder=Path.cwd())], "a workflow in Python"
     try:
         document = read_document(file) if file == "-" else configuration.opened(Path(file))
         if isinstance(document, Configuration):

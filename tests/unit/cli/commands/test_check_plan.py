@@ -277,3 +277,12 @@ def test_tasks_that_the_application_does_not_have_are_warned_of(documents: Path,
     assert warned.stdout.splitlines() == [
         "own.yaml:2: tools.pay.task: warning: application 'shop:app' has no task 'shop.chrge' on this machine; did you mean 'shop.charge'?"
     ]
+
+
+def test_faults_of_a_workflow_in_python_name_the_file_that_defines_it(folder: Path) -> None:
+    (folder / "inner.py").write_text("from cantata import workflow\n\n@workflow\nasync def answer(wf):\n    return open('x')\n")
+    (folder / "outer.py").write_text("from inner import answer\n")
+
+    result = run("check", "outer:answer")
+
+    assert result.stdout.startswith("inner.py:5: open in 'answer' differs in each replay")
