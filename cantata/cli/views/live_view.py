@@ -61,8 +61,8 @@ def render(view: RunView, now_ms: float, *, max_rows: int = MAX_ROWS) -> Rendera
     table.add_column(overflow="ellipsis")  # the one that is cut if not all fits
     for row in rows(view, max_rows=max_rows):
         table.add_row(*_cells(row, view, now_ms))
-    told = [*view.warnings[-MAX_WARNINGS:], *[*dict.fromkeys(view.blocked.values())][-MAX_WARNINGS:]]
-    warnings = [Text(f"! {text_format.line(warning, MAX_WARNING)}", style="yellow") for warning in told]
+    lines = [*view.warnings[-MAX_WARNINGS:], *[*dict.fromkeys(view.blocked.values())][-MAX_WARNINGS:]]
+    warnings = [Text(f"! {text_format.line(warning, MAX_WARNING)}", style="yellow") for warning in lines]
     return Group(_title(view, now_ms), table, *warnings)
 
 
