@@ -133,6 +133,10 @@ class StepError(CantataError):
         self.retry_after_s = retry_after_s
 
 
+MISMATCH = "does not follow the run's history"
+"""A part of the message of each CodeMismatchError: it says that the code was changed under an open run."""
+
+
 class CodeMismatchError(CantataError):
     """The code of this worker cannot continue a run; that of another worker may."""
 

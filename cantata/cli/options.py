@@ -69,10 +69,15 @@ webhook_option = click.option(
 
 def parse_json(ctx: click.Context, option: click.Parameter, text: str | None) -> Any:
     """Return the JSON value of an option or argument."""
+    return None if text is None else json_of(text)
+
+
+def json_of(text: str) -> Any:
+    """Return the JSON value of a text of the command line."""
     try:
-        return None if text is None else _json(text)
+        return _json(text)
     except json.JSONDecodeError as error:
-        hint = "" if "{" in str(text) else "; a text needs its own quotes: '\"text\"'"
+        hint = "" if "{" in text else "; a text needs its own quotes: '\"text\"'"
         raise click.BadParameter(f"{text!r} is not JSON: {error.msg} (column {error.colno}){hint}") from error
     except ValueError as error:
         raise click.BadParameter(str(error)) from error

@@ -13,13 +13,16 @@ from rich.console import Console
 
 from cantata import text_format
 from cantata.cli.main import FAILED, INTERRUPTED, INVALID
+from cantata.cli.options import json_of
 from cantata.cli.submission import RunSubmission, has_succeeded, print_note
 from cantata.cli.views import live_view, plain_view
 from cantata.client import queries
 from cantata.client.run_service import RunService
 from cantata.client.runs import MAX_LISTED
+from cantata.config.json_schemas import errors_in
 from cantata.coordinator.fork_requests import FORKED_AT, FORKED_FROM
 from cantata.errors import UnknownRunError
+from cantata.models.graph import is_named
 from cantata.models.values import JsonValue, as_text
 from cantata.models.wire import RUN_OVER
 from cantata.runs.results import describe_request, duration_ms
@@ -27,6 +30,7 @@ from cantata.runs.step_names import KnownNames, name_of
 from cantata.state.fleet import code_versions
 from cantata.state.ledger.records import RunRecord, StepRecord
 from cantata.state.runs import log_store
+from cantata.state.runs.inbox import wait_options
 from cantata.state.runs.summaries import RunSummary, shown_state, state_of
 
 MAX_ROWS = 1000  # of a tree that is printed once
@@ -153,14 +157,37 @@ class RunQueries(RunSubmission):
             print_note(f"run {run_id} is {status}" if status in CANCELLED else f"run {run_id} was over already: {status}")
         return 0 if status in CANCELLED else FAILED
 
-    def signal(self, run_id: str, step: str, value: JsonValue, by: str) -> int:
+    def signal(self, run_id: str, step: str, text: str, by: str) -> int:
         """Send a waiting step its value, as the author `by`."""
-        answer = self.runs.signal(run_id, step, value, by=by)
+        answer = self.runs.signal(run_id, step, self._signal_value(run_id, step, text), by=by)
         if self._as_json:
             click.echo(json.dumps({"run_id": run_id, "step": step, "signal": answer.outcome}))
         else:
             print_note(answer.message)
         return SIGNAL_STATUSES.get(answer.outcome, FAILED)
+
+    def _signal_value(self, run_id: str, step: str, text: str) -> JsonValue:
+        """Return a text as the value of a waiting step: JSON, or itself where only that fits the step's schema.
+
+        Raises UnknownRunError for a text that is not JSON if other steps wait, BadParameter for another one.
+        """
+        run = self.runs.find(run_id)
+        waiting = run.waiting_steps()
+        named = [step_id for step_id in waiting if is_named(step_id, step)]
+        schemas = [wait_options(found.spec.params).answer_schema for found in run.steps(named).values()] if len(named) == 1 else []
+
+        def fits(value: JsonValue) -> bool:
+            return any(schema is not None and not any(errors_in(value, schema)) for schema in schemas)
+
+        try:
+            value: JsonValue = json_of(text)
+        except click.BadParameter:
+            if fits(text):
+                return text
+            if waiting and not named:
+                raise run.unknown_wait(step) from None
+            raise
+        return text if fits(text) and not fits(value) else value
 
     def query(self, run_id: str, name: str, step: str | None, given: Mapping[str, JsonValue]) -> int:
         """Print the answer of a query of a workflow in Python."""

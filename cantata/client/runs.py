@@ -148,7 +148,7 @@ class Run:
         if refusal and answer == "full":
             raise refusal
         if answer == "unknown":
-            raise UnknownRunError(f"no step {step_id!r} of run {self.run_id!r} waits for a signal; {self._waiting_sentence(step_id)}")
+            raise self.unknown_wait(step_id)
         send_ready(self._client.app, ((self.run_id, step) for step in ready))
         self._end_trace()
         return answer
@@ -186,6 +186,10 @@ class Run:
         """Return the ids of its steps that wait for a signal; of a large run only of its first steps."""
         known = self.steps(self._client.ledger.reader.step_ids(self.run_id, MAX_COMPARED))
         return sorted(step_id for step_id, step in known.items() if step.awaits_signal)
+
+    def unknown_wait(self, step_id: str) -> UnknownRunError:
+        """Return the error for a signal to a step that waits for none."""
+        return UnknownRunError(f"no step {step_id!r} of run {self.run_id!r} waits for a signal; {self._waiting_sentence(step_id)}")
 
     def _waiting_sentence(self, name: str) -> str:
         """Return a sentence about the steps that wait for a signal, and the one that is most like `name`."""

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from cantata.errors import MISMATCH
 from cantata.health.facts import Facts, Fleet, LimitFacts, RedisFacts, ServiceProbe, Unavailable
 from cantata.models.values import Value
 from cantata.models.wire import RUN_OVER, RunStatus
@@ -220,7 +221,8 @@ def _refused_steps(fleet: Fleet) -> list[Check]:
         return []
     first, *others = fleet.refused_steps
     more = f"; and {len(others)} more" if others else ""
-    action = "start a worker that can run it; the step then continues by itself, or ends with its run's deadline"
+    needs = "correct the code, or keep both ways with wf.patched" if MISMATCH in first else "start a worker that can run it"
+    action = f"{needs}; the step then continues by itself, or ends with its run's deadline"
     return [degraded("steps", f"refused by workers in the last minute: {first}{more}", action)]
 
 

@@ -8,12 +8,14 @@ from typing import Literal, cast
 
 from cantata.models.events import (
     ModelFallback,
+    QueueUnserved,
     ReplyDelta,
     RunCancelling,
     RunClosed,
     RunEvent,
     StepDone,
     StepExpanded,
+    StepRefused,
 )
 from cantata.models.graph import START, StepState
 from cantata.models.values import JsonValue, Usage
@@ -150,6 +152,8 @@ class RunView:
     seq: int = 0
     """The offset of the last event."""
     warnings: tuple[str, ...] = ()
+    blocked: Mapping[str, str] = field(default_factory=dict)
+    """The reason why a step cannot go on, until it does: its workers refuse it, or none serves its queue."""
 
     def with_plan(self, steps: Iterable[str]) -> RunView:
         """Return the run with the steps of its plan, in their order."""
@@ -191,18 +195,24 @@ class RunView:
         return replace(self, steps={step_id: replace(step, line=lines.get(step_id, "")) for step_id, step in self.steps.items()})
 
     def _with_run(self, event: RunEvent) -> RunView:
-        status, state, warnings = self.status, self.state, self.warnings
+        status, state, warnings, blocked = self.status, self.state, self.warnings, self.blocked
+        if event.step in blocked and event.step_state:
+            blocked = {step_id: why for step_id, why in blocked.items() if step_id != event.step}
         match event:
             case RunClosed():
-                status, state = event.status, state_of(event.status, event.failures)
+                status, state, blocked = event.status, state_of(event.status, event.failures), {}
             case RunCancelling():
                 status = state = "cancelling"
             case RunEvent(step_state="running") if status == "accepted":
                 status = state = "running"
+            case StepRefused(step=str(step)):
+                blocked = {**blocked, step: f"stopped: {event.explanation}"}
+            case QueueUnserved(step=str(step)):
+                blocked = {**blocked, step: event.explanation}
             case RunEvent(is_warning=True) if event.explanation not in warnings:
                 warnings = (*warnings, event.explanation)
         began_ms, at_ms = self.began_ms or event.at_ms, max(self.at_ms, event.at_ms)
-        return replace(self, status=status, state=state, warnings=warnings, seq=event.seq, began_ms=began_ms, at_ms=at_ms)
+        return replace(self, status=status, state=state, warnings=warnings, blocked=blocked, seq=event.seq, began_ms=began_ms, at_ms=at_ms)
 
 
 def ancestors(step_id: str) -> Iterator[str]:

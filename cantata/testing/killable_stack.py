@@ -20,7 +20,7 @@ from cantata.models.definitions import Definitions
 from cantata.models.values import JsonValue
 from cantata.models.wire import ChainResponse, RunResult, TurnRequest
 from cantata.runs.results import is_over
-from cantata.state.fleet import registry
+from cantata.state.fleet import clock_skip, registry
 from cantata.state.ledger.records import owner_of
 from cantata.state.redis.keys import namespace_of, shard_key
 from cantata.suggestions import hint, nearest
@@ -35,6 +35,8 @@ RESULT_S = 60.0  # for a run whose worker was killed; it takes two seconds longe
 LOOK_S = 0.05  # between two looks for steps that wait, and for those of a killed worker
 REACHED_S = 0.2  # for the points that a worker reaches after a run is closed
 POLL_S = 0.005
+UNDER_WAY = {"ready", "sent", "running"}
+"""States of steps with which a run goes on by itself."""
 
 Result = ChainResponse | RunResult
 Signal = JsonValue | Callable[[], JsonValue]
@@ -106,11 +108,11 @@ class KillableStack:
         return run
 
     def until_waiting(self, run: TurnRun | ChainRun, timeout_s: float = RESULT_S) -> None:
-        """Return when a step of a run waits for a signal. Raises TimeoutError after `timeout_s` seconds, or when the run ends before."""
+        """Return when a step of a run waits for a signal or sleeps. Raises TimeoutError after `timeout_s`, or when the run ends."""
         give_up = time.monotonic() + timeout_s
-        while not any(step.awaits_signal for step in run.record(()).steps.values()):
+        while not any(step.state == "waiting_signal" for step in run.record(()).steps.values()):
             if time.monotonic() > give_up or is_over(run.status()):
-                raise TimeoutError(f"no step of run {run.run_id} waits for a signal; the run is {run.status()}")
+                raise TimeoutError(f"no step of run {run.run_id} waits for a signal or sleeps; the run is {run.status()}")
             time.sleep(POLL_S)
 
     def skip(self, seconds: float = 0.0, *, minutes: float = 0.0, hours: float = 0.0, days: float = 0.0) -> None:
@@ -203,7 +205,7 @@ class KillableStack:
     def _result(
         self, run: TurnRun | ChainRun, signals: Mapping[str, Signal], timeout_s: float, where: str, fault: ArmedFault | None
     ) -> Result:  # fmt: skip
-        """Return the result of a run, whose waiting steps get their signals.
+        """Return the result of a run, whose waiting steps get their signals. When only timers are left, time is skipped to the next.
 
         The steps of a worker that was killed are recovered at once; the sweep itself takes two seconds. Raises AssertionError if a step
         that runs at most once had that worker, and has no signal.
@@ -217,7 +219,8 @@ class KillableStack:
                 return result
             if fault and fault.happened:
                 self._expire_dead_leases()
-            waiting = {step_id: step for step_id, step in run.record(()).steps.items() if step.awaits_signal}
+            steps = run.record(()).steps
+            waiting = {step_id: step for step_id, step in steps.items() if step.awaits_signal}
             values = values_for(waiting, signals)
             for step_id, value in values.items():
                 run.signal(step_id, value() if callable(value) else value)
@@ -226,7 +229,16 @@ class KillableStack:
                 unknown = f"step {uncertain[0]!r} runs at most once and its outcome is unknown"
                 todo = f"give one in signals={{{uncertain[0].rpartition('/')[2]!r}: ...}}"
                 raise AssertionError(f"{where} the run waits for a person: {unknown}; {todo}")
+            if not values and not any(step.state in UNDER_WAY for step in steps.values()):
+                self._skip_to_timer(run.run_id)
         raise TimeoutError(f"{where} run {run.run_id} is not over after {timeout_s:g} s; it goes on".strip())
+
+    def _skip_to_timer(self, run_id: str) -> None:
+        """Skip time to a run's next timer, if it has one beside its deadline. Permits follow the real clock."""
+        timers = clock_skip.timers_of(self._own.redis, run_id)
+        own = [left_s for kind, left_s in timers.items() if kind != "deadline"]
+        if own and "permit" not in timers:
+            self.skip(max(0.001, min(own)))
 
     def _expire_dead_leases(self) -> None:
         ledger = self._own.ledger

@@ -27,7 +27,7 @@ class Recorded(Value):
     line: str = Field(description="file:line of the workflow's code that gave it")
 
     def __str__(self) -> str:
-        return f"{self.kind} {self.target!r} at {self.line}"
+        return f"{self.kind} {self.target!r} at {self.line}" if self.target else f"{self.kind} at {self.line}"
 
     def same_as(self, other: Recorded) -> bool:
         """Return whether both are the same command, wherever in the code."""

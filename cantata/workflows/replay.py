@@ -15,7 +15,7 @@ from os.path import basename
 from pathlib import Path
 from typing import Any
 
-from cantata.errors import CodeMismatchError, ConfigError, StepError
+from cantata.errors import MISMATCH, CodeMismatchError, ConfigError, StepError
 from cantata.models.definitions import Definitions
 from cantata.models.values import JsonValue
 from cantata.suggestions import did_you_mean
@@ -42,7 +42,7 @@ class NonDeterminismError(Exception):
 
     def mismatch(self, name: str, reference: str) -> CodeMismatchError:
         """Return the error for people."""
-        message = f"the code of workflow {name!r} ({reference}) does not follow the run's history: {self}. Deploy the code that the run"
+        message = f"the code of workflow {name!r} ({reference}) {MISMATCH}: {self}. Deploy the code that the run"
         return CodeMismatchError(f"{message} began with, or keep both ways with wf.patched")
 
 

@@ -93,3 +93,16 @@ def test_an_answer_that_is_not_clear_is_refused(words: list[str], message: str) 
 
     assert refused.exit_code == 2
     assert message in refused.stderr
+
+
+def test_a_signal_takes_a_bare_text_where_the_schema_wants_one_and_names_an_unknown_step_first(ledger: Ledger, runs: list[Play]) -> None:
+    def signal(step: str, value: str) -> Result:
+        return CliRunner().invoke(submit, ["runs", "signal", "named", step, value])
+
+    play = Play(ledger, "named")
+    play.plan(*(wait(step, params={"wait": {"answer_schema": {"type": "string"}}}) for step in ("name", "number", "quoted")), wait("any"))
+
+    assert "no step 'nmae' of run 'named' waits for a signal" in signal("nmae", "bolt").stderr
+    assert "'bolt' is not JSON" in signal("any", "bolt").stderr
+    assert [signal(*words).exit_code for words in (("name", "bolt"), ("number", "42"), ("quoted", '"nut"'))] == [0, 0, 0]
+    assert [play.output(step) for step in ("name", "number", "quoted")] == ["bolt", "42", "nut"]

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from cantata.cli.connect import open_queries
-from cantata.cli.options import author_option, detach_option, json_option, parse_assignments, parse_json, parse_json_object
+from cantata.cli.options import author_option, detach_option, json_option, parse_assignments, parse_json_object
 
 LEVELS = ("debug", "info", "warning", "error", "critical")
 
@@ -120,11 +120,11 @@ def retry(run_id: str, detach: bool, as_json: bool) -> int:
 @runs.command()
 @run_id
 @click.argument("step")
-@click.argument("value", metavar="JSON", callback=parse_json)
+@click.argument("value", metavar="JSON")
 @author_option
 @json_option
-def signal(run_id: str, step: str, value: Any, by: str, as_json: bool) -> int:
-    """Send a waiting step its value."""
+def signal(run_id: str, step: str, value: str, by: str, as_json: bool) -> int:
+    """Send a waiting step its value. A text needs no quotes where the schema of the step asks for one."""
     with open_queries(workers=False, as_json=as_json) as queries:
         return queries.signal(run_id, step, value, by)
 

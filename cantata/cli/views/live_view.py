@@ -19,6 +19,7 @@ from cantata.state.redis import clock
 
 MAX_ROWS = 30
 MAX_WARNINGS = 3
+MAX_WARNING = 600  # characters; a mismatch of code has two lines of it, and what to do
 MAX_TAIL = 80  # characters of a reply under way
 RESERVED_LINES = 5  # of the terminal, for title, warnings and prompt
 SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
@@ -57,10 +58,11 @@ def render(view: RunView, now_ms: float, *, max_rows: int = MAX_ROWS) -> Rendera
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True, overflow="ellipsis", max_width=44)
     table.add_column(no_wrap=True, justify="right", min_width=8)
-    table.add_column(no_wrap=True, overflow="ellipsis")
+    table.add_column(overflow="ellipsis")  # the one that is cut if not all fits
     for row in rows(view, max_rows=max_rows):
         table.add_row(*_cells(row, view, now_ms))
-    warnings = [Text(f"! {text_format.line(warning, 300)}", style="yellow") for warning in view.warnings[-MAX_WARNINGS:]]
+    lines = [*view.warnings[-MAX_WARNINGS:], *[*dict.fromkeys(view.blocked.values())][-MAX_WARNINGS:]]
+    warnings = [Text(f"! {text_format.line(warning, MAX_WARNING)}", style="yellow") for warning in lines]
     return Group(_title(view, now_ms), table, *warnings)
 
 
@@ -99,7 +101,7 @@ def _note(step: StepProgress) -> Text:
     if step.state == "running" and step.reply:
         note = _tail(step.reply)
     style = "red" if step.state == "failed" else "yellow" if step.is_retried else "dim"
-    return Text("  ").join(
+    return Text("  ", no_wrap=True).join(
         [*(Text(text_format.line(part), style="dim") for part in parts if part), *([Text(note, style=style)] if note else [])]
     )
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from datetime import datetime
 
 from cantata import text_format
-from cantata.models.events import RunEvent, SignalAwaited, StepDone
+from cantata.models.events import RunEvent, SignalAwaited, StepDone, StepRefused
 from cantata.models.graph import START
 from cantata.models.values import JsonValue
 from cantata.observability.logs.lines import LogLine
@@ -29,7 +29,7 @@ def apply_and_describe(view: RunView, event: RunEvent, names: Mapping[str, str] 
 
 def _describe(before: RunView, after: RunView, event: RunEvent, names: Mapping[str, str]) -> str:
     reason = text_format.line(event.explanation, MAX_REASON)
-    if len(after.warnings) > len(before.warnings):
+    if len(after.warnings) > len(before.warnings) or (event.is_warning and event.explanation not in before.blocked.values()):
         return f"warning: {reason}"
     if event.ends_run:
         return f"{text_format.state_label(after.state)} {event.run_id}"
@@ -40,8 +40,9 @@ def _describe(before: RunView, after: RunView, event: RunEvent, names: Mapping[s
     if changed and step.startswith(f"{changed}/"):
         return _describe_item(changed, before.steps.get(changed, StepProgress()), after.steps[changed], event)
     if step.endswith(EXITS):
-        step = step.rpartition("/")[0]
-        if not event.ends_step:
+        is_refused = isinstance(event, StepRefused)
+        step = step.partition("/@")[0] if is_refused else step.rpartition("/")[0]
+        if not event.ends_step and not is_refused:
             return ""
     if isinstance(event, StepDone):
         took_ms = after.steps[step].took_ms if step in after.steps else None

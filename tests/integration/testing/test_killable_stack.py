@@ -33,14 +33,21 @@ async def expense(wf, item):
     if await wf.wait("approve", timeout_s=86_400, default=False):
         await wf.options(at_most_once=True).call(count)
     return item
+
+
+@workflow
+async def nap(wf):
+    await wf.sleep(86_400)
+    return "awake"
 """
+ASK = {"entry_node": "ask", "nodes": [{"node_id": "ask", "kind": "wait"}]}
 CHAIN = {"entry_node": "count", "nodes": [{"node_id": "count", "kind": "tool", "name": "count"}]}
 
 
 @pytest.fixture
 def definitions(tmp_path: Path) -> Definitions:
     (tmp_path / "count_tools.py").write_text(TOOLS)
-    workflows = {"expense": PythonWorkflow(function="count_tools:expense")}
+    workflows = {name: PythonWorkflow(function=f"count_tools:{name}") for name in ("expense", "nap")}
     return Definitions(folder=str(tmp_path), tools={"count": Tool(function="count_tools:count")}, workflows=workflows)
 
 
@@ -133,12 +140,23 @@ def test_a_step_that_runs_at_most_once_needs_a_signal_behind_a_kill(cantata_stac
 
 def test_a_run_that_does_not_end_is_told_with_the_limit_of_the_test(cantata_stack: KillableStack, definitions: Definitions) -> None:
     with pytest.raises(TimeoutError, match=r"^run \S+ is not over after 0\.3 s; it goes on$"):
-        cantata_stack.survives_kills("expense", {"item": "tea"}, at="begun", definitions=definitions, timeout_s=0.3)
+        cantata_stack.survives_kills(ASK, at="begun", definitions=definitions, timeout_s=0.3)
 
 
 def test_a_point_that_is_not_reached_skips_its_test(cantata_stack: KillableStack, definitions: Definitions) -> None:
     with pytest.raises(pytest.skip.Exception, match="the flow does not reach 'model-sent'"):
         cantata_stack.survives_kills(CHAIN, at="model-sent", outcome=lambda result: result.status, definitions=definitions)
+
+
+def test_a_sleep_is_waited_for_and_skipped_when_nothing_else_is_left(cantata_stack: KillableStack, definitions: Definitions) -> None:
+    run = cantata_stack.submit("nap", definitions=definitions)
+    cantata_stack.until_waiting(run)
+    assert run.status() == "running"
+    cantata_stack.skip(days=1)
+    assert run.result(30).final_output == "awake"
+
+    with pytest.raises(pytest.skip.Exception):
+        cantata_stack.survives_kills("nap", at="model-sent", definitions=definitions)
 
 
 @pytest.mark.slow("the worker stands still for ten seconds, and its lease runs out after five")
@@ -160,7 +178,7 @@ def test_time_is_skipped_in_units(cantata_stack: KillableStack) -> None:
     cantata_stack.skip(601)
 
     assert run.result(30).outputs == {"ask": "late"}
-    with pytest.raises(TimeoutError, match=r"no step of run .* waits for a signal; the run is succeeded"):
+    with pytest.raises(TimeoutError, match=r"no step of run .* waits for a signal or sleeps; the run is succeeded"):
         cantata_stack.until_waiting(run)
 
 

@@ -194,6 +194,13 @@ FLEET = [
         "start a worker",
     ),
     (
+        fleet(refused_steps=["step 's' of run 'r': the code does not follow the run's history"]),
+        "steps",
+        "degraded",
+        "does not follow",
+        "correct the code",
+    ),
+    (
         fleet(queues={"gpu": queue(ready=2, workers=0, oldest_wait_s=7.0)}),
         "queue gpu",
         "failing",

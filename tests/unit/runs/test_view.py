@@ -115,6 +115,29 @@ def test_a_step_whose_worker_died_is_lost_until_another_takes_it() -> None:
     assert "tools@x#7" in view.steps["a"].note
 
 
+def test_a_refused_step_is_told_until_it_starts_also_one_that_only_advances_a_workflow() -> None:
+    history = begun().start("w/@1/@advance").add("refused", "w/@1/@advance", worker="tools@x", message="other code")
+
+    assert "! stopped: other code" in rendered(history.view())
+    assert history.lines()[-1] == "refused w by tools@x: other code"
+    assert "stopped" not in rendered(history.add("started", "w/@1/@advance", attempt=2).view())
+
+
+def test_a_queue_without_workers_is_told_until_one_takes_the_step() -> None:
+    history = begun().add("unserved", "a", queue="gpu", message="no worker serves queue 'gpu'")
+
+    assert "! no worker serves queue 'gpu'" in rendered(history.view("a"))
+    assert history.lines("a")[-1] == "warning: no worker serves queue 'gpu'"
+    assert "gpu" not in rendered(history.start("a").view("a"))
+
+
+def test_a_long_error_is_cut_before_the_id_of_its_step() -> None:
+    shown = rendered(begun().start("flow/2.collect_the_parts").failed("flow/2.collect_the_parts", "no " * 60).view())
+
+    assert "flow/2.collect_the_parts" in shown
+    assert len(shown.splitlines()) == 2
+
+
 def test_when_a_run_ends_badly_what_was_not_over_is_stopped() -> None:
     view = begun().start("a", "b").failed("a").add("closed", status="failed").view("c")
 
@@ -132,9 +155,9 @@ def test_when_a_run_succeeds_what_grew_steps_of_other_names_is_over_too() -> Non
 
 
 def test_a_warning_is_kept_once_however_often_it_comes() -> None:
-    view = begun().add("unserved", "a", message="nobody serves gpu").add("unserved", "a", message="nobody serves gpu").view()
+    view = begun().add("warning", message="a hint").add("warning", message="a hint").view()
 
-    assert view.warnings == ("nobody serves gpu",)
+    assert view.warnings == ("a hint",)
 
 
 def test_what_the_ledger_knows_of_finished_steps_is_learnt_once() -> None:

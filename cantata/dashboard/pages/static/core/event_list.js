@@ -77,6 +77,17 @@ export function durationsOf(entries) {
   return found;
 }
 
+/** Return why a step of the run was refused by its worker, until it starts; "" if none is. */
+export function refusalIn(entries) {
+  const refused = new Map();
+  for (const { type, step, message } of entries) {
+    if (type === "closed") refused.clear();
+    else if (type === "refused") refused.set(step, message ?? "");
+    else if (EVENTS[type]?.state) refused.delete(step);
+  }
+  return [...refused.values()].at(-1) ?? "";
+}
+
 /** Return the details of an event in one line. */
 export function summary(event) {
   if (event.type === "expanded") return `${event.steps} more`;

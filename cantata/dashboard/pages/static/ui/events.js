@@ -7,7 +7,7 @@ import { durationsOf, summary } from "../core/event_list.js";
 const MAX_SHOWN = 400; // displayed entries; earlier ones on demand
 const END_PX = 40; // pixels from the end within which the list stays at its end
 
-/** The events, but for those of hidden steps; `nameOf(id)` is the name of a step, `onEarlier` reads earlier ones. */
+/** The events, but for those of hidden steps that no worker refused; `nameOf(id)` is the name of a step, `onEarlier` reads earlier ones. */
 export function EventsTab({ events, isHidden, nameOf, onEarlier, onSelect }) {
   const box = useRef(null);
   const [maxShown, setMost] = useState(MAX_SHOWN);
@@ -18,7 +18,7 @@ export function EventsTab({ events, isHidden, nameOf, onEarlier, onSelect }) {
   const onScroll = ({ currentTarget: list }) => {
     keepsToEnd.current = list.scrollHeight - list.scrollTop - list.clientHeight < END_PX;
   };
-  const entries = events.entries.filter((entry) => !entry.step || !isHidden(entry.step));
+  const entries = events.entries.filter((entry) => !entry.step || entry.type === "refused" || !isHidden(entry.step));
   const durations = useMemo(() => durationsOf(events.entries), [events]);
   const hidden = Math.max(0, entries.length - maxShown);
   const earlier = () => {
@@ -50,7 +50,7 @@ function Entry({ entry, took, nameOf, onSelect }) {
 
 const TONES = {
   started: "busy", done: "good", expanded: "good", failed: "bad", missed_deadline: "bad", lost: "bad", retry: "wait", waiting: "wait", uncertain: "bad",
-  warning: "wait", unserved: "wait",
+  warning: "wait", unserved: "wait", refused: "bad",
 };
 
 /** Reply of a step; struck through if its attempt was discarded. */

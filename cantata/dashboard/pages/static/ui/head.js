@@ -14,8 +14,8 @@ import { Labels } from "./row.js";
 
 const LONG_ANSWER = 600; // characters; a longer answer is folded at first
 
-/** The head; `go` navigates to another run, `onSelect(id)` opens a step. */
-export function Head({ view, now, connection, fault, reload, go, onSelect }) {
+/** The head; `refusal` says why a step was refused, `go` navigates to another run, `onSelect(id)` opens a step. */
+export function Head({ view, refusal, now, connection, fault, reload, go, onSelect }) {
   const { run } = view;
   return html`<div class="head">
     <p class="back"><a href=${`${urls.base}/`}>All runs</a></p>
@@ -36,6 +36,7 @@ export function Head({ view, now, connection, fault, reload, go, onSelect }) {
     </div>
     <div class="facts"><bdi class="id">${clip(run.run_id, 120)}</bdi><${Labels} labels=${others(run.labels)} /></div>
     <${Connection} connection=${connection} fault=${fault} />
+    ${refusal && html`<p class="connection" role="status">Stopped: ${clip(refusal, 600)}</p>`}
     ${run.code_mixed && html`<p class="connection" role="status">Its steps ran with different versions of the code: ${clip(run.code_mixed, 400)}</p>`}
     <${Ending} run=${run} view=${view} onSelect=${onSelect} />
   </div>`;

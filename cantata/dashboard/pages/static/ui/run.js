@@ -1,6 +1,7 @@
 /** One run: how it stands, and its graph, time line, events, tasks and request; beside them the step that was chosen. */
 
 import { html, useCallback, useEffect, useMemo, useRef, useState } from "../vendor/htm-preact.js";
+import { refusalIn } from "../core/event_list.js";
 import { clip } from "../core/format.js";
 import { nameOf, withoutInternal } from "../core/internal_steps.js";
 import { locationIn, runAddress } from "../core/route.js";
@@ -33,6 +34,7 @@ export function RunPage({ runId, search, go }) {
   const { view, events, replies, connection, fault, reload, earlier } = useRun(runId, maps.current);
   const [withInternal, setInternal] = useState(false);
   const reduced = useMemo(() => view && withoutInternal(view), [view?.steps, view?.edges, view?.run]);
+  const refusal = useMemo(() => refusalIn(events.entries), [events]);
   const isOpen = view !== null && !runIsOver(view.run.status);
   const now = useNow(500, isOpen);
   const tasks = useTasks(runId, isOpen);
@@ -56,7 +58,7 @@ export function RunPage({ runId, search, go }) {
   const shown = tabs.some(([id]) => id === tab) ? tab : "graph";
   return html`<main id="main" class="run-page ${step === null ? "" : "with-panel"}" tabindex="-1">
     <div class="run-main">
-      <${Head} view=${view} onSelect=${select} now=${now} connection=${connection} fault=${fault} reload=${reload} go=${go} />
+      <${Head} view=${view} refusal=${refusal} onSelect=${select} now=${now} connection=${connection} fault=${fault} reload=${reload} go=${go} />
       <div class="tabs-line"><${Tabs} tabs=${tabs} shown=${shown} onShow=${(id) => show({ tab: id }, { replace: true })} />
         ${reduced.hidden > 0 && BY_STEP.has(shown) && html`<label class="internal" title="Its start, gathers and ends: steps that only organize others">
           <input type="checkbox" checked=${withInternal} onChange=${() => setInternal(!withInternal)} /> Internal steps</label>`}</div>

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { append, empty, prepend, summary } from "../../../../../cantata/dashboard/pages/static/core/event_list.js";
+import { append, empty, prepend, refusalIn, summary } from "../../../../../cantata/dashboard/pages/static/core/event_list.js";
 
 const event = (seq, type, more = {}) => ({ seq, type, at_ms: seq, step: "a", attempt: 1, worker: null, ...more });
 const delta = (seq, text, more = {}) => event(seq, "delta", { text, ...more });
@@ -25,6 +25,13 @@ test("earlier events are put before", () => {
   const list = prepend(append(empty, [event(5, "done")]), [event(3, "started"), event(4, "retry"), event(5, "done")]);
   assert.deepEqual(list.entries.map((entry) => entry.seq), [3, 4, 5]);
   assert.deepEqual([list.first, list.last], [3, 5]);
+});
+
+test("a refusal is told until its step starts, or the run is over", () => {
+  const refused = event(2, "refused", { message: "other code" });
+  assert.equal(refusalIn([event(1, "started"), refused, event(3, "done", { step: "b" })]), "other code");
+  assert.equal(refusalIn([refused, event(3, "started")]), "");
+  assert.equal(refusalIn([refused, event(3, "closed", { step: null })]), "");
 });
 
 test("an event has a summary of one line", () => {
