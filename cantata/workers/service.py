@@ -193,10 +193,13 @@ class WorkerService:
 
     def _faults_of_code(self) -> dict[str, str]:
         """Return the user's modules that this process or one of its children cannot import, and why."""
-        living = {os.getpid(), *(child.pid for child in active_children())}
-        faults = {
-            module: why for pid, known in dict(self._code_faults).items() if pid in living for module, why in dict(known).items() if why
-        }
+        living = {child.pid for child in active_children()}
+        known = dict(self._code_faults.get(os.getpid(), {}))
+        imported: dict[str, str] = {}
+        for pid, found in dict(self._code_faults).items():
+            if pid in living:
+                imported.update({module: imported.get(module) or why for module, why in dict(found).items()})
+        faults = {module: why for module, why in {**known, **imported}.items() if why}  # a child may import it after it was corrected
         return dict(sorted(faults.items())[: registry.MAX_CODE])
 
     def _finish(self, *_: Any) -> None:

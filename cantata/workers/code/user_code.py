@@ -51,6 +51,7 @@ or `fault`, a process id, a module and why it cannot be imported, empty if it ca
 
 # Functions are named in many fields of definitions. Text that looks like a function, but is not in a user's module, is ignored.
 _FUNCTION = re.compile(r'"([A-Za-z_]\w*)(?:\.\w+)*:[A-Za-z_]\w*"')
+_NOT_IMPORTED = re.compile(r"module '(\w+)[\w.]*' cannot be imported: (.+)")  # in the error of a configuration
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +197,10 @@ def _check_syntax(module: str, path: str, source: SourceFile) -> None:
 
 def note_import(module: str, error: BaseException | None) -> None:
     """Report why a top-level module cannot be imported; None: it can."""
-    fault = "" if error is None else _describe(error)
+    _note_fault(module, "" if error is None else _describe(error))
+
+
+def _note_fault(module: str, fault: str) -> None:
     if _faults.get(module, "") != fault:
         _faults[module] = fault
         if _report is not None:
@@ -311,3 +315,5 @@ def preload() -> None:
             use(folder, module)
     except (CantataError, OSError, ValueError, RecursionError) as error:
         log.warning("configuration_not_read", error=str(error), note="code is read when a step first needs it")
+        for module, fault in _NOT_IMPORTED.findall(str(error)):
+            _note_fault(module, fault[:MAX_FAULT_CHARS])

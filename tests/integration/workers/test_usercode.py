@@ -129,6 +129,10 @@ for _ in range(2):
         functions.load("lost:f", str(folder))
     except Exception:
         pass
+save("default.yaml", "tools: {t: {function: 'syntax:f'}}")
+save("syntax.py", "def f(:\\n")
+os.environ["CANTATA_CONFIG"] = str(folder / "default.yaml")
+user_code.preload()
 print(json.dumps([line.split("\\t")[2:] for line in told if line.startswith("fault")]))
 """
     faults = in_a_process(tmp_path, code)
@@ -136,4 +140,5 @@ print(json.dumps([line.split("\\t")[2:] for line in told if line.startswith("fau
     assert faults == [
         ["broken", "broken.py line 2: invalid syntax"],
         ["lost", "helper.py line 2: ModuleNotFoundError: No module named 'not_there'"],
+        ["syntax", "syntax.py line 1: invalid syntax"],
     ]

@@ -72,7 +72,7 @@ def worker(
     os.environ["REDIS_URL"] = url
     if config:
         os.environ["CANTATA_CONFIG"] = str(Path(config).absolute())
-    for warning in _unused_queues(queues):
+    for warning in unused_queues(queues):
         click.echo(f"submit: {warning}", err=True)
     shown = scrape_address(metrics_port)
     workers = workers_for(queues or STANDARD_QUEUES, name, concurrency, None if shown is None else shown.port)
@@ -87,7 +87,7 @@ def worker(
     return supervise(workers)
 
 
-def _unused_queues(queues: Sequence[str]) -> list[str]:
+def unused_queues(queues: Sequence[str]) -> list[str]:
     """Return a warning for each queue that nothing in the configuration uses, if there is one; it may be of another project's runs."""
     own = [queue for queue in queues if queue not in (*STANDARD_QUEUES, TASKS)]
     if not own:
