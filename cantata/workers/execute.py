@@ -130,7 +130,7 @@ def _refusal_of_import(context: StepContext, error: StepError) -> str:
         return ""
     begun, module = context.begun, name.partition(":")[0].partition(".")[0]
     try:
-        other = registry.worker_with(context.process.ledger.redis, module, begun.spec.queue, but=begun.worker)
+        other = registry.worker_with(context.process.ledger.redis, module, begun.spec.queue, but=begun.worker.partition("#")[0])
     except RedisFailure:
         return ""
     return f"{error}; {other} can import it" if other else ""

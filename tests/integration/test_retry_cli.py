@@ -20,7 +20,7 @@ def test_a_run_is_retried_once_unless_asked_again(ledger: Ledger, monkeypatch: p
     monkeypatch.setenv("REDIS_URL", f"unix://{ledger.redis.connection_pool.connection_kwargs['path']}")
     monkeypatch.setenv("COLUMNS", "200")
     for number in range(2):
-        play = Play(ledger, f"run{number}")
+        play = Play(ledger, f"run{number}", text="Pay", definitions='{"agents": {"it": {"model": "openai/x"}}}')
         play.plan(work("a"))
         play.fail("a")
 
