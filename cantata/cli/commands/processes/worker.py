@@ -98,8 +98,8 @@ def unused_queues(queues: Sequence[str]) -> list[str]:
         definitions = loading.load(path)
     except (ConfigError, OSError):  # runs bring their definitions, so a worker needs none
         return []
-    used = {*STANDARD_QUEUES, TASKS, *(each.step_queue for each in definitions.tools.values())}
-    used |= {each.queue for each in (*definitions.agents.values(), *definitions.workflows.values())}
+    used = {*STANDARD_QUEUES, TASKS, *(tool.step_queue for tool in definitions.tools.values())}
+    used |= {agent.queue for agent in definitions.agents.values()} | {flow.queue for flow in definitions.workflows.values()}
     return [
         f"no tool, agent or workflow of {path} uses queue {queue!r}{did_you_mean(queue, sorted(used))}"
         for queue in own
