@@ -56,6 +56,9 @@ COMMANDS = {
 EXTRAS = {"gateway": "gateway", "flower": "flower", "worker": "worker"}
 """Command → the extra with its dependencies; the others need none, unless they start a stack."""
 
+RUN_COMMANDS = ("list", "show", "follow", "result", "cancel", "fork", "retry", "signal")
+"""Commands of `submit runs` that users type without `runs`."""
+
 OPTION_ALIASES = {"help": "--help", "version": "--version"}
 """Word that users type for an option → the option."""
 
@@ -128,6 +131,8 @@ def _suggestion(word: str) -> str | None:
     """Return the command that a single word, in place of a turn's text, probably means: one like it, or `chain` for a file."""
     if any(map(str.isspace, word)):
         return None
+    if word in RUN_COMMANDS:
+        return f"runs {word}"
     if near := nearest(word.lower(), [*COMMANDS, *OPTION_ALIASES], cutoff=0.75):
         return OPTION_ALIASES.get(near, near)
     return f"chain {word}" if os.path.isfile(word) else None

@@ -18,10 +18,10 @@ from cantata.cli.submission import RunSubmission, has_succeeded, print_note
 from cantata.cli.views import live_view, plain_view
 from cantata.client import queries
 from cantata.client.run_service import RunService
-from cantata.client.runs import MAX_LISTED
+from cantata.client.runs import MAX_LISTED, ChainRun, TurnRun
 from cantata.config.json_schemas import errors_in
 from cantata.coordinator.fork_requests import FORKED_AT, FORKED_FROM
-from cantata.errors import UnknownRunError
+from cantata.errors import ConfigError, UnknownRunError
 from cantata.models.graph import is_named
 from cantata.models.values import JsonValue, as_text
 from cantata.models.wire import RUN_OVER
@@ -53,12 +53,13 @@ class RunQueries(RunSubmission):
         if self._as_json:
             click.echo(json.dumps([_summary_json(run) for run in found], ensure_ascii=False))
         elif not found:
-            print_note("no such runs are kept here" if statuses or kind or text or behind else "no runs are kept here")
+            print_note("no run matches" if statuses or kind or text or behind else "no runs are kept here")
         rows = [("run", "status", "submitted", "duration", "what")] if found and not self._as_json else []
         for run in found if rows else ():
             began = datetime.fromtimestamp(run.created_at).astimezone().strftime("%m-%d %H:%M:%S")
             took = text_format.duration(round(((run.closed_at or run.now) - run.created_at) * 1000))
-            what = "  ".join([text_format.line(run.title, 60), text_format.usage(run.usage)])
+            retried = [f"retried as {run.retried_as}"] if run.retried_as else []
+            what = "  ".join([text_format.line(run.title, 60), text_format.usage(run.usage), *retried])
             rows.append((run.run_id, text_format.state_label(run.state), began, took, what))
         for line in text_format.columns(rows):
             click.echo(line)
@@ -79,6 +80,8 @@ class RunQueries(RunSubmission):
         if origin := record.labels.get(FORKED_FROM):
             step = record.labels.get(FORKED_AT)
             print_note(f"forked from run {origin}" + (f" at step {step!r}" if step else ", to execute its unfinished steps"))
+        if record.retried_as:
+            print_note(f"retried as run {record.retried_as}")
         for each in record.webhook_runs:
             with suppress(UnknownRunError):  # of a run that goes on for days, the first ones have expired
                 posting = self.runs.find(each).record(())
@@ -157,6 +160,30 @@ class RunQueries(RunSubmission):
             print_note(f"run {run_id} is {status}" if status in CANCELLED else f"run {run_id} was over already: {status}")
         return 0 if status in CANCELLED else FAILED
 
+    def retry(self, run_ids: Sequence[str], *, again: bool, detach: bool) -> int:
+        """Retry runs, all before the first is watched; one that cannot be retried does not keep the others from it."""
+        started, status = [], 0
+        for run_id in dict.fromkeys(run_ids):
+            try:
+                started.append(self._retry(run_id, again=again))
+            except (ConfigError, UnknownRunError) as error:
+                if len(run_ids) == 1:
+                    raise
+                print_note(f"run {run_id} is not retried: {error}")
+                status = INVALID
+        for run in started:
+            ended = self.detach(run) if detach else self.watch(run)
+            if ended == INTERRUPTED:
+                return ended
+            status = max(status, ended)
+        return status
+
+    def _retry(self, run_id: str, *, again: bool) -> TurnRun | ChainRun:
+        later = self.runs.find(run_id).record(()).retried_as
+        if later and not again:
+            raise ConfigError(f"run {run_id} was retried as {later}; see `submit runs show {later}`, or retry it once more with --again")
+        return self.runs.rerun(run_id)
+
     def signal(self, run_id: str, step: str, text: str, by: str) -> int:
         """Send a waiting step its value, as the author `by`."""
         answer = self.runs.signal(run_id, step, self._signal_value(run_id, step, text), by=by)
@@ -208,6 +235,7 @@ def _to_json(run: RunSummary | RunRecord, asked: str, created_at_ms: int, durati
         "duration_ms": duration_ms,
         "usage": run.usage.model_dump(),
         "labels": dict(run.labels),
+        "retried_as": run.retried_as or None,
     }
 
 

@@ -298,7 +298,10 @@ class Client:
         return self._fork(run_id, from_step, changes or {}, idempotency_key, labels)
 
     def retry(self, run_id: str, *, idempotency_key: str | None = None, labels: Mapping[str, str] | None = None) -> TurnRun | ChainRun:
-        """Run the unfinished part of a failed, cancelled or timed-out run again, as a new run; otherwise like `fork`."""
+        """Run the unfinished part of a failed, cancelled or timed-out run again, as a new run; otherwise like `fork`.
+
+        The source's record then has the id of its newest retry, `retried_as`.
+        """
         return self._fork(run_id, None, {}, idempotency_key, labels)
 
     def _fork(
@@ -313,7 +316,7 @@ class Client:
         self._check_quota(run_id, key, labels.get("tenant", ""))
         with traces.trace_submission("fork", __version__) as submission:
             since = clock.now()
-            ready = fork_store.make(self.ledger, run_id, fork, request=request, given=given, labels=labels)
+            ready = fork_store.make(self.ledger, run_id, fork, request=request, given=given, labels=labels, is_retry=from_step is None)
             submission.run_id, submission.source = run_id if ready else "", source
         fault_points.at("accepted")
         send_ready(self.app, ((run_id, step) for step in ready), sent_at=since)

@@ -198,6 +198,8 @@ def _workers(workers: Sequence[Worker], version: str) -> Check:
 
 def _code(workers: Sequence[Worker]) -> list[Check]:
     """Return a check of the user modules that workers serve; none if they serve none."""
+    if faults := [f"{worker.name} cannot import {module}: {why}" for worker in workers for module, why in worker.code_faults.items()]:
+        return [failing("code", "; ".join(faults[:5]), "correct the file, run `submit check`, and restart the worker")]
     if mixed := code_versions.describe_served({worker.name: worker.code for worker in workers}):
         return [degraded("code", f"workers serve different versions of a module: {mixed}", "restart the workers that serve the older one")]
     modules = sorted({entry for worker in workers for entry in worker.code})

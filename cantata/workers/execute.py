@@ -20,6 +20,7 @@ from cantata.observability.logs.lines import bind
 from cantata.observability.logs.printed import log_printed
 from cantata.observability.traces import conventions
 from cantata.planning import fragments
+from cantata.state.fleet import registry
 from cantata.state.ledger import refused_steps
 from cantata.state.ledger.encoding import unknown_fields
 from cantata.state.ledger.records import AttemptRecord, Begun
@@ -96,6 +97,9 @@ def _attempt(context: StepContext, handlers: Mapping[str, Handler]) -> AttemptRe
         process.ledger.steps.refuse(begun.run_id, begun.step_id, begun.attempt, begun.owner, str(error))
         return None
     except StepError as error:
+        if reason := _refusal_of_import(context, error):
+            process.ledger.steps.refuse(begun.run_id, begun.step_id, begun.attempt, begun.owner, reason)
+            return None
         return outcomes.failure_record(begun, error, took_ms=(time.perf_counter() - started_at) * 1000)
     except CantataError as error:
         return outcomes.failure_record(begun, StepError(str(error), code="step_error"))
@@ -117,6 +121,19 @@ def _refusal(context: StepContext) -> str:
     except ValidationError as error:
         return refused_steps.too_old(unknown_fields(error))
     return inline_scripts.refusal(context)
+
+
+def _refusal_of_import(context: StepContext, error: StepError) -> str:
+    """Return why this worker refuses a tool whose module it cannot import: another worker can; empty if none can."""
+    name = context.tool.function if context.tool else None
+    if not name or error.code != "tool_import" or error.__cause__ is None:
+        return ""
+    begun, module = context.begun, name.partition(":")[0].partition(".")[0]
+    try:
+        other = registry.worker_with(context.process.ledger.redis, module, begun.spec.queue, but=begun.worker.partition("#")[0])
+    except RedisFailure:
+        return ""
+    return f"{error}; {other} can import it" if other else ""
 
 
 def _call_handler(context: StepContext, handler: Handler) -> Outcome:

@@ -99,6 +99,7 @@ class WorkerService:
         self._finishing = mmap.mmap(-1, 1)  # shared with prefork children
         self._ignores_drain_time = False
         self._code: dict[int, dict[str, str]] = {}
+        self._code_faults: dict[int, dict[str, str]] = {}
         """The digests of the user's modules that each process has read, by process id and module."""
         tasks.register(self.app, self.process)
 
@@ -176,6 +177,9 @@ class WorkerService:
                 if kind == "code":
                     pid, module, digest = fields
                     self._code.setdefault(int(pid), {})[module] = digest
+                elif kind == "fault":
+                    pid, module, why = fields
+                    self._code_faults.setdefault(int(pid), {})[module] = why
                 else:
                     stack_member.report(line)
 
@@ -186,6 +190,17 @@ class WorkerService:
             f"{module}@{digest}" for pid, known in dict(self._code).items() if pid in living for module, digest in dict(known).items()
         }
         return tuple(sorted(served)[: registry.MAX_CODE])
+
+    def _faults_of_code(self) -> dict[str, str]:
+        """Return the user's modules that this process or one of its children cannot import, and why."""
+        living = {child.pid for child in active_children()}
+        known = dict(self._code_faults.get(os.getpid(), {}))
+        imported: dict[str, str] = {}
+        for pid, found in dict(self._code_faults).items():
+            if pid in living:
+                imported.update({module: imported.get(module) or why for module, why in dict(found).items()})
+        faults = {module: why for module, why in {**known, **imported}.items() if why}  # a child may import it after it was corrected
+        return dict(sorted(faults.items())[: registry.MAX_CODE])
 
     def _finish(self, *_: Any) -> None:
         """Begin no more steps, and end when the current ones are done, however long that takes."""
@@ -245,7 +260,8 @@ class WorkerService:
 
     def _announce(self, client: Redis) -> str:
         """Announce this worker once; return the other worker that uses its name, or ''."""
-        other = registry.announce(client, self._worker.model_copy(update={"duplicate": self._duplicate, "code": self._code_served()}))
+        now = {"duplicate": self._duplicate, "code": self._code_served(), "code_faults": self._faults_of_code()}
+        other = registry.announce(client, self._worker.model_copy(update=now))
         if self._is_serving and (file := settings().heartbeat_file):
             file.touch()
         return other

@@ -26,7 +26,12 @@ run_id = click.argument("run_id", metavar="ID")
 @click.option(
     "--kind", type=click.Choice(["turn", "chain", "webhook"]), help="Only runs of this kind; without it, none that post to webhooks."
 )
-@click.option("--search", default="", metavar="TEXT", help="Only runs with this text in their id, session, labels or request.")
+@click.option(
+    "--search",
+    default="",
+    metavar="TEXT",
+    help="Only runs with this text in their id, session, labels, team, agent or chain, or early in the text of a turn (120 characters).",
+)
 @click.option("--before", metavar="ID", help="Only runs that were submitted before this one.")
 @json_option
 def list_(limit: int, statuses: tuple[str, ...], kind: str | None, search: str, before: str | None, as_json: bool) -> int:
@@ -107,14 +112,14 @@ def fork(run_id: str, from_step: str, changes: dict[str, Any], detach: bool, as_
 
 
 @runs.command()
-@run_id
+@click.argument("run_ids", metavar="ID...", nargs=-1, required=True)
+@click.option("--again", is_flag=True, help="Also retry runs that were retried before.")
 @detach_option
 @json_option
-def retry(run_id: str, detach: bool, as_json: bool) -> int:
-    """Run the unfinished part of a failed or cancelled run again, as a new run."""
+def retry(run_ids: tuple[str, ...], again: bool, detach: bool, as_json: bool) -> int:
+    """Run the unfinished part of failed or cancelled runs again, each as a new run."""
     with open_queries(workers=True, as_json=as_json) as queries:
-        run = queries.runs.rerun(run_id)
-        return queries.detach(run) if detach else queries.watch(run)
+        return queries.retry(run_ids, again=again, detach=detach)
 
 
 @runs.command()

@@ -47,6 +47,7 @@ class Worker(Value):
     clock_off_s: float = Field(default=0.0, description="how far its machine's clock is ahead of Redis's, seconds")
     metrics_url: str = Field(default="", description="where it shows its metrics, if it does")
     code: tuple[str, ...] = Field(default=(), description="the modules of user code it serves, as `module@digest`")
+    code_faults: dict[str, str] = Field(default_factory=dict, description="modules of user code that it cannot import: name -> why")
     duplicate: str = Field(default="", description="another live process of the same name, if there is one: both count as one")
 
 
@@ -120,6 +121,15 @@ def _note_capacity(text: str | None) -> dict[str, int] | None:
     capacity = json.loads(text or "{}")
     _workers = capacity.get("workers", _workers)
     return cast("dict[str, int] | None", capacity.get("slots"))
+
+
+def worker_with(redis: Redis, module: str, queue: str, *, but: str) -> str:
+    """Return a worker of the queue, other than `but`, that serves a module of user code and can import it; "" if there is none."""
+    return next((each.name for each in workers(redis) if each.name != but and queue in each.queues and _can_import(each, module)), "")
+
+
+def _can_import(worker: Worker, module: str) -> bool:
+    return module not in worker.code_faults and any(entry.rpartition("@")[0] == module for entry in worker.code)
 
 
 def _slots_of(fleet: Iterable[Worker]) -> dict[str, int]:

@@ -1,6 +1,7 @@
 -- Creates a run from another that is over and from the parts that stage.lua staged. All or nothing, once for a run id.
 -- ARGV: run, the fork (JSON): {source, place: the stage (as a run's id), accepted_by: a name for this call, request (JSON), labels (JSON), resend_ms,
--- parts, failures, left, count, terminals, sent: steps that are staged as sent, ready: others that need not wait, deadlines: {step, s}}
+-- parts, failures, left, count, terminals, sent: steps that are staged as sent, ready: others that need not wait, deadlines: {step, s},
+-- is_retry: whether the source notes the run in its field retried_as}
 -- Replies {result, priority, sends {step, spec, ...}} of the ready; result: new, known, gone (the source), open (the source), undefined (its definitions),
 -- lost (the stage).
 local fork = cjson.decode(ARGV[2])
@@ -28,6 +29,7 @@ for _, part in ipairs(fork.parts) do
   end
 end
 redis.call('UNLINK', R .. ':logged')
+if fork.is_retry then redis.call('HSET', source, 'retried_as', run) end
 
 local deadline_at, priority = now + tonumber(past.timeout_ms), priority_among(past.tenant, past.kind)
 redis.call('HSET', R, 'status', 'running', 'created_at', now, 'started_at', now, 'deadline_at', string.format('%d', deadline_at),

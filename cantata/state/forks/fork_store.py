@@ -59,12 +59,15 @@ def read(ledger: Ledger, run_id: str) -> EndedRun:
     })  # fmt: skip
 
 
-def make(ledger: Ledger, run_id: str, fork: Fork, *, request: JsonValue, given: JsonValue, labels: Mapping[str, str]) -> tuple[Ready, ...]:
+def make(
+    ledger: Ledger, run_id: str, fork: Fork, *, request: JsonValue, given: JsonValue, labels: Mapping[str, str], is_retry: bool = False
+) -> tuple[Ready, ...]:  # fmt: skip
     """Create a forked run; return the steps to send, none if `run_id` exists. Raises UnknownRunError or CantataError.
 
     Args:
         run_id: The fork's id, in the shard of the source.
         given: The output of its first step.
+        is_retry: Whether the source notes the fork as its retry.
     """
     key = run_key(ledger.redis, run_id)
     if ledger.with_retries(lambda: ledger.redis.exists(key)):
@@ -73,6 +76,7 @@ def make(ledger: Ledger, run_id: str, fork: Fork, *, request: JsonValue, given: 
     call: dict[str, JsonValue] = {
         **stage.lay_out(to_json(given)), "source": fork.source, "place": stage.place, "accepted_by": token_hex(4),
         "request": to_json(request), "labels": to_json(dict(labels)), "resend_ms": RESEND_MS,
+        "is_retry": is_retry,
     }  # fmt: skip
     result, priority, sends = ledger.caller.call("forks/fork", run_id, to_json(call))
     if result != "new":

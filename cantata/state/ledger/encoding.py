@@ -188,6 +188,7 @@ def run_record(run_id: str, meta: Mapping[str, str], steps: Mapping[str, StepRec
         steps=steps,
         code=tuple(meta.get("code", "").split()),
         webhook_runs=webhook_runs_of(run_id, int(meta.get("deliveries", 0))),
+        retried_as=meta.get("retried_as", ""),
     )
 
 

@@ -55,6 +55,7 @@
 --                       deadline_at, or time_left (ms) while its clock is paused; working, asking: steps under way, steps that wait for a signal or sleep;
 --                       waits: its entries in S:asking. A running run is shown as `waiting` if it has some and its clock is paused;
 --                       failures: steps of its plan, and items, that failed;
+--                       retried_as: the newest run that retries it;
 --                       webhooks: [{to, on: {event: true}, alert?}, ...]; deliveries: the last number tried in the ids of the runs that post for it;
 --                       cancelling: the error with which it ends when its workflows have cleaned up; cancelled:<step>: an advance whose code gets
 --                       CancelledError

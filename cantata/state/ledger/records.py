@@ -248,6 +248,8 @@ class RunRecord:
     """The runs that post its events to webhooks, the first ones."""
     code: tuple[str, ...] = ()
     """The modules of user code that its steps ran with, as `module@digest`."""
+    retried_as: str = ""
+    """The newest run that retries it."""
 
     def answering(self, name: str) -> StepRecord | None:
         """Return the step that answers to a name."""

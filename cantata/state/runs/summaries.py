@@ -23,6 +23,7 @@ MAX_TITLE_CHARS = 120  # characters
 FIELDS = (
     "kind", "status", "created_at", "closed_at", "error", "input_tokens", "output_tokens", "cost_usd", "model_calls", "tool_calls",
     "labels", "session", "count", "left", "failures", "code", "cancelling", "waits", "time_left", "deliveries",
+    "retried_as",
 )  # fmt: skip
 
 _TEXT = re.compile(r'"text":"((?:[^"\\]|\\.)*)')
@@ -52,6 +53,7 @@ class RunSummary(Value):
     count: int = Field(default=0, description="its steps so far")
     code: tuple[str, ...] = Field(default=(), description="the user's modules that its steps ran with, as `module@digest`")
     webhook_runs: tuple[str, ...] = Field(default=(), description="the runs that post its events to webhooks, the first ones")
+    retried_as: str = Field(default="", description="the newest run that retries it")
     left: int = Field(default=0, description="its open steps; of an ended run, at its end")
 
 
@@ -82,6 +84,7 @@ def summary_of(run_id: str, request: str, values: Iterable[str | None], now: flo
         ),
         code=tuple((row["code"] or "").split()),
         webhook_runs=webhook_runs_of(run_id, int(row["deliveries"] or 0)),
+        retried_as=row["retried_as"] or "",
         count=int(row["count"] or 0),
         left=int(row["left"] or 0),
     )

@@ -8,12 +8,15 @@ So an edited file changes nothing in a process that has read it, even if a funct
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import os
 import re
 import sys
 import threading
 import time
+import traceback
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -35,6 +38,7 @@ from cantata.workers.code import prefork_imports, sources
 from cantata.workers.code.config_folder import local_folder
 
 DIGEST_CHARS = 12
+MAX_FAULT_CHARS = 300
 RELOAD_WAIT_S = 0.5  # until the stack's supervisor has noticed a change
 MTIME_MARGIN_NS = 1_000_000_000
 """A compiled file that is not this much younger than its source may be of another text with the same size and second."""
@@ -42,10 +46,12 @@ MTIME_MARGIN_NS = 1_000_000_000
 log = structlog.get_logger(__name__)
 
 Report = Callable[[str], None]
-"""Receives a line of tab-separated fields: `file`, a path and its digest; or `code`, a process id, a module and its digest."""
+"""Receives a line of tab-separated fields: `file`, a path and its digest; `code`, a process id, a module and its digest;
+or `fault`, a process id, a module and why it cannot be imported, empty if it can after all."""
 
 # Functions are named in many fields of definitions. Text that looks like a function, but is not in a user's module, is ignored.
 _FUNCTION = re.compile(r'"([A-Za-z_]\w*)(?:\.\w+)*:[A-Za-z_]\w*"')
+_NOT_IMPORTED = re.compile(r"module '(\w+)[\w.]*' cannot be imported: (.+)")  # in the error of a configuration
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +66,7 @@ class SourceFile:
 _lock = threading.RLock()
 _files: dict[str, SourceFile] = {}
 _digests: dict[tuple[str, str], str] = {}
+_faults: dict[str, str] = {}  # why a module cannot be imported
 _module_folders: dict[tuple[str | None, str], str | None] = {}  # the folder of a module, by the configuration's folder and its name
 _installed: set[str] = set()  # top-level modules that are not the user's
 _report: Report | None = None
@@ -171,7 +178,44 @@ def _read_module(folder: str, module: str) -> str:
             if path not in before:
                 _report(f"file\t{path}\t{source.digest}")
         _report(f"code\t{os.getpid()}\t{module or Path(folder).name}\t{digest}")
+    if main := found.get(f"{module}.py") or found.get(str(Path(module, "__init__.py"))):
+        _check_syntax(module, *main)
     return digest
+
+
+def _check_syntax(module: str, path: str, source: SourceFile) -> None:
+    """Report a syntax error before a step meets it."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about the style of other people's code
+            ast.parse(source.text, path)
+    except (SyntaxError, ValueError) as error:
+        note_import(module, error)
+    except (RecursionError, MemoryError):  # the import decides
+        pass
+
+
+def note_import(module: str, error: BaseException | None) -> None:
+    """Report why a top-level module cannot be imported; None: it can."""
+    _note_fault(module, "" if error is None else _describe(error))
+
+
+def _note_fault(module: str, fault: str) -> None:
+    if _faults.get(module, "") != fault:
+        _faults[module] = fault
+        if _report is not None:
+            _report(f"fault\t{os.getpid()}\t{module}\t{fault}")
+
+
+def _describe(error: BaseException) -> str:
+    """Return an error of an import as a line that begins with the user's file."""
+    if isinstance(error, SyntaxError):
+        where, message = [(error.filename, error.lineno)], error.msg
+    else:
+        where = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__) if frame.filename in _files]
+        message = f"{type(error).__name__}: {error}"
+    place = f"{Path(where[-1][0] or '').name} line {where[-1][1]}: " if where else ""
+    return " ".join(f"{place}{message}".split())[:MAX_FAULT_CHARS]
 
 
 def _closure(folder: str, module: str) -> dict[str, tuple[str, SourceFile]]:
@@ -271,3 +315,5 @@ def preload() -> None:
             use(folder, module)
     except (CantataError, OSError, ValueError, RecursionError) as error:
         log.warning("configuration_not_read", error=str(error), note="code is read when a step first needs it")
+        for module, fault in _NOT_IMPORTED.findall(str(error)):
+            _note_fault(module, fault[:MAX_FAULT_CHARS])

@@ -116,8 +116,16 @@ def _with_context(function: Function, value: WorkerToolContext) -> Function:
 
 
 def _load(name: str, folder: str | None) -> Function:
+    module = name.partition(":")[0].partition(".")[0]
     with _importing:
-        return load_function(name, folder, partial(_import, folder=folder))
+        try:
+            function = load_function(name, folder, partial(_import, folder=folder))
+        except StepError as error:
+            if error.__cause__ is not None:
+                user_code.note_import(module, error.__cause__)
+            raise
+        user_code.note_import(module, None)
+        return function
 
 
 def _import(module_name: str, folder: str | None) -> Any:

@@ -86,6 +86,7 @@ def test_a_retry_asks_only_for_what_failed(client: EmbeddedClient, models: Scrip
     retried = client.retry(source.run_id)
 
     assert finished(retried).final_output == "said"
+    assert source.record().retried_as == retried.run_id
     assert [prompt.partition(" ")[0] for prompt in asked()] == ["ann", "bob", "bob", "cleo"]
     with pytest.raises(ConfigError, match="left nothing to retry: its status is 'succeeded'"):
         client.retry(retried.run_id)

@@ -277,6 +277,7 @@ def test_a_failed_run_is_done_anew_once_for_a_key(client: httpx.Client, broken: 
     made = graph(client, first.json()["run_id"])
     steps = {each["id"]: each for each in made["steps"]}
     assert (made["run"]["forked_from"], made["run"]["status"]) == (broken, "failed")
+    assert graph(client, broken)["run"]["retried_as"] == other.json()["run_id"]
     assert (steps["good"]["attempt"], steps["good"]["state"], steps["bad"]["attempt"]) == (0, "done", 1), "what was done is taken over"
 
 

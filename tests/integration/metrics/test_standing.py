@@ -203,3 +203,15 @@ def test_of_a_broker_that_does_not_show_its_messages_their_number_is_known(valke
         assert queues.waiting(app, ["only-here", "never-used"]) == {"only-here": Waiting(1, None), "never-used": Waiting(0, None)}
     finally:
         app.close()
+
+
+def test_another_worker_with_a_module_is_found_if_it_can_import_it_on_that_queue(valkey: Redis) -> None:
+    valkey.delete(key_of(None, registry.WORKERS_KEY))
+    good = Worker(name="good", queues=("tools",), concurrency=1, pid=7, host="h", version="1", started_at=1.0, code=("shop@1",))
+    for worker in (good, good.model_copy(update={"name": "broken", "code_faults": {"shop": "line 1"}})):
+        registry.announce(valkey, worker)
+
+    assert registry.worker_with(valkey, "shop", "tools", but="broken") == "good"
+    assert registry.worker_with(valkey, "shop", "tools", but="good") == ""
+    assert registry.worker_with(valkey, "shop", "gpu", but="broken") == ""
+    assert registry.worker_with(valkey, "store", "tools", but="broken") == ""

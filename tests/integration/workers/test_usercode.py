@@ -116,3 +116,29 @@ print(json.dumps([steps.late("other"), told[before:]]))
 
     assert value == 1
     assert told[0].startswith(f"file\t{tmp_path}/other.py\t")
+
+
+def test_a_module_that_cannot_be_imported_is_reported_with_its_file_and_line(tmp_path: Path) -> None:
+    write(tmp_path, {"broken": "X = 1\ndef f(:\n", "lost": "import helper\n", "helper": "X = 1\nimport not_there\n"})
+
+    code = """
+from cantata.workers.tools import functions
+user_code.use(str(folder), "broken")
+for _ in range(2):
+    try:
+        functions.load("lost:f", str(folder))
+    except Exception:
+        pass
+save("default.yaml", "tools: {t: {function: 'syntax:f'}}")
+save("syntax.py", "def f(:\\n")
+os.environ["CANTATA_CONFIG"] = str(folder / "default.yaml")
+user_code.preload()
+print(json.dumps([line.split("\\t")[2:] for line in told if line.startswith("fault")]))
+"""
+    faults = in_a_process(tmp_path, code)
+
+    assert faults == [
+        ["broken", "broken.py line 2: invalid syntax"],
+        ["lost", "helper.py line 2: ModuleNotFoundError: No module named 'not_there'"],
+        ["syntax", "syntax.py line 1: invalid syntax"],
+    ]

@@ -49,6 +49,7 @@ def test_the_table_has_the_description_of_each_command(name: str) -> None:
         ("chian", "submit chain"),
         ("run", "submit runs"),
         ("dwon", "submit down"),
+        ("retry", "submit runs retry"),
         ("help", "submit --help"),
         ("version", "submit --version"),
     ],

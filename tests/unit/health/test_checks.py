@@ -350,6 +350,14 @@ def test_workers_that_serve_different_code_are_reported() -> None:
     assert (same.status, same.message) == ("ok", "every worker serves the same: steps@1, x@1")
 
 
+def test_a_worker_that_cannot_import_a_module_is_named() -> None:
+    broken = worker("tools2@vm", "tools").model_copy(update={"code_faults": {"shop": "shop.py line 25: invalid syntax"}})
+
+    result = check(facts(fleet=fleet(workers=[*WORKERS, broken])), "code")
+
+    assert (result.status, result.message) == ("failing", "tools2@vm cannot import shop: shop.py line 25: invalid syntax")
+
+
 def test_a_process_of_the_stack_that_does_not_run_is_named() -> None:
     result = check(facts(stack_home="/here", dead_processes=["tools"]), "stack")
 

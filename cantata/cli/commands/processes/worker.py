@@ -18,6 +18,7 @@ import click
 from cantata.cli.connect import find_service_url
 from cantata.cli.main import FAILED
 from cantata.cli.options import config_option, json_option, metrics_port_option
+from cantata.config import loading
 from cantata.embedded.supervision import prefork
 from cantata.embedded.supervision.child import set_death_signal
 from cantata.errors import ConfigError, UnavailableError
@@ -25,6 +26,7 @@ from cantata.models.values import checked_name
 from cantata.observability.metrics.scrape_address import port_after, scrape_address
 from cantata.settings import settings
 from cantata.state.redis import address
+from cantata.suggestions import did_you_mean
 
 TASKS = "tasks"
 STANDARD_QUEUES = ("coordinator", "agents", "tools")
@@ -70,6 +72,8 @@ def worker(
     os.environ["REDIS_URL"] = url
     if config:
         os.environ["CANTATA_CONFIG"] = str(Path(config).absolute())
+    for warning in unused_queues(queues):
+        click.echo(f"submit: {warning}", err=True)
     shown = scrape_address(metrics_port)
     workers = workers_for(queues or STANDARD_QUEUES, name, concurrency, None if shown is None else shown.port)
     if as_json:
@@ -81,6 +85,26 @@ def worker(
     if len(workers) == 1:
         os.execv(workers[0].command[0], workers[0].command)
     return supervise(workers)
+
+
+def unused_queues(queues: Sequence[str]) -> list[str]:
+    """Return a warning for each queue that nothing in the configuration uses, if there is one; it may be of another project's runs."""
+    own = [queue for queue in queues if queue not in (*STANDARD_QUEUES, TASKS)]
+    if not own:
+        return []
+    try:
+        if (path := loading.find()) is None:
+            return []
+        definitions = loading.load(path)
+    except (ConfigError, OSError):  # runs bring their definitions, so a worker needs none
+        return []
+    used = {*STANDARD_QUEUES, TASKS, *(tool.step_queue for tool in definitions.tools.values())}
+    used |= {agent.queue for agent in definitions.agents.values()} | {flow.queue for flow in definitions.workflows.values()}
+    return [
+        f"no tool, agent or workflow of {path} uses queue {queue!r}{did_you_mean(queue, sorted(used))}"
+        for queue in own
+        if queue not in used
+    ]
 
 
 def workers_for(queues: Sequence[str], name: str | None, concurrency: int | None, metrics_port: int | None = None) -> list[WorkerProcess]:

@@ -23,14 +23,14 @@ export function BulkBar({ runs, clear, onDone }) {
     setOutcome({ text: `${plural(done.length, "run")} ${word}${failed.length ? `, ${failed.length} not:` : "."}`, failed });
     onDone();
   };
-  const retried = runs.filter((run) => canRetry(run.status));
+  const retried = runs.filter((run) => canRetry(run.status) && !run.retried_as);
   const cancelled = runs.filter((run) => !runIsOver(run.status));
   const retry = (run) => send(ofRun(run.run_id, "retry"), undefined, { "Idempotency-Key": `${key.current}-${run.run_id}` });
   const cancel = (run) => send(ofRun(run.run_id, "cancel"));
   return html`<section class="bulk-bar" aria-label="Selected runs" hidden=${!runs.length && !outcome}>
     ${runs.length > 0 && html`<span>${plural(runs.length, "run")} selected</span>
       ${retried.length > 0 && html`<${Confirmed} question=${`Retry ${plural(retried.length, "run")}?`} yes="Retry" className="primary"
-        act=${act("retried", retried, retry)} explained="For each, a new run executes the unfinished part. Those that succeeded or are open are left out.">
+        act=${act("retried", retried, retry)} explained="For each, a new run executes the unfinished part. Those that succeeded, are open or were retried before are left out.">
         Retry ${retried.length}<//>`}
       ${cancelled.length > 0 && html`<${Confirmed} question=${`Cancel ${plural(cancelled.length, "run")}?`} yes="Cancel them" className="danger"
         act=${act("cancelled", cancelled, cancel)} explained="Running steps are stopped within a second or two. Those that are over are left out.">

@@ -33,6 +33,7 @@ export function Head({ view, refusal, now, connection, fault, reload, go, onSele
       ${run.webhook_runs.length > 0 && html`<${Fact} name="Webhooks">${run.webhook_runs.map((id) => html`<a href=${runAddress(urls.base, id)}>${clip(id, 24)}</a> `)}<//>`}
       ${run.labels.started_by && html`<${Fact} name="Started by"><a href=${runAddress(urls.base, run.labels.started_by)}>${clip(run.labels.started_by, 24)}</a><//>`}
       ${run.forked_from && html`<${Fact} name="Forked from"><a href=${runAddress(urls.base, run.forked_from)}>${clip(run.forked_from, 24)}</a><//>`}
+      ${run.retried_as && html`<${Fact} name="Retried as"><a href=${runAddress(urls.base, run.retried_as)}>${clip(run.retried_as, 24)}</a><//>`}
     </div>
     <div class="facts"><bdi class="id">${clip(run.run_id, 120)}</bdi><${Labels} labels=${others(run.labels)} /></div>
     <${Connection} connection=${connection} fault=${fault} />

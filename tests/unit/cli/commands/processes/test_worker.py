@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cantata.cli.commands.processes.worker import WorkerProcess, supervise, workers_for
+from cantata.cli.commands.processes.worker import WorkerProcess, supervise, unused_queues, workers_for
 from cantata.embedded.process_identity import identify
 from cantata.errors import ConfigError
 from cantata.workers.service import serve
@@ -30,6 +30,15 @@ def test_queues_of_one_pool_share_a_process() -> None:
 
     assert (worker.name, worker.queues) == ("mine", ("tools", "gpu"))
     assert worker.command == [sys.executable, "-P", "-m", "cantata.workers", "tools", "gpu", "--name", "mine", "--concurrency", "3"]
+
+
+def test_a_queue_that_nothing_uses_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "tools.yaml").write_text("version: 1\nagents: {it: {model: openai/x, queue: gpu}}\n")
+    monkeypatch.setenv("CANTATA_CONFIG", str(tmp_path / "tools.yaml"))
+
+    (warning,) = unused_queues(("tools", "gpu", "gppu"))
+
+    assert warning.endswith("tools.yaml uses queue 'gppu'; did you mean 'gpu'?")
 
 
 @pytest.mark.parametrize(
