@@ -15,7 +15,7 @@ def test_a_project_is_made_with_the_commands_to_type_next(folder: Path) -> None:
 
     assert result.exit_code == 0
     assert [line.split("#")[0].strip() for line in result.stdout.splitlines()] == [
-        "Next:", "cd shop", "pytest", 'submit "Where is my order A-1042?"',
+        "Next:", "cd shop", "python -m pytest", 'submit "Where is my order A-1042?"',
     ]  # fmt: skip
     definitions = load_sound(folder / "shop" / "configs" / "default.yaml").definitions
     assert (definitions.defaults.agent, definitions.defaults.model) == ("clerk", "openai/gpt-4o-mini")
