@@ -76,9 +76,7 @@ def task_faults(document: Document) -> Iterator[Fault]:
 def _call_faults(document: Document, path: KeyPath, task: Task[Any, Any]) -> Iterator[Fault]:
     """Yield a fault for each argument of a chain's node that the task of its tool does not have, and a warning if it may run twice."""
     section, name, _ = map(str, path)
-    if task.acks_late and (section, name, "at_most_once") in [
-        at for at, is_set in find(document.data, f"{section}.*.at_most_once") if is_set
-    ]:
+    if task.acks_late and ((section, name, "at_most_once"), True) in find(document.data, f"{section}.*.at_most_once"):
         message = f"task {task.name!r} is acknowledged late (acks_late), so it may be executed twice: workers refuse its steps"
         yield replace(document.fault((section, name, "at_most_once"), message), is_warning=True)
     parameters = inspect.signature(task.run).parameters.values()
