@@ -230,11 +230,11 @@ class WorkerService:
         self._sweeper = Sweeper(self.app, ledger, self.name, pause=pause)
         self._sweeper.start()
         stack_member.announce_ready()
-        stack_member.announce_serving()
         if sys.stderr.isatty():
             sys.stderr.write(f"submit: worker {self.name} is ready: {', '.join(self.queues)}\n")
         else:
             log.info("worker_ready", name=self.name, queues=self.queues, pool=self.pool)
+        stack_member.announce_serving()
 
     def _announce_always(self) -> None:
         """Announce this worker to the fleet, now and from now on."""
