@@ -58,7 +58,8 @@ def worker(
 ) -> int:  # fmt: skip
     """Serve queues, here or on another machine, until stopped.
 
-    Without a queue it serves coordinator, agents and tools. The queues are those at REDIS_URL, else of the stack in this folder.
+    Without a queue it serves coordinator, agents and tools. The queues are those at REDIS_URL, else in the Redis of your application, else
+    of the stack in this folder.
     `coordinator` and `agents` get a process each; all others share one. Several processes serve their metrics at consecutive ports.
 
     With --app or CANTATA_APP it serves the queue `tasks` too, in a process of its own, which sends your tasks to your workers.
