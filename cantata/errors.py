@@ -35,11 +35,20 @@ class Fault:
     line: int | None = None
     is_warning: bool = False
     """The document is valid: what is meant has no effect here, or another one than elsewhere."""
+    file: str = ""
+    """The file, if the document has several."""
 
     def __str__(self) -> str:
-        location = self.where if self.line is None else f"line {self.line}: {self.where}" if self.where else f"line {self.line}"
-        message = f"warning: {self.message}" if self.is_warning else self.message
-        return f"{location}: {message}" if location else message
+        line = "" if self.line is None else f"line {self.line}"
+        return ": ".join(filter(None, (line, f"{self.file} {self.where}".strip(), self._message)))
+
+    def in_file(self, file: str) -> str:
+        """Return the fault as compilers report theirs, so that editors find it: `file:line: where: message`."""
+        return ": ".join(filter(None, (file if self.line is None else f"{file}:{self.line}", self.where, self._message)))
+
+    @property
+    def _message(self) -> str:
+        return f"warning: {self.message}" if self.is_warning else self.message
 
 
 def without_warnings(faults: Iterable[Fault]) -> list[Fault]:

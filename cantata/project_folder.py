@@ -24,9 +24,22 @@ def project_folder() -> Path:
     return here
 
 
+def stack_configuration() -> Path | None:
+    """Return the configuration with which the stack that `submit up` keeps in the project folder was started, if one was named."""
+    record = project_folder() / STACK_FOLDER / "stack.json"
+    named = _record_of(record).get("config") if _keeps_stack(record) else None
+    return Path(str(named)) if named else None
+
+
 def _keeps_stack(record: Path) -> bool:
-    """Return whether this is the record of a stack of this user that outlives commands."""
+    """Return whether this is the record of a stack that outlives commands."""
+    return _record_of(record).get("kept") is True
+
+
+def _record_of(path: Path) -> dict[str, object]:
+    """Return the record of a stack of this user; empty without one."""
     try:
-        return record.stat().st_uid == os.getuid() and json.loads(record.read_text("utf-8"))["kept"] is True
-    except (OSError, ValueError, LookupError, TypeError):
-        return False
+        found = json.loads(path.read_text("utf-8")) if path.stat().st_uid == os.getuid() else {}
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}

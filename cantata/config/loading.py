@@ -12,7 +12,7 @@ from cantata.config.native import load_definitions
 from cantata.errors import ConfigError, Fault
 from cantata.models.definitions import Agent, Defaults, Definitions
 from cantata.models.wire import ChainRequest
-from cantata.project_folder import CONFIG_FILE, project_folder
+from cantata.project_folder import CONFIG_FILE, project_folder, stack_configuration
 from cantata.settings import settings
 from cantata.suggestions import did_you_mean
 
@@ -23,7 +23,7 @@ BUILT_IN = Definitions(
 
 
 def find(explicit: str | None = None) -> Path | None:
-    """Return the configuration file: the named one, else CANTATA_CONFIG, else configs/default.yaml; None for the built-in one.
+    """Return the configuration file: the named one, else CANTATA_CONFIG, configs/default.yaml, that of the stack here; None: built in.
 
     Raises ConfigError if CANTATA_CONFIG names a file that does not exist.
     """
@@ -34,7 +34,7 @@ def find(explicit: str | None = None) -> Path | None:
         raise ConfigError("CANTATA_CONFIG names this file, but it does not exist; correct the variable or unset it", source=str(named))
     folder = project_folder()
     default = CONFIG_FILE if folder == Path.cwd() else folder / CONFIG_FILE
-    return named or (default if default.is_file() else None)
+    return named or (default if default.is_file() else stack_configuration())
 
 
 def load(path: Path | None) -> Definitions:

@@ -49,6 +49,11 @@ def file_of(value: JsonValue, folder: Path | None) -> Path | None:
     return beside / value if folder and _TEXT_FILE.fullmatch(value) and os.path.isfile(folder / value) else None
 
 
+def is_name_of_file(text: str) -> bool:
+    """Return whether a text is one word that ends as the name of a text file does."""
+    return _TEXT_FILE.fullmatch(text) is not None and not re.search(r"\s", text)
+
+
 def lies_in(folder: Path, path: Path) -> bool:
     """Return whether a path is inside a folder, after its `..` and symbolic links are resolved."""
     return path.resolve().is_relative_to(folder.resolve())

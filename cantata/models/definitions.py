@@ -239,7 +239,8 @@ class History(Value):
     """The part of a session's conversation that an agent sees."""
 
     enabled: bool | None = Field(
-        None, description="whether it sees any; by default if it answers alone or is chosen, but not in pipelines and broadcasts"
+        None,
+        description="whether it sees any; by default if it answers alone or is chosen, but not in pipelines, broadcasts and chains",
     )
     max_tokens: int | None = Field(default=None, ge=1, description="the newest entries up to this many tokens; the team's limit if absent")
     max_entries: int | None = Field(default=None, ge=1, description="maximum number of the newest entries")

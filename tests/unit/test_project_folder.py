@@ -25,8 +25,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "project"
 
 
-def record(folder: Path, *, kept: bool) -> None:
-    (folder / ".cantata" / "stack.json").write_text(json.dumps({"kept": kept}))
+def record(folder: Path, *, kept: bool, config: str = "") -> None:
+    (folder / ".cantata" / "stack.json").write_text(json.dumps({"kept": kept, "config": config}))
 
 
 def test_a_folder_below_has_the_stack_and_the_configuration_of_its_project(project: Path) -> None:
@@ -49,3 +49,12 @@ def test_a_folder_of_its_own_or_a_stack_that_is_not_kept_ends_the_search(project
     monkeypatch.setenv("HOME", str(project))
     assert project_folder() == here
     assert loading.find() is None
+
+
+def test_without_another_the_configuration_of_the_stack_counts(project: Path) -> None:
+    record(project, kept=True, config=str(project / "shop.yaml"))
+    assert loading.find() == project / "configs" / "default.yaml"
+
+    (project / "configs" / "default.yaml").unlink()
+    assert loading.find() == project / "shop.yaml"
+    assert loading.find("other.yaml") == Path("other.yaml")

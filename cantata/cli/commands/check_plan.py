@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import click
@@ -20,6 +22,7 @@ from cantata.config.documents import Document
 from cantata.config.faults import in_order
 from cantata.config.formats import Configuration
 from cantata.config.user_code import determinism
+from cantata.config.user_code.function_source import definition_of
 from cantata.errors import ConfigError, Fault, without_warnings
 from cantata.models.definitions import Definitions
 from cantata.models.graph import Step
@@ -82,25 +85,32 @@ def check(file: str | None, config: str | None, is_strict: bool, as_json: bool) 
         found, description = check_file(file, config)
     faults = found if is_strict else without_warnings(found)
     if as_json:
-        listed = [{"message": each.message, "where": each.where, "line": each.line, "is_warning": each.is_warning} for each in found]
+        listed = [asdict(each) for each in found]
         click.echo(json.dumps({"source": file, "faults": listed}, ensure_ascii=False))
         return INVALID if faults else 0
+    folder = Path(file) if Path(file).is_dir() else Path(file).parent
     for fault in found:
-        click.echo(f"{file}: {fault}")
+        click.echo(fault.in_file(str(folder / fault.file) if fault.file else file))
     if not faults:
         warnings = f", {len(found)} {'warning' if len(found) == 1 else 'warnings'}" if found else ""
         click.echo(f"{file}: no faults{warnings} ({description})")
     return INVALID if faults else 0
 
 
+def _file_of(fault: Fault) -> str:
+    return fault.file
+
+
 def check_file(file: str, config: str | None) -> tuple[Sequence[Fault], str]:
     """Return the faults of a document and its description. Raises ConfigError for faults in the configuration behind a chain request."""
     if _WORKFLOW.fullmatch(file) and not Path(file).exists():
-        return determinism.faults_of(file, folder=Path.cwd()), "a workflow in Python"
+        definition = definition_of(file, folder=Path.cwd())
+        source = os.path.relpath(definition.file) if definition else ""
+        return [replace(fault, file=source) for fault in determinism.faults_of(file, folder=Path.cwd())], "a workflow in Python"
     try:
         document = read_document(file) if file == "-" else configuration.opened(Path(file))
         if isinstance(document, Configuration):
-            faults = in_order([*document.locate(checks.check_chains(document.definitions)), *document.faults])
+            faults = sorted(in_order([*document.locate(checks.check_chains(document.definitions)), *document.faults]), key=_file_of)
             return faults, f"{_count_entries(document.definitions)}, {document.description}"
     except ConfigError as error:
         return error.faults, ""

@@ -18,7 +18,7 @@ from cantata.errors import ConfigError
 from cantata.models.values import ErrorInfo, JsonValue, Usage, Value, as_text
 from cantata.models.wire import ChainRequest, ProviderBatchRequest, RowOutcome, RunState, TurnRequest, WebhookRequest
 from cantata.planning.chain_checks import declared_inputs
-from cantata.planning.chain_checks.declared_inputs import DeclaredInputs
+from cantata.planning.chain_checks.declared_inputs import DeclaredInputs, inputs_read
 from cantata.planning.triggers.provider_batches import fault_of_agent
 from cantata.planning.triggers.webhooks import check_target
 from cantata.planning.turns import turn_plan
@@ -85,6 +85,8 @@ class RowRequests:
             if fault:
                 raise ConfigError(fault, source="batch")
             self.timeout = PROVIDER_TIMEOUT
+        chain = client.definitions.chains.get(target.name) if target.kind == "chain" else None
+        self._inputs = inputs_read(chain) if chain else []
         if self.kind == "turn":
             self._turn = TurnRequest.model_validate({"text": "", target.kind: target.name})
             if faults := turn_plan.check_turn(self._turn.model_copy(update={"text": "text"}), client.definitions):
@@ -121,6 +123,10 @@ class RowRequests:
             return self._turn.model_copy(update={"text": _text(number, fields)}).model_dump_json(exclude_defaults=True)
         if isinstance(fields, str):
             raise ConfigError(f"row {number} is a text; the rows of a {self._target.kind} are objects: its input", source="batch")
+        if self._inputs and fields.keys().isdisjoint(self._inputs):
+            found, read = (", ".join(map(repr, [*names][:10])) or "none" for names in (fields, self._inputs))
+            message = f"row {number} has none of the inputs that chain {self._target.name!r} reads ({read}); its columns are {found}"
+            raise ConfigError(f"{message}: give one of them that name with --map", source="batch")
         if self._target.kind == "workflow":
             request = self._client._checked_request(workflow_request(self._target.name, fields, self._client.definitions))
         else:

@@ -10,7 +10,7 @@ from typing import TypeVar
 from pydantic import BaseModel, ValidationError
 
 from cantata.config.faults import shown
-from cantata.config.texts import file_of, lies_in
+from cantata.config.texts import file_of, is_name_of_file, lies_in
 from cantata.frontends.langswarm.config_part import MISTYPED, ConfigPart, either
 from cantata.frontends.langswarm.filesystem import read_filesystem
 from cantata.frontends.langswarm.symbol_table import SymbolTable
@@ -104,6 +104,10 @@ class AgentReader:
             )
         file = file_of(text, self._symbols.folder)
         if file is None:
+            if self._symbols.folder and is_name_of_file(text):
+                folder = self._symbols.folder
+                known = filter(is_name_of_file, (str(each.relative_to(folder)) for each in (*folder.glob("*"), *folder.glob("*/*"))))
+                part.fault(f"there is no file {text!r} in the configuration's folder{hint(nearest(text, known))}")
             return text
         if self._symbols.folder and not lies_in(self._symbols.folder, file):
             part.fault(f"{text!r} leaves the configuration's folder; only files in it are read")

@@ -111,7 +111,7 @@ class ConfigPart:
     def fault(self, message: str) -> None:
         """Record a fault of this part."""
         found = self.document.fault(self.path, message)
-        self.faults.append(replace(found, where=f"{self.file} {found.where}".strip()))
+        self.faults.append(replace(found, file=self.file))
 
     def warn(self, message: str) -> None:
         """Record that this part has no effect here, or another one than in LangSwarm; `message` says why."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -11,10 +11,12 @@ from cantata.config.faults import in_order
 from cantata.config.texts import lies_in
 from cantata.config.user_code.script_digest import name_of
 from cantata.errors import ConfigError, Fault
-from cantata.frontends.langswarm.config_part import ConfigPart, either
+from cantata.frontends.langswarm.config_part import MISTYPED, ConfigPart, either
 from cantata.frontends.langswarm.vocabulary import FILES, IGNORED_BLOCKS, SECTIONS, TOP
 from cantata.models.values import JsonValue
+from cantata.suggestions import hint, nearest
 
+OWN_PROCESS = "it is about LangSwarm's own process, for whose purposes the fleet has settings"
 ReadDocument = Callable[[Path], Document]
 
 
@@ -32,11 +34,8 @@ class ConfigSources:
 
     def faults_in_order(self) -> list[Fault]:
         """Return each fault once, by file and line."""
-        faults = in_order(dict.fromkeys(self.faults))
-        if not self.several:
-            return faults
-        faults = sorted(faults, key=lambda fault: fault.where.partition(" ")[0])
-        return [replace(fault, where=f"{fault.where} ".removeprefix(f"{self.main} ").strip()) for fault in faults] if self.main else faults
+        faults = sorted(in_order(dict.fromkeys(self.faults)), key=lambda fault: fault.file)
+        return [replace(fault, file="") if fault.file == self.main else fault for fault in faults]
 
     def named(self, section: str) -> Iterator[tuple[str, ConfigPart]]:
         """Yield the agents or tools of all files: of lists with ids, and of mappings."""
@@ -69,9 +68,12 @@ def files_in(folder: Path) -> list[Path]:
     return [folder / name for name in FILES if (folder / name).is_file()]
 
 
-def gather(paths: Sequence[Path], folder: Path, read: ReadDocument) -> ConfigSources:
-    """Return the sections of files, and of those that they include. Raises ConfigError if one cannot be read at all."""
-    sources = ConfigSources(folder, several=len(paths) > 1)
+def gather(paths: Sequence[Path], folder: Path, read: ReadDocument, *, is_file: bool = True) -> ConfigSources:
+    """Return the sections of files, and of those that they include; `is_file`: one of them was asked for, not their folder.
+
+    Raises ConfigError if one cannot be read at all.
+    """
+    sources = ConfigSources(folder, several=len(paths) > 1 or not is_file)
     seen: set[Path] = set()
     todo = list(paths)
     while todo:
@@ -86,14 +88,26 @@ def gather(paths: Sequence[Path], folder: Path, read: ReadDocument) -> ConfigSou
             sources.several = sources.several or bool(included)
             todo += included
             _take(document, name_of(path, folder) if sources.several else "", sources)
+    if all(path.name in FILES for path in paths):
+        sources.faults += _not_read(folder, seen)
     return sources
+
+
+def _not_read(folder: Path, read: Collection[Path]) -> Iterator[Fault]:
+    """Yield a warning for each file of the folder that was meant to be read, by its name."""
+    for path in sorted(folder.glob("*.y*ml")):
+        near = nearest(path.stem, ("langswarm", *SECTIONS), cutoff=MISTYPED)
+        if path.resolve() in read or not (near or path.stem in IGNORED_BLOCKS):
+            continue
+        reason = hint(f"{near}{path.suffix}") if near else f": {OWN_PROCESS}"
+        yield Fault(f"not read{reason}", file=path.name, is_warning=True)
 
 
 def _document(path: Path, read: ReadDocument, sources: ConfigSources) -> Document | None:
     try:
         return read(path)
     except ConfigError as error:
-        sources.faults += [Fault(fault.message, f"{path.name} {fault.where}".strip(), fault.line) for fault in error.faults]
+        sources.faults += [replace(fault, file=path.name) for fault in error.faults]
         return None
 
 
@@ -119,7 +133,7 @@ def _take(document: Document, file: str, sources: ConfigSources) -> None:
         return
     part.check_keys(TOP | IGNORED_BLOCKS)
     for key in IGNORED_BLOCKS.intersection(document.data):
-        part.at(key).warn("no effect: it is about LangSwarm's own process, for whose purposes the fleet has settings")
+        part.at(key).warn(f"no effect: {OWN_PROCESS}")
     for section, parts in sources.parts.items():
         if part.has(section):
             parts.append(part.at(section))

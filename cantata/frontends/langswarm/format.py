@@ -42,7 +42,7 @@ def load(path: Path, document: Document | None, *, read: ReadDocument, environme
     folder = path if document is None else path.parent
     beside = files_in(folder)
     paths, folder = beside if document is None or path in beside else [path], folder.absolute()
-    sources = gather(paths, folder, read)
+    sources = gather(paths, folder, read, is_file=document is not None)
     sources.main = path.name if paths == [path] else ""
     symbols = SymbolTable(folder)
     memory = [read_memory_flag(part) for part in sources.parts["memory"]]

@@ -141,7 +141,8 @@ class SymbolTable:
             return self._beside(part, name)
         message = fault_of(f"{module}:{last}", folder=self.folder)
         if message:
-            part.fault(message)
+            is_own = module.partition(".")[0] == "langswarm"
+            part.fault(f"{name!r} is a function of LangSwarm's own; write 'module:name' of one of yours" if is_own else message)
             return None
         return f"{module}:{last}"
 

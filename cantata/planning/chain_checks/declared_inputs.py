@@ -13,6 +13,7 @@ from cantata.models.definitions import Chain, Definitions
 from cantata.models.values import JsonValue
 from cantata.models.wire import ChainNode
 from cantata.planning.chain_checks.node_checks import Nearest
+from cantata.planning.chains import links
 from cantata.planning.chains.links import ITEM_NAMES, Nodes
 from cantata.planning.chains.specs import section_of
 from cantata.planning.expressions import Expression
@@ -206,6 +207,18 @@ def read_from_input(nodes: Nodes) -> list[str]:
     for node_id, roots in nodes.roots.items():
         names |= roots - EVERYWHERE - nodes.all.keys() - (ITEM_NAMES if node_id in nodes.bodies else frozenset())
     return sorted(names.union(*(expression.inputs for expression in nodes.readable.values())))
+
+
+def inputs_read(chain: Chain) -> list[str]:
+    """Return the inputs of which a caller must give at least one: those that expressions of a chain read by their names.
+
+    Empty if the chain declares its inputs, or uses its input as a whole.
+    """
+    if chain.inputs:
+        return []
+    nodes = links.read(chain.nodes)
+    uses_whole = any("input" in expression.roots and not expression.inputs for expression in nodes.readable.values())
+    return [] if uses_whole or not nodes.roots[chain.entry_node] else read_from_input(nodes)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from cantata.models.graph import Spec
 from cantata.models.values import JsonValue
 from cantata.models.wire import ChainNode
 from cantata.planning.chains.links import ON_ERROR_WORDS
-from cantata.planning.turns.agent_steps import agent_spec, tool_fields
+from cantata.planning.turns.agent_steps import agent_spec, history_seen, tool_fields
 from cantata.planning.workflow_specs import ADVANCE_TIMEOUT_S, workflow_spec
 
 SECTIONS: Mapping[str, tuple[str, ...]] = {
@@ -112,7 +112,7 @@ def _function(section: str, node: ChainNode, reads: Reads, definitions: Definiti
 def _agent(section: str, node: ChainNode, reads: Reads, definitions: Definitions) -> Spec:
     agent = definitions.agents[node.name]
     own = {"on_error": _on_error(node), "retries": node.retry or agent.retries, "timeout_s": node.timeout}
-    return agent_spec(node.name, agent, reads, _params(node, {})).model_copy(update=own)
+    return agent_spec(node.name, agent, reads, _params(node, history_seen(agent))).model_copy(update=own)
 
 
 def _graph(section: str, node: ChainNode, reads: Reads, definitions: Definitions) -> Spec:

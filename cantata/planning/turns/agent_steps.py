@@ -168,7 +168,8 @@ class _InstructionSequence:
 
     def _nested(self, instruction: NestedStep) -> Spec:
         if instruction.agent is not None:
-            return agent_spec(instruction.agent, self._definitions.agents[instruction.agent], {"@text": self._text}, {})
+            agent = self._definitions.agents[instruction.agent]
+            return agent_spec(instruction.agent, agent, {"@text": self._text}, history_seen(agent))
         mapped: JsonValue = {"input": "text"}
         params: dict[str, JsonValue] = {"chain": instruction.chain, "map": mapped}
         work = f"chains:{instruction.chain}"
@@ -277,6 +278,11 @@ def member(
     wants = is_chosen if agent.history.enabled is None else agent.history.enabled
     seen = {"history": max_tokens} if wants else {}
     return MemberSteps((agent_step(step_id, name, agent, text, params={**seen, **(params or {})}, **more),))
+
+
+def history_seen(agent: Agent) -> dict[str, JsonValue]:
+    """Return the parameter of an agent that sees the conversation in chains and within other agents, by its own settings."""
+    return {"history": agent.history.max_tokens or MAX_HISTORY_TOKENS} if agent.history.enabled else {}
 
 
 def chain_edges(ids: list[str]) -> tuple[Edge, ...]:

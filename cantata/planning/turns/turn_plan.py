@@ -40,7 +40,9 @@ def check_turn(turn: TurnRequest, definitions: Definitions) -> list[Fault]:
     if turn.workflow in definitions.chains:
         faults += [Fault(message, "workflow") for message in turn_faults(turn.workflow, definitions.chains[turn.workflow])]
     if not faults and target_of(turn, definitions) is None:
-        faults.append(Fault("no agent is configured to answer: name a team or an agent, or set defaults.team in the configuration", "team"))
+        named = f", or a workflow: {', '.join(workflows)}; " if workflows else ", "
+        missing = "no agent is configured to answer: name a team or an agent"
+        faults.append(Fault(f"{missing}{named}or set defaults.team in the configuration", "team"))
     return faults
 
 

@@ -55,6 +55,9 @@ def outcome_of(turn: ModelTurn, reply: llm.Reply, known: Sequence[ToolSchema], m
     if not (is_json or parsed.calls):  # to a model that calls natively, a JSON object is an answer like any other
         is_truncated = is_cut and turn.validator is not None and json_repair.is_truncated(reply.text, (), is_incomplete=True)
         parsed = ParsedReply(reply.text, is_truncated=is_truncated)
+    if reply.tool_calls and not known and _is_empty(parsed.response):
+        names = ", ".join(repr(call.name) for call in reply.tool_calls)
+        raise StepError(f"the model called {names}, and agent {turn.name!r} has no tools", code="model_empty", retryable=True)
     another = _another_round(turn, reply, parsed, known)
     memory: dict[str, object] = {} if turn.rounds else {"memory": dict(turn.memory)}
     done = (another or ModelRound()).model_copy(update={"reply": reply.text, "usage": reply.usage, "ms": ms, **memory})

@@ -78,7 +78,7 @@ def test_an_example_gives_its_answer(example: Example, desk: Path, models: Scrip
 
     faults = json.loads(checked.stdout)["faults"]
     assert [fault for fault in faults if not fault["is_warning"]] == []
-    assert sorted(fault["where"] for fault in faults) == sorted(example.warnings)
+    assert sorted(fault["where"] for fault in faults) == sorted(re.sub(r"^\w+\.yaml ", "", warning) for warning in example.warnings)
     assert done.exit_code == 0, done.output
     result = json.loads(done.stdout)
     assert result.get("output", result.get("final_output")) == example.answer
@@ -108,7 +108,9 @@ def test_a_workflow_with_a_fault_does_not_take_the_others_with_it(desk: Path, mo
 
     assert (good.exit_code, json.loads(good.stdout)["output"]) == (0, "echo: tea")
     assert bad.exit_code == 2
-    assert "line 27: workflows[2] 'fact_check_pipeline'.workflow: there is no agent, tool or workflow 'consensus'" in bad.output
+    assert (
+        "line 27: langswarm.yaml workflows[2] 'fact_check_pipeline'.workflow: there is no agent, tool or workflow 'consensus'" in bad.output
+    )
 
 
 def does_not_carry_over(system: str) -> str:

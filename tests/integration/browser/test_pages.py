@@ -508,7 +508,11 @@ def test_everything_is_reached_by_keyboard(deployment: Stage, url: str, page: Pa
     page.locator("#tab-graph").focus()
     page.keyboard.press("ArrowRight")
     expect(page.get_by_role("tab", name="Time line")).to_be_focused()
-    expect(page.get_by_label("Time line", exact=True).get_by_role("button", name=re.compile("second: Done"))).to_be_visible()
+    row = page.get_by_label("Time line", exact=True).get_by_role("button", name=re.compile("second: Done"))
+    expect(row).to_be_visible()
+    lane = row.locator(".lane").bounding_box()
+    assert lane
+    assert lane["width"] > 200, "its bars are seen"
 
 
 @pytest.mark.thorough("a gateway of its own; what tokens show is held by gateway/test_access.py")

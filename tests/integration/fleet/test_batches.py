@@ -92,7 +92,7 @@ def test_rows_are_ordered_if_asked_for(client: EmbeddedClient, models: ScriptedM
 
 def test_failed_rows_are_rows_and_are_retried_alone(client: EmbeddedClient, models: ScriptedModels) -> None:
     rows: list[Row] = [{"a": number, "b": 1} for number in range(6)]
-    rows[2] = {"b": 1}
+    rows[2] = {"a": "two", "b": 1}
     found = [*client.batch(rows, chain="adding", name="sums", concurrency=4)]
     assert outputs(found)[5] == 6
     assert [(each.row, each.error and each.error.step) for each in found if each.has_failed] == [(2, "one")]

@@ -82,6 +82,16 @@ def agents(*names: str, **keys: str) -> str:
     )
 
 
+def test_an_agent_with_memory_sees_the_conversation_of_the_session(stage: Stage, models: ScriptedModels) -> None:
+    text = f"memory: true\n{agents('ann')}workflows: {{w: ann -> user}}\n"
+
+    for said in ("I am Ada.", "Who am I?"):
+        stage.start(text, "w", said, session=f"memory-{stage.folder.name}").result(PATIENCE_S)
+
+    sent: Any = models.requests[-1]["messages"]
+    assert [message["content"] for message in sent if message["role"] != "system"] == ["I am Ada.", "echo: I am Ada.", "Who am I?"]
+
+
 CHAINING = """
 agents:
   - id: chaining_agent

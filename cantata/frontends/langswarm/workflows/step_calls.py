@@ -23,6 +23,7 @@ from cantata.frontends.langswarm.workflows.reference_expressions import (
     is_reference,
     literal,
     render,
+    undeclared,
     unresolved,
 )
 from cantata.frontends.langswarm.workflows.steps import WorkflowStep
@@ -239,7 +240,9 @@ def read_condition(part: ConfigPart, scope: Scope) -> str:
     if isinstance(part.value, bool):
         return literal(part.value)
     try:
-        return condition(part.text(), scope)
+        found = condition(part.text(), scope)
+        _warn_of_nulls(part, scope)
+        return found
     except UnreadableError as error:
         part.fault(str(error))
         return literal(False)
@@ -263,6 +266,7 @@ def _rendered(part: ConfigPart, scope: Scope) -> Rendered:
         rendered = render(part.value, scope)
         for name in unresolved(part.value, scope):
             part.warn(f"{name!r} names nothing here, so it stays as it is")
+        _warn_of_nulls(part, scope)
         return rendered
     except UnreadableError as error:
         _innermost_fault(part, scope).fault(str(error))
@@ -271,11 +275,23 @@ def _rendered(part: ConfigPart, scope: Scope) -> Rendered:
 
 def _innermost_fault(part: ConfigPart, scope: Scope) -> ConfigPart:
     """Return the innermost part that cannot be read."""
-    children = [part.at(key) for key in part.value] if isinstance(part.value, dict) else []
-    children = part.items() if isinstance(part.value, list) else children
-    for child in children:
+    for child in _children(part):
         try:
             render(child.value, scope)
         except UnreadableError:
             return _innermost_fault(child, scope)
     return part
+
+
+def _warn_of_nulls(part: ConfigPart, scope: Scope) -> None:
+    """Warn of the references in a part, which can be rendered, whose value is null."""
+    for name in undeclared(part.value, scope):
+        part.warn(f"{name!r} is always null, unless a caller passes it: no step has this name, and 'inputs' do not declare it")
+    for child in _children(part):
+        _warn_of_nulls(child, scope)
+
+
+def _children(part: ConfigPart) -> list[ConfigPart]:
+    if isinstance(part.value, dict):
+        return [part.at(key) for key in part.value]
+    return part.items() if isinstance(part.value, list) else []

@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
+import httpx
+
 from cantata import fault_points
 from cantata.errors import ModelError
 from cantata.models.values import JsonValue, ToolSchema, Usage
@@ -160,7 +162,7 @@ def _failure(model: str, error: Exception, params: Mapping[str, JsonValue], *, h
     headers = getattr(error, "litellm_response_headers", None) or getattr(getattr(error, "response", None), "headers", None) or None
     failure = Failure(
         model=model, text=str(error), status=getattr(error, "status_code", None), headers=headers,
-        is_broken=any(isinstance(each, ImportError) for each in chain), has_begun=has_begun,
+        is_broken=any(isinstance(each, ImportError) for each in chain), has_begun=has_begun, address=_address(chain),
     )  # fmt: skip
     return explain(failure, _provider_info(model, params), now=datetime.now(UTC))
 
@@ -173,6 +175,15 @@ def _provider_info(model: str, params: Mapping[str, JsonValue]) -> ProviderInfo:
         providers = [str(getattr(provider, "value", provider)) for provider in litellm.provider_list]
         return ProviderInfo(providers, is_known=False, secrets=secrets)
     return ProviderInfo(missing_keys=missing_keys(model, params), secrets=secrets)
+
+
+def _address(chain: Sequence[BaseException]) -> str:
+    """Return the host and port of the request that found no connection; LiteLLM's own errors name others."""
+    failed = next((each for each in chain if isinstance(each, httpx.TransportError)), None)
+    try:
+        return failed.request.url.netloc.decode() if failed else ""
+    except RuntimeError:  # it has no request
+        return ""
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:

@@ -44,6 +44,8 @@ class Failure:
     """The cause is local, such as a missing package, and not the network."""
     has_begun: bool = False
     """A part of a streamed answer had come."""
+    address: str = ""
+    """The host and port that could not be reached; empty if it is not known."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +110,8 @@ def _sentence(code: str, failure: Failure, provider: ProviderInfo) -> str:
     if code == "model_unavailable" and failure.has_begun:
         return f"model {model}: the answer broke off: {text}"
     if code == "model_unavailable":
-        return f"model {model}: the provider cannot be reached{f' ({keys} is not set)' if keys else ''}: {text}"
+        address = f" at {failure.address}" if failure.address else ""
+        return f"model {model}: the provider{address} cannot be reached{f' ({keys} is not set)' if keys else ''}: {text}"
     return f"model {model}: {SENTENCES[code]}: {text}"
 
 

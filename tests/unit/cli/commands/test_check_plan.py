@@ -53,15 +53,15 @@ def test_a_sound_document_has_no_faults(file: str) -> None:
         (
             "name: double, input: {n: 1}",
             "name: duoble",
-            "line 3: nodes[0] 'read'.name: 'duoble' is not under 'tools'; did you mean 'double'?",
+            "yaml:3: nodes[0] 'read'.name: 'duoble' is not under 'tools'; did you mean 'double'?",
         ),
-        ("next_node: last", "next_node: lost", "line 4: nodes[1] 'each'.next_node: node 'lost' is not in the chain; did you mean 'last'?"),
-        ("items_path: read", "items_path: 'read['", "line 4: nodes[1] 'each'.items_path: "),
-        ("n: _item", "n: '_item +'", "line 5: nodes[2] 'one'.input_map"),
-        ("kind: map", "kind: mop", "line 4: nodes[1] 'each'.kind: "),
-        ("node_id: last", "node_id: read", "line 6: nodes[3] 'read'.node_id: "),
-        ("entry_node: read", "entry_node: raed", "line 1: entry_node: "),
-        ("next_node: each", "next_nod: each", "line 3: nodes[0] 'read'.next_nod: unknown key 'next_nod'; did you mean 'next_node'?"),
+        ("next_node: last", "next_node: lost", "yaml:4: nodes[1] 'each'.next_node: node 'lost' is not in the chain; did you mean 'last'?"),
+        ("items_path: read", "items_path: 'read['", "yaml:4: nodes[1] 'each'.items_path: "),
+        ("n: _item", "n: '_item +'", "yaml:5: nodes[2] 'one'.input_map"),
+        ("kind: map", "kind: mop", "yaml:4: nodes[1] 'each'.kind: "),
+        ("node_id: last", "node_id: read", "yaml:6: nodes[3] 'read'.node_id: "),
+        ("entry_node: read", "entry_node: raed", "yaml:1: entry_node: "),
+        ("next_node: each", "next_nod: each", "yaml:3: nodes[0] 'read'.next_nod: unknown key 'next_nod'; did you mean 'next_node'?"),
         ("{n: 2}}", "{n: 2}, next_node: read}", "form a cycle"),
     ],
 )
@@ -77,11 +77,11 @@ def test_a_fault_of_a_chain_has_its_line(documents: Path, old: str, new: str, me
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ("tools:\n  double: {function: 'my_tools:dobule'}\n", "line 2: tools.double.function: function 'dobule' is not in my_tools.py"),
-        ("tols: {}\n", "line 1: tols: unknown key 'tols'; did you mean 'tools'?"),
+        ("tools:\n  double: {function: 'my_tools:dobule'}\n", "yaml:2: tools.double.function: function 'dobule' is not in my_tools.py"),
+        ("tols: {}\n", "yaml:1: tols: unknown key 'tols'; did you mean 'tools'?"),
         (
             CONFIG + "chains:\n  c:\n    entry_node: a\n    nodes:\n      - {node_id: a, kind: tool, name: nope}\n",
-            "line 7: chains.c.nodes[0] 'a'.name: ",
+            "yaml:7: chains.c.nodes[0] 'a'.name: ",
         ),
         ("a: [\n", "this is not YAML"),
     ],
@@ -115,7 +115,7 @@ def test_a_warning_is_told_and_fails_a_strict_check_only(folder: Path, options: 
     people, program = run("check", "langswarm.yaml", *options), run("check", "langswarm.yaml", *options, "--json")
 
     assert people.exit_code == program.exit_code == status
-    assert "langswarm.yaml: line 2: server: warning: no effect: " in people.stdout
+    assert "langswarm.yaml:2: server: warning: no effect: " in people.stdout
     assert ("no faults, 1 warning (1 agent, of LangSwarm's files)" in people.stdout) is (status == 0)
     assert [(fault["line"], fault["is_warning"]) for fault in json.loads(program.stdout)["faults"]] == [(2, True)]
 
@@ -227,7 +227,7 @@ def test_a_module_that_cannot_be_imported_is_a_fault_of_the_configuration(folder
 
     assert result.exit_code == 2
     assert result.stdout == (
-        "desk.yaml: line 3: tools.b.function: module 'broken' cannot be imported here: "
+        "desk.yaml:3: tools.b.function: module 'broken' cannot be imported here: "
         "ModuleNotFoundError: No module named 'no_such_module_anywhere'\n"
     )
 
@@ -275,8 +275,7 @@ def test_tasks_that_the_application_does_not_have_are_warned_of(documents: Path,
 
     assert (quiet.exit_code, warned.exit_code) == (0, 2)
     assert warned.stdout.splitlines() == [
-        "own.yaml: line 2: tools.pay.task: warning: application 'shop:app' has no task 'shop.chrge' on this machine; "
-        "did you mean 'shop.charge'?"
+        "own.yaml:2: tools.pay.task: warning: application 'shop:app' has no task 'shop.chrge' on this machine; did you mean 'shop.charge'?"
     ]
 
 
@@ -296,9 +295,9 @@ def test_arguments_that_a_task_does_not_have_are_faults(documents: Path, monkeyp
 
     assert found.exit_code == 2
     assert found.stdout.splitlines() == [
-        "own.yaml: line 2: tools.pay.at_most_once: warning: task 'shop.charge' is acknowledged late (acks_late), "
+        "own.yaml:2: tools.pay.at_most_once: warning: task 'shop.charge' is acknowledged late (acks_late), "
         "so it may be executed twice: workers refuse its steps",
-        "own.yaml: line 7: chains.order.nodes[0] 'a'.input_map.qoute: task 'shop.charge' has no parameter 'qoute'; did you mean 'quote'?",
+        "own.yaml:7: chains.order.nodes[0] 'a'.input_map.qoute: task 'shop.charge' has no parameter 'qoute'; did you mean 'quote'?",
     ]
 
 
@@ -311,4 +310,13 @@ def test_the_input_of_a_schedule_is_checked_against_its_chain(documents: Path) -
     found = run("check", "own.yaml")
 
     assert found.exit_code == 2
-    assert "line 8: schedules.nightly.input.cuont: is not an input of the chain; did you mean 'count'?" in found.stdout
+    assert "own.yaml:8: schedules.nightly.input.cuont: is not an input of the chain; did you mean 'count'?" in found.stdout
+
+
+def test_faults_of_a_workflow_in_python_name_the_file_that_defines_it(folder: Path) -> None:
+    (folder / "inner.py").write_text("from cantata import workflow\n\n@workflow\nasync def answer(wf):\n    return open('x')\n")
+    (folder / "outer.py").write_text("from inner import answer\n")
+
+    result = run("check", "outer:answer")
+
+    assert result.stdout.startswith("inner.py:5: open in 'answer' differs in each replay")

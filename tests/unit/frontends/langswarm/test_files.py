@@ -25,6 +25,27 @@ def test_files_of_one_section_each_make_one_configuration(tmp_path: Path) -> Non
         assert loading.load(path) == loaded.definitions
 
 
+def test_files_that_are_nearly_named_as_they_must_be_are_told_as_not_read(tmp_path: Path) -> None:
+    for name in ("workflow.yaml", "brokers.yaml", "docker-compose.yml", "crew.yaml"):
+        (tmp_path / name).write_text("agents: []")
+
+    found = faults(tmp_path, langswarm="include: crew.yaml\nworkflows: {}")
+
+    assert found == [
+        "brokers.yaml: warning: not read: it is about LangSwarm's own process, for whose purposes the fleet has settings",
+        "workflow.yaml: warning: not read; did you mean 'workflows.yaml'?",
+    ]
+
+
+def test_a_prompt_that_is_no_file_names_the_nearest(tmp_path: Path) -> None:
+    (tmp_path / "prompts").mkdir()
+    (tmp_path / "prompts" / "support.md").write_text("You help.")
+
+    [found] = faults(tmp_path, "agents: [{id: ann, system_prompt: prompts/suport.md}]\nworkflows: {}")
+
+    assert found.endswith("there is no file 'prompts/suport.md' in the configuration's folder; did you mean 'prompts/support.md'?")
+
+
 def test_a_file_includes_others(tmp_path: Path) -> None:
     (tmp_path / "crew").mkdir()
     (tmp_path / "crew" / "ann.yaml").write_text("agents: [{id: ann, model: m}]")

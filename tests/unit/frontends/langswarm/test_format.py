@@ -176,6 +176,14 @@ def test_a_fault_of_a_step_is_told(tmp_path: Path, steps: str, said: str) -> Non
         ("agents: [{id: x, temperature: hot}]\nworkflows: {}", "temperature: expected a number of at least 0, found 'hot'"),
         ("agents: [{id: x, agent_type: openai, provider: gemini}]\nworkflows: {}", "'provider' means the same as 'agent_type'"),
         ("tools: [{id: t, function: json.dumps, settings: {a: ['env:B']}}]\nworkflows: {}", "settings.a[0]: the value of 'B' would"),
+        (
+            "agents: [{id: x, system_prompt: prompts/missing.md}]\nworkflows: {}",
+            "'x'.system_prompt: there is no file 'prompts/missing.md' in the configuration's folder",
+        ),
+        ("workflows: {w: [{agent: ann, input: '${context.user_inptu}'}]}", "there is no name 'user_inptu'; did you mean 'user_input'?"),
+        ("workflows: {w: [{id: y, agent: ann}, {agent: bob, input: '${context.step_output.y.z}'}]}", "did you mean 'step_outputs'?"),
+        ("workflows: {w: {inputs: [tone], steps: [{agent: ann, condition: '${context.tome} == a'}]}}", "did you mean 'tone'?"),
+        ("workflows: {w: [{function: langswarm.core.utils.f}]}", "is a function of LangSwarm's own; write 'module:name' of one of yours"),
     ],
 )  # fmt: skip
 def test_a_fault_of_a_file_is_told(tmp_path: Path, text: str, said: str) -> None:
@@ -222,6 +230,8 @@ def test_a_fault_of_a_file_is_told(tmp_path: Path, text: str, said: str) -> None
             "workflows: {w: [{id: a, agent: ann, navigation: {available_steps: [b], rules: []}}, {id: b, agent: bob}]}",
             "'rules' have no effect in mode 'manual'",
         ),
+        ("workflows: {w: [{agent: ann, input: 'for ${context.tone}'}]}", "'tone' is always null, unless a caller passes it"),
+        ("workflows: {w: [{agent: ann, condition: '${context.variables.tone} == a'}]}", "'tone' is always null, unless"),
         ("workflows: {v: ann, w: {steps: [{id: a, invoke_workflow: v, retry: 2}]}}", "'retry' has no effect on a step that is another"),
     ],
 )

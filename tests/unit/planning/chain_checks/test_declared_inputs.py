@@ -11,7 +11,7 @@ from cantata.models.definitions import Chain, Definitions, Tool
 from cantata.models.values import JsonValue
 from cantata.models.wire import ChainNode, ChainRequest, TurnRequest
 from cantata.planning.chain_checks import checks
-from cantata.planning.chain_checks.declared_inputs import given_to, read_from_input
+from cantata.planning.chain_checks.declared_inputs import given_to, inputs_read, read_from_input
 from cantata.planning.chains import expansion, links
 from cantata.planning.turns import turn_plan
 
@@ -196,3 +196,21 @@ def test_what_is_read_from_the_input_is_neither_a_node_nor_an_item_nor_the_outpu
     ]
 
     assert read_from_input(links.read(nodes)) == ["file", "item", "text"]
+
+
+@pytest.mark.parametrize(
+    ("reads", "inputs", "names"),
+    [
+        ({"x": "input.day"}, {}, ["day"]),
+        ({"x": "not_null(output, input.day)"}, {}, ["day"]),
+        ({"x": "input.day", "y": "input"}, {}, []),
+        ({}, {}, []),
+        ({"x": "input.day"}, {"day": "string"}, []),
+    ],
+)
+def test_a_caller_must_give_one_of_the_inputs_that_a_chain_reads_by_name(
+    reads: dict[str, str], inputs: dict[str, JsonValue], names: list[str]
+) -> None:
+    chain = Chain(nodes=[ChainNode(node_id="a", kind="tool", input_map=reads)], entry_node="a", inputs=inputs)
+
+    assert inputs_read(chain) == names

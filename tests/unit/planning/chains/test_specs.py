@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from cantata.models.definitions import Defaults, Definitions, Tool
+from cantata.models.definitions import Agent, Defaults, Definitions, History, Tool
+from cantata.models.instructions import NestedStep
 from cantata.models.wire import ChainNode
 from cantata.planning.chains import expansion, specs
+from cantata.planning.turns.agent_steps import expand_agent
+from cantata.planning.turns.history import MAX_HISTORY_TOKENS
 from tests.unit.planning.sample_chains import DEFINITIONS, mapping, plan, request, step, tool
 
 
@@ -43,6 +46,18 @@ def test_a_node_becomes_a_step_of_its_kind(node: ChainNode, expected: dict[str, 
     planned = step(plan(node, *more), "a")
 
     assert {name: getattr(planned, name) for name in expected} == expected
+
+
+def test_an_agent_whose_settings_ask_for_it_sees_the_conversation_in_a_chain() -> None:
+    agents = {name: Agent(history=History(enabled=enabled)) for name, enabled in (("yes", True), ("no", False), ("unset", None))}
+    agents["outer"] = Agent(instructions=[NestedStep(agent="yes")])
+    definitions = DEFINITIONS.model_copy(update={"agents": agents})
+    seen = {name: specs.call(tool("a", kind="agent", name=name), {}, definitions).params.get("history") for name in agents}
+
+    inner = expand_agent("outer", definitions, parent="a", spec=specs.call(tool("a", kind="agent", name="outer"), {}, definitions))
+
+    assert seen == {"yes": MAX_HISTORY_TOKENS, "no": None, "unset": None, "outer": None}
+    assert inner.steps[0].params["history"] == MAX_HISTORY_TOKENS
 
 
 def test_a_map_carries_what_its_items_are_to_do() -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from cantata.errors import ConfigError
-from cantata.models.definitions import Agent, Defaults, Definitions, Extension, Synthesizer, Team
+from cantata.models.definitions import Agent, Chain, Defaults, Definitions, Extension, Synthesizer, Team
 from cantata.models.graph import Edge, Graph, Step
-from cantata.models.wire import TurnRequest
+from cantata.models.wire import ChainNode, TurnRequest
 from cantata.planning.fragments import adopt
 from cantata.planning.turns import agent_steps, turn_plan
 from cantata.planning.turns.routing import RoutingRound, run_agent
@@ -106,3 +106,12 @@ def test_agents_of_a_further_format_cannot_be_named(kind: str) -> None:
     (fault,) = turn_plan.check_turn(TurnRequest.model_validate({"text": "hi", kind: "helper"}), definitions)
 
     assert fault.message == f"no {kind} can be named here: with this configuration, a turn starts at 'conductor'"
+
+
+def test_a_turn_without_a_receiver_names_the_workflows() -> None:
+    chain = Chain(nodes=[ChainNode(node_id="a", kind="agent", name="a")], entry_node="a")
+    definitions = Definitions(agents={"a": Agent(), "b": Agent()}, chains={"support": chain, "triage": chain})
+
+    (fault,) = turn_plan.check_turn(TurnRequest(text="hi"), definitions)
+
+    assert "name a team or an agent, or a workflow: support, triage; or set" in fault.message

@@ -29,7 +29,7 @@ export function TimeTab({ view, now, selected, onSelect }) {
   return html`<section aria-label="Time line" class="times">
     <div class="time-legend muted"><span class="swatch wait" /> waited in a queue <span class="swatch before" /> earlier attempts <span class="swatch work" /> worked</div>
     <div class="time-row time-head" aria-hidden="true"><span>Step</span><span>Worker</span>
-      <span class="lane">${ticks(until - from).map(([at, x]) => html`<span key=${at} class="mark num" style=${{ left: `${100 * x}%` }}>${at ? duration(at) : "0"}</span>`)}</span></div>
+      <span class="lane">${ticks(until - from).map(([at, x]) => html`<span key=${at} class=${x > 0.9 ? "mark end num" : "mark num"} style=${{ left: `${100 * x}%` }}>${at ? duration(at) : "0"}</span>`)}</span></div>
     <div class="time-list" ref=${box} tabindex="-1">
       <div style=${{ height: `${part.before}px` }} />
       ${rows.slice(part.from, part.to).map((row) => html`<${Row} key=${row.step.id} row=${row} isSelected=${selected === row.step.id} onSelect=${onSelect} />`)}
