@@ -18,6 +18,7 @@ from typing import Any, BinaryIO, TextIO
 from pydantic_core import to_jsonable_python
 
 from cantata.client.batches.batches import BatchRow, Row
+from cantata.client.batches.text_rows import TextRow
 from cantata.errors import ConfigError
 from cantata.extras import check_extras
 from cantata.models.values import JsonValue, as_text
@@ -108,7 +109,7 @@ class RowFile:
                 if row and len(row) != len(header):
                     raise self._fault(f"{len(row)} fields, but the first line names {len(header)} columns", reader.line_num)
                 if row:
-                    yield dict(zip(header, row, strict=True))
+                    yield TextRow(dict(zip(header, row, strict=True)), f"{self.path}: line {reader.line_num}")
         except csv.Error as error:
             raise self._fault(str(error), reader.line_num) from error
 

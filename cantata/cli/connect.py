@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -12,6 +14,7 @@ import click
 from cantata.cli.views.progress import show_progress
 from cantata.embedded import Home, Stack, attach, status
 from cantata.errors import UnavailableError
+from cantata.project_folder import CONFIG_FILE, project_folder
 
 if TYPE_CHECKING:
     from cantata.cli.run_queries import RunQueries
@@ -22,14 +25,25 @@ if TYPE_CHECKING:
 @contextmanager
 def open_submission(*, config: str | Definitions | None = None, as_json: bool = False) -> Iterator[RunSubmission]:
     """Open a submission to REDIS_URL, else to the stack that `submit up` keeps here, else to one started for this command."""
-    url = find_service_url()
-    stack = None if url else Stack.start(config=config if isinstance(config, str) else None, wait=False)
+    url, given = find_service_url(), config if isinstance(config, str) else None
+    if url is None and isinstance(config, str | None) and _names_tasks(config):
+        from cantata.cli.requests import check_tasks, load_definitions  # noqa: PLC0415  # as below
+
+        config = load_definitions(config)
+        check_tasks(config)
+    stack = None if url else Stack.start(config=given, wait=False)
     with stack or nullcontext():
         with show_progress("connecting" if url else "starting"):
             from cantata.cli.submission import RunSubmission  # noqa: PLC0415  # Celery and pydantic take 0.9 s, in which the workers start
 
         with RunSubmission(url, stack=stack, config=config, as_json=as_json) as submission:
             yield submission
+
+
+def _names_tasks(config: str | None) -> bool:
+    """Return whether the configuration's file may have tools that are Celery tasks, without the time that loading it takes."""
+    path = Path(config or os.environ.get("CANTATA_CONFIG") or project_folder() / CONFIG_FILE)
+    return path.is_file() and re.search(r"\btask[\"']?\s*:", path.read_text("utf-8", errors="replace")) is not None
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import subprocess
@@ -10,13 +11,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from cantata.config.documents import Document
 from cantata.config.native import functions_in
-from cantata.config.source_map import find
+from cantata.config.source_map import KeyPath, find
 from cantata.config.user_code.function_names import IN_WORKER
 from cantata.errors import ConfigError, Fault
 from cantata.suggestions import did_you_mean
+
+if TYPE_CHECKING:
+    from celery import Task
 
 IMPORT_TIMEOUT_S = 60.0
 _IMPORT = """
@@ -64,6 +69,26 @@ def task_faults(document: Document) -> Iterator[Fault]:
             known = did_you_mean(str(task), [each for each in app.tasks if not each.startswith("celery.")])
             message = f"application {os.environ['CANTATA_APP']!r} has no task {task!r} on this machine{known}"
             yield replace(document.fault(path, message), is_warning=True)  # the user's workers may have it all the same
+        elif app:
+            yield from _call_faults(document, path, app.tasks[str(task)])
+
+
+def _call_faults(document: Document, path: KeyPath, task: Task[Any, Any]) -> Iterator[Fault]:
+    """Yield a fault for each argument of a chain's node that the task of its tool does not have, and a warning if it may run twice."""
+    section, name, _ = map(str, path)
+    if task.acks_late and ((section, name, "at_most_once"), True) in find(document.data, f"{section}.*.at_most_once"):
+        message = f"task {task.name!r} is acknowledged late (acks_late), so it may be executed twice: workers refuse its steps"
+        yield replace(document.fault((section, name, "at_most_once"), message), is_warning=True)
+    parameters = inspect.signature(task.run).parameters.values()
+    if not task.typing or any(each.kind is each.VAR_KEYWORD for each in parameters):
+        return
+    known = [each.name for each in parameters if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)]
+    for node_path, node in find(document.data, "chains.*.nodes.*"):
+        if not isinstance(node, dict) or (node.get("kind"), node.get("name")) != (section.removesuffix("s"), name):
+            continue
+        for key_path, _ in (each for field in ("input", "input_map") for each in find(node, f"{field}.*")):
+            if (key := str(key_path[-1])) not in known:
+                yield document.fault((*node_path, *key_path), f"task {task.name!r} has no parameter {key!r}{did_you_mean(key, known)}")
 
 
 def _import_failures(folder: Path, modules: Sequence[str]) -> Mapping[str, str | None]:

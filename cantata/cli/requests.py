@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -30,6 +31,13 @@ def load_definitions(config: str | None) -> Definitions:
         refused = ", or are refused when they are called" if found.definitions.refused else ""
         click.echo(f"{path}: parts of it have no effect here{refused}; `submit check {path}` tells which", err=True)
     return found.definitions
+
+
+def check_tasks(definitions: Definitions) -> None:
+    """Raise ConfigError if tools are tasks of an application that nobody named: a stack of a command's own cannot call them."""
+    tools = {**definitions.tools, **definitions.skills}
+    if not os.environ.get("CANTATA_APP") and (name := next((name for name, tool in tools.items() if tool.task), None)):
+        raise ConfigError(f"tool {name!r} is a task of your Celery application: name that in CANTATA_APP, such as shop.celery:app")
 
 
 def load_checked_request(

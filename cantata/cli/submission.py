@@ -15,7 +15,7 @@ import click
 
 from cantata import text_format
 from cantata.cli.main import FAILED, INTERRUPTED
-from cantata.cli.requests import load_checked_request, load_definitions
+from cantata.cli.requests import check_tasks, load_checked_request, load_definitions
 from cantata.cli.views import live_view, plain_view
 from cantata.cli.views.progress import await_own
 from cantata.client.client import Client
@@ -32,7 +32,6 @@ from cantata.planning.turns import turn_plan
 from cantata.runs.results import answer_text
 from cantata.runs.step_names import KnownNames
 from cantata.runs.view import RunView
-from cantata.settings import settings
 from cantata.suggestions import did_you_mean
 
 TEST_S = 60.0  # for a test message: it is posted once, in at most half of it
@@ -58,19 +57,13 @@ class RunSubmission:
         """The client; the first use waits for the service."""
         if self._stack:
             if self._stack.has_workers:
-                self._check_tasks()
+                check_tasks(self.definitions)
             await_own(self._stack)
         known = self.__dict__.get("definitions", self._config)  # the configuration is read once
         client = Client(self._stack.url if self._stack else self._url, config=known)
         for warning in client.warnings:
             print_note(f"warning: {warning}")
         return client
-
-    def _check_tasks(self) -> None:
-        """Raise ConfigError if tools are tasks of an application that nobody named: a stack of this command's own cannot call them."""
-        tools = {**self.definitions.tools, **self.definitions.skills}
-        if not settings().app and (name := next((name for name, tool in tools.items() if tool.task), None)):
-            raise ConfigError(f"tool {name!r} is a task of your Celery application: name that in CANTATA_APP, such as shop.celery:app")
 
     @property
     def _code_folder(self) -> Path | None:

@@ -19,6 +19,7 @@ from cantata import __version__, embedded, fault_points
 from cantata.client.answers import split_id
 from cantata.client.batches.batch_feed import BatchFeed
 from cantata.client.batches.batches import Batches, BatchRow, Row, RowRequests, batch_target
+from cantata.client.batches.text_rows import BAD_VALUE
 from cantata.client.memory_bank import MAX_OUTAGE_S
 from cantata.client.run_service import RunService, SignalAnswer
 from cantata.client.runs import ChainRun, TurnRun, WebhookRun
@@ -432,7 +433,11 @@ class Client:
         given = iter(rows)
         first = [*itertools.islice(given, 1)]
         for row in first:  # a batch that was begun would keep a misspelt name, or a file that cannot be read
-            RowRequests(self, target, options.get("columns") or {}, options.get("mode", "live")).request(0, row)
+            try:
+                RowRequests(self, target, options.get("columns") or {}, options.get("mode", "live")).request(0, row)
+            except ConfigError as error:
+                if error.code != BAD_VALUE:
+                    raise
         batch = batches.open(name or uuid.uuid4().hex[:12], target, labels=own, **options)
         return BatchFeed(self, batches, batch, itertools.chain(first, given), labels=own, group_s=group_s)
 

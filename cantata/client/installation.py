@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -11,8 +13,10 @@ from celery import Celery, Task
 
 from cantata.client.async_client import AsyncClient
 from cantata.client.client import Client
+from cantata.config import loading as configuration
 from cantata.errors import ConfigError
 from cantata.models.definitions import Definitions
+from cantata.planning.chain_checks.declared_inputs import sound, turn_faults
 from cantata.suggestions import did_you_mean
 
 if TYPE_CHECKING:
@@ -61,8 +65,29 @@ class Installation:
         def submit(task: Task[Any, Any], text: str | None = None, /, **chain_input: JsonValue) -> str:
             return self._submit(name, text, chain_input, task.request.id)
 
-        registered: Task[Any, Any] = cast(Any, self.app).task(submit, bind=True, **{"name": f"cantata.{name}", **options})
+        def check_arguments(text: str | None = None, /, **_: JsonValue) -> None:
+            if text is not None:
+                self._check_takes_text(name)
+
+        options = {"name": f"cantata.{name}", "__header__": staticmethod(check_arguments), **options}  # Celery calls this in `apply_async`
+        registered: Task[Any, Any] = cast(Any, self.app).task(submit, bind=True, **options)
         return registered
+
+    def _check_takes_text(self, name: str) -> None:
+        """Raise TypeError for a chain that needs inputs which a text does not give, as far as this process has the configuration."""
+        with suppress(ConfigError):  # then the worker that executes the task tells
+            chain = self._declared.chains.get(name)
+            declared = sound(chain.inputs) if chain else None
+            if chain and declared and any(turn_faults(name, chain)):
+                given = ", ".join(f"{each}=..." for each in sorted(declared.required))
+                raise TypeError(f"chain {name!r} takes keyword arguments only: {name}.delay({given})")
+
+    @cached_property
+    def _declared(self) -> Definitions:
+        config = self._options["config"]
+        if isinstance(config, Definitions):
+            return config
+        return configuration.load(configuration.find(None if config is None else str(config)))
 
     def _submit(self, name: str, text: str | None, chain_input: dict[str, JsonValue], task_id: str | None) -> str:
         definitions = self.client.definitions

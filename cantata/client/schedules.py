@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from cantata.config.documents import Document
 from cantata.config.faults import faults_of
 from cantata.coordinator.firing import item_of, started
-from cantata.coordinator.run_requests import scheduled_request
+from cantata.coordinator.run_requests import RunRequest, scheduled_request
 from cantata.coordinator.start import COORDINATOR, announce_runs, check_size, new_id, run_settings
 from cantata.errors import ConfigError, Fault
 from cantata.models.definitions import Quota
@@ -169,7 +169,7 @@ class Schedules:
         """
         declared = {(spec.tenant, name): _checked(name, spec) for name, spec in self._client.definitions.schedules.items()}
         for (_, name), spec in declared.items():
-            scheduled_request(name, spec, self._client.definitions)
+            self._request(name, spec)
         kept = {(each.tenant, each.name): each for each in self._store.find(None)}
         changes = []
         for key, spec in declared.items():
@@ -189,6 +189,12 @@ class Schedules:
                 self._put(change.name, change.spec, "config")
         return changes
 
+    def _request(self, name: str, spec: Schedule) -> RunRequest:
+        try:
+            return scheduled_request(name, spec, self._client.definitions)
+        except ConfigError as error:
+            raise ConfigError(error.faults, source=f"schedule {name!r}", code=error.code, asked=error.asked) from error
+
     def _differences(self, known: ScheduleRecord, spec: Schedule) -> dict[str, tuple[JsonValue, JsonValue]]:
         def values(each: Schedule, origin: str, definitions: str) -> dict[str, JsonValue]:
             return {**each.model_dump(mode="json", exclude_defaults=True), "definitions": definitions[:12], "declared by": origin}
@@ -199,7 +205,7 @@ class Schedules:
 
     def _put(self, name: str, spec: Schedule, origin: Origin, *, only_new: bool = False) -> bool:
         definitions, scope = self._client.definitions, scope_of(spec.tenant, name)
-        request = scheduled_request(name, spec, definitions)
+        request = self._request(name, spec)
         check_size(request.kind, request.text, definitions)
         settings = run_settings(definitions, request.timeout)
         asked = [*request.webhooks, *spec.webhooks]

@@ -19,6 +19,8 @@ FINISH = signal.SIGUSR2
 LISTEN_FD = "CANTATA_LISTEN_FD"
 STACK_PID = "CANTATA_STACK_PID"
 VIRTUAL_TIME = "CANTATA_VIRTUAL_TIME"
+QUIET = "CANTATA_QUIET"
+"""Set where another process of the same command warns of what all of them see."""
 
 
 @cache
@@ -57,6 +59,11 @@ def generation() -> int:
 def is_in_stack() -> bool:
     """Return whether this process is part of a stack."""
     return STACK_PID in os.environ
+
+
+def is_quiet() -> bool:
+    """Return whether another process of the same command warns of what all of them see."""
+    return QUIET in os.environ
 
 
 def has_virtual_time() -> bool:

@@ -176,7 +176,7 @@ def check_fleet(fleet: Fleet | Unavailable, version: str, broker: str = "") -> l
 
 def _workers(workers: Sequence[Worker], version: str) -> Check:
     if not workers:
-        return failing("workers", "no worker is running, so runs wait", "start workers with `submit worker coordinator agents tools`")
+        return failing("workers", "no worker is running, so runs wait", "start workers with `submit worker`")
     message = f"{len(workers)}, of version {', '.join(sorted({worker.version for worker in workers}))}"
     newest = max((version, *(worker.version for worker in workers)), key=release)
     older = [worker.name for worker in workers if release(worker.version) < release(newest)]

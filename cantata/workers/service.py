@@ -11,6 +11,7 @@ import socket
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cached_property, partial
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 from billiard.process import active_children
 from celery import signals
+from celery.exceptions import SecurityWarning
 
 import cantata
 from cantata.config.user_code.function_names import IN_WORKER
@@ -123,7 +125,10 @@ class WorkerService:
         """Serve until stopped; return the exit code."""
         client = self.app.dead_letters = connect(self.redis_url)
         for warning in check(client, url=self.redis_url):
-            log.warning("redis", warning=warning)
+            if not stack_member.is_quiet():
+                log.warning("redis", warning=warning)
+        if stack_member.is_quiet():
+            warnings.filterwarnings("ignore", category=SecurityWarning)  # Celery's, of a worker of root
         if self._metrics_at is not None:
             from cantata.observability.metrics.worker_metrics import WorkerMetrics  # noqa: PLC0415  # it imports prometheus_client, which others need not load
 
@@ -240,11 +245,11 @@ class WorkerService:
         self._sweeper = Sweeper(self.app, ledger, self.name, pause=pause)
         self._sweeper.start()
         stack_member.announce_ready()
-        stack_member.announce_serving()
         if sys.stderr.isatty():
             sys.stderr.write(f"submit: worker {self.name} is ready: {', '.join(self.queues)}\n")
         else:
             log.info("worker_ready", name=self.name, queues=self.queues, pool=self.pool)
+        stack_member.announce_serving()
 
     def _announce_always(self) -> None:
         """Announce this worker to the fleet, now and from now on."""

@@ -618,6 +618,10 @@ def test_a_changed_configuration_is_a_change_of_each_schedule(scene: Scene) -> N
     [
         ({"every": "1h", "turn": {"text": "a", "agent": "writter"}}, "did you mean 'writer'"),
         ({"every": "1h", "chain": "taly"}, "did you mean 'tally'"),
+        (
+            {"every": "1h", "chain": {"nodes": [{"node_id": "n", "kind": "tool", "name": "cuont"}], "entry_node": "n"}},
+            "schedule 'a': nodes[0]",
+        ),
         ({"every": "1h", "workflow": "none"}, "none"),
         ({"every": "1x", **TURN}, "expected a duration"),
     ],

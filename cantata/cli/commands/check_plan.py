@@ -142,7 +142,8 @@ def _check_configuration(document: Document, path: Path) -> tuple[Sequence[Fault
     except ConfigError as error:
         return error.faults, ""
     folder = Path(found.definitions.folder or ".")
-    faults = [*found.locate(checks.check_chains(found.definitions)), *import_faults(document, folder), *task_faults(document)]
+    planned = [*checks.check_chains(found.definitions), *checks.check_schedules(found.definitions)]
+    faults = [*found.locate(planned), *import_faults(document, folder), *task_faults(document)]
     return faults, _count_entries(found.definitions)
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, cast
 from uuid import uuid4
 
 from cantata.client.batches.batches import Batches, BatchRow, Row, RowRequests, affordable_rows, row_of, run_id_of_row
+from cantata.client.batches.text_rows import BAD_VALUE
 from cantata.errors import ConfigError
 from cantata.models.values import ErrorInfo, JsonValue
 from cantata.state.batches.batch_store import BatchInfo
@@ -143,7 +144,8 @@ class BatchFeed:
             try:
                 requests[number] = self._requests.request(number, row)
             except ConfigError as error:
-                if not self._priced and not self._open and not requests:  # the first row shows what is wrong with all
+                is_first = not self._priced and not self._open and not requests
+                if is_first and error.code != BAD_VALUE:  # it shows what is wrong with all rows
                     raise
                 reason = ErrorInfo(code=error.code, message=str(error))
                 self._ended[number] = BatchRow(row=number, input=_plain(row), status="failed", error=reason)

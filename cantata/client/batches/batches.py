@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
+from cantata.client.batches.text_rows import BAD_VALUE, TextRow, converted
 from cantata.coordinator.run_requests import workflow_request
 from cantata.coordinator.start import COORDINATOR, Timeout, accept_rows, choose_start_queue, id_of_key
 from cantata.coordinator.webhooks import accept_delivery, raise_alerts, with_attempts
 from cantata.errors import ConfigError
 from cantata.models.values import ErrorInfo, JsonValue, Usage, Value, as_text
-from cantata.models.wire import ProviderBatchRequest, RowOutcome, RunState, TurnRequest, WebhookRequest
-from cantata.planning.chain_checks.declared_inputs import inputs_read
+from cantata.models.wire import ChainRequest, ProviderBatchRequest, RowOutcome, RunState, TurnRequest, WebhookRequest
+from cantata.planning.chain_checks import declared_inputs
+from cantata.planning.chain_checks.declared_inputs import DeclaredInputs, inputs_read
 from cantata.planning.triggers.provider_batches import fault_of_agent
 from cantata.planning.triggers.webhooks import check_target
 from cantata.planning.turns import turn_plan
@@ -128,10 +130,27 @@ class RowRequests:
         if self._target.kind == "workflow":
             request = self._client._checked_request(workflow_request(self._target.name, fields, self._client.definitions))
         else:
-            request = self._client._checked_request(self._target.name, fields)
+            request = self._chain_request(row, fields)
         self.timeout = Timeout(request.timeout or None, "timeout of the request")
         self._queue = choose_start_queue(request, self._client.definitions, self._client._costs())
         return request.model_copy(update={"chain_id": request.chain_id or self._target.name}).model_dump_json(exclude_defaults=True)
+
+    def _chain_request(self, row: Row, fields: dict[str, JsonValue]) -> ChainRequest:
+        """Return the request of a chain. Raises ConfigError, with the code BAD_VALUE if only values of the row are at fault."""
+        declared = self._declared
+        if declared and isinstance(row, TextRow) and not [*declared.missing(fields), *declared.unknown(fields)]:
+            fields = converted(row, self._columns, declared, self._target.name)
+        try:
+            return self._client._checked_request(self._target.name, fields)
+        except ConfigError as error:
+            is_named = declared is not None and not [*declared.missing(fields), *declared.unknown(fields)]
+            code = BAD_VALUE if declared and is_named and [*declared.misfits(fields)] else error.code
+            source = row.place if isinstance(row, TextRow) else error.source
+            raise ConfigError(error.faults, source=source, code=code, asked=error.asked) from error
+
+    @cached_property
+    def _declared(self) -> DeclaredInputs | None:
+        return declared_inputs.sound(self._client._request_of(self._target.name).inputs)
 
 
 def _text(number: int, row: Row) -> str:

@@ -46,6 +46,17 @@ def check_chains(definitions: Definitions) -> list[Fault]:
     return first_of(fault for _, fault in _named(definitions.chains, definitions))
 
 
+def check_schedules(definitions: Definitions) -> list[Fault]:
+    """Return the faults of the inputs that schedules give to their chains."""
+    found = []
+    for name, schedule in definitions.schedules.items():
+        chain = definitions.chains.get(schedule.chain) if isinstance(schedule.chain, str) else None
+        declared = declared_inputs.sound(chain.inputs) if chain else None
+        faults = declared.faults(schedule.input) if declared else ()
+        found += [Fault(message, f"schedules.{name}.input.{each}") for each, message in faults]
+    return first_of(found)
+
+
 def _named(names: Iterable[str], definitions: Definitions) -> Found:
     names = list(names)
     for name in names:

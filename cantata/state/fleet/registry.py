@@ -17,6 +17,7 @@ from redis import Redis
 from redis.exceptions import ResponseError
 
 from cantata.models.values import Value
+from cantata.settings import settings
 from cantata.state.redis import clock
 from cantata.state.redis.cluster import Cluster
 from cantata.state.redis.keys import key_of
@@ -163,6 +164,8 @@ def fleet_warnings(fleet: Iterable[Worker], version: str) -> list[str]:
 def unserved(queue: str) -> str:
     """Return the message about a queue without workers."""
     command = "submit worker --app MODULE:APP" if queue == "tasks" else f"submit worker {queue}"
+    if settings().app and queue in ("coordinator", "agents", "tools", "tasks"):  # it serves them all, for the application
+        command = "submit worker"
     return f"no worker serves queue {queue!r}: start one with `{command}`"
 
 

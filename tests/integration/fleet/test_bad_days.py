@@ -211,6 +211,6 @@ def test_a_redis_without_workers_is_failing(town: Town) -> None:
     assert told.exit_status == 1
     assert told.of("workers") == (
         "failing",
-        "no worker is running, so runs wait start workers with `submit worker coordinator agents tools`",
+        "no worker is running, so runs wait start workers with `submit worker`",
     )
     assert told.of("sweep")[0] == "failing"

@@ -162,3 +162,31 @@ def test_another_terminal_pauses_and_cancels(folder: Path, models: ScriptedModel
     assert first.returncode == 1
     assert "it was cancelled" in told
     assert "is cancelled, so it cannot be paused" in run("pause", "far", status=2).stderr
+
+
+def test_texts_of_a_table_are_converted_as_the_chain_declares(folder: Path, models: ScriptedModels) -> None:
+    inputs = "{item: string, count: integer, weight: number?, is_gift: boolean?}"
+    asks = "{node_id: ask, kind: agent, name: ann, input_map: {text: \"join(' ', [input.item, type(input.count), to_string(input)])\"}}"
+    (folder / "config.yaml").write_text(f"{CONFIG}chains:\n  order: {{inputs: {inputs}, entry_node: ask, nodes: [{asks}]}}\n")
+    (folder / "orders.csv").write_text("item,qty,weight,is_gift\ntea,two,,\njam,2,1.5,TRUE\n7,3,,\n")
+
+    wrong = run("orders.csv", "--chain", "order", "--out", "orders.jsonl", status=2).stderr
+    run("orders.csv", "--chain", "order", "--map", "qty=count", "--out", "orders.jsonl", status=1)
+
+    assert "orders.csv: line 2: initial_input.count: is missing" in wrong
+    rows = {row["row"]: row for row in rows_of(folder / "orders.jsonl")}
+    assert rows[0]["error"] == "batch: orders.csv: line 2: column 'qty': the input 'count' of chain 'order' is an integer, not 'two'"
+    assert {rows[number]["status"] for number in (1, 2)} == {"succeeded"}
+    asked = sorted(str(call["text"]) for call in models.journal())
+    assert asked == ['7 number {"item":"7","count":3}', 'jam number {"item":"jam","count":2,"weight":1.5,"is_gift":true}']
+
+
+def test_a_file_without_a_good_row_is_a_batch_of_errors(folder: Path, models: ScriptedModels) -> None:
+    node = "{node_id: ask, kind: agent, name: ann, input_map: {text: to_string(input.count)}}"
+    (folder / "config.yaml").write_text(f"{CONFIG}chains:\n  count: {{inputs: {{count: integer}}, entry_node: ask, nodes: [{node}]}}\n")
+    (folder / "bad.jsonl").write_text('{"count": "one"}\n{"count": "two"}\n')
+
+    run("bad.jsonl", "--chain", "count", "--out", "out.jsonl", status=1)
+
+    assert [row["error_code"] for row in rows_of(folder / "out.jsonl")] == ["bad_value", "bad_value"]
+    assert models.journal() == []

@@ -18,6 +18,8 @@ from cantata import install
 from cantata.client.client import Client, run_id_of
 from cantata.client.installation import Installation
 from cantata.errors import ConfigError, UnavailableError
+from cantata.models.definitions import Chain, Definitions
+from cantata.models.wire import ChainNode
 from tests.integration.user_tasks.conftest import HERE, PATIENCE_S, Shop, ask, definitions, tool, url_of
 from tests.waiting import until
 
@@ -116,6 +118,15 @@ def test_a_task_that_can_submit_nothing_tells_why(
         installed.task(name, name=f"shop.{name}").apply(*given).get()
 
 
+def test_a_chain_refuses_a_text_at_the_call_and_without_a_connection() -> None:
+    chain = Chain(inputs={"order_id": "string"}, entry_node="a", nodes=[ChainNode(node_id="a", kind="tool", name="add")])
+    app = Celery("shop", broker="redis://127.0.0.1:1/0", set_as_current=False)
+    order = install(app, Definitions(chains={"order": chain})).task("order")
+
+    with pytest.raises(TypeError, match=r"chain 'order' takes keyword arguments only: order\.delay\(order_id=\.\.\.\)"):
+        order.delay("P4")
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -156,6 +167,7 @@ def test_a_command_says_that_it_needs_the_application(tmp_path: Path) -> None:
 
     assert refused.returncode == 2
     assert "tool 'add' is a task of your Celery application: name that in CANTATA_APP" in refused.stderr
+    assert not (tmp_path / ".cantata").exists()
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")

@@ -152,7 +152,7 @@ REDIS = [
 ]
 
 FLEET = [
-    (fleet(workers=[]), "workers", "failing", "no worker is running, so runs wait", "submit worker coordinator agents tools"),
+    (fleet(workers=[]), "workers", "failing", "no worker is running, so runs wait", "start workers with `submit worker`"),
     (
         fleet(workers=[*WORKERS, worker("old@two", version="1.1.9")]),
         "workers",

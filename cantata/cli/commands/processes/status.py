@@ -56,7 +56,7 @@ def _print_status(stack: embedded.StackStatus, found: HealthReport | None, worke
     if found:
         _show_health(found)
         click.echo()
-    _show(stack, workers)
+    _show(stack, workers, has_other_redis=found is not None and not stack.kept)
 
 
 def _show_health(found: HealthReport) -> None:
@@ -65,9 +65,10 @@ def _show_health(found: HealthReport) -> None:
         click.echo("\n".join(lines_of(check, width)))
 
 
-def _show(stack: embedded.StackStatus, workers: list[registry.Worker]) -> None:
+def _show(stack: embedded.StackStatus, workers: list[registry.Worker], *, has_other_redis: bool) -> None:
     kind = "kept until `submit down`" if stack.kept else "of a command under way"
-    click.echo(f"{stack.home}: {f'a stack, {kind}' if stack.running else 'no running stack'}")
+    if stack.running or not has_other_redis:
+        click.echo(f"{stack.home}: {f'a stack, {kind}' if stack.running else 'no running stack'}")
     for process in stack.processes:
         uptime = text_format.duration((time.time() - process.started_s) * 1000) if process.alive else "dead"
         click.echo(f"  {process.name:17}  pid {process.pid:<8}  {uptime:>12}  {', '.join(process.queues)}".rstrip())

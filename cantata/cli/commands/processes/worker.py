@@ -6,7 +6,9 @@ import importlib
 import json
 import os
 import signal
+import subprocess
 import sys
+import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,6 +21,7 @@ from cantata.cli.connect import find_service_url
 from cantata.cli.main import FAILED
 from cantata.cli.options import config_option, json_option, metrics_port_option
 from cantata.config import loading
+from cantata.embedded import stack_member
 from cantata.embedded.supervision import prefork
 from cantata.embedded.supervision.child import set_death_signal
 from cantata.errors import ConfigError, UnavailableError
@@ -57,7 +60,8 @@ def worker(
 ) -> int:  # fmt: skip
     """Serve queues, here or on another machine, until stopped.
 
-    Without a queue it serves coordinator, agents and tools. The queues are those at REDIS_URL, else of the stack in this folder.
+    Without a queue it serves coordinator, agents and tools. The queues are those at REDIS_URL, else in the Redis of your application, else
+    of the stack in this folder.
     `coordinator` and `agents` get a process each; all others share one. Several processes serve their metrics at consecutive ports.
 
     With --app or CANTATA_APP it serves the queue `tasks` too, in a process of its own, which sends your tasks to your workers.
@@ -84,7 +88,9 @@ def worker(
         click.echo(f"submit: starting {processes} for {served}; runs are in {address.without_password(url)}", err=True)
     if len(workers) == 1:
         os.execv(workers[0].command[0], workers[0].command)
-    return supervise(workers)
+    app = f" for {settings().app}" if settings().app else ""
+    served = ", ".join(queue for each in workers for queue in each.queues)
+    return supervise(workers, f"serving {served}{app}; runs are in {address.without_password(url)}")
 
 
 def unused_queues(queues: Sequence[str]) -> list[str]:
@@ -128,8 +134,10 @@ def _worker(name: str, queues: tuple[str, ...], port: int | None, concurrency: i
     return WorkerProcess(name, queues, command if concurrency is None else [*command, "--concurrency", str(concurrency)])
 
 
-def supervise(workers: Sequence[WorkerProcess]) -> int:
+def supervise(workers: Sequence[WorkerProcess], when_ready: str = "") -> int:
     """Start the workers, forward signals to them, wait until all have ended, and return 0 if all exit statuses are 0.
+
+    `when_ready` is printed as soon as all of them serve.
 
     If one ends without a signal, the others are stopped too. Otherwise its queues would have no worker, unnoticed by our parent.
     """
@@ -137,7 +145,13 @@ def supervise(workers: Sequence[WorkerProcess]) -> int:
         importlib.import_module("cantata.workers.code.prefork_imports").common()  # by name, since `cli` must not import `workers`
     # In sessions of their own: a Ctrl-C at the terminal reaches them once, through us. A second one stops them at once.
     end_with_us = partial(set_death_signal, os.getpid(), signal.SIGTERM)  # also if we are killed
-    children = {each.name: prefork.start(each.command, environment=os.environ, streams=(0, 1, 2), prepare=end_with_us) for each in workers}
+    reports, report = os.pipe()
+    children: dict[str, prefork.ForkedProcess | subprocess.Popen[bytes]] = {}
+    for each in workers:
+        environment = {**os.environ, stack_member.READY_FD: str(report), **({stack_member.QUIET: "1"} if children else {})}
+        children[each.name] = prefork.start(each.command, environment=environment, streams=(0, 1, 2), passed=[report], prepare=end_with_us)
+    os.close(report)
+    threading.Thread(target=_await_ready, args=(reports, len(workers), when_ready), daemon=True).start()  # no fork follows
     running = {child.pid: name for name, child in children.items()}
     is_stopping = failed = False
 
@@ -162,3 +176,13 @@ def supervise(workers: Sequence[WorkerProcess]) -> int:
         if not is_stopping:
             forward(signal.SIGTERM, None)
     return FAILED if failed else 0
+
+
+def _await_ready(reports: int, count: int, message: str) -> None:
+    """Print a message when so many processes have reported that they serve; none if one ends before."""
+    with os.fdopen(reports, encoding="utf-8", errors="replace") as lines:
+        for line in lines:
+            count -= line.strip() == stack_member.SERVING
+            if not count and message:
+                click.echo(f"submit: {message}", err=True)
+                message = ""

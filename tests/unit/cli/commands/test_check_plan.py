@@ -279,6 +279,40 @@ def test_tasks_that_the_application_does_not_have_are_warned_of(documents: Path,
     ]
 
 
+def test_arguments_that_a_task_does_not_have_are_faults(documents: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = Celery("shop", set_as_current=False)
+
+    def charge(self: object, quote: int, note: str = "") -> None: ...
+
+    app.task(name="shop.charge", bind=True, acks_late=True, shared=False)(charge)
+    monkeypatch.setattr("cantata.dispatch.user_app.activate", lambda: app)
+    node = "{node_id: a, kind: tool, name: pay, input: {note: hi}, input_map: {qoute: input.price}}"
+    (documents / "own.yaml").write_text(
+        f"tools:\n  pay: {{task: shop.charge, at_most_once: true}}\nchains:\n  order:\n    entry_node: a\n    nodes:\n    - {node}\n"
+    )
+
+    found = run("check", "own.yaml", env={"CANTATA_APP": "shop:app"})
+
+    assert found.exit_code == 2
+    assert found.stdout.splitlines() == [
+        "own.yaml:2: tools.pay.at_most_once: warning: task 'shop.charge' is acknowledged late (acks_late), "
+        "so it may be executed twice: workers refuse its steps",
+        "own.yaml:7: chains.order.nodes[0] 'a'.input_map.qoute: task 'shop.charge' has no parameter 'qoute'; did you mean 'quote'?",
+    ]
+
+
+def test_the_input_of_a_schedule_is_checked_against_its_chain(documents: Path) -> None:
+    (documents / "own.yaml").write_text(
+        "chains:\n  order:\n    inputs: {count: integer}\n    entry_node: a\n    nodes: [{node_id: a, kind: agent, name: b}]\n"
+        "agents: {b: {}}\nschedules:\n  nightly: {every: 1h, chain: order, input: {cuont: 2}}\n"
+    )
+
+    found = run("check", "own.yaml")
+
+    assert found.exit_code == 2
+    assert "own.yaml:8: schedules.nightly.input.cuont: is not an input of the chain; did you mean 'count'?" in found.stdout
+
+
 def test_faults_of_a_workflow_in_python_name_the_file_that_defines_it(folder: Path) -> None:
     (folder / "inner.py").write_text("from cantata import workflow\n\n@workflow\nasync def answer(wf):\n    return open('x')\n")
     (folder / "outer.py").write_text("from inner import answer\n")

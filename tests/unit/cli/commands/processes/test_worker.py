@@ -64,6 +64,28 @@ def test_a_worker_that_ends_on_its_own_stops_the_others_and_is_reported(capsys: 
     ]
 
 
+def test_processes_that_all_serve_are_told_once_and_one_alone_warns(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], kept_signals: None
+) -> None:
+    """Each process reports that it serves, notes whether it is quiet, and ends when both have."""
+    code = f"""import os, sys, time
+os.write(int(os.environ['CANTATA_READY_FD']), b'ready\\nserving\\n')
+os.mkdir({str(tmp_path)!r} + '/' + sys.argv[1] + str('CANTATA_QUIET' in os.environ))
+while len(os.listdir({str(tmp_path)!r})) < 2: time.sleep(0.01)
+"""
+    errors = [""]
+
+    def told() -> int:
+        errors.append(capfd.readouterr().err)
+        return "".join(errors).count("submit: serving a, b\n")
+
+    supervise([WorkerProcess(name, (name,), [sys.executable, "-S", "-c", code, name]) for name in ("a", "b")], "serving a, b")
+
+    until(told, "the line")
+    assert told() == 1
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["aFalse", "bTrue"]
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux signals the death of a parent")
 def test_the_processes_of_a_worker_that_is_killed_end_too(tmp_path: Path) -> None:
     child = [sys.executable, "-S", "-c", f"import os, time; open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid())); time.sleep(600)"]
