@@ -18,7 +18,7 @@ from cantata.cli.submission import RunSubmission, has_succeeded, print_note
 from cantata.cli.views import live_view, plain_view
 from cantata.client import queries
 from cantata.client.run_service import RunService
-from cantata.client.runs import MAX_LISTED, ChainRun, TurnRun
+from cantata.client.runs import MAX_LISTED, ChainRun, TurnRun, unknown_wait
 from cantata.config.json_schemas import errors_in
 from cantata.coordinator.fork_requests import FORKED_AT, FORKED_FROM
 from cantata.errors import ConfigError, UnknownRunError
@@ -212,7 +212,7 @@ class RunQueries(RunSubmission):
             if fits(text):
                 return text
             if waiting and not named:
-                raise run.unknown_wait(step) from None
+                raise unknown_wait(run, step) from None
             raise
         return text if fits(text) and not fits(value) else value
 

@@ -148,7 +148,7 @@ class Run:
         if refusal and answer == "full":
             raise refusal
         if answer == "unknown":
-            raise self.unknown_wait(step_id)
+            raise unknown_wait(self, step_id)
         send_ready(self._client.app, ((self.run_id, step) for step in ready))
         self._end_trace()
         return answer
@@ -186,19 +186,6 @@ class Run:
         """Return the ids of its steps that wait for a signal; of a large run only of its first steps."""
         known = self.steps(self._client.ledger.reader.step_ids(self.run_id, MAX_COMPARED))
         return sorted(step_id for step_id, step in known.items() if step.awaits_signal)
-
-    def unknown_wait(self, step_id: str) -> UnknownRunError:
-        """Return the error for a signal to a step that waits for none."""
-        return UnknownRunError(f"no step {step_id!r} of run {self.run_id!r} waits for a signal; {self._waiting_sentence(step_id)}")
-
-    def _waiting_sentence(self, name: str) -> str:
-        """Return a sentence about the steps that wait for a signal, and the one that is most like `name`."""
-        ids = self.waiting_steps()
-        if not ids:
-            return f"none waits now: `submit runs show {self.run_id}` shows its steps"
-        more = f" and {len(ids) - MAX_LISTED} more" if len(ids) > MAX_LISTED else ""
-        near = nearest(name, [*ids, *(step_id.rpartition("/")[2] for step_id in ids)])
-        return f"waiting: {', '.join(map(repr, ids[:MAX_LISTED]))}{more}{hint(near)}"
 
     def nearest_step(self, name: str) -> str | None:
         """Return the step id, or the end of one, that is most like `name`; None if none is."""
@@ -291,3 +278,13 @@ class ChainRun(Run):
 def _remaining_s(max_s: float, deadline: float | None) -> float:
     """Return the seconds to a deadline on the monotonic clock, at most `max_s`."""
     return max_s if deadline is None else max(0.0, min(max_s, deadline - time.monotonic()))
+
+
+def unknown_wait(run: Run, name: str) -> UnknownRunError:
+    """Return the error for a signal to a step that waits for none, with those that wait."""
+    ids = run.waiting_steps()
+    near = nearest(name, [*ids, *(step_id.rpartition("/")[2] for step_id in ids)])
+    more = f" and {len(ids) - MAX_LISTED} more" if len(ids) > MAX_LISTED else ""
+    listed = f"waiting: {', '.join(map(repr, ids[:MAX_LISTED]))}{more}{hint(near)}"
+    about = listed if ids else f"none waits now: `submit runs show {run.run_id}` shows its steps"
+    return UnknownRunError(f"no step {name!r} of run {run.run_id!r} waits for a signal; {about}")

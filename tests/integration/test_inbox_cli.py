@@ -104,5 +104,6 @@ def test_a_signal_takes_a_bare_text_where_the_schema_wants_one_and_names_an_unkn
 
     assert "no step 'nmae' of run 'named' waits for a signal" in signal("nmae", "bolt").stderr
     assert "'bolt' is not JSON" in signal("any", "bolt").stderr
+    assert "NaN is not JSON" in signal("any", "NaN").stderr
     assert [signal(*words).exit_code for words in (("name", "bolt"), ("number", "42"), ("quoted", '"nut"'))] == [0, 0, 0]
     assert [play.output(step) for step in ("name", "number", "quoted")] == ["bolt", "42", "nut"]

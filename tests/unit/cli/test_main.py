@@ -96,8 +96,6 @@ def test_other_texts_are_turns(typed: list[str], monkeypatch: pytest.MonkeyPatch
         (["plan"], "name the FILE of a chain request"),
         (["plan", "a.yaml", "--turn", "b"], "name the FILE of a chain request"),
         (["runs", "shwo"], "shwo"),
-        (["runs", "signal", "r", "s", "yes"], "a text needs its own quotes"),
-        (["runs", "signal", "r", "s", "NaN"], "NaN is not JSON"),
         (["runs", "follow", "r", "--from", "-1"], "not in the range"),
         (["up", "--agents", "0"], "not in the range"),
         (["worker", "--concurrency", "0"], "not in the range"),

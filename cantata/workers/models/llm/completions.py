@@ -12,8 +12,6 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
-import httpx
-
 from cantata import fault_points
 from cantata.errors import ModelError
 from cantata.models.values import JsonValue, ToolSchema, Usage
@@ -179,6 +177,8 @@ def _provider_info(model: str, params: Mapping[str, JsonValue]) -> ProviderInfo:
 
 def _address(chain: Sequence[BaseException]) -> str:
     """Return the host and port of the request that found no connection; LiteLLM's own errors name others."""
+    import httpx  # noqa: PLC0415  # LiteLLM has loaded it, and this module is loaded without
+
     failed = next((each for each in chain if isinstance(each, httpx.TransportError)), None)
     try:
         return failed.request.url.netloc.decode() if failed else ""
