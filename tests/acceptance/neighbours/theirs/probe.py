@@ -112,7 +112,8 @@ class Probe:
             events = self._events.setdefault(event["uuid"], [])
             fields = sorted(set(event) - {"clock", "local_received", "pid", "timestamp", "utcoffset"})
             name = event.get("name") or (events[0][1] if events else "")
-            events.append([event["type"], name, fields, event.get("result"), event.get("exception")])
+            place = 0 if event["type"] == "task-sent" else len(events)  # its caller's; the worker's may come before it
+            events.insert(place, [event["type"], name, fields, event.get("result"), event.get("exception")])
 
     def _is_received(self) -> bool:
         self.app.control.heartbeat()
