@@ -6,7 +6,7 @@ import importlib
 import os
 import sys
 import traceback
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 from io import TextIOWrapper
 from typing import Any, cast
@@ -94,7 +94,7 @@ class SubmitGroup(ExitStatusCommand, click.Group):
             return None
         if cmd_name in EXTRAS and missing_modules(EXTRAS[cmd_name]):
             return MissingExtraCommand(cmd_name, EXTRAS[cmd_name])
-        with show_progress("loading"):
+        with nullcontext() if ctx.resilient_parsing else show_progress("loading"):  # a shell completes a line that is being typed
             module = importlib.import_module(f"cantata.cli.commands.{COMMANDS[cmd_name][0]}")
         return cast(click.Command, getattr(module, cmd_name))
 

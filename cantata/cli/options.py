@@ -12,7 +12,11 @@ import click
 
 SECONDS = click.FloatRange(min=0, min_open=True, max=30 * 86_400)
 
-config_option = click.option("--config", metavar="FILE", help="The configuration; default: CANTATA_CONFIG, else configs/default.yaml here.")
+config_option = click.option(
+    "--config",
+    metavar="FILE",
+    help="The configuration; default: CANTATA_CONFIG, configs/default.yaml, or that of `submit up` here.",
+)
 detach_option = click.option("--detach", is_flag=True, help="Print the run's id and return; the run goes on.")
 metrics_port_option = click.option(
     "--metrics-port",

@@ -182,7 +182,7 @@ class RunQueries(RunSubmission):
         later = self.runs.find(run_id).record(()).retried_as
         if later and not again:
             raise ConfigError(f"run {run_id} was retried as {later}; see `submit runs show {later}`, or retry it once more with --again")
-        return self.runs.rerun(run_id)
+        return self.runs.rerun(run_id, key=f"retry after {later}")  # two at once are the same run
 
     def signal(self, run_id: str, step: str, text: str, by: str) -> int:
         """Send a waiting step its value, as the author `by`."""

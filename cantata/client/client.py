@@ -311,7 +311,7 @@ class Client:
         past = fork_store.read(self.ledger, source)
         fork = rewinding.retry(past) if from_step is None else rewinding.fork(past, from_step)
         definitions = definitions_from(self.ledger.runs.definitions(source, past.definitions))
-        request, given = fork_requests.request_of(past, changes, definitions)
+        request, given = fork_requests.request_of(past, from_step, changes, definitions)
         run_id = id_in_shard(shard_of(source), new_id() if key is None else id_of_key(f"{source}\n{key}"))
         labels = {**fork_requests.labels_of(past, from_step), **(own or {})}
         self._check_quota(run_id, key, labels.get("tenant", ""))

@@ -7,11 +7,11 @@ from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from cantata.client.answers import split_id
-from cantata.client.runs import MAX_COMPARED, ChainRun, TurnRun, WebhookRun
+from cantata.client.runs import MAX_COMPARED, ChainRun, ProviderBatchRun, TurnRun, WebhookRun
 from cantata.errors import ConfigError, UnknownRunError
 from cantata.models.values import JsonValue
 from cantata.models.waits import Inbox, InboxItem
-from cantata.models.wire import RUN_OVER, ChainRequest, ChainResponse, HistoryEntry, RunResult, RunStatus, TurnRequest
+from cantata.models.wire import RUN_OVER, ChainRequest, ChainResponse, HistoryEntry, ProviderBatchRequest, RunResult, RunStatus, TurnRequest
 from cantata.planning.turns.turn_plan import target_of
 from cantata.state.memory.memory_store import MemoryStore
 from cantata.state.runs import event_log, inbox, listing
@@ -36,7 +36,7 @@ SIGNAL_MESSAGES: Mapping[str, str] = {
 }
 """Outcome of a signal → its message."""
 
-TurnOrChain = TypeVar("TurnOrChain", TurnRequest, ChainRequest)
+TurnOrChain = TypeVar("TurnOrChain", TurnRequest, ChainRequest, ProviderBatchRequest)
 
 
 class SignalAnswer(NamedTuple):
@@ -65,7 +65,10 @@ class RunService:
         """Return a page of runs, newest first; `before` is the `next` of the previous page."""
         wanted = RunFilter(self.tenant, tuple(statuses), kind, text, since, until)
         found = listing.find_page(self.client.ledger, wanted, before=before, most=limit)
-        _, default = target_of(TurnRequest(text=""), self.client.definitions) or ("", "")
+        try:
+            _, default = target_of(TurnRequest(text=""), self.client.definitions) or ("", "")
+        except ConfigError:  # a list can be read whatever the configuration is like now
+            default = ""
         runs = [run.model_copy(update={"target": default}) if run.kind == "turn" and not run.target else run for run in found.runs]
         return found.model_copy(update={"runs": runs})
 
@@ -79,7 +82,7 @@ class RunService:
         kind, _, _, labels = self.client.ledger.runs.request_of(run_id)
         if self.tenant not in (None, labels.get("tenant", "")):
             raise UnknownRunError.of(run_id)
-        kinds: Mapping[str, type[TurnRun | ChainRun]] = {"chain": ChainRun, "webhook": WebhookRun}
+        kinds: Mapping[str, type[TurnRun | ChainRun]] = {"chain": ChainRun, "webhook": WebhookRun, "batch": ProviderBatchRun}
         return kinds.get(kind, TurnRun)(self.client, run_id)
 
     def request(self, run_id: str, kind: type[TurnOrChain]) -> TurnOrChain:

@@ -235,6 +235,12 @@ class WebhookRun(TurnRun):
     kind = "webhook"
 
 
+class ProviderBatchRun(TurnRun):
+    """A run that has a batch of the model's provider answer rows of a batch."""
+
+    kind = "batch"
+
+
 class ChainRun(Run):
     """A run of a chain request."""
 
@@ -275,11 +281,6 @@ class ChainRun(Run):
         return ChainRequest.model_validate_json(self._client.ledger.runs.request_of(self.run_id)[1])
 
 
-def _remaining_s(max_s: float, deadline: float | None) -> float:
-    """Return the seconds to a deadline on the monotonic clock, at most `max_s`."""
-    return max_s if deadline is None else max(0.0, min(max_s, deadline - time.monotonic()))
-
-
 def unknown_wait(run: Run, name: str) -> UnknownRunError:
     """Return the error for a signal to a step that waits for none, with those that wait."""
     ids = run.waiting_steps()
@@ -288,3 +289,8 @@ def unknown_wait(run: Run, name: str) -> UnknownRunError:
     listed = f"waiting: {', '.join(map(repr, ids[:MAX_LISTED]))}{more}{hint(near)}"
     about = listed if ids else f"none waits now: `submit runs show {run.run_id}` shows its steps"
     return UnknownRunError(f"no step {name!r} of run {run.run_id!r} waits for a signal; {about}")
+
+
+def _remaining_s(max_s: float, deadline: float | None) -> float:
+    """Return the seconds to a deadline on the monotonic clock, at most `max_s`."""
+    return max_s if deadline is None else max(0.0, min(max_s, deadline - time.monotonic()))

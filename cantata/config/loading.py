@@ -32,9 +32,11 @@ def find(explicit: str | None = None) -> Path | None:
     named = settings().config
     if named and not named.exists():
         raise ConfigError("CANTATA_CONFIG names this file, but it does not exist; correct the variable or unset it", source=str(named))
+    if named:
+        return named
     folder = project_folder()
     default = CONFIG_FILE if folder == Path.cwd() else folder / CONFIG_FILE
-    return named or (default if default.is_file() else stack_configuration())
+    return default if default.is_file() else stack_configuration()
 
 
 def load(path: Path | None) -> Definitions:

@@ -8,6 +8,7 @@ from typing import Any, cast
 from cantata.errors import ConfigError
 from cantata.models.definitions import Definitions
 from cantata.models.forks import EndedRun
+from cantata.models.graph import START
 from cantata.models.values import JsonValue
 from cantata.models.waits import ESCALATED_TO
 from cantata.models.wire import ChainRequest, TurnRequest
@@ -27,10 +28,13 @@ def labels_of(source: EndedRun, from_step: str | None) -> dict[str, str]:
     return {**kept, FORKED_FROM: source.run_id, **({FORKED_AT: from_step} if from_step is not None else {})}
 
 
-def request_of(source: EndedRun, changes: Mapping[str, JsonValue], definitions: Definitions) -> tuple[JsonValue, JsonValue]:
+def request_of(
+    source: EndedRun, from_step: str | None, changes: Mapping[str, JsonValue], definitions: Definitions
+) -> tuple[JsonValue, JsonValue]:  # fmt: skip
     """Return the request of a fork, and its input. Raises ConfigError for changes that the request does not allow.
 
     Args:
+        from_step: The step that the fork starts from; None for a retry.
         changes: Path → value. `input.x.y` is a key of a chain's initial input, or of a workflow's arguments, created if absent;
             `input` is all of it, or a turn's text.
     """
@@ -40,8 +44,10 @@ def request_of(source: EndedRun, changes: Mapping[str, JsonValue], definitions: 
         return source.request, cast("dict[str, JsonValue]", source.request)["text"]
     if source.kind == "chain":
         request = ChainRequest.model_validate(source.request)
-        if is_workflow := len(request.nodes) == 1 and request.nodes[0].kind == "workflow" and not request.initial_input:
-            node = request.nodes[0]
+        node = request.nodes[0]
+        if is_workflow := len(request.nodes) == 1 and node.kind == "workflow" and not (request.initial_input or node.input_map):
+            if changes and from_step != START:
+                raise _refused(f"a workflow in Python gets its input at its start, not at {from_step!r}: fork it from {START!r}")
             request = request.model_copy(update={"nodes": [node.model_copy(update={"input": _changed(node.input, changes)})]})
         else:
             request = request.model_copy(update={"initial_input": _changed(request.initial_input, changes)})

@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 from cantata.errors import UnavailableError
-from cantata.project_folder import STACK_FOLDER, project_folder
+from cantata.project_folder import stack_folder
 
 LOG_LIMIT = 5_000_000  # bytes; a larger log is rotated when its process starts again
 SOCKET_PATH_LIMIT = 103  # bytes: macOS allows 104 with the closing zero, Linux 108
@@ -24,7 +24,7 @@ class Home:
     """The folder of one stack: the given path, else CANTATA_HOME, else `.cantata` in the folder of the project."""
 
     def __init__(self, path: HomePath = None) -> None:
-        self.path = Path(path or os.environ.get("CANTATA_HOME") or project_folder() / STACK_FOLDER).resolve()
+        self.path = Path(path or stack_folder()).resolve()
         self.data = self.path / "data"
         self.logs = self.path / "logs"
         self.record = self.path / "stack.json"

@@ -22,7 +22,7 @@ from cantata.gateway.readiness import Readiness
 from cantata.models.forks import EndedRun
 from cantata.models.values import JsonValue
 from cantata.models.waits import Answer, Inbox, InboxItem
-from cantata.models.wire import RUN_OVER, AnswerOutcome, ChainRequest, RunStatus, TurnRequest
+from cantata.models.wire import RUN_OVER, AnswerOutcome, ChainRequest, ProviderBatchRequest, RunStatus, TurnRequest
 from cantata.planning import rewind as rewinding
 from cantata.planning.turns.mentions import mention_of
 from cantata.state.forks import fork_store
@@ -89,6 +89,9 @@ class TenantService:
             grant.check_chain(run.request)
         elif run.kind == "turn":
             grant.check_turn(self.runs(grant.tenant).request(run_id, TurnRequest), self.client.definitions)
+        elif run.kind == "batch":
+            agent = self.runs(grant.tenant).request(run_id, ProviderBatchRequest).agent
+            grant.check_turn(TurnRequest(text="", agent=agent), self.client.definitions)
         if changes and from_step is not None and not grant.approve_own:
             _check_approvals(fork_store.read(self.client.ledger, run_id), from_step)
         own = key and f"gateway\n{grant.tenant}\nfork\n{key}"
@@ -131,7 +134,7 @@ class TenantService:
         if labels.get(FORKED_AT) != from_step:
             return False
         past = fork_store.read(ledger, source)
-        wanted, _ = fork_requests.request_of(past, changes, definitions_from(ledger.runs.definitions(source, past.definitions)))
+        wanted, _ = fork_requests.request_of(past, from_step, changes, definitions_from(ledger.runs.definitions(source, past.definitions)))
         return cast(JsonValue, json.loads(request)) == wanted
 
     def _startable_run(self, grant: Grant, run_id: str) -> TurnRun | ChainRun:

@@ -35,7 +35,7 @@ RESULT_S = 60.0  # for a run whose worker was killed; it takes two seconds longe
 LOOK_S = 0.05  # between two looks for steps that wait, and for those of a killed worker
 REACHED_S = 0.2  # for the points that a worker reaches after a run is closed
 POLL_S = 0.005
-UNDER_WAY = {"ready", "sent", "running"}
+UNDER_WAY = {"ready", "sent", "running", "dispatched"}
 """States of steps with which a run goes on by itself."""
 
 Result = ChainResponse | RunResult

@@ -37,22 +37,20 @@ START_S = 90.0
 
 @dataclass(frozen=True)
 class Cost:
-    """What one run of a sort costs."""
+    """What one run of a workload costs."""
 
-    runs: str
+    workload: str
     redis: str
     """One server, or how many nodes."""
     processes: int
     """Of tools."""
-    a_second: float
+    runs_per_second: float
     cpu_ms: Mapping[str, float]
     """Process → processor time of one run."""
-    commands: float
-    """Calls of scripts and other commands that Redis got from outside, for one run."""
 
 
 def measure_capacity() -> list[Cost]:
-    """Measure all sorts with 1, 2 and 4 processes for tools, and with 2 on a cluster of three nodes."""
+    """Measure all workloads with 1, 2 and 4 processes for tools, and with 2 on a cluster of three nodes."""
     costs: list[Cost] = []
     with model_server(RULES) as url:
         for processes in PROCESSES:
@@ -63,12 +61,12 @@ def measure_capacity() -> list[Cost]:
 
 def _costs(redis: str, processes: int, model_url: str) -> Iterator[Cost]:
     with _fleet(redis == "3 nodes", processes, model_url) as (client, groups, gateway):
-        for name, submit in _sorts(client, gateway).items():
-            yield _cost(name, redis, processes, submit, groups, client)
+        for name, submit in _workloads(client, gateway).items():
+            yield _cost(name, redis, processes, submit, groups)
             sys.stderr.write(f"{redis}, {processes} processes: {name}\n")
 
 
-def _sorts(client: Client, gateway: str) -> Mapping[str, Callable[[], Sequence[Run]]]:
+def _workloads(client: Client, gateway: str) -> Mapping[str, Callable[[], Sequence[Run]]]:
     def many(submit: Callable[[], Run]) -> Callable[[], Sequence[Run]]:
         return lambda: [submit() for _ in range(AT_ONCE)]
 
@@ -87,22 +85,21 @@ def _sorts(client: Client, gateway: str) -> Mapping[str, Callable[[], Sequence[R
 
 
 def _cost(
-    name: str, redis: str, processes: int, submit: Callable[[], Sequence[Run]], groups: Mapping[str, Sequence[int]], client: Client
+    name: str, redis: str, processes: int, submit: Callable[[], Sequence[Run]], groups: Mapping[str, Sequence[int]]
 ) -> Cost:  # fmt: skip
     _finish(submit())  # workers learn what work costs
-    took_s, spent, commands = [], dict.fromkeys(groups, 0.0), 0.0
+    took_s, spent = [], dict.fromkeys(groups, 0.0)
     runs = 0
     for _ in range(REPEATS):
-        before, commands_before, since = {group: _cpu_s(pids) for group, pids in groups.items()}, _commands(client), time.perf_counter()
+        before, since = {group: _cpu_s(pids) for group, pids in groups.items()}, time.perf_counter()
         submitted = submit()
         _finish(submitted)
         took_s.append((time.perf_counter() - since) / len(submitted))
         runs += len(submitted)
-        commands += _commands(client) - commands_before
         for group, pids in groups.items():
             spent[group] += _cpu_s(pids) - before[group]
     cpu_ms = {group: seconds * 1000 / runs for group, seconds in spent.items()}
-    return Cost(name, redis, processes, 1 / statistics.median(took_s), cpu_ms, commands / runs)
+    return Cost(name, redis, processes, 1 / statistics.median(took_s), cpu_ms)
 
 
 def _finish(runs: Sequence[Run]) -> None:
@@ -115,12 +112,6 @@ def _finish(runs: Sequence[Run]) -> None:
 def _post(url: str, body: bytes) -> str:
     with urlopen(Request(url, body, {"content-type": "application/json"})) as answer:
         return str(json.load(answer)["run_id"])
-
-
-def _commands(client: Client) -> float:
-    infos = client.redis.info("stats")
-    each = infos.values() if all(isinstance(info, dict) for info in infos.values()) else [infos]
-    return float(sum(info["total_commands_processed"] for info in each))
 
 
 def _cpu_s(pids: Sequence[int]) -> float:
@@ -165,10 +156,10 @@ def _fleet(is_cluster: bool, processes: int, model_url: str) -> Iterator[tuple[C
         for name in WORKERS:
             concurrency = {"tools": processes, "agents": 100}.get(name, 2)
             groups[name] = [stack.enter_context(_process(environment, "worker", name, "--concurrency", str(concurrency))).pid]
-        door = stack.enter_context(_process(environment, "gateway", "--port", "0", "--json", "--config", str(config)))
-        groups["gateway"] = [door.pid]
-        assert door.stdout is not None
-        gateway = str(json.loads(door.stdout.readline())["url"])
+        gateway_process = stack.enter_context(_process(environment, "gateway", "--port", "0", "--json", "--config", str(config)))
+        groups["gateway"] = [gateway_process.pid]
+        assert gateway_process.stdout is not None
+        gateway = str(json.loads(gateway_process.stdout.readline())["url"])
         client = stack.enter_context(Client(url, broker_url=environment["CANTATA_BROKER_URL"], config=_definitions()))
         until(lambda: {*WORKERS} <= registry.slots(client.redis).keys(), "the workers", START_S)
         yield client, groups, gateway

@@ -256,11 +256,11 @@ def print_capacity(costs: Sequence[Cost]) -> None:
     groups = ("redis", "broker", *CAPACITY_WORKERS, "gateway")
     _say("")
     rows = (
-        (cost.runs, cost.redis, str(cost.processes), f"{cost.a_second:,.0f}", f"{cost.commands:,.0f}",
+        (cost.workload, cost.redis, str(cost.processes), f"{cost.runs_per_second:,.0f}",
          *(f"{cost.cpu_ms[group]:.2f}" if group in cost.cpu_ms else "" for group in groups))
         for cost in costs
     )  # fmt: skip
-    _table(("runs", "Redis", "tools", "runs/s", "commands/run", *(f"{group}, ms/run" for group in groups)), rows)
+    _table(("workload", "Redis", "tools", "runs/s", *(f"{group}, ms/run" for group in groups)), rows)
     _say(f"\nProcessor time of a run; {_processor()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} at the end.")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -25,8 +26,9 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "project"
 
 
-def record(folder: Path, *, kept: bool, config: str = "") -> None:
-    (folder / ".cantata" / "stack.json").write_text(json.dumps({"kept": kept, "config": config}))
+def record(folder: Path, *, kept: bool, config: str = "", pid: int = os.getpid()) -> None:
+    text = json.dumps({"kept": kept, "config": config, "supervisor": {"identity": {"pid": pid}}})
+    (folder / ".cantata" / "stack.json").write_text(text)
 
 
 def test_a_folder_below_has_the_stack_and_the_configuration_of_its_project(project: Path) -> None:
@@ -58,3 +60,5 @@ def test_without_another_the_configuration_of_the_stack_counts(project: Path) ->
     (project / "configs" / "default.yaml").unlink()
     assert loading.find() == project / "shop.yaml"
     assert loading.find("other.yaml") == Path("other.yaml")
+    record(project, kept=True, config=str(project / "shop.yaml"), pid=2**22 + 1)
+    assert loading.find() is None, "that stack runs no more"

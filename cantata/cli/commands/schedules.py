@@ -26,7 +26,6 @@ from cantata.cli.options import (
 
 if TYPE_CHECKING:
     from cantata.client.client import Client
-    from cantata.client.schedules import Schedules
     from cantata.models.schedules import ScheduleView
 
 OVERLAPS = ("skip", "queue", "cancel_previous", "allow")
@@ -93,9 +92,8 @@ def create(name: str, turn: str | None, agent: str | None, team: str | None, giv
         **fields, "turn": None if turn is None else {key: each for key, each in named.items() if each}, "input": given, "labels": labels
     }  # fmt: skip
     with _open(config) as client:
-        found = client.schedules.of(labels.get("tenant", ""))
-        found.create(name, {key: value for key, value in declared.items() if value is not None}, replace=replace)
-        return _print_one(found, name, as_json)
+        given = {key: value for key, value in declared.items() if value is not None}
+        return _print_one(client.schedules.of(labels.get("tenant", "")).create(name, given, replace=replace), as_json)
 
 
 @schedules.command()
@@ -134,15 +132,12 @@ def apply(config: str | None, yes: bool, dry_run: bool, as_json: bool) -> int:
 def pause(name: str, note: str, tenant: str, as_json: bool) -> int:
     """Pause a schedule: its times pass without a run."""
     with _open() as client:
-        client.schedules.of(tenant).pause(name, note)
-        return _print_one(client.schedules.of(tenant), name, as_json)
+        return _print_one(client.schedules.of(tenant).pause(name, note), as_json)
 
 
 def _act(method: str, name: str, tenant: str, as_json: bool) -> int:
     with _open() as client:
-        found = client.schedules.of(tenant)
-        getattr(found, method)(name)
-        return _print_one(found, name, as_json)
+        return _print_one(getattr(client.schedules.of(tenant), method)(name), as_json)
 
 
 add_commands(schedules, _act, {
@@ -207,8 +202,7 @@ def import_(application: str) -> int:
     return FAILED if found.faults else 0
 
 
-def _print_one(found: Schedules, name: str, as_json: bool) -> int:
-    view = found.get(name)
+def _print_one(view: ScheduleView, as_json: bool) -> int:
     click.echo(view.model_dump_json() if as_json else "\n".join(_lines(view)))
     return 0
 

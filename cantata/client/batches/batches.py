@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -15,6 +16,7 @@ from cantata.coordinator.run_requests import workflow_request
 from cantata.coordinator.start import COORDINATOR, Timeout, accept_rows, choose_start_queue, id_of_key
 from cantata.coordinator.webhooks import accept_delivery, raise_alerts, with_attempts
 from cantata.errors import ConfigError
+from cantata.models.definitions import fault_of_url
 from cantata.models.values import ErrorInfo, JsonValue, Usage, Value, as_text
 from cantata.models.wire import ChainRequest, ProviderBatchRequest, RowOutcome, RunState, TurnRequest, WebhookRequest
 from cantata.planning.chain_checks import declared_inputs
@@ -74,7 +76,8 @@ class RowRequests:
 
     def __init__(self, client: Client, target: BatchTarget, columns: Mapping[str, str], mode: BatchMode = "live") -> None:
         self._client, self._columns = client, columns
-        self.kind: Literal["turn", "chain", "batch"] = "turn" if target.kind in ("agent", "team") else "chain"
+        is_turn = target.kind in ("agent", "team")
+        self.kind: Literal["turn", "chain", "batch"] = "batch" if mode == "provider" else "turn" if is_turn else "chain"
         self._target = target
         self._queue = COORDINATOR
         self.timeout = Timeout(None, "")
@@ -87,13 +90,12 @@ class RowRequests:
             self.timeout = PROVIDER_TIMEOUT
         chain = client.definitions.chains.get(target.name) if target.kind == "chain" else None
         self._inputs = inputs_read(chain) if chain else []
-        if self.kind == "turn":
+        if is_turn:
             self._turn = TurnRequest.model_validate({"text": "", target.kind: target.name})
             if faults := turn_plan.check_turn(self._turn.model_copy(update={"text": "text"}), client.definitions):
                 raise ConfigError(faults, source="batch")
             agent = client.definitions.agents.get(target.name) if target.kind == "agent" else None
             self._queue = agent.queue if agent else "agents"  # whoever plans a row goes on with it at once
-        self.kind = "batch" if mode == "provider" else self.kind
 
     @property
     def queue(self) -> str:
@@ -118,7 +120,11 @@ class RowRequests:
     def _request(self, number: int, row: Row) -> str:
         fields = row if isinstance(row, str) else {self._columns.get(name, name): value for name, value in row.items()}
         if self.kind == "batch":
-            return _text(number, fields)
+            text, most = _text(number, fields), self._client.definitions.limits.input_bytes // PROVIDER_ROWS
+            if len(json.dumps(text)) > most:
+                message = f"row {number} is larger than {most / 1000:,.0f} kB, a row's part of limits.input_bytes in mode 'provider'"
+                raise ConfigError(f"{message}; raise that limit, or leave out the mode", source="batch", code=BAD_VALUE)
+            return text
         if self.kind == "turn":
             return self._turn.model_copy(update={"text": _text(number, fields)}).model_dump_json(exclude_defaults=True)
         if isinstance(fields, str):
@@ -306,6 +312,8 @@ class Batches:
         """Post the end of a batch to its webhooks: once in a round, however often this is called."""
         client = self.client
         for to in batch.webhooks if batch.is_over else ():
+            if to not in client.definitions.webhooks and fault_of_url(to):
+                continue  # whoever begins it again has the configuration that names it
             counts = batch.model_dump(mode="json", include={"state", "total", "delivered", "failed", "round", "usage"})
             text = f"batch {batch.name!r} is {batch.state}: {batch.delivered:,} rows, {batch.failed:,} failed"
             request = WebhookRequest(
@@ -336,13 +344,13 @@ class Batches:
         batch = self.find(name)
         return self._page(batch, self.store.failed(name, start, batch.submitted), most, keeps_unknown=True)
 
-    def acknowledge(self, name: str, numbers: Sequence[int], *, total: int | None = None) -> BatchInfo:
+    def acknowledge(self, name: str, numbers: Sequence[int]) -> BatchInfo:
         """Record that results were delivered, by the numbers of their rows; those that are not over do not count."""
         batch = self.find(name)
         if batch.mode == "provider":  # its runs have many rows, and go when all of them are delivered
             raise ConfigError(f"batch {name!r} is delivered by whoever feeds it", code="batch_state")
         rows = [row for row in sorted(set(numbers)) if 0 <= row < batch.submitted]
-        return self.deliver(batch, self._page(batch, iter(rows), len(rows)).rows, total=total)
+        return self.deliver(batch, self._page(batch, iter(rows), len(rows)).rows)
 
     def _page(self, batch: BatchInfo, numbers: Iterator[int], most: int, *, keeps_unknown: bool = False) -> BatchPage:
         found: list[BatchRow] = []

@@ -30,7 +30,7 @@ def retry(client: Client, batches: Batches, name: str, labels: Mapping[str, str]
     except UnknownRunError:
         message = f"not every failed row of batch {name!r} keeps its input; give the rows again where it was begun"
         raise ConfigError(message, code="batch_state") from None
-    if affordable_rows(batch, batch.usage.cost_usd or 0.0, batch.delivered) < len(rows):
+    if affordable_rows(batch, batch.usage.cost_usd or 0.0, batch.submitted if goes_on else batch.delivered) < len(rows):
         message = f"the budget of batch {name!r} does not pay {len(rows)} rows; begin it again with a higher one"
         raise ConfigError(message, code="batch_state")
     batch = batch if goes_on else batches.retry(name)

@@ -46,7 +46,7 @@ class RunListHandler(ApiHandler):
 
     def _number(self, name: str, default: int, maximum: int) -> int:
         text = self._one(name) or str(default)
-        if not (text.isascii() and text.isdecimal() and 1 <= int(text[:12]) <= maximum):
+        if not (text.isascii() and text.isdecimal() and len(text) <= 12 and 1 <= int(text) <= maximum):
             raise RequestRejected(422, f"{name} must be a whole number from 1 to {maximum}, not {text[:40]!r}", code="bad_request")
         return int(text)
 

@@ -103,7 +103,7 @@ class RunPages:
         left, right = ({step.id: step for step in view.steps if not step.internal} for view in views)
         done = [step_id for step_id in left if step_id in right and left[step_id].state == right[step_id].state == "done"][:MAX_VALUES]
         outputs = zip(*(run_snapshot.beginnings(self._ledger, each, done) for each in (run_id, other)), strict=True)
-        same = {step_id: one == two for step_id, (one, two) in zip(done, outputs, strict=True)}
+        same = {step_id: one == two for step_id, (one, two) in zip(done, outputs, strict=True) if not (one.is_cut and one == two)}
         steps = [
             StepComparison(id=step_id, left=left.get(step_id), right=right.get(step_id), same_output=same.get(step_id))
             for step_id in [*left, *(step_id for step_id in right if step_id not in left)]

@@ -136,8 +136,8 @@ async def submit_rows(
         batches, batch = _batches(service, caller.tenant), _own(service, caller, name)
         if batch.state != "running":
             raise ConfigError(f"batch {name!r} is {batch.state.replace('_', ' ')} and takes no rows", code="batch_state")
-        if batch.file:
-            raise ConfigError(f"batch {name!r} gets its rows from the file of a command", code="batch_state")
+        if batch.file or batch.mode == "provider":
+            raise ConfigError(f"batch {name!r} gets its rows from the command or program that began it", code="batch_state")
         if start > batch.submitted:
             raise ConfigError(f"row {batch.submitted} comes next, not {start}: rows are submitted in order", code="batch_state")
         requests = RowRequests(service.client, batch.target, batch.columns)

@@ -65,8 +65,12 @@ def configure_logs(*, for_runs: bool = False) -> None:
     for handler in [handler for handler in root.handlers if isinstance(handler, _StderrHandler | _SinkHandler)]:
         root.removeHandler(handler)
     root.addHandler(_StderrHandler(level))
+    printed = logging.getLogger(LOGGER)
+    printed.propagate = False  # its lines are on standard output already
+    printed.handlers = []
     if for_runs and run_level < OFF:
-        root.addHandler(_SinkHandler(run_level))
+        for logger in (root, printed):
+            logger.addHandler(_SinkHandler(run_level))
     root.setLevel(lowest)
     for name in LIBRARY_LOGGERS:
         logging.getLogger(name).setLevel(min(level, logging.WARNING))
@@ -114,9 +118,7 @@ class _StderrHandler(logging.StreamHandler[TextIO]):
         self.setFormatter(_formatter())
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether to write a record: what was printed is on standard output already, and operators wait for ALWAYS."""
-        if record.name == LOGGER:
-            return False
+        """Return whether to write a record: operators wait for those of ALWAYS."""
         is_wanted = record.levelno >= self._lowest or (own_event(record) or {}).get("event") in ALWAYS
         return is_wanted and bool(super().filter(record))
 

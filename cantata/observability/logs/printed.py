@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TextIO
 
 LOGGER = "print"
-MAX_LINE_CHARS = 4096  # a longer one is logged in pieces
+MAX_LINE_CHARS = 4096  # of an unfinished line; a longer one is logged in pieces
 
 _log = logging.getLogger(LOGGER)
 _unfinished: ContextVar[list[str] | None] = ContextVar("cantata_printed", default=None)
@@ -27,7 +28,8 @@ class PrintedText:
 
     def write(self, text: str) -> int:
         """Write a text, and log the lines that it finishes if a step prints it."""
-        if (pieces := _unfinished.get()) is not None:
+        is_logged = sys._getframe(1).f_globals.get("__name__") == "logging"  # by a handler of the user's, whose record is a log line itself
+        if (pieces := _unfinished.get()) is not None and not is_logged:
             *lines, rest = ("".join(pieces) + text).split("\n")
             pieces[:] = [rest] if len(rest) <= MAX_LINE_CHARS else []
             _log_lines(lines if pieces else [*lines, rest])

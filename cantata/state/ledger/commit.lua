@@ -123,16 +123,15 @@ if not status then return {'gone', {}, false, '', {}, 0, results} end
 local reply = commit(outcome, ARGV[3])
 for _, item in ipairs(reply[2]) do sends[#sends + 1] = item end
 local advance = outcome.advance
-local is_begun = advance and reply[3] and reply[3][1] == advance.step and reply[3][2] == advance.attempt
 local was_begun = advance and reply[1] == 'again' and get(outcome.step).owner == '>' .. advance.step -- by the first of these calls, which recorded it
 if advance then advance.ahead, advance.next_step = outcome.ahead, outcome.next_step end
-if advance and not cancelling and #sends == 0 and ((reply[1] == 'ok' and is_begun) or was_begun) then
+if advance and not cancelling and #sends == 0 and (in_place or was_begun) then
   local result = commit(advance, ARGV[4])
   if result[1] == 'ok' or result[1] == 'again' then return {reply[1], result[2], result[3], status, following, 1, results} end
 end
-if is_begun then -- it is to be executed again
-  local waited = in_place.waited
+if in_place then -- the advance is to be executed again
+  local id, waited = in_place.id, in_place.waited
   in_place = nil
-  reply[3] = lease_begun(get(advance.step), outcome.lease_ms, waited)
+  reply[3] = lease_begun(get(id), outcome.lease_ms, waited)
 end
 return {reply[1], sends, reply[3], status, following, 0, results}

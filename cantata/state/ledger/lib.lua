@@ -130,7 +130,7 @@ local COUNTS = {'left', 'count', 'bytes', 'working', 'asking', 'tool_calls'}
 local counts = {}     -- these numbers of the run, as this call has left them
 local changed = {}    -- those that write_changes is to write: {[field] = true}
 local known_bytes     -- the bytes of the run that are counted for its tenant
-local in_place        -- {id, owner} of an advance that was executed before this call begins it: it has no lease, and its end is its only event
+local in_place        -- {id, owner, waited} of an advance that was executed before this call begins it: it has no lease, and its end is its only event
 local roles_changed   -- a step began or stopped to be under way, or to wait for a person, since update_deadline was called
 local write_changes
 
@@ -1061,7 +1061,7 @@ local function dispatch(resend_ms, ahead)
     elseif ahead and not begun and (spec.decides or (#fresh == 1 and goes_ahead(spec, ahead))) then
       if ahead.executed == s.id then
         in_place = {id = s.id, owner = ahead.owner, waited = mark_begun(s, ahead.owner)}
-        begun = {s.id, s.attempt}
+        begun = {s.id}
       else
         begun = lease(s, ahead.owner, ahead.lease_ms)
       end

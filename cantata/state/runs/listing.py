@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, get_args
 from urllib.parse import quote
 
@@ -88,8 +88,9 @@ def find_page(ledger: Ledger, wanted: RunFilter, *, before: str | None = None, m
 
 
 def count(ledger: Ledger, wanted: RunFilter) -> RunCounts:
-    """Return the number of runs by status, whatever statuses are wanted, of the newest MAX_SCANNED or so."""
+    """Return the number of runs by status, whatever statuses and text are wanted, of the newest MAX_SCANNED or so."""
     at = "" if wanted.until is None else int(wanted.until * 1000)
+    wanted = replace(wanted, text="")
     call = {**_call(wanted), "at": at, "run": ANY_RUN, "counts": True, "most_found": 1, "most_looked": MAX_SCANNED // SHARDS}
     call.pop("statuses", None)
     replies = _call_shards(ledger, [(shard, to_json(call)) for shard in range(SHARDS)])

@@ -201,6 +201,7 @@ def note_import(module: str, error: BaseException | None) -> None:
 
 
 def _note_fault(module: str, fault: str) -> None:
+    fault = " ".join(fault.split())  # a report is one line, with tabs between its fields
     if _faults.get(module, "") != fault:
         _faults[module] = fault
         if _report is not None:
@@ -215,7 +216,7 @@ def _describe(error: BaseException) -> str:
         where = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__) if frame.filename in _files]
         message = f"{type(error).__name__}: {error}"
     place = f"{Path(where[-1][0] or '').name} line {where[-1][1]}: " if where else ""
-    return " ".join(f"{place}{message}".split())[:MAX_FAULT_CHARS]
+    return f"{place}{message}"[:MAX_FAULT_CHARS]
 
 
 def _closure(folder: str, module: str) -> dict[str, tuple[str, SourceFile]]:

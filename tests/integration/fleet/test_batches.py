@@ -62,13 +62,13 @@ def test_an_interrupted_batch_goes_on_and_asks_no_model_twice(client: EmbeddedCl
 def test_a_row_that_redis_lost_is_submitted_again_and_no_lost_announcement_is_waited_for(
     client: EmbeddedClient, models: ScriptedModels, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    models.script([{"reply": "yes", "delay_s": 0.5}])
+    models.script([{"match": "row 3>", "reply": "late", "delay_s": 30, "times": 1}, {"reply": "yes"}])
     monkeypatch.setattr(batch_feed, "CHECK_S", 0.3)
     monkeypatch.setattr(outcomes, "newly_ended", lambda ledger, batch: [])
     feed = client.feed_batch([f"row {number}" for number in range(4)], agent="ann", name="lossy", concurrency=4)
     groups = feed.groups()
     found: list[BatchRow] = []
-    while not models.journal():
+    while not any("row 3>" in str(entry["text"]) for entry in models.journal()):  # it is under way
         found += (group := next(groups))
         feed.deliver(group)
     lost = run_id_of_row(feed.batch, 3)

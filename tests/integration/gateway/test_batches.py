@@ -9,8 +9,10 @@ from typing import Any
 import httpx
 import pytest
 
+from cantata.client.batches.batches import batch_target
+from cantata.client.client import Client
 from cantata.testing import ScriptedModels
-from tests.integration.gateway.conftest import ANNA, OTTO, SCOPES, Deployment, Gateway, Json
+from tests.integration.gateway.conftest import ANNA, CONFIG, OTTO, SCOPES, Deployment, Gateway, Json
 from tests.waiting import until
 
 LIMITED = "token-of-limited-0123456789"
@@ -187,3 +189,22 @@ def test_a_batch_names_a_known_receiver_and_no_file_of_the_gateway(anna: httpx.C
         refused = anna.post("/batches", json={"name": "new", **body})
         assert refused.status_code == 422
         assert message in refused.json()["error"]["message"]
+
+
+def test_a_batch_of_a_provider_takes_no_rows_here_and_its_run_is_no_turn(
+    anna: httpx.Client, served: Gateway, deployment: Deployment, models: ScriptedModels
+) -> None:  # fmt: skip
+    models.script([{"status": 400, "reply": "no"}])
+    with Client(deployment.stack.url, config=CONFIG) as client:
+        client.batches.of("anna").open("of-a-program", batch_target(agent="echo"), mode="provider")
+        (row,) = client.batch(["a"], agent="echo", name="refused", mode="provider", labels={"tenant": "anna"})
+
+    refused = anna.post("/batches/of-a-program/rows", content=lines("a"))
+    again = anna.post(f"/runs/{row.run_id}/retry")
+    with served.http(LIMITED) as limited:
+        forbidden = limited.post(f"/runs/{row.run_id}/retry")
+
+    assert (refused.status_code, "the command or program that began it" in refused.text) == (409, True)
+    assert row.error
+    assert again.status_code in (409, 422), again.text
+    assert forbidden.status_code == 403, forbidden.text

@@ -110,7 +110,9 @@ def test_runs_costs_queues_and_workers_are_counted(client: httpx.Client, story: 
     counted = client.get("/runs/counts", params={"kind": "chain"}).json()
     assert counted["is_complete"]
     assert min(counted["counts"]["succeeded"], counted["counts"]["failed"]) >= 1
-    assert client.get("/runs/counts", params={"q": broken}).json()["counts"] == {"failed": 1}
+    (run,) = client.get("/runs", params={"q": broken}).json()["runs"]
+    around = {"since": run["created_at"] - 0.0005, "until": run["created_at"] + 0.0005}
+    assert client.get("/runs/counts", params=around).json()["counts"] == {"failed": 1}
     (cost,) = client.get("/costs", params={"days": 1}).json()["costs"]
     assert cost["cost_usd"] >= 0
     fleet = client.get("/workers").json()

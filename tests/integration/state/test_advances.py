@@ -36,10 +36,12 @@ def called(ledger: Ledger, **other: object) -> tuple[Play, Begun]:
     return play, begun
 
 
-def both(play: Play, ended: Begun, outcome: Outcome | None = None, *, queue: str = "tools", next_step: str = "") -> Committed:
+def both(
+    play: Play, ended: Begun, outcome: Outcome | None = None, *, queue: str = "tools", next_step: str = "", step_id: str = "w/@1/advance"
+) -> Committed:  # fmt: skip
     """Commit a command together with the advance behind it."""
     outcome = outcome or Outcome(fragment=expansion(1), output={"at": 1.0})
-    behind = replace(ended, step_id="w/@1/advance", attempt=1)
+    behind = replace(ended, step_id=step_id, attempt=1)
     record = AttemptRecord(outcome, '{"at":1.0}', {"code": ["desk@2"]})
     ahead = Ahead(queue, advance=(behind, record), next_step=next_step)
     return play.ledger.steps.commit(ended, Outcome(output=5), output="5", info={"code": ["tools@1"]}, ahead=ahead)
@@ -83,6 +85,22 @@ def test_nothing_is_recorded_twice_when_the_reply_is_lost(ledger: Ledger, monkey
     assert committed.begun is not None
     assert committed.begun.step_id == "w/1.call"
     assert play.events("w/@1/advance") == ["expanded"]
+    assert play.commit(committed.begun).result == "ok", "its lease is known"
+
+
+def test_in_a_cancelled_run_the_advance_is_leased_and_a_repetition_finds_it(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    play, _ = called(ledger)
+    ledger.runs.cancel("run")
+    cleaning = play.do("w/@1/advance", fragment=expansion(1), ahead=Ahead("tools")).begun
+    assert cleaning is not None
+    lose_one_reply(monkeypatch, "commit")
+
+    committed = both(play, cleaning, Outcome(output="over"), step_id="w/@2/advance")
+
+    assert (committed.result, committed.has_advanced) == ("again", False)
+    assert committed.begun is not None
+    assert committed.begun.step_id == "w/@2/advance"
+    assert play.events("w/@2/advance") == ["started"]
     assert play.commit(committed.begun).result == "ok", "its lease is known"
 
 

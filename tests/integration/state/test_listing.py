@@ -100,7 +100,7 @@ def test_runs_are_counted_by_status_and_found_between_two_times(ledger: Ledger, 
 
     assert sorted(ids(find_page(ledger, RunFilter("me", since=12, until=14)).runs)) == ["2", "3", "4"]
     assert listing.count(ledger, RunFilter("me", statuses=("failed",), since=12, until=14)).counts == {"accepted": 2, "cancelled": 1}
-    assert listing.count(ledger, RunFilter("me", text="MANY", since=12.001)).counts == {"accepted": 2, "cancelled": 1}
+    assert listing.count(ledger, RunFilter("me", text="none", since=12.001)).counts == {"accepted": 2, "cancelled": 1}, "whatever the text"
     all_runs = listing.count(ledger, RunFilter())
     assert (all_runs.counts, all_runs.is_complete) == ({"accepted": 6, "cancelled": 1}, True)
     monkeypatch.setattr(listing, "MAX_SCANNED", SHARDS)

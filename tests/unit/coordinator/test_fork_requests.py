@@ -10,6 +10,7 @@ from cantata.coordinator.fork_requests import labels_of, request_of
 from cantata.errors import ConfigError
 from cantata.models.definitions import Agent, Definitions, PythonWorkflow
 from cantata.models.forks import EndedRun
+from cantata.models.graph import START
 from cantata.models.values import JsonValue
 
 DEFINITIONS = Definitions(agents={"ann": Agent()})
@@ -37,7 +38,7 @@ def ended_run(kind: str, request: JsonValue, **labels: str) -> EndedRun:
     ],
 )
 def test_the_input_of_a_chain_is_changed_where_a_path_leads(changes: dict[str, JsonValue], given: JsonValue) -> None:
-    request, output = request_of(ended_run("chain", CHAIN), changes, DEFINITIONS)
+    request, output = request_of(ended_run("chain", CHAIN), "a", changes, DEFINITIONS)
 
     assert output == given
     assert isinstance(request, dict)
@@ -49,15 +50,18 @@ def test_the_input_of_a_workflow_in_python_is_its_arguments() -> None:
     definitions = Definitions(workflows={"report": PythonWorkflow(function="m:report")})
     source = ended_run("chain", {"nodes": [node], "entry_node": "w"})
 
-    request, output = request_of(source, {"input.n": 2}, definitions)
+    request, output = request_of(source, START, {"input.n": 2}, definitions)
 
     assert request == {"nodes": [{**node, "input": {"n": 2}}], "entry_node": "w"}
     assert output == {}
+    with pytest.raises(ConfigError, match="gets its input at its start, not at 'w'"):
+        request_of(source, "w", {"input.n": 2}, definitions)
+    assert request_of(source, "w", {}, definitions)[0] == source.request
 
 
 def test_the_input_of_a_turn_is_its_text() -> None:
-    assert request_of(ended_run("turn", TURN), {"input": "bye"}, DEFINITIONS) == ({"text": "bye", "agent": "ann"}, "bye")
-    assert request_of(ended_run("turn", TURN), {}, DEFINITIONS) == (TURN, "hello")
+    assert request_of(ended_run("turn", TURN), "ann", {"input": "bye"}, DEFINITIONS) == ({"text": "bye", "agent": "ann"}, "bye")
+    assert request_of(ended_run("turn", TURN), "ann", {}, DEFINITIONS) == (TURN, "hello")
 
 
 @pytest.mark.parametrize(
@@ -74,7 +78,7 @@ def test_the_input_of_a_turn_is_its_text() -> None:
 )
 def test_a_change_that_the_request_does_not_bear_is_told(kind: str, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        request_of(ended_run(kind, CHAIN if kind == "chain" else TURN), changes, DEFINITIONS)
+        request_of(ended_run(kind, CHAIN if kind == "chain" else TURN), "@start", changes, DEFINITIONS)
 
 
 def test_a_fork_of_a_fork_names_the_last() -> None:

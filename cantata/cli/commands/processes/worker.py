@@ -106,10 +106,11 @@ def unused_queues(queues: Sequence[str]) -> list[str]:
         return []
     used = {*STANDARD_QUEUES, TASKS, *(tool.step_queue for tool in definitions.tools.values())}
     used |= {agent.queue for agent in definitions.agents.values()} | {flow.queue for flow in definitions.workflows.values()}
+    unused = {queue: did_you_mean(queue, sorted(used)) for queue in own if queue not in used}
     return [
-        f"no tool, agent or workflow of {path} uses queue {queue!r}{did_you_mean(queue, sorted(used))}"
-        for queue in own
-        if queue not in used
+        f"no tool, agent or workflow of {path} uses queue {queue!r}{meant}"
+        for queue, meant in unused.items()
+        if meant or not definitions.workflows  # their code may name queues
     ]
 
 

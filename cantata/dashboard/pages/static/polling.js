@@ -24,8 +24,8 @@ export function usePolled(path, everyMs = REFRESH_MS) {
     const timer = setInterval(() => document.hidden || refresh(), everyMs);
     return () => {
       clearInterval(timer);
-      current.current = null;
+      if (current.current === path) current.current = null; // a later path has set its own
     };
-  }, [refresh, everyMs]);
+  }, [refresh, everyMs, path]);
   return { ...state, refresh };
 }

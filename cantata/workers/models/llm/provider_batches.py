@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from cantata import fault_points
-from cantata.errors import ModelError
 from cantata.models.definitions import Model
 from cantata.models.values import ErrorInfo, JsonValue, Usage
 from cantata.workers.models.llm.completions import model_errors, request_of
@@ -53,7 +52,7 @@ async def find(model: Model, mark: str) -> str | None:
         if not found or not getattr(page, "has_more", False):
             return None
         after = found[-1].id
-    raise ModelError(f"the newest {LISTED * MAX_PAGES} batches of the provider do not include it", code="batch_lost")
+    return None
 
 
 async def create(model: Model, mark: str, lines: str) -> str:
@@ -87,15 +86,21 @@ async def replies(model: Model, batch: ProviderBatch) -> dict[str, Reply | Error
         for line in content.content.decode().splitlines():
             if line.strip():
                 answer = json.loads(line)
-                found[str(answer["custom_id"])] = _reply(model, answer)
+                try:
+                    found[str(answer["custom_id"])] = _reply(model, answer)
+                except Exception as error:  # noqa: BLE001  # a form that is not known must not cost other rows their answers
+                    found[str(answer["custom_id"])] = ErrorInfo(
+                        code="bad_reply", message=f"the answer cannot be read: {error!r}: {line[:200]}"
+                    )
     return found
 
 
 def _reply(model: Model, answer: Mapping[str, Any]) -> Reply | ErrorInfo:
     response = answer.get("response") or {}
     body = response.get("body") or {}
-    if answer.get("error") or response.get("status_code", 200) >= 400:
-        error = answer.get("error") or body.get("error") or {}
+    if answer.get("error") or (response.get("status_code") or 200) >= 400:
+        found = answer.get("error") or (body.get("error") if isinstance(body, dict) else body)
+        error = found if isinstance(found, dict) else {"message": found}
         return ErrorInfo(code=f"batch_{error.get('code') or 'row_failed'}", message=str(error.get("message") or error)[:400])
     builder = ReplyBuilder()
     builder.set_response(body)

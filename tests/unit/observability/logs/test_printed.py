@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 
 import pytest
 
@@ -24,6 +25,23 @@ def test_each_line_of_a_step_is_logged_and_all_text_goes_on(caplog: pytest.LogCa
     assert caplog.messages == ["one, in pieces", "two", "three"]
     assert stream.getvalue() == "of no step\none, in pieces\n\ntwo\nthreeof no step\n"
     assert not output.isatty()  # type: ignore[operator]  # an attribute of the stream
+
+
+def test_a_handler_that_writes_to_standard_output_does_not_log_its_own_lines(caplog: pytest.LogCaptureFixture) -> None:
+    stream = io.StringIO()
+    handler = logging.StreamHandler(PrintedText(stream))  # what a LOGGING of the user adds
+    logging.getLogger().addHandler(handler)
+    caplog.set_level("INFO")
+    try:
+        with log_printed():
+            logging.getLogger("shop").info("charged")
+            PrintedText(stream).write("printed\n")
+    finally:
+        logging.getLogger().removeHandler(handler)
+
+    assert stream.getvalue() == "charged\nprinted\nprinted\n"
+    assert caplog.messages[0] == "charged"
+    assert caplog.messages[-1] == "printed"
 
 
 def test_a_line_without_an_end_is_not_kept_whole(caplog: pytest.LogCaptureFixture) -> None:

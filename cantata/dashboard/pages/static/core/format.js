@@ -44,7 +44,7 @@ export function cost(usd) {
   if (usd === null || usd === undefined) return "–";
   if (usd === 0) return "$0";
   if (usd >= 0.1) return `$${usd.toFixed(2)}`;
-  return usd < 5e-7 ? "$0" : `$${usd.toFixed(Math.min(6, 1 - Math.floor(Math.log10(usd)))).replace(/0+$/, "")}`;
+  return usd < 1e-6 ? "$0" : `$${usd.toFixed(Math.min(6, 1 - Math.floor(Math.log10(usd)))).replace(/0+$/, "")}`;
 }
 
 /** Format all tokens of a usage; "–" if no model was called. */

@@ -1,6 +1,6 @@
 /** Actions on the selected runs: retry and cancel, with a question first, and the outcome. */
 
-import { html, useEffect, useRef, useState } from "../vendor/htm-preact.js";
+import { html, useEffect, useState } from "../vendor/htm-preact.js";
 import { ofRun, send } from "../api.js";
 import { forEach } from "../bulk.js";
 import { clip, plain, plural } from "../core/format.js";
@@ -12,10 +12,8 @@ import { Confirmed } from "./dialog.js";
 /** The bar; it is hidden while no run is selected and there is no outcome to tell. `onDone` reads the list again. */
 export function BulkBar({ runs, clear, onDone }) {
   const [outcome, setOutcome] = useState(null);
-  const key = useRef("");
   useEffect(() => {
     if (runs.length) setOutcome(null);
-    key.current = `pages-${Date.now()}-${Math.random()}`; // a retry that is sent again because its answer was lost gives the same run
   }, [runs.map((run) => run.run_id).join()]);
   const act = (word, chosen, request) => async () => {
     const { done, failed } = await forEach(chosen, request);
@@ -25,7 +23,7 @@ export function BulkBar({ runs, clear, onDone }) {
   };
   const retried = runs.filter((run) => canRetry(run.status) && !run.retried_as);
   const cancelled = runs.filter((run) => !runIsOver(run.status));
-  const retry = (run) => send(ofRun(run.run_id, "retry"), undefined, { "Idempotency-Key": `${key.current}-${run.run_id}` });
+  const retry = (run) => send(ofRun(run.run_id, "retry"));
   const cancel = (run) => send(ofRun(run.run_id, "cancel"));
   return html`<section class="bulk-bar" aria-label="Selected runs" hidden=${!runs.length && !outcome}>
     ${runs.length > 0 && html`<span>${plural(runs.length, "run")} selected</span>

@@ -33,8 +33,9 @@ export function CompareTab({ run, other, onOther, onSelect }) {
 function Candidates({ run, other, onOther }) {
   const [runs, setRuns] = useState([]);
   useEffect(() => {
+    if (!run.title) return undefined;
     const ending = new AbortController();
-    read(`/runs?${new URLSearchParams({ q: run.title, most: 20 })}`, { signal: ending.signal }).then((page) => setRuns(page.runs), () => {});
+    read(`/runs?${new URLSearchParams({ q: run.title.replace(/…$/, ""), most: 20 })}`, { signal: ending.signal }).then((page) => setRuns(page.runs), () => {});
     return () => ending.abort();
   }, [run.title]);
   const ids = new Set([...(run.forked_from ? [run.forked_from] : []), ...runs.map((each) => each.run_id)]);

@@ -1,12 +1,12 @@
 /** Home: what runs, what failed, what waits; queues and workers; cost by day. */
 
-import { html, useEffect, useState } from "../vendor/htm-preact.js";
+import { html, useEffect } from "../vendor/htm-preact.js";
 import { age, clip, cost, count, plain, plural } from "../core/format.js";
 import { apiQuery, listAddress, runAddress } from "../core/route.js";
 import { ofRun } from "../core/states.js";
 import { usePolled } from "../polling.js";
 import { isInFlower, urls } from "../settings.js";
-import { redisNow, syncClock, useNow } from "../ticking.js";
+import { syncClock, useNow } from "../ticking.js";
 import { Icon, State } from "./icons.js";
 import { messageOf } from "./row.js";
 import { Queues } from "./workers.js";
@@ -20,7 +20,7 @@ const FAILED = ["failed", "timed_out", "exhausted"];
 /** The page. */
 export function HomePage() {
   const now = useNow(1000);
-  const [since] = useState(() => Math.floor(redisNow() / 60) * 60);
+  const since = Math.floor(now / 60) * 60;
   const open = usePolled("/runs/counts", COUNTS_MS);
   const day = usePolled(`/runs/counts?${apiQuery(DAY, since)}`, COUNTS_MS);
   const running = usePolled(`/runs?status=running&status=cancelling&most=${SHOWN}`);

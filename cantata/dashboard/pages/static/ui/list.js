@@ -50,7 +50,7 @@ export function ListPage({ search, go }) {
 }
 
 function Filters({ filter, change, now }) {
-  const { found: counted } = usePolled(`/runs/counts?${apiQuery({ ...filter, statuses: [] }, Math.floor(now / 60) * 60)}`, COUNTS_MS);
+  const { found: counted } = usePolled(`/runs/counts?${apiQuery({ ...filter, statuses: [], text: "" }, Math.floor(now / 60) * 60)}`, COUNTS_MS);
   const [text, setText] = useState(filter.text);
   const typed = useRef(0);
   useEffect(() => setText(filter.text), [filter.text]);
@@ -76,7 +76,7 @@ function Filters({ filter, change, now }) {
         const is = ofRun(status);
         return html`<button type="button" key=${status} class="chip-toggle" aria-pressed=${filter.statuses.includes(status)}
           onClick=${() => toggle(status)}><${Icon} of=${is.icon} tone=${is.tone} />${is.label}
-          ${counted && html` <span class="num muted">${count(counted.counts[status] ?? 0)}${counted.is_complete ? "" : "+"}</span>`}</button>`;
+          ${counted && !filter.text && html` <span class="num muted">${count(counted.counts[status] ?? 0)}${counted.is_complete ? "" : "+"}</span>`}</button>`;
       })}
     </div>
   </form>`;

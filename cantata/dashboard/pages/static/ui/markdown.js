@@ -13,6 +13,8 @@ const ALLOWED = {
   RETURN_DOM_FRAGMENT: true,
 };
 
+const MAX_FORMATTED = 5000; // characters; some texts take the parser a second for 20,000
+
 let renderer = null;
 
 /** A text: formatted if it has signs of Markdown, with a button that shows it as it is. `className` is for the text. */
@@ -21,7 +23,7 @@ export function Markdown({ text, className = "" }) {
   const [isPlain, setPlain] = useState(false);
   const [isFormatted, setFormatted] = useState(false);
   const safe = plain(text);
-  const wanted = SIGNS.test(safe) && !isPlain;
+  const wanted = safe.length <= MAX_FORMATTED && SIGNS.test(safe) && !isPlain;
   useEffect(() => {
     if (!wanted) return setFormatted(false);
     let isCurrent = true;
@@ -43,7 +45,7 @@ export function Markdown({ text, className = "" }) {
 async function formatted(text) {
   renderer ??= Promise.all([import("../vendor/marked.js"), import("../vendor/dompurify.js")]);
   const [{ Marked }, { default: purifier }] = await renderer;
-  const marked = new Marked({ breaks: true, renderer: { html: ({ text: markup }) => escaped(markup), image: ({ href, text: label }) => `<a href="${escaped(href)}">${escaped(label || href)}</a>` } });
+  const marked = new Marked({ breaks: true, renderer: { checkbox: ({ checked }) => (checked ? "[x] " : "[ ] "), html: ({ text: markup }) => escaped(markup), image: ({ href, text: label }) => `<a href="${escaped(href)}">${escaped(label || href)}</a>` } });
   const fragment = purifier.sanitize(marked.parse(text), ALLOWED);
   for (const link of fragment.querySelectorAll("a")) Object.assign(link, { target: "_blank", rel: "noopener noreferrer nofollow" });
   for (const part of fragment.querySelectorAll("pre, table")) part.tabIndex = 0; // they scroll

@@ -14,7 +14,7 @@ test("how long ago is found in the unit that matters", () => {
 
 test("counts and costs are short, and unknown is not nothing", () => {
   assert.deepEqual([0, 950, 9500, 12345, 999949, 4_500_000].map(count), ["0", "950", "9,500", "12.3k", "999.9k", "4.5M"]);
-  assert.deepEqual([null, 0, 1e-9, 0.00002, 0.0031, 0.0999, 1.25].map(cost), ["–", "$0", "$0", "$0.00002", "$0.0031", "$0.1", "$1.25"]);
+  assert.deepEqual([null, 0, 1e-9, 5e-7, 0.00002, 0.0031, 0.0999, 1.25].map(cost), ["–", "$0", "$0", "$0", "$0.00002", "$0.0031", "$0.1", "$1.25"]);
   assert.equal(tokens({ input_tokens: 0, output_tokens: 0, model_calls: 0 }), "–");
   assert.equal(tokens({ input_tokens: 10, output_tokens: 2, model_calls: 1 }), "12");
   assert.equal(plural(1, "step"), "1 step");

@@ -51,6 +51,16 @@ test("a request is a command that a shell reads as it was", () => {
   assert.equal(commandOf({ ...chain, cut: true }), "");
 });
 
+test("a command that cannot be pasted safely, or submits something else, is not offered", () => {
+  const said = (text) => commandOf({ ...turn, request: { ...turn.request, text } });
+  assert.deepEqual([said("hi\x03\nrm -rf ~\n"), said("-"), said("a\x1b[2J")], ["", "", ""]);
+  assert.equal(said("two\nlines").endsWith("'two\nlines'"), true);
+  assert.deepEqual([commandOf({ ...turn, kind: "batch" }), inputOf({ ...turn, kind: "batch" })], ["", null]);
+  assert.equal(commandOf({ ...turn, labels: { requested_by: "anna", schedule: "s" } }).includes("anna"), false);
+  const posting = { ...workflow, request: { ...workflow.request, timeout: 60, webhooks: ["ops"] } };
+  assert.equal(commandOf(posting), "submit workflow report --input '{\"n\":1}' --timeout 60 --webhook ops");
+});
+
 test("the input of a run is what a fork may change", () => {
   assert.deepEqual([inputOf(turn), JSON.parse(inputOf(chain)), JSON.parse(inputOf(workflow))], ["it's", { n: 1 }, { n: 1 }]);
   assert.deepEqual([changesOf(turn, "it's"), changesOf(turn, "so"), changesOf(chain, '{"n": 2}')], [{}, { input: "so" }, { input: { n: 2 } }]);
