@@ -7,7 +7,13 @@ import logging
 
 import pytest
 
-from cantata.observability.logs.printed import MAX_LINE_CHARS, PrintedText, log_printed
+from cantata.observability.logs.printed import LOGGER, MAX_LINE_CHARS, PrintedText, log_printed
+
+
+@pytest.fixture(autouse=True)
+def propagated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process of this suite may have configured logs before."""
+    monkeypatch.setattr(logging.getLogger(LOGGER), "propagate", True)
 
 
 def test_each_line_of_a_step_is_logged_and_all_text_goes_on(caplog: pytest.LogCaptureFixture) -> None:
@@ -40,8 +46,7 @@ def test_a_handler_that_writes_to_standard_output_does_not_log_its_own_lines(cap
         logging.getLogger().removeHandler(handler)
 
     assert stream.getvalue() == "charged\nprinted\nprinted\n"
-    assert caplog.messages[0] == "charged"
-    assert caplog.messages[-1] == "printed"
+    assert [(record.name, record.message) for record in caplog.records] == [("shop", "charged"), (LOGGER, "printed")]
 
 
 def test_a_line_without_an_end_is_not_kept_whole(caplog: pytest.LogCaptureFixture) -> None:
