@@ -72,8 +72,8 @@ def _checks(config: str | None, calls_models: bool) -> Iterator[Check]:
     if definitions and missing_modules("worker"):
         yield degraded("models", "not checked: the worker extra is not installed here", "run this where the agents workers run")
     elif definitions:
-        wanted = [definitions.model_of(agent.model) for agent in definitions.agents.values()]
-        for model in {model.model: model for each in wanted for model in definitions.with_fallbacks(each)}.values():
+        wanted = [model for each in _models_of(definitions) for model in definitions.with_fallbacks(each)]
+        for model in {(model.model, repr(model.params)): model for model in wanted}.values():
             with show_progress(f"checking {model.model}"):
                 check = _answer(model, definitions) if calls_models else _key(model)
             yield check
@@ -132,6 +132,17 @@ def _code(config: str | None) -> tuple[Check, Definitions | None]:
         return failing("configuration", str(error).partition("\n")[0], "submit check"), None
 
 
+def _models_of(definitions: Definitions) -> Iterator[Model]:
+    """Yield the models of agents, synthesizers and routers."""
+    named: list[str | Model | None] = []
+    for agent in definitions.agents.values():
+        named += agent.models or [agent.model]
+    for team in definitions.teams.values():
+        named += [team.synthesizer.model] if team.synthesizer else []
+        named += (team.router.models or [None]) if team.router and not team.router.function else []
+    yield from (each if isinstance(each, Model) else definitions.model_of(each) for each in named)
+
+
 def _key(model: Model) -> Check:
     """Return a check of the key of a model, whose value is never shown; of the embedded model, of its files."""
     title = f"model {model.model}"
@@ -141,8 +152,14 @@ def _key(model: Model) -> Check:
         except CantataError as error:
             return failing(title, str(error))
         return ok(title, "the embedded model is installed")
-    if missing := importlib.import_module(f"{WORKERS}.llm.library").missing_keys(model.model, model.params):
-        return failing(title, f"not set: {', '.join(missing)}", "set it in the environment of the agents workers")
+    known = importlib.import_module(f"{WORKERS}.llm.library").missing_keys(model.model, model.params)
+    given = {f"_{name.upper()}" for name in model.params}
+    missing = [name for name in known if name not in os.environ and not any(map(name.endswith, given))]
+    message, action = f"not set: {', '.join(missing)}", "set it in the environment of the agents workers"
+    if any(name.endswith("_API_KEY") for name in missing):
+        return failing(title, message, action)
+    if missing:
+        return degraded(title, f"{message}; it may have a default, or come from the machine: --models sends a request", action)
     return ok(title, "its key is set; --models sends a request")
 
 

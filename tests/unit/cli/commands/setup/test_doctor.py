@@ -64,3 +64,16 @@ def test_the_embedded_model_is_checked_without_a_call(config: Path) -> None:
     config.write_text(TOOLS + "agents: {a: {model: local/smollm2}}\n")
 
     assert checks("--config", str(config))["model local/smollm2"][0] == "ok"
+
+
+def test_the_models_of_routers_and_synthesizers_are_checked_and_what_a_model_is_given_is_not_missing(config: Path) -> None:
+    config.write_text("""\
+models: {sure: {model: azure/x, params: {api_base: "https://h", api_version: "1"}}}
+agents: {a: {models: [sure]}, b: {model: local/smollm2}}
+teams:
+  all: {mode: broadcast, agents: [a, b], synthesizer: {model: ollama/llama3, prompt: "{agent_responses}"}}
+""")
+
+    found = checks("--config", str(config), AZURE_API_KEY="x")
+
+    assert [found[f"model {name}"][0] for name in ("azure/x", "local/smollm2", "ollama/llama3")] == ["ok", "ok", "degraded"]
