@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from itertools import chain as chain_of
 from itertools import islice
 
@@ -13,6 +14,7 @@ from cantata.models.wire import NODE_KINDS, ChainNode, ChainRequest
 from cantata.planning.chain_checks import declared_inputs
 from cantata.planning.chain_checks.declared_inputs import ReadableNames, call_faults
 from cantata.planning.chain_checks.node_checks import Faults, Nearest, faults_of
+from cantata.planning.chains.chain_key import MAX_KNOWN, ChainKey
 from cantata.planning.chains.links import MAX_LINKS, ON_ERROR_WORDS, Link, expressions, leads
 from cantata.planning.chains.loops import MAX_LOOP_DEPTH, shortest_links
 from cantata.planning.chains.outline import outline
@@ -33,6 +35,21 @@ def check(request: ChainRequest, definitions: Definitions, *, is_draft: bool = F
     The input of a draft is not checked if it is empty: it may be given later.
     """
     given = None if is_draft and not request.initial_input else request.initial_input
+    if given is not None and not request.inputs:  # so the nodes are checked with the names of the input, not with its values
+        key = ChainKey(request, definitions, given)
+        if key.is_small:
+            faults, code = _known_faults(key)
+            return list(faults), code
+    return _check(request, definitions, given)
+
+
+@lru_cache(maxsize=MAX_KNOWN)
+def _known_faults(key: ChainKey) -> tuple[list[Fault], str]:
+    request = key.request()
+    return _check(request, key.definitions, request.initial_input)
+
+
+def _check(request: ChainRequest, definitions: Definitions, given: Mapping[str, JsonValue] | None) -> tuple[list[Fault], str]:
     chain = _Chain(request.nodes, request.entry_node, definitions, "", request.inputs, given)
     calls = {name: _called(named.nodes, definitions) for name, named in definitions.chains.items()}
     named = _named(sorted(reach(_called(request.nodes, definitions), calls)), definitions)

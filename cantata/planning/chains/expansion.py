@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import cast
 
 from cantata.models.definitions import Definitions
@@ -10,6 +11,7 @@ from cantata.models.graph import Edge, Graph, ItemSteps, Spec, Step
 from cantata.models.values import JsonValue
 from cantata.models.wire import ChainNode, ChainRequest
 from cantata.planning.chain_checks import declared_inputs
+from cantata.planning.chains.chain_key import MAX_KNOWN, ChainKey
 from cantata.planning.chains.links import roots
 from cantata.planning.chains.loop_rounds import LoopRound
 from cantata.planning.chains.outline import outline
@@ -18,6 +20,16 @@ from cantata.planning.chains.step_ids import END, GATHER, split
 
 def plan(request: ChainRequest, definitions: Definitions) -> Graph:
     """Return the graph of a request in which `checks.check` finds nothing wrong: it is checked once, where it is submitted."""
+    key = ChainKey(request, definitions)
+    return _known_plan(key) if key.is_small else _plan(request, definitions)
+
+
+@lru_cache(maxsize=MAX_KNOWN)
+def _known_plan(key: ChainKey) -> Graph:
+    return _plan(key.request(), key.definitions)
+
+
+def _plan(request: ChainRequest, definitions: Definitions) -> Graph:
     chain = outline(request.nodes, request.entry_node)
     first = LoopRound(chain, definitions)
     return Graph(steps=tuple(first.steps()), edges=tuple(first.edges()), names=first.names(), terminals=chain.terminals)

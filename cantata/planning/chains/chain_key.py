@@ -1,0 +1,41 @@
+"""A key for results that depend on the nodes of a chain request and the definitions: programs submit the same nodes again and again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from cantata.models.definitions import Definitions
+from cantata.models.wire import ChainRequest
+
+MAX_KNOWN = 64
+"""Results that a process keeps of each kind."""
+MAX_KNOWN_CHARS = 100_000
+"""Length of the largest text of nodes whose results are kept; a plan takes about five times as much memory."""
+
+
+class ChainKey:
+    """Equal for equal nodes, entry, declared inputs and names of inputs, with the same object of definitions."""
+
+    def __init__(self, request: ChainRequest, definitions: Definitions, inputs: Iterable[str] = ()) -> None:
+        self.text = request.model_dump_json(include={"nodes", "entry_node", "inputs"}, exclude_defaults=True)
+        self.definitions = definitions
+        self.inputs = tuple(inputs)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ChainKey) and self._parts == other._parts and self.definitions is other.definitions
+
+    def __hash__(self) -> int:
+        return hash(self._parts)
+
+    @property
+    def _parts(self) -> tuple[str, tuple[str, ...]]:
+        return self.text, self.inputs
+
+    @property
+    def is_small(self) -> bool:
+        """Whether its results are kept."""
+        return len(self.text) <= MAX_KNOWN_CHARS
+
+    def request(self) -> ChainRequest:
+        """Return a request with these nodes, and null for each input."""
+        return ChainRequest.model_validate_json(self.text).model_copy(update={"initial_input": dict.fromkeys(self.inputs)})

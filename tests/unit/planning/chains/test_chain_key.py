@@ -1,0 +1,61 @@
+"""What is known of equal chains: nothing of one is used for another, and little is kept."""
+
+from __future__ import annotations
+
+import pytest
+
+from cantata.models.definitions import Definitions, Limits, Tool
+from cantata.models.wire import ChainRequest
+from cantata.planning.chain_checks import checks
+from cantata.planning.chains import chain_key, expansion
+from tests.unit.planning.sample_chains import DEFINITIONS, tool
+
+ROW = [tool("a", next_node="b"), tool("b", input_map={"x": "city"})]
+
+
+def asked(nodes: list[object] = ROW, **changes: object) -> ChainRequest:
+    return ChainRequest.model_validate({"nodes": nodes, "entry_node": "a", "initial_input": {"city": "Ulm"}, **changes})
+
+
+def test_equal_nodes_are_checked_and_planned_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert checks.check(asked(), DEFINITIONS)[0] == []
+    plan = expansion.plan(asked(), DEFINITIONS)
+
+    def outline(*_: object) -> None:
+        raise AssertionError("they are worked out again")
+
+    monkeypatch.setattr(checks, "outline", outline)
+    monkeypatch.setattr(expansion, "outline", outline)
+    assert checks.check(asked(initial_input={"city": "Bonn"}, chain_id="other"), DEFINITIONS)[0] == []
+    assert expansion.plan(asked(initial_input={"city": "Bonn"}, chain_id="other"), DEFINITIONS) is plan
+
+
+def test_other_nodes_inputs_and_definitions_have_results_of_their_own() -> None:
+    assert checks.check(asked(), DEFINITIONS)[0] == []
+
+    faults = {
+        "a name": checks.check(asked([tool("a", next_node="b"), tool("b", input_map={"x": "town"})]), DEFINITIONS)[0],
+        "an input": checks.check(asked(initial_input={"town": "Ulm"}), DEFINITIONS)[0],
+        "a declaration": checks.check(asked(inputs={"town": "string"}), DEFINITIONS)[0],
+        "a value": checks.check(asked(inputs={"city": "integer"}), DEFINITIONS)[0],
+        "the definitions": checks.check(asked(), Definitions())[0],
+        "a limit": checks.check(asked(), DEFINITIONS.model_copy(update={"limits": Limits(max_nodes=1)}))[0],
+    }
+    assert [change for change, found in faults.items() if not found] == []
+    moved = DEFINITIONS.model_copy(update={"tools": {**DEFINITIONS.tools, "t": Tool(function="m:t", queue="gpu")}})
+    assert [expansion.plan(asked(), each).steps[0].queue for each in (DEFINITIONS, moved)] == ["tools", "gpu"]
+
+
+def test_a_caller_may_change_the_list_of_faults() -> None:
+    broken = [tool("a", name="zzz")]
+    checks.check(asked(broken), DEFINITIONS)[0].clear()
+
+    assert checks.check(asked(broken), DEFINITIONS)[0] != []
+
+
+def test_results_of_large_chains_and_of_many_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chain_key, "MAX_KNOWN_CHARS", 10)
+
+    assert expansion.plan(asked(), DEFINITIONS) is not expansion.plan(asked(), DEFINITIONS)
+    assert checks.check(asked(), DEFINITIONS)[0] == []
+    assert expansion._known_plan.cache_info().maxsize == chain_key.MAX_KNOWN
