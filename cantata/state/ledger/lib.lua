@@ -37,7 +37,7 @@
 --   S:schedules zset  schedule -> when to look at it (ms); inf: it is paused or over   entries go with their schedule
 --   S:definitions:<sha256>
 --               hash  text; runs: number of its open runs and of the schedules with them; until: when the last of its ended runs expires (ms)    expires then, if none needs it
--- Of a schedule T = S:schedule:<tenant>/<name>, whose runs all lie in its shard:
+-- Of a schedule T = S:schedule:<tenant>/<name>, whose runs all lie in its shard, which is that of its session, if its turns belong to one:
 --   T            hash  spec, request, labels, offer of its runs, quota (JSON); timing: the part of the spec that decides its times; definitions; origin;
 --                      next: its next time (ms); mark: changes with each change of the spec; paused, pause_note; fired, skipped, missed: counts of
 --                      times; error: why the last look started no run; created_at; skipped_ms: time that a test has skipped; grace_ms: the part
