@@ -36,6 +36,32 @@ def test_rows_are_answered_by_batches_of_the_provider(client: EmbeddedClient, mo
     assert sorted(str(entry["text"]) for entry in models.journal() if entry["batch"]) == sorted(f"ann <{row}>" for row in rows)
 
 
+def test_a_batch_is_looked_for_only_after_an_attempt_that_may_have_created_it(
+    client: EmbeddedClient, models: ScriptedModels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, create, list_batches = len(models.batches.created()), models.batches.create, models.batches._list
+    searches: list[str] = []
+
+    def create_and_cut(asked: dict[str, JsonValue]) -> dict[str, JsonValue]:
+        create(asked)
+        raise ConnectionResetError
+
+    def list_counted(query: str) -> dict[str, JsonValue]:
+        searches.append(query)
+        return list_batches(query)
+
+    monkeypatch.setattr(models.batches, "_list", list_counted)
+    assert [row.output for row in client.batch(["a"], agent="ann", mode="provider")] == ["echo: ann <a>"]
+    assert searches == []
+
+    monkeypatch.setattr(models.batches, "create", create_and_cut)
+    found = [*client.batch(["b"], agent="ann", mode="provider")]
+    assert [row.output for row in found] == ["echo: ann <b>"], found
+
+    assert len(searches) == 1
+    assert len(models.batches.created()) - before == 2, "the batch whose creation was not answered is the one that is read"
+
+
 def test_rows_that_failed_or_expired_are_errors_which_a_retry_sends_again(client: EmbeddedClient, models: ScriptedModels) -> None:
     refused, expired = {"match": "row 1>", "status": 400, "reply": "no", "times": 1}, {"match": "row 5>", "expires": True, "times": 1}
     models.script([refused, expired, {"delay_s": 1.5}])
