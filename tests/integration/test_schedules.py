@@ -82,8 +82,9 @@ class Scene:
         return [record.run_id for record in reversed(self.client.runs(most=1000))]
 
     def sent(self) -> list[str]:
-        """The runs whose first messages were sent, the oldest first."""
-        messages = cast("list[str]", self.ledger.redis.lrange(QUEUE, 0, -1))[::-1]
+        """The runs whose first messages were sent, the oldest first, by priority."""
+        queues = sorted(self.ledger.redis.scan_iter(f"{QUEUE}*", _type="list"))
+        messages = [raw for queue in queues for raw in cast("list[str]", self.ledger.redis.lrange(queue, 0, -1))[::-1]]
         return [json.loads(b64decode(json.loads(raw)["body"]))[0][0] for raw in messages]
 
     def end(self, run_id: str) -> None:
@@ -339,6 +340,8 @@ def test_a_session_whose_queue_is_full_counts_as_an_open_run(ledger: Ledger) -> 
     }  # fmt: skip
     assert scene.due() == [], "nor is it looked at again at once"
     assert scene.schedules.trigger("allow").outcome == "skipped"
+    scene.pass_time(10)
+    assert counts(scene.schedules.get("queue")) == (0, 0, 0, 1)
     for user in users:
         scene.end(user)
     scene.pass_time(10)
