@@ -464,7 +464,7 @@ class Client:
     ) -> str:  # fmt: skip
         definitions = self.definitions
         tenant = (labels or {}).get("tenant", "")
-        scoped_session = self._session_settings(session, tenant)
+        scoped_session = conversations.run_session(tenant, session, self.definitions.sessions)
         run_id = _run_id(idempotency_key, scoped_session)
         self._check_quota(run_id, idempotency_key, tenant)
         accepted = accept_run(
@@ -492,12 +492,6 @@ class Client:
     def quotas(self) -> Quotas:
         """The quotas of tenants."""
         return Quotas(self.ledger)
-
-    def _session_settings(self, session: str | None, tenant: str) -> RunSession | None:
-        if session is None:
-            return None
-        kept = self.definitions.sessions
-        return RunSession(conversations.scoped(tenant, session), kept.retention_s, kept.max_entries, kept.max_waiting)
 
     @cached_property
     def definitions_text(self) -> str:

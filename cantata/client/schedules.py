@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from cantata.config.documents import Document
 from cantata.config.faults import faults_of
-from cantata.coordinator.firing import item_of, started
+from cantata.coordinator.firing import STARTED, item_of, started
 from cantata.coordinator.run_requests import RunRequest, scheduled_request
 from cantata.coordinator.start import COORDINATOR, announce_runs, check_size, new_id, run_settings
 from cantata.errors import ConfigError, Fault
@@ -25,8 +25,9 @@ from cantata.planning.triggers.webhooks import webhooks_of
 from cantata.state.ledger.encoding import to_json
 from cantata.state.ledger.run_store import offer_of
 from cantata.state.redis import clock
-from cantata.state.redis.keys import definitions_digest, id_in_shard, shard_of
-from cantata.state.schedules.schedule_store import MAX_PENDING, Firing, Origin, Outcome, ScheduleRecord, ScheduleStore, scope_of
+from cantata.state.redis.keys import definitions_digest, id_in_shard
+from cantata.state.schedules.schedule_store import MAX_PENDING, Firing, Origin, Outcome, ScheduleRecord, ScheduleStore, scope_of, shard_for
+from cantata.state.sessions import conversations
 from cantata.suggestions import did_you_mean
 
 if TYPE_CHECKING:
@@ -133,21 +134,22 @@ class Schedules:
         """Start a run of a schedule now, paused or not, as its overlap allows. Raises ConfigError if a quota refuses it."""
         known = self.get(name)
         self._client.quotas.check(self._tenant, Quota.model_validate_json(known.quota, extra="ignore"))
-        run_id = id_in_shard(shard_of(known.scope), new_id())
+        run_id = id_in_shard(known.shard, new_id())
         own = {**known.labels, **(labels or {})}
         item = item_of(known.schedule, known.scope, known.request, own, known.now_ms, run_id=run_id)
         if known.schedule.overlap == "cancel_previous":
             for run in known.runs:
                 if run.status in ("accepted", "running"):
                     self._client.ledger.runs.cancel(run.run_id)
-        firing = Firing(known.scope, known.mark, known.schedule.overlap, [item])
+        firing = Firing(known.shard, known.scope, known.mark, known.schedule.overlap, [item])
         fired = self._store.fire([firing])[0]
         if not fired.outcomes:
             raise ConfigError(f"schedule {name!r} was changed meanwhile; try again", source="trigger")
         runs = [*started(firing, fired)]
         if runs:
             announce_runs(self._client.app, runs)
-        return Triggered(fired.outcomes[0][0], run_id if runs else "")
+        outcome = fired.outcomes[0][0]
+        return Triggered("new", run_id) if outcome in STARTED else Triggered(outcome, "")
 
     def backfill(self, name: str, start: datetime, end: datetime, *, labels: Mapping[str, str] | None = None) -> int:
         """Run the times of a schedule from `start` to `end`, both included, one after the other; at once if its runs may overlap.
@@ -211,13 +213,15 @@ class Schedules:
         asked = [*request.webhooks, *spec.webhooks]
         hooks = webhooks_of(definitions, asked, name=request.target, labels=spec.labels)
         next_ms = first_time(spec, _now_ms())
-        offer = offer_of(kind=request.kind, tenant=spec.tenant, queue=COORDINATOR, webhooks=hooks, **settings)
+        session = conversations.run_session(spec.tenant, spec.turn.session if spec.turn else None, definitions.sessions)
+        offer = offer_of(kind=request.kind, tenant=spec.tenant, queue=COORDINATOR, webhooks=hooks, session=session, **settings)
         fields = {
             "spec": spec.model_dump_json(exclude_defaults=True), "timing": spec.timing(), "request": request.text, "offer": to_json(offer),
             "labels": to_json(dict(spec.labels)), "quota": definitions.limits.quota_of(spec.tenant).model_dump_json(), "origin": origin,
             "next": "" if next_ms is None else str(next_ms),
         }  # fmt: skip
-        return self._store.put(scope, fields, self._client.definitions_text, _look_at(spec, scope, next_ms), only_new=only_new)
+        look_at = _look_at(spec, scope, next_ms)
+        return self._store.put(shard_for(scope, spec), scope, fields, self._client.definitions_text, look_at, only_new=only_new)
 
 
 def describe(change: ScheduleChange) -> Sequence[str]:

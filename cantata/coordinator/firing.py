@@ -27,7 +27,7 @@ from cantata.state.ledger.ledger import Ledger
 from cantata.state.ledger.records import DueSchedule
 from cantata.state.limits.quotas import Quotas
 from cantata.state.redis.connection import RedisFailure
-from cantata.state.schedules.schedule_store import FOREVER, Fired, Firing, ScheduleStore, names_in, run_id_at
+from cantata.state.schedules.schedule_store import FOREVER, Fired, Firing, ScheduleStore, names_in, run_id_at, shard_for
 
 log = structlog.get_logger(__name__)
 
@@ -35,6 +35,7 @@ FIRED_AT_ONCE = 100  # schedules in one round trip
 FIRING_S = 1.0  # in one sweep, which also recovers lost work; the next one goes on
 REFUSED_RETRY_MS = 5000  # until a schedule whose run was refused by a quota is looked at again
 UNREADABLE_RETRY_MS = 60_000
+STARTED = ("new", "accepted")  # outcomes of a time that got its run; the latter waits for its turn in a session
 
 
 def fire_due(app: App, ledger: Ledger, due: Sequence[DueSchedule]) -> None:
@@ -74,12 +75,12 @@ def item_of(
     """Return a time with its run, as `fire.lua` has them."""
     name = names_in(scope)[1]
     own = {**labels, "schedule": name, "scheduled_at": placeholders(spec, name, at_ms)["scheduled_at"]}
-    run = run_id or run_id_at(scope, at_ms)
+    run = run_id or run_id_at(shard_for(scope, spec), scope, at_ms)
     return {"at": str(at_ms), "run": run, "request": to_json(request_at(spec, name, request, at_ms)), "labels": to_json(dict(own))}
 
 
 def started(firing: Firing, result: Fired) -> Iterable[tuple[str, int]]:
-    """Yield the new runs of a firing, with their priorities."""
+    """Yield the new runs of a firing whose first steps are to be sent, with their priorities."""
     for item, (outcome, priority) in zip(firing.items, result.outcomes, strict=False):
         if outcome == "new":
             yield item["run"], int(priority)
@@ -97,7 +98,9 @@ def _look(ledger: Ledger, quotas: Quotas, due: DueSchedule) -> _Look:
 def _later(due: DueSchedule, overlap: str, next_at: str, missed: int, retry_ms: int, error: str) -> Firing:
     """Return a firing that starts nothing, and has the schedule looked at again."""
     retry_at = str(due.now_ms - due.skipped_ms + retry_ms)
-    return Firing(due.scope, due.mark, overlap, [], read=due.next_at, next_at=next_at, retry_at=retry_at, missed=missed, error=error)
+    return Firing(
+        due.shard, due.scope, due.mark, overlap, [], read=due.next_at, next_at=next_at, retry_at=retry_at, missed=missed, error=error
+    )
 
 
 def _firing(ledger: Ledger, quotas: Quotas, due: DueSchedule, spec: Schedule) -> Firing:
@@ -126,7 +129,7 @@ def _firing(ledger: Ledger, quotas: Quotas, due: DueSchedule, spec: Schedule) ->
     items += [item_of(spec, due.scope, request, labels, at_ms) for at_ms in fires]
     look_at = FOREVER if next_ms is None else str(next_ms + delay_ms(spec, due.scope, next_ms) - due.skipped_ms)
     return Firing(
-        due.scope, due.mark, spec.overlap, items, read=due.next_at, next_at=str(next_ms or ""), look_at=look_at,
+        due.shard, due.scope, due.mark, spec.overlap, items, read=due.next_at, next_at=str(next_ms or ""), look_at=look_at,
         missed=times.missed if times else 0, skipped=skipped,
     )  # fmt: skip
 
@@ -146,12 +149,13 @@ def _record(ledger: Ledger, look: _Look, result: Fired) -> None:
         return
     outcomes = Counter(outcome for outcome, _ in result.outcomes)
     counts = {
-        "fired": outcomes["new"], "queued": outcomes["queued"], "skipped": firing.skipped + outcomes["skipped"], "missed": firing.missed
+        "fired": outcomes["new"] + outcomes["accepted"], "queued": outcomes["queued"],
+        "skipped": firing.skipped + outcomes["skipped"], "missed": firing.missed,
     }  # fmt: skip
     for outcome, count in counts.items():
         metrics.record_schedule_times(outcome, count)
     for item, (outcome, _) in zip(firing.items, result.outcomes, strict=True):
-        if spec and outcome == "new" and "pending" not in item:
+        if spec and outcome in STARTED and "pending" not in item:
             due_ms = int(item["at"]) + delay_ms(spec, due.scope, int(item["at"]))
             metrics.record_schedule_lateness((result.now_ms + due.skipped_ms - due_ms) / 1000)
     if firing.missed or firing.error:
@@ -168,7 +172,7 @@ def _raise_alerts(ledger: Ledger, due: DueSchedule, firing: Firing) -> None:
     known = ScheduleStore(ledger).read(tenant, name)
     if known is None:
         return
-    text = ledger.runs.definitions(due.scope, known.digest)  # they lie in its shard
+    text = ledger.runs.definitions_in(due.shard, known.digest, f"schedule {name!r}")
     raise_alerts(
         ledger, definitions_from(text), text, "schedule_missed", key=f"schedule {due.scope} {due.next_at}", tenant=tenant,
         message=f"schedule {name!r} did not start a run at its time: {firing.error or f'{firing.missed} times are missed'}",

@@ -123,7 +123,7 @@ def plan_run(kind: str, request: JsonValue, definitions: Definitions) -> Outcome
             return Outcome(output=delivery.text, fragment=plan_delivery(delivery))
         if kind == "batch":
             rows = ProviderBatchRequest.model_validate(request)
-            return Outcome(output=rows.text, fragment=provider_batches.plan(rows.agent, definitions))
+            return Outcome(output=rows.text, fragment=provider_batches.plan(rows, definitions))
         turn = TurnRequest.model_validate(request)
         return Outcome(output=turn.text, fragment=turn_plan.plan_turn(turn, definitions))
     except ConfigError as error:

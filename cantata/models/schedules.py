@@ -49,7 +49,7 @@ class Schedule(Value):
     )
     at: datetime | None = Field(None, description="one date and time, such as `2030-05-01T09:00`")
     timezone: str = Field("UTC", description="time zone of `cron`, of an `at` without one, and of the placeholders")
-    turn: TurnRequest | None = Field(None, description="the turn of each run; its text may have placeholders")
+    turn: TurnRequest | None = Field(None, description="the turn of each run; its text may have placeholders, its session may not")
     chain: str | ChainRequest | None = Field(None, description="the chain of each run: its name in the configuration, or a chain request")
     workflow: str | None = Field(None, description="the workflow in Python of each run, by its name in the configuration")
     input: dict[str, JsonValue] = Field(default_factory=dict, description="input of the chain or workflow; its texts may have placeholders")
@@ -96,8 +96,8 @@ class Schedule(Value):
             if len(given) != 1:
                 found = f"has {' and '.join(map(repr, given))}" if given else "has none"
                 raise ValueError(f"a schedule has one of {', '.join(map(repr, names))}; this one {found}")
-        if self.turn and self.turn.session:
-            raise ValueError("a scheduled turn belongs to no session; leave 'session' out")
+        if self.turn and "{" in (self.turn.session or ""):
+            raise ValueError("the session of a scheduled turn is the same at all times; write a name without placeholders")
         if self.turn and self.input:
             raise ValueError("'input' belongs to a chain or workflow; a turn has its 'text'")
         return self
@@ -181,7 +181,7 @@ def describe_target(schedule: Schedule) -> str:
     if schedule.turn:
         turn = schedule.turn
         named = next((f" for {kind} {name}" for kind in ("team", "agent", "workflow") if (name := getattr(turn, kind))), "")
-        return f"turn{named}: {turn.text}"
+        return f"turn{named}{f' in session {turn.session}' if turn.session else ''}: {turn.text}"
     if schedule.workflow is not None:
         return f"workflow {schedule.workflow}"
     name = schedule.chain.chain_id if isinstance(schedule.chain, ChainRequest) else schedule.chain

@@ -81,6 +81,7 @@ _ROWS = (
     StepKind("wait", "wait"),
     StepKind("batch.create", "function"),
     StepKind("batch.collect", "function"),
+    StepKind("batch.cancel", "function"),
     StepKind("webhook.deliver", "function"),
 )
 MODEL_ROLES: frozenset[StepRole] = frozenset({"turn", "synthesis", "router"})

@@ -139,7 +139,9 @@ class ProviderBatchRequest(Value):
 
     text: str = Field(description="what is asked, in a line")
     agent: str = Field(description="the agent that answers")
-    rows: dict[str, str] = Field(description="number of the row → its text")
+    rows: dict[str, str] = Field(default_factory=dict, description="number of the row → its text")
+    cancels: str | None = Field(default=None, description="the cancelled run whose batch this one cancels at the provider")
+    batch: str | None = Field(default=None, description="the provider's id of that batch, if the run recorded it")
 
 
 class RowOutcome(Value):

@@ -47,6 +47,8 @@ class ScriptedBatches:
                     return 200, self.create(json.loads(body))
                 case ["batches"]:
                     return 200, self._list(query)
+                case ["batches", name, "cancel"] if name in self._batches:
+                    return self.cancel(name)
                 case ["batches", name] if name in self._batches:
                     return 200, self._shown(self._batches[name])
         return None
@@ -78,6 +80,15 @@ class ScriptedBatches:
             "request_counts": {"total": len(rows), "completed": len(done), "failed": len(failed)}, "over_at": time.time() + max(delays),
         }  # fmt: skip
         return self._shown(self._batches[name])
+
+    def cancel(self, name: str) -> Answer:
+        """Cancel a batch: it is over, without answers."""
+        batch = self._batches[name]
+        status = str(self._shown(batch)["status"])
+        if status != "in_progress":
+            return 409, {"error": {"message": f"Cannot cancel a batch with status '{status}'."}}
+        batch.update(status="cancelled", output_file_id=None, error_file_id=None, over_at=time.time())
+        return 200, self._shown(batch)
 
     def _shown(self, batch: JsonObject) -> JsonObject:
         shown = {key: value for key, value in batch.items() if key != "over_at"}

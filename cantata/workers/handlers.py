@@ -53,6 +53,7 @@ HANDLERS: dict[str, Handler] = {
     "workflow.start": workflow_steps.workflow_start,
     "batch.create": provider_batches.batch_create,
     "batch.collect": provider_batches.batch_collect,
+    "batch.cancel": provider_batches.batch_cancel,
     "webhook.deliver": webhooks.webhook_deliver,
 }
 

@@ -23,8 +23,8 @@ from cantata.coordinator.firing import fire_due
 from cantata.coordinator.sweeper import sweep_once
 from cantata.embedded.valkey import find_server
 from cantata.errors import ConfigError
-from cantata.models.definitions import Agent, Alert, Chain, Defaults, Definitions, Limits, Quota, Tool, Webhook
-from cantata.models.schedules import Schedule
+from cantata.models.definitions import Agent, Alert, Chain, Defaults, Definitions, Limits, Quota, SessionSettings, Tool, Webhook
+from cantata.models.schedules import Schedule, ScheduledRun
 from cantata.models.wire import ChainNode
 from cantata.observability import metrics
 from cantata.state.fleet import load
@@ -46,6 +46,7 @@ DEFINITIONS = Definitions(
 )
 TURN: dict[str, Any] = {"turn": {"text": "report of {date}", "agent": "writer"}}
 HOURLY: dict[str, Any] = {"every": "1h", **TURN}
+IN_NEWS: dict[str, Any] = {"every": "1h", "turn": {**TURN["turn"], "session": "news"}}
 
 
 class Scene:
@@ -81,8 +82,9 @@ class Scene:
         return [record.run_id for record in reversed(self.client.runs(most=1000))]
 
     def sent(self) -> list[str]:
-        """The runs whose first messages were sent, the oldest first."""
-        messages = cast("list[str]", self.ledger.redis.lrange(QUEUE, 0, -1))[::-1]
+        """The runs whose first messages were sent, the oldest first, by priority."""
+        queues = sorted(self.ledger.redis.scan_iter(f"{QUEUE}*", _type="list"))
+        messages = [raw for queue in queues for raw in cast("list[str]", self.ledger.redis.lrange(queue, 0, -1))[::-1]]
         return [json.loads(b64decode(json.loads(raw)["body"]))[0][0] for raw in messages]
 
     def end(self, run_id: str) -> None:
@@ -101,6 +103,11 @@ def scene(ledger: Ledger) -> Iterator[Scene]:
 def counts(record: ScheduleRecord) -> tuple[int, int, int, int]:
     """The times that were fired, skipped and missed, and that wait."""
     return record.fired, record.skipped, record.missed, record.pending
+
+
+def day_of(run: ScheduledRun) -> str:
+    """The date for which a run was started."""
+    return datetime.fromtimestamp(run.scheduled_at, UTC).strftime("%Y-%m-%d")
 
 
 # --- firing -----------------------------------------------------------------------------------------------------------------
@@ -139,8 +146,7 @@ def test_chains_and_inline_requests_get_the_time_in_their_input(scene: Scene) ->
         run_id = scene.schedules.get(name).runs[0].run_id
         requests[name] = json.loads(scene.ledger.runs.request_of(run_id)[1])
         assert scene.client.run(run_id).kind == "chain"
-    day = datetime.fromtimestamp(scene.schedules.get("named").runs[0].scheduled_at, UTC).strftime("%Y-%m-%d")
-    assert requests["named"]["initial_input"] == {"day": day}
+    assert requests["named"]["initial_input"] == {"day": day_of(scene.schedules.get("named").runs[0])}
     assert requests["inline"]["timeout"] == 7
 
 
@@ -190,9 +196,12 @@ class Died(BaseException):
     """The process died here."""
 
 
+@pytest.mark.parametrize("fields", [HOURLY, IN_NEWS], ids=["alone", "session"])
 @pytest.mark.parametrize("point", ["swept", "schedule-fired", "canvas-sent"])
-def test_a_sweeper_that_dies_anywhere_around_a_firing_leaves_one_run(scene: Scene, monkeypatch: pytest.MonkeyPatch, point: str) -> None:
-    scene.schedules.create("hourly", HOURLY)
+def test_a_sweeper_that_dies_anywhere_around_a_firing_leaves_one_run(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, point: str, fields: dict[str, Any]
+) -> None:
+    scene.schedules.create("hourly", fields)
     bring_nearer(scene.ledger.redis, HOUR_S)
 
     def die(label: str) -> bool:
@@ -266,6 +275,143 @@ def test_a_redis_that_is_restarted_over_a_firing_has_one_run(tmp_path: Path, kil
         redis.close()
         server.kill()
         server.wait()
+
+
+# --- sessions ---------------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_in_a_session_takes_its_place_among_the_session_s_turns(scene: Scene) -> None:
+    record = scene.schedules.create("hourly", IN_NEWS)
+    users = scene.client.submit_turn("hello", agent="writer", session="news").run_id
+
+    scene.pass_time()
+    scene.sweep()
+
+    (run,) = scene.schedules.get("hourly").runs
+    after = scene.client.submit_turn("more", agent="writer", session="news").run_id
+    assert scene.client.sessions.waiting("news") == [users, run.run_id, after]
+    assert {shard_of(each) for each in (users, run.run_id, after)} == {record.shard} != {shard_of(record.scope)}
+    assert scene.sent() == [users], "it waits for its turn"
+    assert counts(scene.schedules.get("hourly")) == (1, 0, 0, 0)
+    scene.end(users)
+    ready = scene.ledger.redis.zrange(f"{shard_key(None, record.shard)}:ready", 0, -1)
+    assert ready == [f"{run.run_id}|@start"], "its turn has come, so the sweep sends it if nobody does"
+    scene.end(run.run_id)
+    assert [each.content for each in scene.client.sessions.history("news") if each.role == "user"] == ["hello", f"report of {day_of(run)}"]
+
+
+@pytest.mark.parametrize("point", ["swept", "schedule-fired"])
+def test_a_sweeper_that_dies_around_a_firing_leaves_one_run_in_a_session_s_queue(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    scene.schedules.create("hourly", IN_NEWS)
+    users = scene.client.submit_turn("hello", agent="writer", session="news").run_id
+    bring_nearer(scene.ledger.redis, HOUR_S)
+    due = scene.due()
+
+    def die(label: str) -> bool:
+        if label == point:
+            raise Died
+        return False
+
+    with monkeypatch.context() as patch:
+        patch.setattr(fault_points, "at", die)
+        with pytest.raises(Died):
+            scene.sweep()
+    for _ in range(2):
+        scene.sweep()
+        fire_due(scene.client.app, scene.ledger, due)
+
+    (run,) = scene.schedules.get("hourly").runs
+    assert scene.client.sessions.waiting("news") == [users, run.run_id]
+    assert counts(scene.schedules.get("hourly")) == (1, 0, 0, 0)
+
+
+def test_a_session_whose_queue_is_full_counts_as_an_open_run(ledger: Ledger) -> None:
+    scene = Scene(ledger, DEFINITIONS.model_copy(update={"sessions": SessionSettings(max_waiting=1)}))
+    for overlap in ("allow", "queue", "cancel_previous"):
+        scene.schedules.create(overlap, {**IN_NEWS, "overlap": overlap})
+    users = [scene.client.submit_turn("hello", agent="writer", session="news").run_id for _ in range(2)]
+
+    scene.pass_time()
+
+    assert {each.name: counts(each) for each in scene.schedules.list()} == {
+        "allow": (0, 1, 0, 0), "queue": (0, 0, 0, 1), "cancel_previous": (0, 1, 0, 0)
+    }  # fmt: skip
+    assert scene.due() == [], "nor is it looked at again at once"
+    assert scene.schedules.trigger("allow").outcome == "skipped"
+    scene.pass_time(10)
+    assert counts(scene.schedules.get("queue")) == (0, 0, 0, 1)
+    for user in users:
+        scene.end(user)
+    scene.pass_time(10)
+    assert counts(scene.schedules.get("queue")) == (1, 0, 0, 0)
+    scene.client.close()
+
+
+def test_cancel_previous_cancels_the_schedule_s_own_run_in_a_session(scene: Scene) -> None:
+    scene.schedules.create("hourly", {**IN_NEWS, "overlap": "cancel_previous"})
+    users = scene.client.submit_turn("hello", agent="writer", session="news").run_id
+    for _ in range(2):
+        scene.pass_time()
+
+    newest, first = scene.schedules.get("hourly").runs
+    assert (newest.status, first.status) == ("accepted", "cancelled")
+    assert scene.client.sessions.waiting("news") == [users, newest.run_id]
+
+
+def test_a_schedule_in_a_session_is_found_changed_and_deleted_by_its_name(scene: Scene) -> None:
+    scene.schedules.of("acme").create("hourly", IN_NEWS)
+    schedules = scene.schedules.of("acme")
+    with pytest.raises(ConfigError, match="there is a schedule 'hourly' already"):
+        schedules.create("hourly", HOURLY)
+    assert schedules.pause("hourly").state == "paused"
+    assert schedules.resume("hourly").state == "active"
+    run_id = schedules.trigger("hourly").run_id
+    assert scene.client.sessions.of("acme").waiting("news") == [run_id]
+    assert schedules.get("hourly").target.startswith("turn for agent writer in session news: ")
+    assert schedules.backfill("hourly", datetime.fromisoformat("2026-01-01"), datetime.fromisoformat("2026-01-01")) == 1
+    scene.end(run_id)
+    scene.sweep()
+    assert len(scene.client.sessions.of("acme").waiting("news")) == 1
+
+    schedules.delete("hourly")
+
+    assert list(scene.ledger.redis.scan_iter("*schedule*")) == []
+    assert (schedules.find("hourly"), schedules.list()) == (None, [])
+
+
+@pytest.mark.parametrize("fields", [HOURLY, {"every": "1h", "turn": {**TURN["turn"], "session": "other"}}], ids=["none", "other"])
+def test_a_schedule_that_gets_another_session_is_never_there_twice(scene: Scene, fields: dict[str, Any]) -> None:
+    before = scene.schedules.create("hourly", IN_NEWS)
+    scene.pass_time()
+
+    after = scene.schedules.create("hourly", fields, replace=True)
+    scene.pass_time()
+
+    assert after.shard != before.shard
+    assert [counts(each) for each in scene.schedules.list()] == [(1, 0, 0, 0)], "its counts begin again"
+    assert len(scene.runs()) == 2
+    scene.schedules.create("hourly", IN_NEWS, replace=True)
+    assert [each.shard for each in scene.schedules.list()] == [before.shard]
+
+
+def test_two_calls_that_create_a_schedule_in_two_sessions_leave_no_two(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[str] = []
+    find = ScheduleStore._shards_with
+
+    def find_late(store: ScheduleStore, scope: str) -> list[int]:
+        found = find(store, scope)
+        if not looked:
+            looked.append(scope)
+            Scene(scene.ledger).schedules.create("hourly", HOURLY)
+        return found
+
+    monkeypatch.setattr(ScheduleStore, "_shards_with", find_late)
+    with pytest.raises(ConfigError, match="another call changed its session at the same time; try again"):
+        scene.schedules.create("hourly", IN_NEWS)
+
+    assert [each.schedule.turn for each in scene.schedules.list()] == [Schedule.model_validate(HOURLY).turn]
 
 
 # --- outages, and clocks that jump ------------------------------------------------------------------------------------------
@@ -624,6 +770,7 @@ def test_a_changed_configuration_is_a_change_of_each_schedule(scene: Scene) -> N
         ),
         ({"every": "1h", "workflow": "none"}, "none"),
         ({"every": "1x", **TURN}, "expected a duration"),
+        ({"every": "1h", "turn": {"text": "a", "agent": "writer", "session": " "}}, "the session's name is empty"),
     ],
 )
 def test_a_schedule_with_a_fault_is_refused(scene: Scene, fields: dict[str, Any], message: str) -> None:

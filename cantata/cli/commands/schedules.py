@@ -71,6 +71,7 @@ def list_(tenant: str, as_json: bool) -> int:
 @click.option("--turn", metavar="TEXT", help="The text of a turn. It and the input may have placeholders, such as {date}.")
 @click.option("--agent", metavar="NAME", help="The agent of the turn.")
 @click.option("--team", metavar="NAME", help="The team of the turn.")
+@click.option("--session", metavar="NAME", help="The session of the turn.")
 @click.option("--chain", metavar="NAME", help="A chain of the configuration.")
 @click.option("--workflow", metavar="NAME", help="A workflow in Python of the configuration.")
 @click.option("--input", "given", callback=parse_json_object, metavar="JSON|@FILE", help="The input of the chain or workflow.")
@@ -82,12 +83,12 @@ def list_(tenant: str, as_json: bool) -> int:
 @click.option("--replace", is_flag=True, help="Replace a schedule of this name.")
 @config_option
 @json_option
-def create(name: str, turn: str | None, agent: str | None, team: str | None, given: dict[str, Any] | None, labels: dict[str, str],
-           replace: bool, config: str | None, as_json: bool, **fields: Any) -> int:  # fmt: skip
+def create(name: str, turn: str | None, agent: str | None, team: str | None, session: str | None, given: dict[str, Any] | None,
+           labels: dict[str, str], replace: bool, config: str | None, as_json: bool, **fields: Any) -> int:  # fmt: skip
     """Create a schedule. Its runs have the configuration as it is now."""
-    named = {"text": turn, "agent": agent, "team": team}
-    if turn is None and (agent or team):
-        raise click.UsageError("--agent and --team belong to --turn TEXT")
+    named = {"text": turn, "agent": agent, "team": team, "session": session}
+    if turn is None and (agent or team or session):
+        raise click.UsageError("--agent, --team and --session belong to --turn TEXT")
     declared = {
         **fields, "turn": None if turn is None else {key: each for key, each in named.items() if each}, "input": given, "labels": labels
     }  # fmt: skip
@@ -159,7 +160,7 @@ def trigger(name: str, tenant: str, as_json: bool) -> int:
     elif run_id:
         click.echo(run_id)
     else:
-        click.echo(f"{outcome}: a run of schedule {name!r} is open", err=True)
+        click.echo(f"{outcome}: a run of schedule {name!r} is open, or its session is full", err=True)
     return FAILED if outcome == "skipped" else 0
 
 

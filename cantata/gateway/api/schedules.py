@@ -33,7 +33,7 @@ class ScheduleList(Value):
 class TriggeredRun(Value):
     """Result of a trigger."""
 
-    outcome: str = Field(description="new; or queued or skipped, since a run of the schedule is open")
+    outcome: str = Field(description="new; or queued or skipped, since a run of the schedule is open or its session is full")
     run_id: str = Field(description="the run; empty if none was started")
 
 

@@ -114,8 +114,8 @@ def ready_of_runs(rows: Sequence[str], *, has_waited: bool = False) -> tuple[tup
     return tuple((rows[i], Ready(rows[i + 2], spec_of(rows[i + 3]), int(rows[i + 1]), has_waited)) for i in range(0, len(rows), 4))
 
 
-def swept_of(answer: Sequence[list[str]]) -> Swept:
-    """Return the result of a sweep, from the reply of `sweep.lua`."""
+def swept_of(shard: int, answer: Sequence[list[str]]) -> Swept:
+    """Return the result of a sweep of a shard, from the reply of `sweep.lua`."""
     recovered, sends, overdue, lost, fired, fault, ended, waiting, left, tasks, revoked, schedules = answer
     rows = (overdue[i : i + 6] for i in range(0, len(overdue), 6))
     return Swept(
@@ -132,14 +132,16 @@ def swept_of(answer: Sequence[list[str]]) -> Swept:
         tuple(left),
         tuple(tasks),
         tuple(revoked),
-        tuple(_due_schedule(*cast(Any, each)) for each in schedules),
+        tuple(_due_schedule(shard, *cast(Any, each)) for each in schedules),
     )
 
 
-def _due_schedule(scope: str, now_ms: int, fields: Sequence[str | None], pending: Sequence[str], open_run: str) -> DueSchedule:
+def _due_schedule(shard: int, scope: str, now_ms: int, fields: Sequence[str | None], pending: Sequence[str], open_run: str) -> DueSchedule:
     spec, request, labels, quota, next_at, mark, skipped_ms, grace_ms = (each or "" for each in fields)
     skipped, grace = int(skipped_ms or 0), int(grace_ms or 0)
-    return DueSchedule(scope, now_ms + skipped, spec, request, labels, quota, next_at, mark, skipped, grace, tuple(pending), open_run)
+    return DueSchedule(
+        shard, scope, now_ms + skipped, spec, request, labels, quota, next_at, mark, skipped, grace, tuple(pending), open_run
+    )
 
 
 def _text_of(texts: Mapping[str, str], step_id: str) -> str:

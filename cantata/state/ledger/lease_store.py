@@ -59,13 +59,14 @@ class LeaseStore:
 
     def sweep(self, shard: int, *, most: int = SWEEP_ENTRIES) -> Swept:
         """Sweep one shard: expired leases, due timers, steps that nobody began in time, expired runs."""
-        return swept_of(self._caller.call_shard("ledger/sweep", shard, RESEND_MS, str(most)))
+        return swept_of(shard, self._caller.call_shard("ledger/sweep", shard, RESEND_MS, str(most)))
 
     def sweep_all(self, shards: Iterable[int] = range(SHARDS)) -> list[Swept]:
         """Sweep some shards, in two round trips; return the result of those in which something was found, or that failed."""
         due = [part[index - 1] for part, indexes in self._caller.read_shards("ledger/due", list(shards)) for index in indexes]
         calls = [(shard, (RESEND_MS, str(SWEEP_ENTRIES))) for shard in due]
-        return [swept_of(reply) for reply in self._caller.call_all("ledger/sweep", calls, on_error=_failed_sweep) if any(reply)]
+        replies = self._caller.call_all("ledger/sweep", calls, on_error=_failed_sweep)
+        return [swept_of(shard, reply) for shard, reply in zip(due, replies, strict=True) if any(reply)]
 
 
 def _failed_sweep(error: ResponseError) -> list[Any]:

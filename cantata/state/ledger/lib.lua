@@ -37,7 +37,7 @@
 --   S:schedules zset  schedule -> when to look at it (ms); inf: it is paused or over   entries go with their schedule
 --   S:definitions:<sha256>
 --               hash  text; runs: number of its open runs and of the schedules with them; until: when the last of its ended runs expires (ms)    expires then, if none needs it
--- Of a schedule T = S:schedule:<tenant>/<name>, whose runs all lie in its shard:
+-- Of a schedule T = S:schedule:<tenant>/<name>, whose runs all lie in its shard, which is that of its session, if its turns belong to one:
 --   T            hash  spec, request, labels, offer of its runs, quota (JSON); timing: the part of the spec that decides its times; definitions; origin;
 --                      next: its next time (ms); mark: changes with each change of the spec; paused, pause_note; fired, skipped, missed: counts of
 --                      times; error: why the last look started no run; created_at; skipped_ms: time that a test has skipped; grace_ms: the part
@@ -572,17 +572,22 @@ local function crc32(text, crc)
   return bit.bnot(crc)
 end
 
+-- The next number behind one with which a run id that begins with a prefix is in this shard, and the id.
+local function next_id(prefix, number)
+  local shard, crc = tonumber(string.match(S, '{(%d+)}')), crc32(prefix)
+  repeat number = number + 1 until bit.band(crc32(string.format('%x', number), crc), SHARDS - 1) == shard
+  return number, prefix .. string.format('%x', number)
+end
+
 -- Creates a run of its own, in this shard, for each webhook of the run that is for one of these events. It posts the first of them, with more data if given.
 local function notify(events, step, data)
-  local shard, prefix = tonumber(string.match(S, '{(%d+)}')), run .. 'w'
-  local crc, number = crc32(prefix), tonumber(meta('deliveries') or 0)
+  local number, id = tonumber(meta('deliveries') or 0), nil
   local before = number
   for _, hook in ipairs(cjson.decode(webhooks)) do
     local what
     for _, each in ipairs(events) do what = what or hook.on[each] and each end
     if what then
-      repeat number = number + 1 until bit.band(crc32(string.format('%x', number), crc), SHARDS - 1) == shard
-      local id = prefix .. string.format('%x', number)
+      number, id = next_id(run .. 'w', number)
       local request = {id = id, text = what .. ' of run ' .. run .. ' to ' .. (hook.alert or hook.to), to = hook.to, alert = hook.alert,
                        event = what, run_id = run, step = step, status = status, at_ms = now, data = data}
       local labels = {webhook_of = run, tenant = tenant ~= '' and tenant or nil}
@@ -597,6 +602,26 @@ local function notify(events, step, data)
     end
   end
   if number > before then redis.call('HSET', R, 'deliveries', number) end
+end
+
+-- Creates a run, in this shard, that cancels the batch of the provider that this cancelled run may have created.
+local function cancel_provider_batch()
+  local create = get('create')
+  if not create or create.attempt == 0 then return end
+  local _, id = next_id(run .. 'c', 0)
+  local spec, start = spec_of('create'), select(2, spec_of('@start'))
+  local request = {text = 'cancel the batch of run ' .. run, agent = string.match(spec.work, '^batches:(.*)$'), cancels = run,
+                   batch = cjson.decode(output_of('create'))}
+  local kept = redis.call('HMGET', R, 'max_attempts', 'retention_ms')
+  local of_priority = priority_among(tenant, kind_of_run)
+  write_run(id, '@start', start, {
+    kind = kind_of_run, request = cjson.encode(request), labels = cjson.encode({tenant = tenant ~= '' and tenant or nil, cancels = run}),
+    definitions = definitions, tenant = tenant, timeout_ms = DELIVERY_MS, timeout_by = 'of provider batches', max_attempts = kept[1], max_steps = 10,
+    retention_ms = kept[2], accepted_by = '',
+  }, of_priority)
+  start_run(id, '@start', DELIVERY_MS, SOON)
+  count_total('accepted')
+  for _, item in ipairs({id, of_priority, '@start', start}) do following[#following + 1] = item end
 end
 
 local function schedule_key(scope) return S .. ':schedule:' .. scope end
@@ -632,6 +657,7 @@ local function close(outcome, error_json)
   end
   count('signals', tenant, -redis.call('HLEN', R .. ':signals'))
   count_total((kind_of_run == 'webhook' and 'delivered:' or 'closed:') .. outcome)
+  if kind_of_run == 'batch' and outcome == 'cancelled' then cancel_provider_batch() end
   if webhooks then notify(NOT_FAILED[outcome] and {'end'} or {'end', 'failure'}) end
   event('closed', nil, nil, nil, '{"status":"' .. outcome .. '","failures":' .. (meta('failures') or 0) .. '}')
   redis.call('XADD', R .. ':closed', '0-1', 'status', outcome)

@@ -172,6 +172,7 @@ class Swept:
 class DueSchedule:
     """A schedule that a sweep found due. Texts are JSON."""
 
+    shard: int
     scope: str
     """Its name in keys: with its tenant."""
     now_ms: int

@@ -21,7 +21,7 @@ from cantata.state.redis.keys import definitions_digest, definitions_key, run_ke
 
 def offer_of(
     *, kind: str, tenant: str, timeout_s: float, max_attempts: int, max_steps: int, retention_s: float, queue: str, timeout_by: str = "",
-    webhooks: Sequence[JsonValue] = (),
+    webhooks: Sequence[JsonValue] = (), session: RunSession | None = None,
 ) -> dict[str, JsonValue]:  # fmt: skip
     """Return an offer for `accept` of `accepting.lua`, without the fields that name a run's request, definitions and labels."""
     fields: dict[str, JsonValue] = {
@@ -29,7 +29,11 @@ def offer_of(
         "max_steps": max_steps, "retention_ms": int(retention_s * 1000), **({"webhooks": to_json([*webhooks])} if webhooks else {}),
     }  # fmt: skip
     start = step_text(Step(id=START, kind="run.start", queue=queue, decides=True, expands=True))
-    return {"step": START, "spec": start, "resend_ms": RESEND_MS, "fields": fields}
+    offer: dict[str, JsonValue] = {"step": START, "spec": start, "resend_ms": RESEND_MS, "fields": fields}
+    if session is not None:
+        offer["max_waiting"] = session.max_waiting
+        fields |= {"session": session.name, "session_keep_ms": int(session.keep_s * 1000), "session_entries": session.max_entries}
+    return offer
 
 
 class RunStore:
@@ -81,9 +85,13 @@ class RunStore:
 
     def definitions(self, run_id: str, digest: str) -> str:
         """Return the definitions that a run started with, as JSON text."""
-        text = self._caller.with_retries(lambda: self._redis.hget(definitions_key(self._redis, shard_of(run_id), digest), "text"))
+        return self.definitions_in(shard_of(run_id), digest, f"run {run_id!r}")
+
+    def definitions_in(self, shard: int, digest: str, owner: str) -> str:
+        """Return the definitions that a run or schedule of a shard has, as JSON text; `owner` names it in an error."""
+        text = self._caller.with_retries(lambda: self._redis.hget(definitions_key(self._redis, shard, digest), "text"))
         if text is None:
-            raise CantataError(f"the definitions {digest[:12]} of run {run_id!r} have expired")
+            raise CantataError(f"the definitions {digest[:12]} of {owner} have expired")
         return str(text)
 
     def request_of(self, run_id: str) -> tuple[str, str, str, Mapping[str, str]]:
@@ -140,9 +148,7 @@ class RunStore:
         self._caller.call_runs("ledger/cancel", [(run_id, "cancelled", error) for run_id in run_ids])
 
 
-def _offer(
-    *, request: str, definitions: str, labels: Mapping[str, str], session: RunSession | None = None, batch: str = "", **settings: Any
-) -> dict[str, JsonValue]:
+def _offer(*, request: str, definitions: str, labels: Mapping[str, str], batch: str = "", **settings: Any) -> dict[str, JsonValue]:
     """Return an offer with the fields of one run; `settings` as in `offer_of`."""
     offer = offer_of(tenant=labels.get("tenant", ""), **settings)
     fields = cast("dict[str, JsonValue]", offer["fields"])
@@ -151,7 +157,4 @@ def _offer(
     }  # fmt: skip
     if batch:
         fields["batch"] = batch
-    if session is not None:
-        offer["max_waiting"] = session.max_waiting
-        fields |= {"session": session.name, "session_keep_ms": int(session.keep_s * 1000), "session_entries": session.max_entries}
     return offer

@@ -1,6 +1,7 @@
 """Schedules: create, read, change and fire. `ledger/lib.lua` lists the keys.
 
 A schedule lies in one shard with the runs that it starts, so one script moves it to its next time and accepts the run.
+That is the shard of its name. If its turns belong to a session, it is the session's shard.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import structlog
 from pydantic import Field
 from redis.exceptions import ResponseError
 
+from cantata.errors import ConfigError
 from cantata.models.schedules import Schedule, ScheduledRun, ScheduleView, describe_target, describe_timing
 from cantata.models.values import JsonValue
 from cantata.planning.triggers.schedules import times
@@ -25,6 +27,7 @@ from cantata.state.ledger.encoding import to_json
 from cantata.state.ledger.ledger import Ledger
 from cantata.state.redis.keys import SHARDS, definitions_digest, id_in_shard, shard_of
 from cantata.state.redis.pieces import ask_shards
+from cantata.state.sessions import conversations
 
 log = structlog.get_logger(__name__)
 
@@ -36,7 +39,7 @@ SHOWN_RUNS = 20
 NEXT_TIMES = 5  # that are shown
 
 Origin = Literal["config", "api"]
-Outcome = Literal["new", "known", "queued", "skipped", "waiting", "gone"]
+Outcome = Literal["new", "accepted", "known", "queued", "skipped", "waiting", "gone"]
 """What `fire.lua` replies for a time."""
 
 
@@ -57,11 +60,17 @@ class ScheduleRecord(ScheduleView):
         """Its name in keys."""
         return scope_of(self.tenant, self.name)
 
+    @property
+    def shard(self) -> int:
+        """The shard of it and its runs."""
+        return shard_for(self.scope, self.schedule)
+
 
 @dataclass(frozen=True, slots=True)
 class Firing:
     """The runs to start for times of a schedule that have come, and where it moves. Empty texts stand for nothing."""
 
+    shard: int
     scope: str
     mark: str
     overlap: str
@@ -78,8 +87,8 @@ class Firing:
 
     def as_call(self) -> tuple[int, tuple[str, str]]:
         """Return the shard and the arguments of the script."""
-        given = {name: value for name, value in asdict(self).items() if value is not None and name != "scope"}
-        return shard_of(self.scope), (self.scope, to_json(given))
+        given = {name: value for name, value in asdict(self).items() if value is not None and name not in ("shard", "scope")}
+        return self.shard, (self.scope, to_json(given))
 
 
 class Fired(NamedTuple):
@@ -100,9 +109,15 @@ def names_in(scope: str) -> tuple[str, str]:
     return unquote(tenant), name
 
 
-def run_id_at(scope: str, at_ms: int | str) -> str:
-    """Return the id of the run for a time of a schedule: always the same, and in the schedule's shard."""
-    return id_in_shard(shard_of(scope), sha256(f"{scope}\n{at_ms}".encode()).hexdigest()[:16])
+def shard_for(scope: str, spec: Schedule) -> int:
+    """Return the shard of a schedule and of all its runs."""
+    session = spec.turn and spec.turn.session
+    return conversations.shard_of_session(conversations.scoped(spec.tenant, session)) if session else shard_of(scope)
+
+
+def run_id_at(shard: int, scope: str, at_ms: int | str) -> str:
+    """Return the id of the run for a time of a schedule in this shard: always the same."""
+    return id_in_shard(shard, sha256(f"{scope}\n{at_ms}".encode()).hexdigest()[:16])
 
 
 class ScheduleStore:
@@ -111,10 +126,16 @@ class ScheduleStore:
     def __init__(self, ledger: Ledger) -> None:
         self._caller = ledger.caller
 
-    def put(self, scope: str, fields: Mapping[str, str], definitions: str, look_at_ms: int | None, *, only_new: bool = False) -> bool:
+    def put(
+        self, shard: int, scope: str, fields: Mapping[str, str], definitions: str, look_at_ms: int | None, *, only_new: bool = False
+    ) -> bool:  # fmt: skip
         """Create or replace a schedule; return False if there is one already and it should be new. With the same timing, its times go on.
 
+        One in another shard, which belongs to another session, is deleted first: so no time has two runs, whatever dies in between.
+        Raises ConfigError if another call creates it for another session at the same time.
+
         Args:
+            shard: Where it lies, as `shard_for` returns it.
             scope: Its name, as `scope_of` returns it.
             fields: Those of its hash, without the digest of its definitions.
             definitions: The definitions of its runs (JSON text).
@@ -125,17 +146,27 @@ class ScheduleStore:
             "fields": {**fields, "definitions": definitions_digest(definitions)}, "look_at": _text(look_at_ms) or FOREVER,
             **({"only_new": True} if only_new else {}),
         }  # fmt: skip
-        call = partial(self._caller.call_shard, "schedules/put", shard_of(scope), scope)
+        elsewhere = set(self._shards_with(scope)) - {shard}
+        if elsewhere and only_new:
+            return False
+        for other in elsewhere:
+            self._edit_in(other, scope, {"delete": True})
+        call = partial(self._caller.call_shard, "schedules/put", shard, scope)
         reply = cast(str, call(to_json(given)))
         if reply == "undefined":
             reply = cast(str, call(to_json({**given, "definitions_text": definitions})))
+        if reply == "ok" and set(self._shards_with(scope)) - {shard}:
+            self._edit_in(shard, scope, {"delete": True})
+            raise ConfigError("another call changed its session at the same time; try again", source=f"schedule {names_in(scope)[1]!r}")
         return reply == "ok"
 
     def read(self, tenant: str, name: str) -> ScheduleRecord | None:
         """Return a schedule with its last runs; None if there is none."""
         scope = scope_of(tenant, name)
-        found = self._caller.call_shard("schedules/read", shard_of(scope), scope, SHOWN_RUNS)
-        return _record(*found[0]) if found else None
+        for shard in self._shards_with(scope):
+            if found := self._caller.call_shard("schedules/read", shard, scope, SHOWN_RUNS):
+                return _record(*found[0])
+        return None
 
     def find(self, tenant: str | None) -> list[ScheduleRecord]:
         """Return the schedules of a tenant, or of all if it is None, by name, each with its last run."""
@@ -185,8 +216,18 @@ class ScheduleStore:
         )
         return [scope for scopes in found for scope in scopes]
 
+    def _shards_with(self, scope: str) -> list[int]:
+        """Return the shards in which a schedule lies: one, or none."""
+        redis = self._caller.redis
+        scores = self._caller.with_retries(lambda: ask_shards(redis, lambda pipe, key: pipe.zscore(f"{key}:schedules", scope)))
+        return [shard for shard, score in enumerate(scores) if score is not None]
+
     def _edit(self, scope: str, change: Mapping[str, JsonValue]) -> str:
-        return cast(str, self._caller.call_shard("schedules/edit", shard_of(scope), scope, to_json(dict(change))))
+        replies = [self._edit_in(shard, scope, change) for shard in self._shards_with(scope)]
+        return replies[0] if replies else "unknown"
+
+    def _edit_in(self, shard: int, scope: str, change: Mapping[str, JsonValue]) -> str:
+        return cast(str, self._caller.call_shard("schedules/edit", shard, scope, to_json(dict(change))))
 
 
 def _failed_firing(error: ResponseError) -> list[Any]:

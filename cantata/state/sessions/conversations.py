@@ -12,8 +12,10 @@ from itertools import count
 from typing import cast
 from urllib.parse import quote, unquote
 
+from cantata.models.definitions import SessionSettings
 from cantata.models.wire import HistoryEntry, SessionInfo
 from cantata.state.ledger.ledger import Ledger
+from cantata.state.ledger.records import RunSession
 from cantata.state.redis.keys import SHARDS, shard_key, shard_of
 from cantata.state.redis.pieces import ask_each
 
@@ -41,6 +43,11 @@ def scoped(tenant: str, name: str) -> str:
 def shard_of_session(scope: str) -> int:
     """Return the shard of a session and of all runs of its turns."""
     return shard_of(scope)
+
+
+def run_session(tenant: str, name: str | None, kept: SessionSettings) -> RunSession | None:
+    """Return the session of a turn as its run is accepted with it; None if the turn belongs to none."""
+    return None if name is None else RunSession(scoped(tenant, name), kept.retention_s, kept.max_entries, kept.max_waiting)
 
 
 class Sessions:

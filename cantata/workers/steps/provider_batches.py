@@ -17,17 +17,18 @@ from cantata.workers.runtime.step_context import StepContext
 from cantata.workers.steps.agent_turns import outcome_of
 from cantata.workers.steps.model_turns import ModelTurn
 
+MAX_SEARCHES = 10  # for the batch of a cancelled run, whose worker may be creating it: within two minutes
 MIN_POLL_S, MAX_POLL_S, POLL_FACTOR = 1.0, 300.0, 1.5  # between two looks at a batch
 
 Result = TypeVar("Result")
 
 
 def batch_create(context: StepContext) -> Outcome:
-    """Create the batch of the run's rows, unless the provider has it already: from an attempt whose worker died, or lost the answer."""
+    """Create the batch of the run's rows, unless the provider has it from an earlier attempt, whose worker died or lost the answer."""
     request, mark = _request_of(context), context.begun.run_id
     first = ModelTurn.read(_row_context(context, request.agent, ""))
     model, schema = first.models()[0], first.validator.schema if first.validator else None
-    found = context.wait_for(provider_batches.find(model, mark))
+    found = context.wait_for(provider_batches.find(model, mark)) if context.begun.attempt > 1 else None
     if found is None:
         turns = {row: replace(first, context=_row_context(context, request.agent, text)) for row, text in request.rows.items()}
         lines = (provider_batches.request_line(row, model, turn.messages(()), schema) for row, turn in turns.items())
@@ -50,6 +51,18 @@ def batch_collect(context: StepContext) -> Outcome:
     usage = sum((each.usage for each in rows.values()), Usage())
     output: dict[str, JsonValue] = {row: each.model_dump(mode="json", exclude_defaults=True) for row, each in rows.items()}
     return Outcome(output=output, usage=usage, detail={"model": model.model, "batch": batch_id})
+
+
+def batch_cancel(context: StepContext) -> Outcome:
+    """Cancel the batch of a cancelled run at the provider, unless it is over. The output is the batch; null if there is none."""
+    request = _request_of(context)
+    model = ModelTurn.read(_row_context(context, request.agent, "")).models()[0]
+    batch_id = request.batch or _read(context, provider_batches.find(model, str(request.cancels)))
+    if batch_id is None and context.begun.failures < MAX_SEARCHES:
+        raise _later(context, f"the provider does not list a batch of run {request.cancels}", "batch_unknown")
+    if batch_id and _read(context, provider_batches.retrieve(model, batch_id)).status in provider_batches.OPEN - {"cancelling"}:
+        _read(context, provider_batches.cancel(model, batch_id))
+    return Outcome(output=batch_id, detail={"model": model.model, "batch": batch_id})
 
 
 def _request_of(context: StepContext) -> ProviderBatchRequest:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 import pytest
@@ -9,7 +10,9 @@ import pytest
 from cantata.client.batches import batches
 from cantata.client.client import EmbeddedClient
 from cantata.errors import ConfigError
+from cantata.models.values import JsonValue
 from cantata.testing import ScriptedModels
+from tests.waiting import until
 
 
 @pytest.fixture(autouse=True)
@@ -31,6 +34,32 @@ def test_rows_are_answered_by_batches_of_the_provider(client: EmbeddedClient, mo
     assert len(models.batches.created()) - before == 3
     assert found[0].usage.cost_usd == pytest.approx((live.cost_usd or 0) / 2)
     assert sorted(str(entry["text"]) for entry in models.journal() if entry["batch"]) == sorted(f"ann <{row}>" for row in rows)
+
+
+def test_a_batch_is_looked_for_only_after_an_attempt_that_may_have_created_it(
+    client: EmbeddedClient, models: ScriptedModels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, create, list_batches = len(models.batches.created()), models.batches.create, models.batches._list
+    searches: list[str] = []
+
+    def create_and_cut(asked: dict[str, JsonValue]) -> dict[str, JsonValue]:
+        create(asked)
+        raise ConnectionResetError
+
+    def list_counted(query: str) -> dict[str, JsonValue]:
+        searches.append(query)
+        return list_batches(query)
+
+    monkeypatch.setattr(models.batches, "_list", list_counted)
+    assert [row.output for row in client.batch(["a"], agent="ann", mode="provider")] == ["echo: ann <a>"]
+    assert searches == []
+
+    monkeypatch.setattr(models.batches, "create", create_and_cut)
+    found = [*client.batch(["b"], agent="ann", mode="provider")]
+    assert [row.output for row in found] == ["echo: ann <b>"], found
+
+    assert len(searches) == 1
+    assert len(models.batches.created()) - before == 2, "the batch whose creation was not answered is the one that is read"
 
 
 def test_rows_that_failed_or_expired_are_errors_which_a_retry_sends_again(client: EmbeddedClient, models: ScriptedModels) -> None:
@@ -63,8 +92,13 @@ def test_replies_of_a_provider_fit_the_schema_of_the_agent(client: EmbeddedClien
     assert all("response_format" in request for request in models.requests)
 
 
-def test_a_batch_of_a_provider_holds_no_worker_and_ends_when_it_is_cancelled(client: EmbeddedClient, models: ScriptedModels) -> None:
+def test_a_batch_of_a_provider_holds_no_worker_and_ends_when_it_is_cancelled(
+    client: EmbeddedClient, models: ScriptedModels, monkeypatch: pytest.MonkeyPatch
+) -> None:
     models.script([{"match": "row", "delay_s": 3600.0}])
+    before, refusals = len(models.batches.created()), itertools.count()
+    cancel = models.batches.cancel
+    monkeypatch.setattr(models.batches, "cancel", lambda name: cancel(name) if next(refusals) else (500, {"error": {"message": "no"}}))
     feed = client.feed_batch([f"row {number}" for number in range(12)], agent="ann", name="parked", mode="provider", concurrency=8)
     groups = feed.groups()
     while len(models.journal()) < 8:
@@ -75,6 +109,29 @@ def test_a_batch_of_a_provider_holds_no_worker_and_ends_when_it_is_cancelled(cli
     client.batches.cancel("parked")
     rest = [row for group in groups for row in group]
     assert sorted((row.row, row.status) for row in rest) == [(number, "cancelled") for number in range(8)]
+
+    def of_provider() -> list[str]:
+        return [str(batch["status"]) for batch in models.batches.created()[before:]]
+
+    until(lambda: of_provider() == ["cancelled"] * 2, "the provider's batches are cancelled, though it refused that at first", 40.0)
+    assert next(refusals) == 3
+
+
+def test_a_batch_that_was_created_while_its_run_was_cancelled_is_found_and_cancelled(
+    client: EmbeddedClient, models: ScriptedModels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models.script([{"match": "row", "delay_s": 3600.0}])
+    before, create = len(models.batches.created()), models.batches.create
+    feed = client.feed_batch(["row 1"], agent="ann", name="late", mode="provider")
+
+    def cancel_then_create(asked: dict[str, JsonValue]) -> dict[str, JsonValue]:
+        client.batches.cancel("late")
+        return create(asked)
+
+    monkeypatch.setattr(models.batches, "create", cancel_then_create)
+    assert [row.status for group in feed.groups() for row in group] == ["cancelled"]
+
+    until(lambda: [batch["status"] for batch in models.batches.created()[before:]] == ["cancelled"], "the batch is cancelled", 40.0)
 
 
 def test_only_agents_are_asked_so(client: EmbeddedClient) -> None:

@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 from cantata.cli.main import submit
 from cantata.client.client import EmbeddedClient
 from cantata.models.wire import ChainResponse
+from cantata.testing import ScriptedModels
 from tests.integration.fleet.conftest import tool
 from tests.waiting import at_best, until
 
@@ -45,6 +46,23 @@ def test_days_are_skipped_and_their_times_run(client: EmbeddedClient) -> None:
     days = [run.scheduled_at // 86_400 for run in client.schedules.get("daily").runs]
     client.schedules.delete("daily")
     assert days == [days[0], days[0] - 1, days[0] - 2]
+
+
+def test_a_turn_in_a_session_sees_the_turns_before_it(client: EmbeddedClient, models: ScriptedModels) -> None:
+    turn = {"text": "report of {date}", "agent": "picker", "session": "reports"}
+    client.schedules.create("daily", {"cron": "0 7 * * *", "turn": turn})
+    models.script([{"reply": '{"pick": "a"}'}])
+    client.submit_turn("be brief", agent="picker", session="reports").wait(40)
+
+    for _ in range(2):
+        client.skip(days=1)
+        client.run(client.schedules.get("daily").runs[0].run_id).wait(40)
+    client.schedules.delete("daily")
+
+    asked: Any = models.requests[-1]["messages"]
+    texts = [message["content"].partition(" of ")[0] for message in asked if message["role"] == "user"]
+    models.clear()
+    assert texts == ["be brief", "report", "report"]
 
 
 CONFIG = """
@@ -95,6 +113,7 @@ def test_a_schedule_is_created_paused_and_deleted_by_commands_of_its_tenant(conf
     assert said("show", "hourly").exit_code == 2
     assert "did you mean" not in said("show", "hourly").stderr, "nor does a message name those of others"
     assert "a note" in said("show", *of_acme).stdout
+    assert "--session belong to --turn" in said("create", "x", "--every", "1h", "--chain", "tally", "--session", "s").stderr
     assert "paused: holidays" in said("pause", *of_acme, "--note", "holidays").stdout
     assert json.loads(said("resume", *of_acme, "--json").stdout)["state"] == "active"
     first, second = said("trigger", *of_acme), said("create", "x", "--every", "soon", "--turn", "a", "--config", str(config))

@@ -276,7 +276,7 @@ def test_the_operator_without_a_gateway_is_not_held_to_it(scoped: Gateway, deplo
 
 
 def test_a_schedule_is_changed_by_who_could_start_its_runs_and_runs_as_who_asked(scoped: Gateway) -> None:
-    turn = {"every": "1h", "turn": {"text": "hello", "agent": "echo"}}
+    turn = {"every": "1h", "turn": {"text": "hello", "agent": "echo", "session": "greetings"}}
     named = {"every": "1h", "chain": "adding", "input": {"a": 1, "b": 2}, "labels": {"requested_by": "somebody else"}}
     of_team = {"every": "1h", "turn": {"text": "a", "team": "deployment"}}
     for name, schedule, body in (("admin", "turn", turn), ("limited", "named", named), ("submit", "inline", HOURLY)):
@@ -284,6 +284,7 @@ def test_a_schedule_is_changed_by_who_could_start_its_runs_and_runs_as_who_asked
     for name, body, code in (("submit", turn, "missing_scope"), ("limited", HOURLY, "not_granted"), ("limited", of_team, "not_granted")):
         assert ask(scoped, name, "PUT", "/schedules/other", json=body).json()["error"]["code"] == code
 
+    assert ask(scoped, "read", "GET", "/schedules/turn").json()["target"] == "turn for agent echo in session greetings: hello"
     refused = [ask(scoped, "limited", "POST", f"/schedules/inline/{act}") for act in ("pause", "trigger")]
     assert [answer.json()["error"]["code"] for answer in refused] == ["not_granted"] * 2
     assert ask(scoped, "limited", "PUT", "/schedules/inline", json=named).status_code == 403, "nor does it replace it"

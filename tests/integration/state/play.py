@@ -43,6 +43,7 @@ class Play:
         ledger: Ledger,
         run_id: str = "run",
         *,
+        kind: str = "turn",
         timeout_s: float = 60,
         max_attempts: int = 3,
         max_steps: int = 100_000,
@@ -58,7 +59,7 @@ class Play:
         self.shard = shard_key(None, shard_of(run_id))
         request = "{}" if text is None else to_json({"text": text})
         self.accepted = ledger.runs.accept(
-            run_id, kind="turn", request=request, definitions=definitions, timeout_s=timeout_s, max_attempts=max_attempts,
+            run_id, kind=kind, request=request, definitions=definitions, timeout_s=timeout_s, max_attempts=max_attempts,
             max_steps=max_steps, retention_s=retention_s, session=session, webhooks=webhooks, labels=labels,
         )  # fmt: skip
         self.new = self.accepted.new

@@ -40,7 +40,7 @@ def test_a_duration_is_shown_as_it_is_written(seconds: float, text: str) -> None
         ({"cron": "0 0 30 2 *", **TURN}, "'0 0 30 2 *' is no cron expression"),
         ({"cron": "0 7 * * *", "timezone": "Europe/Berlim", **TURN}, "there is no time zone 'Europe/Berlim'"),
         ({"cron": "0 7 * * *", "timezone": "../etc/passwd", **TURN}, "there is no time zone"),
-        ({"every": "1h", "turn": {"text": "a", "session": "s"}}, "a scheduled turn belongs to no session"),
+        ({"every": "1h", "turn": {"text": "a", "session": "{date}"}}, "write a name without placeholders"),
         ({"every": "1h", "input": {"a": 1}, **TURN}, "'input' belongs to a chain or workflow"),
     ],
 )

@@ -78,6 +78,8 @@ def code_of(failure: Failure, provider: ProviderInfo) -> str:
         if provider.missing_keys and re.search(r"key|credential", failure.text, re.IGNORECASE):
             return "model_auth"  # LiteLLM reports a missing key as 500
         return "model_error" if failure.is_broken else "model_unavailable"
+    if status is None and failure.address:
+        return "model_unavailable"  # of files and batches LiteLLM passes on the error of a connection as it is
     if failure.has_begun and (status is None or status < 400):
         return "model_unavailable"
     if status is None or status < 400:

@@ -77,6 +77,12 @@ async def retrieve(model: Model, batch_id: str) -> ProviderBatch:
     return ProviderBatch(batch_id, str(batch.status), done, files, "; ".join(str(each.message) for each in errors))
 
 
+async def cancel(model: Model, batch_id: str) -> None:
+    """Have the provider cancel a batch."""
+    with _calling(model) as options:
+        await load().acancel_batch(batch_id=batch_id, **options)
+
+
 async def replies(model: Model, batch: ProviderBatch) -> dict[str, Reply | ErrorInfo]:
     """Return the replies and errors of a batch that is over, by row; rows without either are absent."""
     found: dict[str, Reply | ErrorInfo] = {}

@@ -6,6 +6,7 @@ import pytest
 
 from cantata.models.definitions import Agent, Definitions, Tool
 from cantata.models.instructions import AgenticStep
+from cantata.models.wire import ProviderBatchRequest
 from cantata.planning.triggers.provider_batches import COLLECT, fault_of_agent, plan
 
 AGENTS = {
@@ -28,8 +29,14 @@ def test_only_an_agent_of_one_model_call_is_asked_by_a_batch(name: str) -> None:
 
 
 def test_the_answers_are_collected_behind_the_creation_on_the_agents_queue() -> None:
-    graph = plan("one", DEFINITIONS.model_copy(update={"agents": {"one": Agent(queue="gpu")}}))
+    graph = plan(ProviderBatchRequest(text="rows", agent="one"), DEFINITIONS.model_copy(update={"agents": {"one": Agent(queue="gpu")}}))
 
     assert {step.queue for step in graph.steps} == {"gpu"}
     assert [(edge.source, edge.target) for edge in graph.edges] == [("create", "collect")]
     assert graph.terminals == (COLLECT,)
+
+
+def test_the_run_that_cancels_a_batch_has_one_step() -> None:
+    graph = plan(ProviderBatchRequest(text="cancel", agent="one", cancels="run"), DEFINITIONS)
+
+    assert [(step.id, step.kind) for step in graph.steps] == [("cancel", "batch.cancel")]
