@@ -82,16 +82,21 @@ class ScriptCaller:
             for shard, args in calls:
                 pipe.evalsha(sha, 1, shard_key(self.redis, shard), *map(str, args))
             replies: list[Any] = pipe.execute(raise_on_error=False)
-        for index, (shard, args) in enumerate(calls):
-            if isinstance(replies[index], NoScriptError):
-                try:
-                    replies[index] = self.call_shard(name, shard, *args)
-                except ResponseError as error:
-                    replies[index] = error
-            if isinstance(replies[index], Exception):
-                if on_error is None or not isinstance(replies[index], ResponseError):
-                    raise replies[index]
-                replies[index] = on_error(replies[index])
+        unknown = [index for index, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
+        if unknown:  # the first call loads the script into its node
+            first, *others = unknown
+            try:
+                replies[first] = self.call_shard(name, calls[first][0], *calls[first][1])
+            except ResponseError as error:
+                replies[first] = error
+            again = self.call_all_once(name, [calls[index] for index in others], on_error)
+            for index, reply in zip(others, again, strict=True):
+                replies[index] = reply
+        for index, reply in enumerate(replies):
+            if isinstance(reply, Exception):
+                if on_error is None or not isinstance(reply, ResponseError):
+                    raise reply
+                replies[index] = on_error(reply)
         return replies
 
     def read_shards(self, name: str, shards: Sequence[int], *args: str) -> list[tuple[Sequence[int], list[Any]]]:
