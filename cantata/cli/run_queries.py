@@ -60,7 +60,10 @@ class RunQueries(RunSubmission):
         for run in found if rows else ():
             began = datetime.fromtimestamp(run.created_at).astimezone().strftime("%m-%d %H:%M:%S")
             took = text_format.duration(round(((run.closed_at or run.now) - run.created_at) * 1000))
-            notes = [f"stopped: {text_format.line(run.stopped, 60)}" if run.stopped else "", f"retried as {run.retried_as}" if run.retried_as else ""]
+            notes = [
+                f"stopped: {text_format.line(run.stopped, 60)}" if run.stopped else "",
+                f"retried as {run.retried_as}" if run.retried_as else "",
+            ]
             what = "  ".join(filter(None, [text_format.line(run.title, 60), text_format.usage(run.usage), *notes]))
             rows.append((run.run_id, text_format.state_label(run.state), began, took, what))
         for line in text_format.columns(rows):

@@ -257,8 +257,8 @@ def _dead_letters(fleet: Fleet) -> list[Check]:
 
 def _runs(fleet: Fleet) -> Check:
     totals = fleet.load.totals
-    counted = {"open": fleet.load.runs_open, **{status: totals.get(f"closed:{status}", 0) for status in sorted(RUN_OVER)}}
-    counted["retried"] = totals.get("retried", 0)
+    counted: dict[str, int] = {status: totals.get(f"closed:{status}", 0) for status in sorted(RUN_OVER)}
+    counted = {"open": fleet.load.runs_open, **counted, "retried": totals.get("retried", 0)}
     message = ", ".join(f"{count:,} {state_label(status)}" for status, count in counted.items() if count or status == "open")
     last, failed = sum(fleet.last_ended.values()), {status: count for status in FAILED if (count := fleet.last_ended.get(status, 0))}
     if last >= MIN_RUNS and sum(failed.values()) > FAILED_PART * last:

@@ -43,7 +43,9 @@ def filter_options(command: Callable[..., int]) -> Callable[..., int]:
         click.option("--since", callback=parse_age, metavar="AGE", help="Only runs that were submitted since then: 90s, 30m, 1h, 7d."),
         click.option("--search", "text", default="", metavar="TEXT", help=text),
         click.option("--kind", type=kinds, help="Only runs of this kind; without it, none that post to webhooks."),
-        click.option("--status", "statuses", multiple=True, metavar="STATUS", help="Only runs with this status; may be given several times."),
+        click.option(
+            "--status", "statuses", multiple=True, metavar="STATUS", help="Only runs with this status; may be given several times."
+        ),
     ):
         command = option(command)
     return command

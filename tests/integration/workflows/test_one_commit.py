@@ -51,7 +51,9 @@ def test_an_advance_recorded_with_its_call_has_one_event(client: Client, mark: s
     def begins_alone(events: list[RunEvent]) -> bool:  # on a busy machine the code may have been slow
         return any(event.type == "started" for event in events if str(event.step).endswith("@advance"))
 
-    events = until(lambda: (found := events_of_a_run()) and not begins_alone(found) and found, "a run whose advances begin with calls", PATIENCE_S)
+    events = until(
+        lambda: (found := events_of_a_run()) and not begins_alone(found) and found, "a run whose advances begin with calls", PATIENCE_S
+    )
     first, *rest = ("steady", ["started", "expanded"]), ("steady/0.mark", ["started", "done"]), ("steady/@1/@advance", ["expanded"])
     rest += ("steady/1.mark", ["started", "done"]), ("steady/@2/@advance", ["done"])
     assert [(event.step, event.type) for event in events] == [(step, kind) for step, kinds in (first, *rest) for kind in kinds]
