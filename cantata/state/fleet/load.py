@@ -62,7 +62,7 @@ class FleetLoad:
     steps_ready: int
     """Steps sent and not begun, in all queues: the ledger counts steps, the broker messages."""
     totals: Mapping[str, int]
-    """Events since the ledger began → how often: accepted, closed:<status>, delivered:<status> (webhooks), lost, recovered, retried (runs)."""
+    """Events since the ledger began → how often: accepted, retried, closed:<status>, delivered:<status> (webhooks), lost, recovered."""
     sweep_age_s: float | None
     """Since a sweep last ended; None if none ever did."""
     memory_bytes: int
