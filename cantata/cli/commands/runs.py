@@ -32,7 +32,7 @@ def parse_age(ctx: click.Context, option: click.Parameter, text: str | None) -> 
     number, unit = text[:-1], text[-1:]
     if not (number.isdecimal() and number.isascii() and unit in UNITS_S):
         raise click.BadParameter(f"expected a number with its unit, such as 90s, 30m, 1h or 7d, not {text!r}")
-    return max(0.0, time.time() - int(number) * UNITS_S[unit])
+    return max(1.0, time.time() - int(number) * UNITS_S[unit])
 
 
 def filter_options(command: Callable[..., int]) -> Callable[..., int]:
