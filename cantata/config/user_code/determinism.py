@@ -14,8 +14,8 @@ from typing import TypeGuard
 from cantata.config.user_code.function_source import bindings, definition_of, fault_of
 from cantata.errors import Fault
 from cantata.models.definitions import Definitions
-from cantata.planning.chains.specs import SECTIONS, section_of
-from cantata.suggestions import did_you_mean, hint, nearest
+from cantata.planning.chains.specs import unknown_name
+from cantata.suggestions import hint, nearest
 
 _BUILT_IN = ("open", "input")
 _IO = "do this in a function, and call it with wf.call"
@@ -57,7 +57,7 @@ def faults_of(function: str, *, folder: Path | None, definitions: Definitions | 
         own = {each.arg for each in functions[name].args.args if _full_name(each.annotation, imported) in _WORKFLOW_TYPES}
         own |= {each.arg for each in found.node.args.args[:1] if name == found.node.name}
         for node in ast.walk(functions[name]):
-            if message := _unknown_command(node, own) or _unknown_name(node, own, definitions):
+            if message := _unknown_name(node, own, definitions):
                 faults.append(Fault(f"{message} (in {name!r})", line=getattr(node, "lineno", None)))
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
                 pending.append(node.func.id)
@@ -71,22 +71,13 @@ def faults_of(function: str, *, folder: Path | None, definitions: Definitions | 
     return sorted(faults, key=lambda fault: fault.line or 0)
 
 
-def _unknown_command(node: ast.AST, own: Set[str]) -> str:
-    """Return the fault of an attribute that a workflow's object, whose names are `own`, does not have."""
-    if not (isinstance(node, ast.Attribute) and _is_own(node.value, own)) or node.attr in (known := _commands()):
-        return ""
-    return f"{ast.unparse(node)}: a workflow has no {node.attr!r}{hint(nearest(node.attr, known))}"
-
-
 def _unknown_name(node: ast.AST, own: Set[str], definitions: Definitions | None) -> str:
-    """Return the fault of a call whose first argument is a literal name that the configuration does not have."""
+    """Return the fault of a command that a workflow's object, whose names are `own`, does not have, or of the name that it is given."""
     match node:
+        case ast.Attribute(value=base, attr=name) if _is_own(base, own) and name not in (known := _commands()):
+            return f"{ast.unparse(node)}: a workflow has no {name!r}{hint(nearest(name, known))}"
         case ast.Call(func=ast.Attribute(value=base, attr=method), args=[ast.Constant(value=str(name)), *_]) if _is_own(base, own):
-            kinds = _NAMED.get(method, ())
-            if definitions is None or not kinds or any(section_of(kind, name, definitions) for kind in kinds):
-                return ""
-            known = [each for kind in kinds for section in SECTIONS[kind] for each in getattr(definitions, section)]
-            return f"the configuration has no {' or '.join(kinds)} {name!r}{did_you_mean(name, known)}"
+            return unknown_name(_NAMED[method], name, definitions) if definitions and method in _NAMED else ""
     return ""
 
 
