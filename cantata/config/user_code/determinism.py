@@ -54,8 +54,9 @@ def faults_of(function: str, *, folder: Path | None, definitions: Definitions | 
         if name in seen or name not in functions:
             continue
         seen.add(name)
-        own = {each.arg for each in functions[name].args.args if _full_name(each.annotation, imported) in _WORKFLOW_TYPES}
-        own |= {each.arg for each in found.node.args.args[:1] if name == found.node.name}
+        parameters = [*functions[name].args.posonlyargs, *functions[name].args.args]
+        own = {each.arg for each in parameters if _full_name(each.annotation, imported) in _WORKFLOW_TYPES}
+        own |= {each.arg for each in parameters[:1] if name == found.node.name}
         for node in ast.walk(functions[name]):
             if message := _unknown_name(node, own, definitions):
                 faults.append(Fault(f"{message} (in {name!r})", line=getattr(node, "lineno", None)))
