@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
+from typing import Any
 
 import click
 from rich.console import Console
@@ -35,6 +36,7 @@ from cantata.state.runs.summaries import RunSummary, shown_state, state_of
 
 MAX_ROWS = 1000  # of a tree that is printed once
 WIDTH = 160  # columns without a terminal
+CAN_RETRY = RUN_OVER - {"succeeded"}
 CANCELLED = ("cancelling", "cancelled")
 SIGNAL_STATUSES = {"taken": 0, "kept": 0, "unclear": INVALID}
 """Outcome of a signal → exit status; any other fails."""
@@ -47,19 +49,22 @@ class RunQueries(RunSubmission):
         """Return the runs of a tenant."""
         return RunService(self.client, tenant)
 
-    def list(self, limit: int, *, statuses: Sequence[str], kind: str | None, text: str, behind: str | None) -> int:
+    def list(self, limit: int, *, behind: str | None, **filters: Any) -> int:
         """Print at most `limit` runs, the newest first, from after the run `behind`."""
-        found = self.runs.newest(limit, statuses=statuses, kind=kind, text=text, behind=behind)
+        found = self.runs.newest(limit, behind=behind, **filters)
         if self._as_json:
             click.echo(json.dumps([_summary_json(run) for run in found], ensure_ascii=False))
         elif not found:
-            print_note("no run matches" if statuses or kind or text or behind else "no runs are kept here")
+            print_note("no run matches" if behind or any(filters.values()) else "no runs are kept here")
         rows = [("run", "status", "submitted", "duration", "what")] if found and not self._as_json else []
         for run in found if rows else ():
             began = datetime.fromtimestamp(run.created_at).astimezone().strftime("%m-%d %H:%M:%S")
             took = text_format.duration(round(((run.closed_at or run.now) - run.created_at) * 1000))
-            retried = [f"retried as {run.retried_as}"] if run.retried_as else []
-            what = "  ".join([text_format.line(run.title, 60), text_format.usage(run.usage), *retried])
+            notes = [
+                f"stopped: {text_format.line(run.stopped, 60)}" if run.stopped else "",
+                f"retried as {run.retried_as}" if run.retried_as else "",
+            ]
+            what = "  ".join(filter(None, [text_format.line(run.title, 60), text_format.usage(run.usage), *notes]))
             rows.append((run.run_id, text_format.state_label(run.state), began, took, what))
         for line in text_format.columns(rows):
             click.echo(line)
@@ -151,14 +156,34 @@ class RunQueries(RunSubmission):
             print_note(f"run {run_id} is {status}: this is the run so far")
         return 0
 
-    def cancel(self, run_id: str) -> int:
-        """Cancel a run."""
-        status = self.runs.cancel(run_id)
-        if self._as_json:
-            click.echo(json.dumps({"run_id": run_id, "status": status}))
+    def choose(self, verb: str, filters: Mapping[str, Any], *, yes: bool, again: bool = False) -> Sequence[str]:
+        """Return the runs that filters leave and that can be cancelled or retried, the oldest first, after a question."""
+        is_retry = verb == "Retry"
+        found = [
+            run.run_id
+            for run in self.runs.newest(None, **filters)
+            if (run.status in CAN_RETRY and (again or not run.retried_as) if is_retry else run.status not in RUN_OVER)
+        ]
+        number = f"{len(found):,} run{'' if len(found) == 1 else 's'}"
+        if not found:
+            print_note("no run matches that can be retried" if is_retry else "no open run matches")
+        elif not yes:
+            click.confirm(f"{verb} {number}?", abort=True, err=True)
         else:
-            print_note(f"run {run_id} is {status}" if status in CANCELLED else f"run {run_id} was over already: {status}")
-        return 0 if status in CANCELLED else FAILED
+            print_note(number)
+        return found[::-1]
+
+    def cancel(self, run_ids: Sequence[str]) -> int:
+        """Cancel runs; none if one of them is unknown."""
+        exit_status = 0
+        for run in [self.runs.find(run_id) for run_id in dict.fromkeys(run_ids)]:
+            status = run.cancel()
+            if self._as_json:
+                click.echo(json.dumps({"run_id": run.run_id, "status": status}))
+            else:
+                print_note(f"run {run.run_id} is {status}" if status in CANCELLED else f"run {run.run_id} was over already: {status}")
+            exit_status = exit_status if status in CANCELLED else FAILED
+        return exit_status
 
     def retry(self, run_ids: Sequence[str], *, again: bool, detach: bool) -> int:
         """Retry runs, all before the first is watched; one that cannot be retried does not keep the others from it."""
@@ -241,7 +266,8 @@ def _to_json(run: RunSummary | RunRecord, asked: str, created_at_ms: int, durati
 
 def _summary_json(run: RunSummary) -> dict[str, JsonValue]:
     created_at_ms = round(run.created_at * 1000)
-    return _to_json(run, run.title, created_at_ms, round((run.closed_at or run.now) * 1000) - created_at_ms)
+    asked = _to_json(run, run.title, created_at_ms, round((run.closed_at or run.now) * 1000) - created_at_ms)
+    return {**asked, "stopped": run.stopped or None}
 
 
 def _record_json(run: RunRecord) -> dict[str, JsonValue]:

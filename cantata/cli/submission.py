@@ -204,8 +204,8 @@ def is_terminal() -> bool:
 
 
 def has_succeeded(result: RunResult | ChainResponse) -> bool:
-    """Return whether a run succeeded, without failures of nodes."""
-    return result.success if isinstance(result, ChainResponse) else result.status == "succeeded"
+    """Return whether a run succeeded, without failures of nodes or of members of a team."""
+    return result.state == "succeeded"
 
 
 def _show(result: RunResult | ChainResponse) -> None:

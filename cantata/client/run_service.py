@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from cantata.client.answers import split_id
 from cantata.client.runs import MAX_COMPARED, ChainRun, ProviderBatchRun, TurnRun, WebhookRun
@@ -72,9 +72,9 @@ class RunService:
         runs = [run.model_copy(update={"target": default}) if run.kind == "turn" and not run.target else run for run in found.runs]
         return found.model_copy(update={"runs": runs})
 
-    def newest(self, limit: int, *, statuses: Sequence[str], kind: str | None, text: str, behind: str | None) -> Sequence[RunSummary]:
-        """Return up to `limit` runs, newest first, that were submitted before the run `behind`."""
-        wanted = RunFilter(self.tenant, tuple(statuses), kind, text)
+    def newest(self, limit: int | None, *, behind: str | None = None, **filters: Any) -> Sequence[RunSummary]:
+        """Return up to `limit` runs, newest first, that were submitted before the run `behind`; `filters` as in RunFilter."""
+        wanted = RunFilter(self.tenant, **filters)
         return [*islice(listing.iterate(self.client.ledger, wanted, behind=behind), limit)]
 
     def find(self, run_id: str) -> TurnRun | ChainRun:

@@ -32,6 +32,7 @@ _EXPECTED: Mapping[str, str] = {
     "bool_type": "true or false",
     "bool_parsing": "true or false",
     "list_type": "a list",
+    "tuple_type": "a list",
     "dict_type": "a mapping",
     "model_type": "a mapping",
     "invalid-json-value": "a JSON value",
@@ -165,8 +166,9 @@ def _keys_at(model: type[BaseModel], path: KeyPath, hidden: Collection[str]) -> 
 def _annotation_at(annotation: object, path: KeyPath) -> object:
     for part in path:
         field = _field_in(annotation, part)
-        containers = [option for option in _options(annotation) if get_origin(option) in (dict, list)]
-        annotation = field.annotation if field else get_args(containers[0])[-1] if containers else None
+        containers = [option for option in _options(annotation) if get_origin(option) in (dict, list, tuple)]
+        inner = [each for option in containers[:1] for each in get_args(option) if each is not ...]
+        annotation = field.annotation if field else inner[-1] if inner else None
     return annotation
 
 

@@ -15,7 +15,7 @@ from cantata.models.wire import RUN_OVER, RunStatus
 from cantata.state.fleet import code_versions
 from cantata.state.fleet.load import USUAL_QUEUES, QueueLoad
 from cantata.state.fleet.registry import CLOCK_OFF_S, Worker, release, unserved
-from cantata.text_format import duration
+from cantata.text_format import duration, state_label
 
 SLOW_MS = 200.0  # a longer round trip slows every step; usual is below 1
 HIGH, CRITICAL = 0.8, 0.95  # of the capacity of Redis, or of the daily budget
@@ -256,11 +256,13 @@ def _dead_letters(fleet: Fleet) -> list[Check]:
 
 
 def _runs(fleet: Fleet) -> Check:
-    ended = {status: count for status in sorted(RUN_OVER) if (count := fleet.load.totals.get(f"closed:{status}", 0))}
-    message = ", ".join([f"{fleet.load.runs_open:,} open", *(f"{count:,} {status.replace('_', ' ')}" for status, count in ended.items())])
+    totals = fleet.load.totals
+    counted: dict[str, int] = {status: totals.get(f"closed:{status}", 0) for status in sorted(RUN_OVER)}
+    counted = {"open": fleet.load.runs_open, **counted, "retried": totals.get("retried", 0)}
+    message = ", ".join(f"{count:,} {state_label(status)}" for status, count in counted.items() if count or status == "open")
     last, failed = sum(fleet.last_ended.values()), {status: count for status in FAILED if (count := fleet.last_ended.get(status, 0))}
     if last >= MIN_RUNS and sum(failed.values()) > FAILED_PART * last:
-        counts = " and ".join(f"{count} {status.replace('_', ' ')}" for status, count in failed.items())
+        counts = " and ".join(f"{count} {state_label(status)}" for status, count in failed.items())
         commonest = max(failed, key=failed.__getitem__)
         return degraded("runs", f"{message}; of the last {last} that ended, {counts}", f"see `submit runs list --status {commonest}`")
     return ok("runs", message)

@@ -200,7 +200,7 @@ class StepReleased(RunEvent):
 
 
 class StepRefused(Notice):
-    """A worker that does not know the step handed it back."""
+    """A worker that cannot execute the step handed it back; one event for each process and reason, whose later attempts have none."""
 
     type: Literal["refused"] = "refused"
     step_state = "ready"

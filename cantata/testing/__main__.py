@@ -9,9 +9,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-import yaml
-from pydantic import ValidationError
-
+from cantata.config import loading
+from cantata.errors import ConfigError
+from cantata.testing.rules import read_rules
 from cantata.testing.server import ScriptedModels
 
 PARENT_CHECK_S = 0.2
@@ -26,10 +26,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     parent = os.getppid()
     try:
-        rules = yaml.safe_load(options.script.read_text("utf-8")) if options.script else []
-        server = ScriptedModels(rules or [], host=options.host, port=options.port)
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, ValidationError, TypeError) as error:
-        sys.stderr.write(f"{options.script or options.port}: {error}\n")
+        server = ScriptedModels(read_rules(loading.read(options.script)) if options.script else (), host=options.host, port=options.port)
+    except ConfigError as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+    except (OSError, OverflowError) as error:
+        why = getattr(error, "strerror", None) or error
+        sys.stderr.write(f"port {options.port} of {options.host} cannot be listened on: {why}; name another with --port or --host\n")
         return 2
     with server:
         sys.stdout.write(server.url + "\n")

@@ -6,8 +6,12 @@ import re
 import threading
 from collections.abc import Mapping, Sequence
 
-from pydantic import Field, JsonValue, TypeAdapter, field_validator
+from pydantic import Field, JsonValue, TypeAdapter, ValidationError, field_validator
 
+from cantata.config.documents import Document
+from cantata.config.faults import faults_of
+from cantata.config.source_map import SourceNode
+from cantata.errors import ConfigError
 from cantata.models.values import Value
 
 
@@ -58,6 +62,23 @@ class Rule(Value):
 Rules = TypeAdapter(tuple[Rule, ...])
 
 ECHO = Rule()
+
+
+class RuleFile(Value):
+    """The rules of a file."""
+
+    rules: tuple[Rule, ...]
+
+
+def read_rules(document: Document) -> tuple[Rule, ...]:
+    """Return the rules of a document, a list. Raises ConfigError with every fault, by the number of its rule and its line."""
+    data: JsonValue = {"rules": document.data or []}
+    try:
+        return RuleFile.model_validate(data).rules
+    except ValidationError as error:
+        lines = document.source_map
+        numbered = Document(data, document.source, lines and (lambda: SourceNode(data, 1, {}, {"rules": lines()})))
+        raise ConfigError(faults_of(error, numbered, RuleFile), source=document.source) from error
 
 
 class RuleScript:

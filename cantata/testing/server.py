@@ -13,12 +13,14 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Self, cast
 
-from pydantic import JsonValue, ValidationError
+from pydantic import JsonValue
 
+from cantata.config.documents import Document
+from cantata.errors import ConfigError
 from cantata.testing import answers
 from cantata.testing.answers import JsonObject
 from cantata.testing.batches import ScriptedBatches
-from cantata.testing.rules import Rule, RuleScript
+from cantata.testing.rules import Rule, RuleScript, read_rules
 
 POLL_S = 0.02  # the maximum delay at the end of the `with` block
 
@@ -136,13 +138,13 @@ class _ScriptedHandler(BaseHTTPRequestHandler):
                 return
             body = json.loads(content)
             if self.path == "/script":
-                self.server.models.script(body)
+                self.server.models.script(read_rules(Document(body)))
                 self._send(200, {"rules": len(body)})
             elif self.path.partition("?")[0].endswith("/chat/completions"):  # Azure's paths have a query
                 self._complete(body)
             else:
                 self._send(404, {"error": {"message": f"there is no {self.path!r} here; there are /v1/chat/completions and /script"}})
-        except (json.JSONDecodeError, ValidationError) as error:
+        except (json.JSONDecodeError, ConfigError) as error:
             self._send(400, {"error": {"message": str(error)}})
         except (_ConnectionCut, ConnectionError):
             self.close_connection = True

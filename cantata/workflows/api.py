@@ -13,8 +13,7 @@ from typing import Any, NoReturn, ParamSpec, TypeVar, cast, overload
 
 from cantata.errors import StepError
 from cantata.models.values import JsonValue
-from cantata.planning.chains.specs import SECTIONS, section_of
-from cantata.suggestions import did_you_mean
+from cantata.planning.chains.specs import unknown_name
 from cantata.workflows.answer_form import AnswerForm
 from cantata.workflows.conversion import jsonable, result_of
 from cantata.workflows.decorator import reference_of
@@ -96,9 +95,7 @@ class Workflow:
 
     def start(self, name: str, /, **arguments: Any) -> asyncio.Future[str]:
         """Begin another run, of a workflow in Python or a chain, exactly once. The future gives its id. It goes on when this run ends."""
-        known = [*self._replay.definitions.workflows, *self._replay.definitions.chains]
-        if name not in known:
-            message = f"the configuration has no workflow or chain {name!r}{did_you_mean(name, known)}"
+        if message := unknown_name(("workflow", "chain"), name, self._replay.definitions):
             raise StepError(message, code="unknown_workflow")
         return self._replay.command("start", name, _json(arguments), self._options, CommandOutcome.result, f"start/{name}")
 
@@ -183,10 +180,8 @@ class Workflow:
         raise ContinueAs(_json(arguments))
 
     def _named(self, kind: str, name: str, arguments: Mapping[str, Any]) -> asyncio.Future[Any]:
-        definitions = self._replay.definitions
-        if section_of(kind, name, definitions) is None:
-            known = [each for section in SECTIONS[kind] for each in getattr(definitions, section)]
-            raise StepError(f"the configuration has no {kind} {name!r}{did_you_mean(name, known)}", code=f"unknown_{kind}")
+        if message := unknown_name((kind,), name, self._replay.definitions):
+            raise StepError(message, code=f"unknown_{kind}")
         return self._replay.command(kind, name, _json(arguments), self._options, CommandOutcome.result, name)
 
     def query(self, function: Query) -> Query:

@@ -508,11 +508,13 @@ def test_the_gateway_of_a_stack_answers_at_the_address_that_is_shown(kept: Folde
 def test_a_second_up_changes_nothing(kept: Folder) -> None:
     before = kept.json("status")
 
-    done = kept.submit("up", "--no-flower", "--config", "other.yaml")
+    done = kept.submit("up", "--no-flower", "--no-gateway", "--config", "other.yaml")
+    same = kept.submit("up", "--no-flower", "--config", f"../{kept.path.name}/configs/default.yaml")
 
-    assert done.returncode == 0
+    assert (done.returncode, same.returncode) == (0, 0)
     assert "a stack is already running" in done.stdout
-    assert "nothing was changed: --config other.yaml, --no-flower had no effect" in done.stderr
+    assert "nothing was changed: --config other.yaml, --no-gateway had no effect" in done.stderr
+    assert "had no effect" not in same.stderr
     assert kept.json("status")["processes"] == before["processes"]
 
 

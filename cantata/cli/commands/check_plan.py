@@ -104,9 +104,8 @@ def _file_of(fault: Fault) -> str:
 def check_file(file: str, config: str | None) -> tuple[Sequence[Fault], str]:
     """Return the faults of a document and its description. Raises ConfigError for faults in the configuration behind a chain request."""
     if _WORKFLOW.fullmatch(file) and not Path(file).exists():
-        definition = definition_of(file, folder=Path.cwd())
-        source = os.path.relpath(definition.file) if definition else ""
-        return [replace(fault, file=source) for fault in determinism.faults_of(file, folder=Path.cwd())], "a workflow in Python"
+        definitions = load_definitions(config) if configuration.find(config) else None
+        return _workflow_faults(file, Path.cwd(), definitions), "a workflow in Python"
     try:
         document = read_document(file) if file == "-" else configuration.opened(Path(file))
         if isinstance(document, Configuration):
@@ -117,6 +116,13 @@ def check_file(file: str, config: str | None) -> tuple[Sequence[Fault], str]:
     if is_request(document):
         return _check_request(document, load_definitions(config))
     return _check_configuration(document, Path(file))
+
+
+def _workflow_faults(function: str, folder: Path, definitions: Definitions | None) -> Sequence[Fault]:
+    """Return the faults of a workflow in Python, in its file as seen from the folder."""
+    definition = definition_of(function, folder=folder)
+    source = os.path.relpath(definition.file, folder) if definition else ""
+    return [replace(each, file=source) for each in determinism.faults_of(function, folder=folder, definitions=definitions)]
 
 
 def _check_request(document: Document, definitions: Definitions) -> tuple[Sequence[Fault], str]:
@@ -143,7 +149,8 @@ def _check_configuration(document: Document, path: Path) -> tuple[Sequence[Fault
         return error.faults, ""
     folder = Path(found.definitions.folder or ".")
     planned = [*checks.check_chains(found.definitions), *checks.check_schedules(found.definitions)]
-    faults = [*found.locate(planned), *import_faults(document, folder), *task_faults(document)]
+    code = [each for name in found.definitions.workflows.values() for each in _workflow_faults(name.function, folder, found.definitions)]
+    faults = [*found.locate(planned), *import_faults(document, folder), *task_faults(document), *code]
     return faults, _count_entries(found.definitions)
 
 

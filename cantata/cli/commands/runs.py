@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import click
@@ -9,6 +11,7 @@ import click
 from cantata.cli.connect import open_queries
 from cantata.cli.options import author_option, detach_option, json_option, parse_assignments, parse_json_object
 
+UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 LEVELS = ("debug", "info", "warning", "error", "critical")
 
 
@@ -18,26 +21,45 @@ def runs() -> None:
 
 
 run_id = click.argument("run_id", metavar="ID")
+some_ids = click.argument("run_ids", metavar="[ID...]", nargs=-1)
+yes_option = click.option("--yes", is_flag=True, help="Do not ask before runs that were not named by their ids.")
+
+
+def parse_age(ctx: click.Context, option: click.Parameter, text: str | None) -> float | None:
+    """Return the time that was `text` ago, in seconds since 1970."""
+    if text is None:
+        return None
+    number, unit = text[:-1], text[-1:]
+    if not (number.isdecimal() and number.isascii() and unit in UNITS_S):
+        raise click.BadParameter(f"expected a number with its unit, such as 90s, 30m, 1h or 7d, not {text!r}")
+    return max(1.0, time.time() - int(number) * UNITS_S[unit])
+
+
+def filter_options(command: Callable[..., int]) -> Callable[..., int]:
+    """Add the options that choose runs: `statuses`, `kind`, `text` and `since`."""
+    kinds = click.Choice(["turn", "chain", "webhook"])
+    text = "Only runs with this text in their id, session, labels, team, agent or chain, or early in the text of a turn (120 characters)."
+    for option in (
+        click.option("--since", callback=parse_age, metavar="AGE", help="Only runs that were submitted since then: 90s, 30m, 1h, 7d."),
+        click.option("--search", "text", default="", metavar="TEXT", help=text),
+        click.option("--kind", type=kinds, help="Only runs of this kind; without it, none that post to webhooks."),
+        click.option(
+            "--status", "statuses", multiple=True, metavar="STATUS", help="Only runs with this status; may be given several times."
+        ),
+    ):
+        command = option(command)
+    return command
 
 
 @runs.command("list")
 @click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="How many, the newest first.")
-@click.option("--status", "statuses", multiple=True, metavar="STATUS", help="Only runs with this status; may be given several times.")
-@click.option(
-    "--kind", type=click.Choice(["turn", "chain", "webhook"]), help="Only runs of this kind; without it, none that post to webhooks."
-)
-@click.option(
-    "--search",
-    default="",
-    metavar="TEXT",
-    help="Only runs with this text in their id, session, labels, team, agent or chain, or early in the text of a turn (120 characters).",
-)
+@filter_options
 @click.option("--before", metavar="ID", help="Only runs that were submitted before this one.")
 @json_option
-def list_(limit: int, statuses: tuple[str, ...], kind: str | None, search: str, before: str | None, as_json: bool) -> int:
+def list_(limit: int, before: str | None, as_json: bool, **filters: Any) -> int:
     """List runs, the newest first."""
     with open_queries(workers=False, as_json=as_json) as queries:
-        return queries.list(limit, statuses=statuses, kind=kind, text=search, behind=before)
+        return queries.list(limit, behind=before, **filters)
 
 
 @runs.command()
@@ -81,12 +103,15 @@ def export(run_id: str) -> int:
 
 
 @runs.command()
-@run_id
+@some_ids
+@filter_options
+@yes_option
 @json_option
-def cancel(run_id: str, as_json: bool) -> int:
-    """Cancel a run; its workers stop their work on it."""
+def cancel(run_ids: tuple[str, ...], yes: bool, as_json: bool, **filters: Any) -> int:
+    """Cancel runs, by their ids or all that the options leave; their workers stop their work on them."""
+    _check_choice(run_ids, filters)
     with open_queries(workers=False, as_json=as_json) as queries:
-        return queries.cancel(run_id)
+        return queries.cancel(run_ids or queries.choose("Cancel", filters, yes=yes))
 
 
 @runs.command()
@@ -112,14 +137,22 @@ def fork(run_id: str, from_step: str, changes: dict[str, Any], detach: bool, as_
 
 
 @runs.command()
-@click.argument("run_ids", metavar="ID...", nargs=-1, required=True)
+@some_ids
+@filter_options
 @click.option("--again", is_flag=True, help="Also retry runs that were retried before.")
+@yes_option
 @detach_option
 @json_option
-def retry(run_ids: tuple[str, ...], again: bool, detach: bool, as_json: bool) -> int:
-    """Run the unfinished part of failed or cancelled runs again, each as a new run."""
+def retry(run_ids: tuple[str, ...], again: bool, yes: bool, detach: bool, as_json: bool, **filters: Any) -> int:
+    """Run the unfinished part of failed or cancelled runs again, each as a new run: by their ids, or all that the options leave."""
+    _check_choice(run_ids, filters)
     with open_queries(workers=True, as_json=as_json) as queries:
-        return queries.retry(run_ids, again=again, detach=detach)
+        return queries.retry(run_ids or queries.choose("Retry", filters, yes=yes, again=again), again=again, detach=detach)
+
+
+def _check_choice(run_ids: tuple[str, ...], filters: Mapping[str, Any]) -> None:
+    if bool(run_ids) == any(filters.values()):
+        raise click.UsageError("name the runs by their ids, or choose them by --status, --kind, --search and --since")
 
 
 @runs.command()

@@ -1,14 +1,21 @@
-"""Finds what a workflow's code must not do: what differs in each replay, and I/O. It reads the source, and imports nothing."""
+"""Finds what a workflow's code must not do: what differs in each replay, I/O, and names that do not exist.
+
+It reads the source, and imports nothing.
+"""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
+from functools import cache
 from pathlib import Path
 from typing import TypeGuard
 
 from cantata.config.user_code.function_source import bindings, definition_of, fault_of
 from cantata.errors import Fault
+from cantata.models.definitions import Definitions
+from cantata.planning.chains.specs import unknown_name
+from cantata.suggestions import hint, nearest
 
 _BUILT_IN = ("open", "input")
 _IO = "do this in a function, and call it with wf.call"
@@ -22,10 +29,16 @@ REMEDIES: Mapping[str, str] = {
     "asyncio.to_thread": _IO, "asyncio.open_connection": _IO, "asyncio.create_subprocess_exec": _IO,
 }  # fmt: skip
 """A name, or a module whose names all count → the way to do it."""
+_WORKFLOW_TYPES = ("cantata.Workflow", "cantata.workflows.api.Workflow")
+_NAMED = {"agent": ("agent",), "tool": ("tool",), "chain": ("chain",), "workflow": ("workflow",), "start": ("workflow", "chain")}
+"""A method of a workflow → the kinds of what its first argument names."""
 
 
-def faults_of(function: str, *, folder: Path | None) -> list[Fault]:
-    """Return what is not deterministic in workflow `module:name` and in the functions of its module that it calls itself."""
+def faults_of(function: str, *, folder: Path | None, definitions: Definitions | None = None) -> list[Fault]:
+    """Return what is not deterministic in workflow `module:name` and in the functions of its module that it calls itself.
+
+    So are commands that do not exist, and literal names that are not in `definitions`.
+    """
     if fault := fault_of(function, folder=folder):
         return [Fault(fault)]
     found = definition_of(function, folder=folder)
@@ -41,7 +54,12 @@ def faults_of(function: str, *, folder: Path | None) -> list[Fault]:
         if name in seen or name not in functions:
             continue
         seen.add(name)
+        parameters = [*functions[name].args.posonlyargs, *functions[name].args.args]
+        own = {each.arg for each in parameters if _full_name(each.annotation, imported) in _WORKFLOW_TYPES}
+        own |= {each.arg for each in parameters[:1] if name == found.node.name}
         for node in ast.walk(functions[name]):
+            if message := _unknown_name(node, own, definitions):
+                faults.append(Fault(f"{message} (in {name!r})", line=getattr(node, "lineno", None)))
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
                 pending.append(node.func.id)
             if isinstance(node, ast.Name | ast.Attribute) and (remedy := _remedy(node, imported)):
@@ -52,6 +70,33 @@ def faults_of(function: str, *, folder: Path | None) -> list[Fault]:
                 message = f"{ast.unparse(iterated)} in {name!r} has another order in each process: iterate over sorted(...)"
                 faults.append(Fault(message, line=iterated.lineno))
     return sorted(faults, key=lambda fault: fault.line or 0)
+
+
+def _unknown_name(node: ast.AST, own: Set[str], definitions: Definitions | None) -> str:
+    """Return the fault of a command that a workflow's object, whose names are `own`, does not have, or of the name that it is given."""
+    match node:
+        case ast.Attribute(value=base, attr=name) if _is_own(base, own) and name not in (known := _commands()):
+            return f"{ast.unparse(node)}: a workflow has no {name!r}{hint(nearest(name, known))}"
+        case ast.Call(func=ast.Attribute(value=base, attr=method), args=[ast.Constant(value=str(name)), *_]) if _is_own(base, own):
+            return unknown_name(_NAMED[method], name, definitions) if definitions and method in _NAMED else ""
+    return ""
+
+
+def _is_own(node: ast.expr, own: Set[str]) -> bool:
+    """Return whether an expression is a workflow's object, perhaps with options: `wf`, `wf.options(...)`."""
+    match node:
+        case ast.Call(func=ast.Attribute(value=base, attr="options")):
+            return _is_own(base, own)
+    return isinstance(node, ast.Name) and node.id in own
+
+
+@cache
+def _commands() -> Set[str]:
+    """Return the names of a workflow's object, by its source."""
+    found = definition_of(_WORKFLOW_TYPES[1].replace(".Workflow", ":Workflow"), folder=None)
+    nodes = list(ast.walk(found.node)) if found else []
+    methods = {each.name for each in nodes if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)}
+    return methods | {each.attr for each in nodes if isinstance(each, ast.Attribute) and isinstance(each.ctx, ast.Store)}
 
 
 def _imports(tree: ast.Module) -> Iterator[tuple[str, str]]:
@@ -81,7 +126,7 @@ def _remedy(node: ast.Name | ast.Attribute, imported: Mapping[str, str]) -> str 
     return REMEDIES.get(full) or REMEDIES.get(full.rpartition(".")[0])
 
 
-def _full_name(node: ast.expr, imported: Mapping[str, str]) -> str:
+def _full_name(node: ast.expr | None, imported: Mapping[str, str]) -> str:
     """Return the full name of `a.b`, if `a` is imported or built in; else an empty text."""
     if isinstance(node, ast.Name):
         return imported.get(node.id, node.id if node.id in _BUILT_IN else "")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
 from cantata.models.definitions import Definitions, Tool, mcp_tool
@@ -12,6 +12,7 @@ from cantata.models.wire import ChainNode
 from cantata.planning.chains.links import ON_ERROR_WORDS
 from cantata.planning.turns.agent_steps import agent_spec, history_seen, tool_fields
 from cantata.planning.workflow_specs import ADVANCE_TIMEOUT_S, workflow_spec
+from cantata.suggestions import did_you_mean
 
 SECTIONS: Mapping[str, tuple[str, ...]] = {
     "tool": ("tools",),
@@ -30,6 +31,14 @@ Reads = Mapping[str, str]
 def section_of(kind: str, name: str, definitions: Definitions) -> str | None:
     """Return the section of the definitions with the name of a node of this kind; `server.tool` is in the section of its server."""
     return next((section for section in SECTIONS.get(kind, ()) if _is_in(section, name, definitions)), None)
+
+
+def unknown_name(kinds: Iterable[str], name: str, definitions: Definitions) -> str:
+    """Return that the configuration has no such name for nodes of these kinds; empty if it has."""
+    if any(section_of(kind, name, definitions) for kind in kinds):
+        return ""
+    known = [each for kind in kinds for section in SECTIONS[kind] for each in getattr(definitions, section)]
+    return f"the configuration has no {' or '.join(kinds)} {name!r}{did_you_mean(name, known)}"
 
 
 def tools_in(section: str, definitions: Definitions) -> Mapping[str, Tool]:

@@ -62,7 +62,7 @@ class FleetLoad:
     steps_ready: int
     """Steps sent and not begun, in all queues: the ledger counts steps, the broker messages."""
     totals: Mapping[str, int]
-    """Events since the ledger began → how often: accepted, closed:<status>, delivered:<status> (webhooks), lost, recovered."""
+    """Events since the ledger began → how often: accepted, retried, closed:<status>, delivered:<status> (webhooks), lost, recovered."""
     sweep_age_s: float | None
     """Since a sweep last ended; None if none ever did."""
     memory_bytes: int
@@ -115,15 +115,16 @@ def measure(redis: Redis) -> FleetLoad:
 
 
 def recent_outcomes(redis: Redis, *, most: int = RECENT_RUNS) -> dict[str, int]:
-    """Return the outcomes of the runs that ended last: status → how many of at most `most`.
+    """Return the outcomes of the runs that ended last: status → how many of at most `most`; `retried` if it was retried since.
 
     They are known by when they expire, which is the order of their ends where all are kept equally long.
     """
     shards = ask_shards(redis, lambda pipe, key: pipe.zrevrange(f"{key}:finished", 0, most - 1, withscores=True))
     ended = [found for shard in shards for found in shard]
     ended.sort(key=lambda found: found[1], reverse=True)
-    statuses = _fields(redis, [(run_key(redis, run_id), "status") for run_id, _ in ended[:most]])
-    return dict(Counter(status for status in statuses if status))
+    keys = [run_key(redis, run_id) for run_id, _ in ended[:most]]
+    found = _fields(redis, [(key, field) for key in keys for field in ("status", "retried_as")])
+    return dict(Counter("retried" if retry else status for status, retry in zip(found[::2], found[1::2], strict=True) if status))
 
 
 def queues(fleet: FleetLoad, waiting: Mapping[str, Waiting]) -> dict[str, QueueLoad]:

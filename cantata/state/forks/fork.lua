@@ -29,7 +29,10 @@ for _, part in ipairs(fork.parts) do
   end
 end
 redis.call('UNLINK', R .. ':logged')
-if fork.is_retry then redis.call('HSET', source, 'retried_as', run) end
+if fork.is_retry then
+  if not past.retried_as then count_total('retried') end
+  redis.call('HSET', source, 'retried_as', run)
+end
 
 local deadline_at, priority = now + tonumber(past.timeout_ms), priority_among(past.tenant, past.kind)
 redis.call('HSET', R, 'status', 'running', 'created_at', now, 'started_at', now, 'deadline_at', string.format('%d', deadline_at),

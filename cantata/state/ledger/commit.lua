@@ -35,6 +35,7 @@ local function commit(outcome, output)
   end
   if status ~= 'running' then return {'closed', {}, false} end
   if not counts then return {counted and 'again' or 'stale', {}, begun_before()} end
+  if will_be_refused(s) then announce(s) end
   if s.state == 'dispatched' then
     redis.call('ZREM', S .. ':tasks', task_of(s))
     move(s, 'running')

@@ -26,7 +26,7 @@
 --   S:signals   hash  tenant -> number of early signals that its open runs keep   entries go with its last open run
 --   S:sizes     hash  ended run -> its bytes, the bytes of its log lines, and  entries go with their run
 --                     its tenant
---   S:totals    hash  accepted, closed:<status>, delivered:<status> (of runs that post to webhooks), lost, recovered, rows:<outcome> (delivered,
+--   S:totals    hash  accepted, closed:<status>, delivered:<status> (of runs that post to webhooks), lost, recovered, retried (runs), rows:<outcome> (delivered,
 --                      of batches) -> how often it happened in this shard; batches:<state> -> how many are in it   lives for ever
 --   S:costs:<day>
 --               hash  tenant -> cost (USD) of its model calls that ended on      expires after a month
@@ -55,7 +55,7 @@
 --                       deadline_at, or time_left (ms) while its clock is paused; working, asking: steps under way, steps that wait for a signal or sleep;
 --                       waits: its entries in S:asking. A running run is shown as `waiting` if it has some and its clock is paused;
 --                       failures: steps of its plan, and items, that failed;
---                       retried_as: the newest run that retries it;
+--                       retried_as: the newest run that retries it; refused: when a step of it was last refused (ms), and why (JSON), until one starts it;
 --                       webhooks: [{to, on: {event: true}, alert?}, ...]; deliveries: the last number tried in the ids of the runs that post for it;
 --                       cancelling: the error with which it ends when its workflows have cleaned up; cancelled:<step>: an advance whose code gets
 --                       CancelledError
@@ -64,7 +64,8 @@
 --                       step: > and the step that its commit began). An open step of an ended run counts as skipped
 --   R:edges      hash   step -> its out-edges, [[target, label, wakes, alone?], ...]
 --   R:out        hash   step -> its output (JSON text), or @<sha256> of a blob
---   R:info       hash   step -> how it ended (JSON); of a sleep under way, when it ends; of a wait, reminded_at_ms, escalated_at_ms
+--   R:info       hash   step -> how it ended (JSON); of a sleep under way, when it ends; of a wait, reminded_at_ms, escalated_at_ms;
+--                       refused: {process: why it refused the step}
 --   R:given      hash   step -> its given value (JSON text)
 --   R:names      hash   name -> the step that answers to it now
 --   R:expansions hash   parent other than @start -> the steps it added, and what a fork restores: {ids, items?, exit?, scoped?, own?, counted?, names?, terminals?}
@@ -223,6 +224,7 @@ end
 
 -- The name of an owner's process: an owner is that, ~ and a mark of the process's start, ~ and a mark of the call.
 local function worker_of(owner) return string.match(owner, '^[^~]*') end
+local function process_of(owner) return string.match(owner, '^(.*)~') or owner end
 
 local function event(kind, step, attempt, owner, detail)
   if in_place and in_place.id == step then owner = in_place.owner end
@@ -1046,10 +1048,22 @@ end
 
 local function add_lease(s, lease_ms) redis.call('ZADD', S .. ':leases', now + lease_ms, lease_of(s)) end
 
+-- Whether the process that began a step has refused it before: then its start is no event, unless something else than a refusal comes of it.
+local function will_be_refused(s)
+  local refused = s.attempt > 1 and cjson.decode(redis.call('HGET', R .. ':info', s.id) or '{}').refused
+  return refused and refused[process_of(s.owner)]
+end
+
+-- Writes the event of a start.
+local function announce(s)
+  if s.attempt > 1 then redis.call('HDEL', R, 'refused') end
+  event('started', s.id, s.attempt, s.owner)
+end
+
 -- Leases a begun step to its owner. Replies what its handler gets, and how long it `waited`.
 local function lease_begun(s, lease_ms, waited)
   add_lease(s, lease_ms)
-  event('started', s.id, s.attempt, s.owner)
+  if not will_be_refused(s) then announce(s) end
   local needed = handler_inputs(s)
   needed[#needed + 1] = waited
   return needed

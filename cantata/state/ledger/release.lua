@@ -12,7 +12,20 @@ if spec.at_most_once and ARGV[6] == '' then
 end
 if not is_leased then return {} end -- its task is under way
 remove_entries(s)
+local why, before = ARGV[6] ~= '' and cjson.decode(ARGV[6]).message, will_be_refused(s)
+if before and before == why then -- one event for each process and reason
+  s.attempt = s.attempt - 1
+else
+  if before then announce(s) end
+  event(why and 'refused' or 'released', s.id, s.attempt, ARGV[4], ARGV[6])
+  local info = cjson.decode(redis.call('HGET', R .. ':info', s.id) or '{}')
+  if why then
+    info.refused = info.refused or {}
+    info.refused[process_of(ARGV[4])] = why
+  else info.refused = nil end
+  redis.call('HSET', R .. ':info', s.id, cjson.encode(info))
+end
+if why then redis.call('HSET', R, 'refused', now_text .. ' ' .. ARGV[6]) end
 mark_sent(s, tonumber(ARGV[5]))
 if ARGV[5] == '0' then redis.call('ZADD', S .. ':ready', UNSENT, run .. '|' .. s.id) end
-event(ARGV[6] == '' and 'released' or 'refused', s.id, s.attempt, ARGV[4], ARGV[6])
 return {s.id, text}

@@ -36,10 +36,11 @@ for _, member in ipairs(due(':leases')) do
     lost = lost + 1
     count_total('lost')
     s.crashes = s.crashes + 1
+    if will_be_refused(s) then announce(s) end
     event('lost', step, s.attempt, owner)
     local spec, text = spec_of(step)
     local info = cjson.decode(redis.call('HGET', R .. ':info', step) or '{}')
-    info.lost = info.lost or {}
+    info.lost, info.refused = info.lost or {}, nil
     table.insert(info.lost, {attempt = s.attempt, worker = worker_of(owner), at_ms = now})
     local most_attempts = tonumber(meta('max_attempts'))
     if spec.at_most_once then

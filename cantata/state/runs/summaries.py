@@ -13,8 +13,9 @@ from pydantic import Field
 
 from cantata.models.graph import ShownState, StepState
 from cantata.models.values import JsonValue, Usage, Value
-from cantata.models.wire import RunState, RunStatus
+from cantata.models.wire import RUN_OVER, RunState, RunStatus
 from cantata.state.ledger.encoding import shown_status
+from cantata.state.ledger.refused_steps import FRESH_S
 from cantata.state.redis.keys import webhook_runs_of
 
 MAX_ESCAPE_CHARS = 6  # characters, such as \u00e4
@@ -23,7 +24,7 @@ MAX_TITLE_CHARS = 120  # characters
 FIELDS = (
     "kind", "status", "created_at", "closed_at", "error", "input_tokens", "output_tokens", "cost_usd", "model_calls", "tool_calls",
     "labels", "session", "count", "left", "failures", "code", "cancelling", "waits", "time_left", "deliveries",
-    "retried_as",
+    "retried_as", "refused",
 )  # fmt: skip
 
 _TEXT = re.compile(r'"text":"((?:[^"\\]|\\.)*)')
@@ -54,6 +55,7 @@ class RunSummary(Value):
     code: tuple[str, ...] = Field(default=(), description="the user's modules that its steps ran with, as `module@digest`")
     webhook_runs: tuple[str, ...] = Field(default=(), description="the runs that post its events to webhooks, the first ones")
     retried_as: str = Field(default="", description="the newest run that retries it")
+    stopped: str = Field(default="", description="why workers refused a step of it in the last minute; empty if it goes on")
     left: int = Field(default=0, description="its open steps; of an ended run, at its end")
 
 
@@ -61,6 +63,8 @@ def summary_of(run_id: str, request: str, values: Iterable[str | None], now: flo
     """Return the summary of a run, from the values of FIELDS and the beginning of its request."""
     row = dict(zip(FIELDS, values, strict=True))
     status, failures = shown_status(row), int(row["failures"] or 0)
+    refused_at, _, refusal = (row["refused"] or "0").partition(" ")
+    is_stopped = status not in RUN_OVER and now - int(refused_at) / 1000 < FRESH_S
     return RunSummary(
         run_id=run_id,
         kind=row["kind"] or "",
@@ -85,6 +89,7 @@ def summary_of(run_id: str, request: str, values: Iterable[str | None], now: flo
         code=tuple((row["code"] or "").split()),
         webhook_runs=webhook_runs_of(run_id, int(row["deliveries"] or 0)),
         retried_as=row["retried_as"] or "",
+        stopped=str(json.loads(refusal)["message"]) if is_stopped else "",
         count=int(row["count"] or 0),
         left=int(row["left"] or 0),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote
@@ -14,6 +15,7 @@ from axe_playwright_python.base import AXE_SCRIPT
 from playwright.sync_api import Page, expect
 
 from cantata.client.runs import ChainRun
+from cantata.state.redis.keys import run_key
 from tests.integration.browser import hostile, lag
 from tests.integration.browser.chromium import chromium
 from tests.integration.browser.stage import EXPECTED, PATIENCE_S, Stage, stage, tool
@@ -359,10 +361,14 @@ def test_the_list_shows_by_itself_what_happens(deployment: Stage, url: str, page
     page.goto(f"{url}/pages/?q=by-itself")
     expect(page.get_by_text("No run matches this filter.")).to_be_visible()
 
-    deployment.chain(tool("wait", "hold", gate=str(gate)), labels={"mark": "by-itself"})
+    run = deployment.chain(tool("wait", "hold", gate=str(gate)), labels={"mark": "by-itself"})
     expect(page.locator(".cell-status")).to_have_text("Running")
+    refusal = f'{int(time.time() * 1000)} {{"message": "the code has changed"}}'  # as release.lua writes it
+    deployment.client.redis.hset(run_key(deployment.client.redis, run.run_id), "refused", refusal)
+    expect(page.locator(".cell-title")).to_contain_text("Stopped: the code has changed")
     gate.touch()
     expect(page.locator(".cell-status")).to_have_text("Succeeded")
+    expect(page.locator(".cell-title")).not_to_contain_text("Stopped")
 
 
 @pytest.mark.slow("a browser draws it")

@@ -20,6 +20,7 @@ import pytest
 from pydantic import ValidationError
 
 from cantata.testing import Rule, ScriptedModels, ToolCall
+from cantata.testing.__main__ import main as serve
 
 
 @pytest.fixture
@@ -275,14 +276,37 @@ def test_as_a_process_it_prints_its_address_and_ends_with_its_parent(tmp_path: P
     assert gone_within(pid, 40)
 
 
-def test_an_unreadable_script_is_reported_with_exit_status_2(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, ": this file does not exist"),
+        ("- {match: hi\n", ": line 2: "),
+        ("- {match: hi}\n- {replay: hello}\n", ": line 2: rules[1].replay: unknown key 'replay'; did you mean 'reply'?"),
+        ("- tool_calls:\n  - {nam: x}\n", ": line 2: rules[0].tool_calls[0].nam: unknown key 'nam'; did you mean 'name'?"),
+        ("- {match: '('}\n", ": line 1: rules[0].match: '(' is not a regular expression: "),
+        ("- {times: often}\n", ": line 1: rules[0].times: expected a whole number, found 'often'"),
+        ("match: hi\n", ": line 1: rules: expected a list, found a mapping"),
+    ],
+)
+def test_faults_of_a_script_name_its_line_and_rule(
+    tmp_path: Path, text: str | None, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     script = tmp_path / "script.yaml"
-    script.write_text("- {replay: hello}\n")
+    if text is not None:
+        script.write_text(text)
 
-    ended = subprocess.run([sys.executable, "-m", "cantata.testing", str(script)], capture_output=True, text=True, check=False)
+    assert serve([str(script)]) == 2
+    assert capsys.readouterr().err.startswith(f"{script}{message}")
 
-    assert ended.returncode == 2
-    assert "replay" in ended.stderr
+
+def test_a_port_that_is_taken_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    with ScriptedModels() as server:
+        port = server.url.removesuffix("/v1").rpartition(":")[2]
+        assert serve(["--port", port]) == 2
+    assert (
+        capsys.readouterr().err
+        == f"port {port} of 127.0.0.1 cannot be listened on: Address already in use; name another with --port or --host\n"
+    )
 
 
 def soon(happened: Callable[[], bool], *, limit_s: float = 40.0) -> bool:

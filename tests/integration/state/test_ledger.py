@@ -22,7 +22,7 @@ from cantata.state.ledger.records import Ahead, Begun, Overdue, Ready, Swept
 from cantata.state.ledger.step_store import BLOB_BYTES
 from cantata.state.limits import daily_costs
 from cantata.state.redis.keys import SHARDS, key_of, run_key, shard_key, shard_of
-from cantata.state.runs import event_log
+from cantata.state.runs import event_log, listing
 from tests.integration.state import invariants
 from tests.integration.state.play import Play, failed, fan_in, row, sent, wait, work
 
@@ -207,6 +207,48 @@ def test_a_worker_hands_back_a_step_with_a_field_it_does_not_know(ledger: Ledger
     (told,) = refused_steps.recent(ledger.redis)
     assert "step 'a' of run run: this worker does not know field invented_later" in told
     assert 0 < int(str(ledger.redis.ttl(key_of(ledger.redis, refused_steps.KEY)))) <= refused_steps.FRESH_S
+
+
+def test_a_process_that_refuses_a_step_again_and_again_has_one_event_for_each_reason(ledger: Ledger) -> None:
+    play = Play(ledger)
+    play.plan(work("a"))
+
+    def refuse(owner: str, why: str) -> None:
+        begun = play.begin("a", owner=owner)
+        ledger.steps.refuse("run", "a", begun.attempt, begun.owner, why)
+
+    def stopped() -> str:
+        (run,) = listing.find_page(ledger, listing.RunFilter()).runs
+        return run.stopped
+
+    for owner in ("one", "two", "one", "two", "one"):
+        refuse(owner, "other code")
+    assert play.events("a") == ["started", "refused"] * 2
+    assert (play.step("a").attempt, stopped()) == (2, "other code")
+
+    refuse("one", "no code")
+    assert play.events("a") == ["started", "refused"] * 3
+    assert stopped() == "no code"
+
+    silent = play.begin("a", owner="one")
+    assert play.events("a") == ["started", "refused"] * 3
+    play.commit(silent)
+    assert play.events("a") == [*["started", "refused"] * 3, "started", "done"]
+    assert stopped() == ""
+
+
+def test_a_run_goes_on_when_a_process_that_did_not_refuse_its_step_begins_it(ledger: Ledger) -> None:
+    play = Play(ledger)
+    play.plan(work("a"))
+    refused = play.begin("a", owner="old")
+    ledger.steps.refuse("run", "a", refused.attempt, refused.owner, "other code")
+
+    begun = play.begin("a", owner="new")
+    (run,) = listing.find_page(ledger, listing.RunFilter()).runs
+    assert (run.stopped, run.state) == ("", "running")
+    ledger.steps.release(begun)
+    play.begin("a", owner="old")
+    assert play.events("a") == ["started", "refused", "started", "released", "started"]
 
 
 # committing

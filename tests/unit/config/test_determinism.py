@@ -7,13 +7,14 @@ from pathlib import Path
 import pytest
 
 from cantata.config.user_code.determinism import faults_of
+from cantata.models.definitions import Agent, Definitions, Team
 
 HEAD = """import asyncio, datetime, json, os, random, time
 import random as chance
 from datetime import datetime as clock
 from time import sleep
 from uuid import uuid4
-from cantata import workflow
+from cantata import Workflow, workflow
 
 def helper():
     return time.time()
@@ -21,15 +22,21 @@ def helper():
 def effect():
     return time.time()
 
+async def polite(flow: Workflow, name):
+    await flow.agnet("clerk", name)
+
 @workflow
 async def trip(wf, x=1):
     """
 
 
+DEFINITIONS = Definitions(agents={"clerk": Agent(model="openai/x")}, teams={"panel": Team(mode="broadcast", agents=["clerk"])})
+
+
 def found(folder: Path, body: str) -> list[str]:
     """The messages about a workflow with this body."""
     (folder / "trip.py").write_text(HEAD + body + "\n")
-    return [str(fault) for fault in faults_of("trip:trip", folder=folder)]
+    return [str(fault) for fault in faults_of("trip:trip", folder=folder, definitions=DEFINITIONS)]
 
 
 @pytest.mark.parametrize(
@@ -47,6 +54,12 @@ def found(folder: Path, body: str) -> list[str]:
         ("return os.environ['HOME']", "wf.call"),
         ("return await asyncio.to_thread(print)", "wf.call"),
         ("return helper()", "time.time in 'helper'"),
+        ("await wf.optoins(retries=2).agent('clerk')", "wf.optoins: a workflow has no 'optoins'; did you mean 'options'? (in 'trip')"),
+        ("await wf.options(retries=2).agnet('clerk')", "did you mean 'agent'"),
+        ("await polite(wf, 'you')", "flow.agnet: a workflow has no 'agnet'; did you mean 'agent'? (in 'polite')"),
+        ("await wf.agent('clerc', 'hello')", "the configuration has no agent 'clerc'; did you mean 'clerk'?"),
+        ("await wf.options(retries=1).tool('find', x=1)", "the configuration has no tool 'find'"),
+        ("await wf.start('trip2')", "the configuration has no workflow or chain 'trip2'"),
         ("for each in {'a', 'b'}:\n        await wf.call(effect)", "sorted(...)"),
         ("return [each for each in set(x)]", "sorted(...)"),
         ("return print(*frozenset(x))", "sorted(...)"),
@@ -64,6 +77,8 @@ def test_what_differs_is_named_with_its_replacement(tmp_path: Path, body: str, r
     "body",
     [
         "return await wf.call(effect)",
+        "return await wf.options(queue='slow').agent('panel', wf.run_id), await wf.agent(x), wf.patched('new')",
+        "return await wf.gather(wf.sleep(1), wf.wait('clerc'))",
         "return wf.now(), wf.random(), wf.uuid4()",
         "await asyncio.sleep(1)",
         "return json.dumps([x]), os.path.join('a', 'b')",

@@ -247,6 +247,7 @@ FLEET = [
     (fleet(last_ended={"exhausted": 20}), "runs", "degraded", "of the last 20 that ended, 20 exhausted", "--status exhausted"),
     (fleet(totals={"closed:failed": 3}, last_ended={"failed": 3}), "runs", "ok", "2 open, 3 failed", ""),
     (fleet(last_ended={"cancelled": 50, "succeeded": 50}), "runs", "ok", "2 open", ""),
+    (fleet(totals={"closed:failed": 3, "retried": 2}, last_ended={"retried": 20}), "runs", "ok", "2 open, 3 failed, 2 retried", ""),
 ]
 
 SERVICES = [

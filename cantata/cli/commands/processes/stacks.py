@@ -12,6 +12,7 @@ from click.core import ParameterSource
 from cantata import embedded
 from cantata.cli.options import config_option, json_option
 from cantata.cli.views.progress import show_progress
+from cantata.project_folder import CONFIG_FILE, project_folder
 
 
 @click.command()
@@ -29,7 +30,7 @@ def up(config: str | None, no_flower: bool, no_gateway: bool, agents: int, tools
             stack = embedded.Stack.start(agents=agents, tools=tools, flower=not no_flower, gateway=not no_gateway, config=config, keep=True)
         state = "the stack is running"
     else:
-        state, ignored = "a stack is already running", _ignored_options(stack.status().config)
+        state, ignored = "a stack is already running", _ignored_options(stack.status())
     here = stack.status()
     if as_json:
         click.echo(json.dumps(here.to_json()))
@@ -52,13 +53,14 @@ def up(config: str | None, no_flower: bool, no_gateway: bool, agents: int, tools
     return 0
 
 
-def _ignored_options(config: str) -> str:
-    """Return the options of this command that differ from the stack that runs with this configuration, or may do so."""
+def _ignored_options(here: embedded.StackStatus) -> str:
+    """Return the options of this command that differ from the stack that runs, or may do so."""
     context = click.get_current_context()
     given = [each for each in context.command.params if context.get_parameter_source(str(each.name)) is ParameterSource.COMMANDLINE]
     wanted = context.params["config"] or os.environ.get("CANTATA_CONFIG") or ""
-    changed = [each.opts[0] for each in given if each.name not in ("config", "as_json")]
-    if wanted and str(Path(wanted).absolute()) != config:
+    same = {"config", "as_json", "" if here.flower_url else "no_flower", "" if here.gateway_url else "no_gateway"}
+    changed = [each.opts[0] for each in given if each.name not in same]
+    if wanted and Path(wanted).resolve() != Path(here.config or project_folder() / CONFIG_FILE).resolve():
         changed.insert(0, f"--config {wanted}" if context.params["config"] else f"CANTATA_CONFIG={wanted}")
     return ", ".join(changed)
 

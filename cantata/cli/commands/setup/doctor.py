@@ -105,7 +105,7 @@ def _services() -> Iterator[Check]:
             action = "start the broker, or correct CANTATA_BROKER_URL"
             yield failing("broker", answer.reason, action) if isinstance(answer, Unavailable) else ok("broker", f"{address} answers")
     except CantataError as error:
-        yield failing("Redis", str(error))
+        yield failing("CANTATA_APP" if getattr(error, "source", "") == user_app.VARIABLE else "Redis", str(error))
 
 
 def _port(service: tuple[str, int]) -> Check:

@@ -320,3 +320,18 @@ def test_faults_of_a_workflow_in_python_name_the_file_that_defines_it(folder: Pa
     result = run("check", "outer:answer")
 
     assert result.stdout.startswith("inner.py:5: open in 'answer' differs in each replay")
+
+
+def test_unknown_names_in_a_workflow_of_a_configuration_have_file_and_line(documents: Path) -> None:
+    config = documents / "configs" / "default.yaml"
+    config.write_text(CONFIG + 'workflows:\n  answer: {function: "flow:answer"}\n')
+    code = "from cantata import workflow\n\n@workflow\nasync def answer(wf):\n    await wf.sleeep(1)\n    return await wf.tool('duoble')\n"
+    (documents / "configs" / "flow.py").write_text(code)
+
+    result = run("check")
+
+    assert result.exit_code == 2
+    assert [line.partition("configs/flow.py:")[2] for line in result.stdout.splitlines()] == [
+        "5: wf.sleeep: a workflow has no 'sleeep'; did you mean 'sleep'? (in 'answer')",
+        "6: the configuration has no tool 'duoble'; did you mean 'double'? (in 'answer')",
+    ]

@@ -3,7 +3,7 @@
 import { RUN_OVER } from "./vocabulary.js";
 
 const RUN = {
-  accepted: { label: "Queued", tone: "idle", icon: "ring" },
+  accepted: { label: "Accepted", tone: "idle", icon: "ring" },
   running: { label: "Running", tone: "busy", icon: "run" },
   waiting: { label: "Waiting", tone: "wait", icon: "hand" },
   cancelling: { label: "Cancelling", tone: "wait", icon: "stop" },

@@ -53,6 +53,14 @@ def test_a_redis_that_does_not_answer_is_failing_without_its_password(config: Pa
     assert "geheim" not in result.output
 
 
+def test_an_application_that_cannot_be_imported_is_no_fault_of_redis(config: Path) -> None:
+    found = checks("--config", str(config), status=1, CANTATA_APP="shpo.celery:app")
+
+    assert "Redis" not in found
+    assert found["CANTATA_APP"][0] == "failing"
+    assert "'shpo.celery:app' cannot be imported" in found["CANTATA_APP"][1]
+
+
 def test_a_taken_port_is_reported(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
