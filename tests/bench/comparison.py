@@ -18,14 +18,14 @@ from cantata.embedded.stack_plan import worker_command
 from cantata.state.fleet import registry
 from tests.bench.code import SHAPES, definitions, parked_bytes
 from tests.bench.measure import PATIENCE_S, PROCESSES, stack
-from tests.bench.peers.timing import LONG, recovery_ms, samples_ms, wait_until
+from tests.bench.peers.timing import LONG, memory_mb, recovery_ms, samples_ms, wait_until
 from tests.bench.rivals import DURABLE, Told, measure_peer
 
 ROUNDS = 3
 REPEATS = 5  # in a round
 SLOW_MS = 2_000.0  # what takes longer is measured once in a round
 LONG_ROW = f"row of {LONG:,}"
-FIGURES = (*SHAPES, LONG_ROW, "recovery", "parked")
+FIGURES = (*SHAPES, LONG_ROW, "recovery", "parked", "memory")
 ROUND = {"PEER_REPEATS": str(REPEATS), "PEER_SLOW_MS": str(SLOW_MS)}
 
 
@@ -36,7 +36,7 @@ class Engine:
     name: str
     how: str = ""
     samples: dict[str, list[float]] = field(default_factory=dict)
-    """Figure → milliseconds; of `parked`, bytes."""
+    """Figure → milliseconds; of `parked`, bytes; of `memory`, MB."""
     missing: str = ""
 
 
@@ -65,6 +65,7 @@ def _measure_cantata() -> Told:
         shapes = {name: partial(_run, client, name) for name in SHAPES}
         shapes[LONG_ROW] = partial(_submit, client, "row", {"steps": LONG}, 1)
         samples = {name: samples_ms(act, repeats=REPEATS, slow_ms=SLOW_MS) for name, act in shapes.items()}
+        samples["memory"] = [memory_mb(process.pid for process in embedded.stack.processes())]
         samples["parked"] = [float(parked_bytes(client))]
         samples["recovery"] = [_recovery_ms(embedded, client)]
     return Told("Cantata", f"{PROCESSES} processes, Valkey with AOF everysec", samples)

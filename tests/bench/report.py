@@ -283,8 +283,8 @@ def print_comparison(engines: Sequence[Engine]) -> None:
 def _beside(figure: str, samples: Sequence[float] | None, ours: Sequence[float]) -> str:
     if not samples:
         return "not measured"
-    median, unit = statistics.median(samples), "kB" if figure == "parked" else "s" if figure == "recovery" else "ms"
-    amount = median if unit == "ms" else median / 1000
+    median, unit = statistics.median(samples), {"parked": "kB", "recovery": "s", "memory": "MB"}.get(figure, "ms")
+    amount = median if unit in ("ms", "MB") else median / 1000
     return f"{amount:,.{0 if amount >= 100 else 1}f} {unit} ({median / statistics.median(ours):.2f})"
 
 

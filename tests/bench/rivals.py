@@ -113,10 +113,11 @@ def _measure(peer: Peer, url: str, shapes: Sequence[str], more: Mapping[str, str
     with ExitStack() as stack:
         home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-peer-", ignore_cleanup_errors=True)))
         address, how = "", peer.how
+        servers: list[int] = []
         if peer.database == "redis":
             address = redis_url(database(url, 2))
         elif peer.database:
-            address, where = stack.enter_context(_sql(home, synced=peer.database == "synced sql"))
+            address, where, servers = stack.enter_context(_sql(home, synced=peer.database == "synced sql"))
             how = f"{how}, {where}"
         environment = {
             **os.environ,
@@ -127,6 +128,7 @@ def _measure(peer: Peer, url: str, shapes: Sequence[str], more: Mapping[str, str
             "PEER_HOME": str(home),
             "PREFECT_HOME": str(home),
             "PEER_URL": address,
+            "PEER_SERVERS": json.dumps(servers),
             "PEER_SHAPES": json.dumps(list(shapes)),
         }
         command = [str(python), "-m", f"tests.bench.peers.{peer.script}"]
@@ -205,10 +207,10 @@ def _in_a_line(words: str) -> str:
 
 
 @contextmanager
-def _sql(home: Path, *, synced: bool) -> Iterator[tuple[str, str]]:
-    """The address of a database of the peer's own: Postgres if this machine has it, else SQLite."""
+def _sql(home: Path, *, synced: bool) -> Iterator[tuple[str, str, list[int]]]:
+    """The address of a database of the peer's own, and its server's process: Postgres if this machine has it, else SQLite."""
     if not all(shutil.which(tool) for tool in POSTGRES_TOOLS):
-        yield f"sqlite:///{home / 'peer.db'}", "SQLite"
+        yield f"sqlite:///{home / 'peer.db'}", "SQLite", []
         return
     with tempfile.TemporaryDirectory(prefix="bench-pg-", ignore_cleanup_errors=True) as folder:
         user = _other_user()  # Postgres refuses to run as root
@@ -223,7 +225,7 @@ def _sql(home: Path, *, synced: bool) -> Iterator[tuple[str, str]]:
         started = ["pg_ctl", "-D", data, "-o", options, "-l", f"{folder}/log", "-w", "-t", f"{POSTGRES_S:.0f}", "start"]
         try:
             subprocess.run(started, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=folder, **as_user)  # type: ignore[call-overload]  # the user, if root
-            yield f"postgresql://bench@/bench_peer?host={folder}", "Postgres"
+            yield f"postgresql://bench@/bench_peer?host={folder}", "Postgres", [int(Path(data, "postmaster.pid").read_text().split()[0])]
         finally:
             with suppress(subprocess.SubprocessError):
                 _do(["pg_ctl", "-D", data, "-m", "immediate", "-w", "stop"], cwd=folder, **as_user)

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import sqlite3
 import subprocess
@@ -14,7 +15,7 @@ from pathlib import Path
 
 from dbos import DBOS, SetWorkflowID  # type: ignore[import-not-found]
 
-from tests.bench.peers.timing import LONG, PARKED, hang_once, is_wanted, noop, parked_bytes, recovery_ms, tell, tell_samples
+from tests.bench.peers.timing import LONG, PARKED, hang_once, is_wanted, memory_mb, noop, parked_bytes, recovery_ms, tell, tell_samples
 
 RECOVERED = "recovered"  # what the application says at the end of its run
 URL = os.environ["PEER_URL"]
@@ -139,6 +140,8 @@ async def main() -> None:
         "row of 1,000": long_workflow,
     }
     await asyncio.to_thread(tell, shapes)
+    if is_wanted("memory"):
+        tell_samples("memory", [memory_mb([os.getpid(), *json.loads(os.environ["PEER_SERVERS"])])])
     if is_wanted("parked"):
 
         async def park() -> None:

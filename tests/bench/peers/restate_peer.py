@@ -25,6 +25,7 @@ from tests.bench.peers.timing import (
     hang_once_async,
     in_loop,
     is_wanted,
+    memory_mb,
     recovery_ms,
     tell,
     tell_samples,
@@ -153,6 +154,8 @@ async def main() -> None:
         async with restate.create_client(f"http://{HOST}:{ports['ingress']}") as client:
             client.client.timeout = PATIENCE_S  # else a busy machine fails a call after 5 s
             worker = await measure(client, ports["worker"], worker)
+        if is_wanted("memory"):
+            tell_samples("memory", [memory_mb([server.pid, worker.pid])])
     finally:
         for process in (worker, server):
             process.kill()

@@ -28,6 +28,7 @@ with workflow.unsafe.imports_passed_through():
         hang_once_async,
         in_loop,
         is_wanted,
+        memory_mb,
         parked_bytes,
         recovery_ms,
         tell,
@@ -135,7 +136,7 @@ async def connect(address: str) -> Any:
             await asyncio.sleep(0.1)
 
 
-async def measure(client: Any, workers: list[subprocess.Popen[bytes]], database: Path) -> None:
+async def measure(client: Any, processes: list[subprocess.Popen[bytes]], database: Path) -> None:
     """Time all."""
     loop = asyncio.get_running_loop()
 
@@ -152,6 +153,8 @@ async def measure(client: Any, workers: list[subprocess.Popen[bytes]], database:
         "row of 1,000": in_loop(loop, lambda: call(Row.run, LONG)),
     }
     await asyncio.to_thread(tell, shapes)
+    if is_wanted("memory"):
+        tell_samples("memory", [memory_mb(process.pid for process in processes)])
     if is_wanted("parked"):
 
         async def park() -> None:
@@ -167,7 +170,7 @@ async def measure(client: Any, workers: list[subprocess.Popen[bytes]], database:
             await running
 
         def kill(pid: int) -> None:
-            next(worker for worker in workers if worker.pid == pid).kill()
+            next(process for process in processes if process.pid == pid).kill()
 
         tell_samples("recovery", [await asyncio.to_thread(recovery_ms, marker, kill, in_loop(loop, finish))])
 
@@ -196,7 +199,7 @@ async def main() -> None:
         client = await connect(f"{HOST}:{port}")
         workers = [start_worker(f"{HOST}:{port}") for _ in range(WORKERS)]
         processes = [*workers, *processes]
-        await measure(client, workers, database)
+        await measure(client, processes, database)
     finally:
         for process in processes:
             process.kill()

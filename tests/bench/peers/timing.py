@@ -8,7 +8,8 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ def is_wanted(shape: str) -> bool:
 
 
 def tell_samples(shape: str, samples: list[float]) -> None:
-    """Print the samples of a shape: milliseconds, or bytes of a parked run."""
+    """Print the samples of a shape: milliseconds, bytes of a parked run, or MB of memory."""
     sys.stdout.write(json.dumps({"shape": shape, "samples_ms": samples}) + "\n")
     sys.stdout.flush()
 
@@ -104,6 +105,27 @@ def parked_bytes(stored: Callable[[], float], park: Callable[[], object]) -> flo
         time.sleep(1.0)
         last, now = now, stored()
     return (now - before) / PARKED
+
+
+def memory_mb(roots: Iterable[int]) -> float:
+    """Return the memory (PSS) of processes and of all that they started, in MB. Linux only."""
+    parents = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it has just ended
+            parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
+    found: set[int] = set()
+    more = set(roots)
+    while more:
+        found |= more
+        more = {pid for pid, parent in parents.items() if parent in found} - found
+    return sum(map(_pss_kb, found)) / 1000
+
+
+def _pss_kb(pid: int) -> int:
+    with suppress(OSError):
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+        return next((int(line.split()[1]) for line in lines if line.startswith("Pss:")), 0)
+    return 0
 
 
 def in_loop(loop: asyncio.AbstractEventLoop, act: Callable[[], Coroutine[Any, Any, object]]) -> Callable[[], object]:

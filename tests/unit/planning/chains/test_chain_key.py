@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from cantata.models.definitions import Definitions, Limits, Tool
@@ -13,8 +15,8 @@ from tests.unit.planning.sample_chains import DEFINITIONS, tool
 ROW = [tool("a", next_node="b"), tool("b", input_map={"x": "city"})]
 
 
-def asked(nodes: list[object] = ROW, **changes: object) -> ChainRequest:
-    return ChainRequest.model_validate({"nodes": nodes, "entry_node": "a", "initial_input": {"city": "Ulm"}, **changes})
+def asked(nodes: Sequence[object] = ROW, **changes: object) -> ChainRequest:
+    return ChainRequest.model_validate({"nodes": [*nodes], "entry_node": "a", "initial_input": {"city": "Ulm"}, **changes})
 
 
 def test_equal_nodes_are_checked_and_planned_once(monkeypatch: pytest.MonkeyPatch) -> None:
