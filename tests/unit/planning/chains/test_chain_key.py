@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+from weakref import ref
+
 import pytest
 
 from cantata.models.definitions import Definitions, Limits, Tool
@@ -59,3 +62,25 @@ def test_results_of_large_chains_and_of_many_are_not_kept(monkeypatch: pytest.Mo
     assert expansion.plan(asked(), DEFINITIONS) is not expansion.plan(asked(), DEFINITIONS)
     assert checks.check(asked(), DEFINITIONS)[0] == []
     assert expansion._known_plan.cache_info().maxsize == chain_key.MAX_KNOWN
+
+
+def test_what_a_chain_may_hold_a_key_may_hold() -> None:
+    deep: object = "end"
+    for _ in range(240):
+        deep = [deep]
+    for value in (deep, 10**30, "\ud800"):
+        request = asked([tool("a", input={"x": value})])
+        assert checks.check(request, DEFINITIONS)[0] == []
+        assert expansion.plan(request, DEFINITIONS).steps[0].params["input"] == {"x": value}
+
+
+def test_definitions_that_nobody_else_has_are_not_kept() -> None:
+    definitions = DEFINITIONS.model_copy()
+    checks.check(asked(), definitions)
+    expansion.plan(asked(), definitions)
+    known = ref(definitions)
+
+    del definitions
+    gc.collect()
+
+    assert known() is None
