@@ -44,7 +44,7 @@ class ChainKey:
 
     @property
     def is_small(self) -> bool:
-        """Whether its results are kept."""
+        """True if its results are kept."""
         return 0 < len(self.text) <= MAX_KNOWN_CHARS
 
     def request(self) -> ChainRequest:

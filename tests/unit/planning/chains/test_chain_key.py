@@ -8,7 +8,7 @@ from weakref import ref
 import pytest
 
 from cantata.models.definitions import Definitions, Limits, Tool
-from cantata.models.wire import ChainRequest
+from cantata.models.wire import ChainNode, ChainRequest
 from cantata.planning.chain_checks import checks
 from cantata.planning.chains import chain_key, expansion
 from tests.unit.planning.sample_chains import DEFINITIONS, tool
@@ -16,7 +16,7 @@ from tests.unit.planning.sample_chains import DEFINITIONS, tool
 ROW = [tool("a", next_node="b"), tool("b", input_map={"x": "city"})]
 
 
-def asked(nodes: list[object] = ROW, **changes: object) -> ChainRequest:
+def asked(nodes: list[ChainNode] = ROW, **changes: object) -> ChainRequest:
     return ChainRequest.model_validate({"nodes": nodes, "entry_node": "a", "initial_input": {"city": "Ulm"}, **changes})
 
 
