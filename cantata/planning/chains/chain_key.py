@@ -13,7 +13,7 @@ from cantata.models.wire import ChainRequest
 MAX_KNOWN = 64
 """Results that a process keeps of each kind."""
 MAX_KNOWN_CHARS = 100_000
-"""Length of the largest text of nodes whose results are kept; a plan takes about five times as much memory."""
+"""Length of the largest text of nodes, with the names of inputs, whose results are kept; a plan takes about five times as much memory."""
 
 
 class ChainKey:
@@ -45,7 +45,7 @@ class ChainKey:
     @property
     def is_small(self) -> bool:
         """True if its results are kept."""
-        return 0 < len(self.text) <= MAX_KNOWN_CHARS
+        return self.text != "" and len(self.text) + sum(map(len, self.inputs)) <= MAX_KNOWN_CHARS
 
     def request(self) -> ChainRequest:
         """Return a request with these nodes, and null for each input."""

@@ -64,6 +64,14 @@ def test_results_of_large_chains_and_of_many_are_not_kept(monkeypatch: pytest.Mo
     assert expansion._known_plan.cache_info().maxsize == chain_key.MAX_KNOWN
 
 
+def test_results_for_many_names_of_inputs_are_not_kept() -> None:
+    misses = checks._known_faults.cache_info().misses
+
+    assert checks.check(asked(initial_input={"city": "Ulm", **{f"n{number:06}": 1 for number in range(20_000)}}), DEFINITIONS)[0] == []
+
+    assert checks._known_faults.cache_info().misses == misses
+
+
 def test_what_a_chain_may_hold_a_key_may_hold() -> None:
     deep: object = "end"
     for _ in range(240):
