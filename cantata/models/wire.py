@@ -140,6 +140,7 @@ class ProviderBatchRequest(Value):
     text: str = Field(description="what is asked, in a line")
     agent: str = Field(description="the agent that answers")
     rows: dict[str, str] = Field(default_factory=dict, description="number of the row → its text")
+    is_again: bool = Field(default=False, description="whether they may have been sent before, by a run that Redis has lost")
     cancels: str | None = Field(default=None, description="the cancelled run whose batch this one cancels at the provider")
     batch: str | None = Field(default=None, description="the provider's id of that batch, if the run recorded it")
 

@@ -349,6 +349,26 @@ def test_a_session_whose_queue_is_full_counts_as_an_open_run(ledger: Ledger) -> 
     scene.client.close()
 
 
+@pytest.mark.parametrize("times", [{"every": "24h"}, {"at": "2000-01-01"}], ids=["later", "over"])
+def test_a_trigger_that_waits_for_a_full_session_is_tried_again(ledger: Ledger, times: dict[str, Any]) -> None:
+    scene = Scene(ledger, DEFINITIONS.model_copy(update={"sessions": SessionSettings(max_waiting=1)}))
+    declared = Schedule.model_validate({**IN_NEWS, "every": None, **times, "overlap": "queue"})
+    with_schedule = scene.with_definitions(scene.client.definitions.model_copy(update={"schedules": {"report": declared}}))
+    with_schedule.schedules.apply()
+    users = [scene.client.submit_turn("hello", agent="writer", session="news").run_id for _ in range(2)]
+
+    assert scene.schedules.trigger("report").outcome == "queued"
+    scene.pass_time(10)
+    assert counts(scene.schedules.get("report"))[3] == 1
+    for user in users:
+        scene.end(user)
+    scene.pass_time(10)
+
+    assert (scene.schedules.get("report").pending, len(scene.client.sessions.waiting("news"))) == (0, 1)
+    for each in (scene, with_schedule):
+        each.client.close()
+
+
 def test_cancel_previous_cancels_the_schedule_s_own_run_in_a_session(scene: Scene) -> None:
     scene.schedules.create("hourly", {**IN_NEWS, "overlap": "cancel_previous"})
     users = scene.client.submit_turn("hello", agent="writer", session="news").run_id
@@ -394,6 +414,19 @@ def test_a_schedule_that_gets_another_session_is_never_there_twice(scene: Scene,
     assert len(scene.runs()) == 2
     scene.schedules.create("hourly", IN_NEWS, replace=True)
     assert [each.shard for each in scene.schedules.list()] == [before.shard]
+
+
+def test_a_paused_schedule_that_gets_another_session_stays_paused(scene: Scene) -> None:
+    scene.schedules.create("hourly", HOURLY)
+    scene.schedules.pause("hourly", "holiday")
+
+    moved = scene.schedules.create("hourly", IN_NEWS, replace=True)
+    scene.pass_time()
+
+    assert (moved.state, moved.pause_note, scene.runs()) == ("paused", "holiday", [])
+    scene.schedules.resume("hourly")
+    scene.pass_time()
+    assert len(scene.runs()) == 1
 
 
 def test_two_calls_that_create_a_schedule_in_two_sessions_leave_no_two(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -102,13 +102,13 @@ class RowRequests:
         """The queue of a row's first step; of a chain, as of the newest request."""
         return self._queue
 
-    def of_run(self, rows: Mapping[int, str]) -> str:
-        """Return the request of the run of rows, with their requests."""
+    def of_run(self, rows: Mapping[int, str], *, is_again: bool) -> str:
+        """Return the request of the run of rows, with their requests; `is_again` if they may have been submitted before."""
         if self.kind != "batch":
             return next(iter(rows.values()))
         text = f"rows {min(rows):,} to {max(rows):,} to {self._target.name} as a batch of its model's provider"
         named = {str(number): text for number, text in rows.items()}
-        return ProviderBatchRequest(text=text, agent=self._target.name, rows=named).model_dump_json()
+        return ProviderBatchRequest(text=text, agent=self._target.name, rows=named, is_again=is_again).model_dump_json()
 
     def request(self, number: int, row: Row) -> str:
         """Return the request of a row as JSON text; its text for a provider's batch. Raises ConfigError."""
@@ -287,7 +287,10 @@ class Batches:
         if not runs:
             return {}
         self.store.record(batch, submitted=max(map(max, runs.values())) + 1)
-        wanted = {run_id: requests.of_run({row: rows[row] for row in numbers}) for run_id, numbers in runs.items()}
+        wanted = {
+            run_id: requests.of_run({row: rows[row] for row in numbers}, is_again=min(numbers) < batch.submitted)
+            for run_id, numbers in runs.items()
+        }  # fmt: skip
         definitions = client.definitions if batch.mode == "live" else with_attempts(client.definitions)
         accept_rows(
             client.ledger, client.app, wanted, kind=requests.kind,

@@ -574,11 +574,15 @@ local function crc32(text, crc)
   return bit.bnot(crc)
 end
 
--- The next number behind one with which a run id that begins with a prefix is in this shard, and the id.
+-- The next number behind one with which an id that begins with a prefix is in this shard and no run has it, and the id. A run that was accepted
+-- anew, after its end was deleted or expired, may have left runs that are still kept.
 local function next_id(prefix, number)
-  local shard, crc = tonumber(string.match(S, '{(%d+)}')), crc32(prefix)
-  repeat number = number + 1 until bit.band(crc32(string.format('%x', number), crc), SHARDS - 1) == shard
-  return number, prefix .. string.format('%x', number)
+  local shard, crc, id = tonumber(string.match(S, '{(%d+)}')), crc32(prefix), nil
+  repeat
+    repeat number = number + 1 until bit.band(crc32(string.format('%x', number), crc), SHARDS - 1) == shard
+    id = prefix .. string.format('%x', number)
+  until redis.call('EXISTS', S .. ':run:' .. id) == 0
+  return number, id
 end
 
 -- Creates a run of its own, in this shard, for each webhook of the run that is for one of these events. It posts the first of them, with more data if given.

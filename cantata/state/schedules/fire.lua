@@ -46,6 +46,7 @@ local function fire(item)
   end
   if given.overlap == 'queue' and (open or full or redis.call('EXISTS', pending) == 1) and redis.call('LLEN', pending) < MAX_WAITING then
     redis.call('RPUSH', pending, cjson.encode({at = item.at}))
+    if not given.read and not known[5] then redis.call('ZADD', S .. ':schedules', 'LT', now + FULL_MS, scope) end
     return {'queued', 0}
   end
   if full or (open and given.overlap ~= 'cancel_previous') then

@@ -132,6 +132,7 @@ class ScheduleStore:
         """Create or replace a schedule; return False if there is one already and it should be new. With the same timing, its times go on.
 
         One in another shard, which belongs to another session, is deleted first: so no time has two runs, whatever dies in between.
+        If that was paused, so is the new one.
         Raises ConfigError if another call creates it for another session at the same time.
 
         Args:
@@ -142,13 +143,16 @@ class ScheduleStore:
             look_at_ms: When its next time is due; None if there is none.
             only_new: Leave a schedule of this name as it is.
         """
+        elsewhere = set(self._shards_with(scope)) - {shard}
+        if elsewhere and only_new:
+            return False
+        moved = self.read(*names_in(scope)) if elsewhere else None
+        if moved and moved.state == "paused":
+            fields, look_at_ms = {**fields, "paused": "1", "pause_note": moved.pause_note}, None
         given: dict[str, JsonValue] = {
             "fields": {**fields, "definitions": definitions_digest(definitions)}, "look_at": _text(look_at_ms) or FOREVER,
             **({"only_new": True} if only_new else {}),
         }  # fmt: skip
-        elsewhere = set(self._shards_with(scope)) - {shard}
-        if elsewhere and only_new:
-            return False
         for other in elsewhere:
             self._edit_in(other, scope, {"delete": True})
         call = partial(self._caller.call_shard, "schedules/put", shard, scope)

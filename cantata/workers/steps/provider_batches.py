@@ -24,11 +24,15 @@ Result = TypeVar("Result")
 
 
 def batch_create(context: StepContext) -> Outcome:
-    """Create the batch of the run's rows, unless the provider has it from an earlier attempt, whose worker died or lost the answer."""
+    """Create the batch of the run's rows, unless the provider has it from an earlier attempt, whose worker died or lost the answer.
+
+    So it is with rows that were submitted before: Redis may have lost their run.
+    """
     request, mark = _request_of(context), context.begun.run_id
     first = ModelTurn.read(_row_context(context, request.agent, ""))
     model, schema = first.models()[0], first.validator.schema if first.validator else None
-    found = context.wait_for(provider_batches.find(model, mark)) if context.begun.attempt > 1 else None
+    may_exist = request.is_again or context.begun.attempt > 1
+    found = context.wait_for(provider_batches.find(model, mark)) if may_exist else None
     if found is None:
         turns = {row: replace(first, context=_row_context(context, request.agent, text)) for row, text in request.rows.items()}
         lines = (provider_batches.request_line(row, model, turn.messages(()), schema) for row, turn in turns.items())

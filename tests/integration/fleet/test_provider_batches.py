@@ -7,10 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from cantata.client.batches import batches
+from cantata.client.batches import batch_feed, batches
 from cantata.client.client import EmbeddedClient
 from cantata.errors import ConfigError
 from cantata.models.values import JsonValue
+from cantata.state.redis.keys import run_key
 from cantata.testing import ScriptedModels
 from tests.waiting import until
 
@@ -60,6 +61,29 @@ def test_a_batch_is_looked_for_only_after_an_attempt_that_may_have_created_it(
 
     assert len(searches) == 1
     assert len(models.batches.created()) - before == 2, "the batch whose creation was not answered is the one that is read"
+
+
+def test_rows_whose_run_redis_lost_are_not_sent_again(
+    client: EmbeddedClient, models: ScriptedModels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batch_feed, "CHECK_S", 0.5)
+    models.script([{"match": "row", "delay_s": 3600.0}])
+    before = len(models.batches.created())
+    feed = client.feed_batch(["row"], agent="ann", name="lost", mode="provider")
+    groups = feed.groups()
+    while len(models.batches.created()) == before:
+        next(groups)
+    run_id = batches.run_id_of_row(feed.batch, 0)
+    redis = client.ledger.redis
+    until(lambda: redis.hexists(f"{run_key(redis, run_id)}:out", "create"), "the batch is recorded")
+
+    redis.delete(*redis.scan_iter(f"{run_key(redis, run_id)}*"))
+    until(lambda: next(groups) is not None and redis.hexists(f"{run_key(redis, run_id)}:out", "create"), "it is submitted anew")
+    for batch in models.batches._batches.values():
+        batch["over_at"] = 0.0
+
+    assert [row.output for group in groups for row in group] == ["echo: ann <row>"]
+    assert len(models.batches.created()) == before + 1
 
 
 def test_rows_that_failed_or_expired_are_errors_which_a_retry_sends_again(client: EmbeddedClient, models: ScriptedModels) -> None:

@@ -64,3 +64,16 @@ def test_a_run_that_has_no_batch_or_its_answers_leaves_none(ledger: Ledger) -> N
     answered.do("collect", {})
     assert answered.status == "succeeded"
     assert others(answered) == []
+
+
+def test_a_run_that_is_accepted_anew_and_cancelled_again_leaves_another_one(ledger: Ledger) -> None:
+    for _ in range(2):
+        play = planned(ledger)
+        play.begin(CREATE)
+        ledger.runs.cancel(play.run_id)
+        for run_id in others(play):
+            ledger.runs.cancel(run_id)
+        play.sweep()
+        ledger.runs.drop([play.run_id])
+
+    assert len(others(play)) == 2

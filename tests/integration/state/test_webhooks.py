@@ -49,6 +49,16 @@ def test_the_end_of_a_run_creates_a_run_in_its_shard_that_posts_it(ledger: Ledge
     assert ledger.runs.definitions(message.id, digest) == '{"folder":"x"}'
 
 
+def test_a_run_that_is_accepted_anew_is_posted_by_another_run(ledger: Ledger) -> None:
+    for _ in range(2):
+        play = ended(Play(ledger, webhooks=[hook("end")]))
+        ledger.runs.drop([play.run_id])
+
+    posting = cast("list[str]", ledger.redis.zrange(f"{play.shard}:runs", 0, -1))
+    assert len(posting) == 2
+    assert {ledger.runs.request_of(run_id)[0] for run_id in posting} == {"webhook"}
+
+
 @pytest.mark.parametrize(
     ("on", "status", "events"),
     [

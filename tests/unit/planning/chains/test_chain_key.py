@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import gc
+from weakref import ref
 
 import pytest
 
 from cantata.models.definitions import Definitions, Limits, Tool
-from cantata.models.wire import ChainRequest
+from cantata.models.wire import ChainNode, ChainRequest
 from cantata.planning.chain_checks import checks
 from cantata.planning.chains import chain_key, expansion
 from tests.unit.planning.sample_chains import DEFINITIONS, tool
@@ -15,8 +16,8 @@ from tests.unit.planning.sample_chains import DEFINITIONS, tool
 ROW = [tool("a", next_node="b"), tool("b", input_map={"x": "city"})]
 
 
-def asked(nodes: Sequence[object] = ROW, **changes: object) -> ChainRequest:
-    return ChainRequest.model_validate({"nodes": [*nodes], "entry_node": "a", "initial_input": {"city": "Ulm"}, **changes})
+def asked(nodes: list[ChainNode] = ROW, **changes: object) -> ChainRequest:
+    return ChainRequest.model_validate({"nodes": nodes, "entry_node": "a", "initial_input": {"city": "Ulm"}, **changes})
 
 
 def test_equal_nodes_are_checked_and_planned_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,3 +62,33 @@ def test_results_of_large_chains_and_of_many_are_not_kept(monkeypatch: pytest.Mo
     assert expansion.plan(asked(), DEFINITIONS) is not expansion.plan(asked(), DEFINITIONS)
     assert checks.check(asked(), DEFINITIONS)[0] == []
     assert expansion._known_plan.cache_info().maxsize == chain_key.MAX_KNOWN
+
+
+def test_results_for_many_names_of_inputs_are_not_kept() -> None:
+    misses = checks._known_faults.cache_info().misses
+
+    assert checks.check(asked(initial_input={"city": "Ulm", **{f"n{number:06}": 1 for number in range(20_000)}}), DEFINITIONS)[0] == []
+
+    assert checks._known_faults.cache_info().misses == misses
+
+
+def test_what_a_chain_may_hold_a_key_may_hold() -> None:
+    deep: object = "end"
+    for _ in range(240):
+        deep = [deep]
+    for value in (deep, 10**30, "\ud800"):
+        request = asked([tool("a", input={"x": value})])
+        assert checks.check(request, DEFINITIONS)[0] == []
+        assert expansion.plan(request, DEFINITIONS).steps[0].params["input"] == {"x": value}
+
+
+def test_definitions_that_nobody_else_has_are_not_kept() -> None:
+    definitions = DEFINITIONS.model_copy()
+    checks.check(asked(), definitions)
+    expansion.plan(asked(), definitions)
+    known = ref(definitions)
+
+    del definitions
+    gc.collect()
+
+    assert known() is None

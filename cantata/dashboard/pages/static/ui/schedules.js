@@ -59,7 +59,7 @@ export function SchedulePage({ name, search, go }) {
     try {
       const done = await send(`${path}/${action}${query}`);
       if (done.run_id) return go(runAddress(urls.base, done.run_id));
-      setAnswer(action === "trigger" ? { text: `${done.outcome}: a run of this schedule is open` } : null);
+      setAnswer(action === "trigger" ? { text: `${done.outcome}: a run of this schedule is open, or its session is full` } : null);
     } catch (error) {
       setAnswer({ text: error.message, isFault: true });
     }
