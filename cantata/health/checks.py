@@ -260,6 +260,8 @@ def _runs(fleet: Fleet) -> Check:
     counted: dict[str, int] = {status: totals.get(f"closed:{status}", 0) for status in sorted(RUN_OVER)}
     counted = {"open": fleet.load.runs_open, **counted, "retried": totals.get("retried", 0)}
     message = ", ".join(f"{count:,} {state_label(status)}" for status, count in counted.items() if count or status == "open")
+    if lost := totals.get("lost", 0):
+        message += f"; steps that lost their worker: {lost:,}"
     last, failed = sum(fleet.last_ended.values()), {status: count for status in FAILED if (count := fleet.last_ended.get(status, 0))}
     if last >= MIN_RUNS and sum(failed.values()) > FAILED_PART * last:
         counts = " and ".join(f"{count} {state_label(status)}" for status, count in failed.items())

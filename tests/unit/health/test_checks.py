@@ -71,7 +71,7 @@ def test_without_faults_every_check_is_ok_and_shows_the_figures() -> None:
         facts(
             services=[ServiceProbe("gateway", "http://g", 3.2), ServiceProbe("Flower", "http://f", 8.0)],
             stack_home="/here/.cantata",
-            fleet=fleet(totals={"closed:succeeded": 1204, "closed:timed_out": 3, "accepted": 1209}),
+            fleet=fleet(totals={"closed:succeeded": 1204, "closed:timed_out": 3, "accepted": 1209, "lost": 2}),
         )
     )
 
@@ -85,7 +85,7 @@ def test_without_faults_every_check_is_ok_and_shows_the_figures() -> None:
         ("queue coordinator", "3 of 4 slots in use, nothing waiting"),
         ("queue agents", "3 of 4 slots in use, nothing waiting"),
         ("queue tools", "3 of 4 slots in use, nothing waiting"),
-        ("runs", "2 open, 1,204 succeeded, 3 timed out"),
+        ("runs", "2 open, 1,204 succeeded, 3 timed out; steps that lost their worker: 2"),
         ("gateway", "http://g answers in 3 ms"),
         ("Flower", "http://f answers in 8 ms"),
         ("stack", "all processes are running, in /here/.cantata"),
