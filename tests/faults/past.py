@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import cast
 
@@ -92,12 +92,17 @@ class Past:
 
     @cached_property
     def events(self) -> Mapping[str, list[Event]]:
-        """The events of each step; those of the run itself under ""."""
+        """The events of each step, each start among them; those of the run itself under ""."""
         by_step: dict[str, list[Event]] = defaultdict(list)
         for entry, fields in self.picture.log:
             attempt = int(fields["a"]) if fields["a"] else None
             seq, detail = int(entry.split("-")[1]), json.loads(fields["d"] or "{}")
-            by_step[fields["s"]].append(Event(seq, fields["t"], fields["s"], attempt, fields["w"], int(fields["at"]) / 1000, detail))
+            event = Event(seq, fields["t"], fields["s"], attempt, fields["w"], int(fields["at"]) / 1000, detail)
+            if (
+                event.type in ENDINGS and event.worker
+            ):  # an advance that was recorded with the call in front of it: its start is the same event
+                by_step[event.step].append(replace(event, type="started"))
+            by_step[event.step].append(event)
         return by_step
 
     def of(self, step: str, *types: str) -> list[Event]:

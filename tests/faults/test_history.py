@@ -226,6 +226,18 @@ def test_a_fence_that_does_not_rise_is_found(world: World) -> None:
     assert "step a: expected attempts 1 to 2, as its state says; found [1, 1] started" in said(world)
 
 
+def test_an_end_that_names_its_worker_is_a_start_too(world: World) -> None:
+    def join(entries: list[Fields]) -> None:
+        started = entries.pop(event(entries, "started", "c"))
+        entries[event(entries, "done", "c")].update(w=started["w"])
+
+    world.edit_log(join)
+    assert said(world) == ""
+
+    world.edit_log(lambda entries: entries[event(entries, "done", "c")].update(w=""))
+    assert "step c: expected attempts 1 to 1, as its state says; found [] started" in said(world)
+
+
 def test_the_outcome_of_an_attempt_that_was_over_is_found(world: World) -> None:
     world.edit_log(lambda entries: entries[event(entries, "done", "a")].update(a="1"))
 
