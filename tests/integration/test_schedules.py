@@ -196,13 +196,8 @@ class Died(BaseException):
     """The process died here."""
 
 
-@pytest.mark.parametrize("fields", [HOURLY, IN_NEWS], ids=["alone", "session"])
-@pytest.mark.parametrize("point", ["swept", "schedule-fired", "canvas-sent"])
-def test_a_sweeper_that_dies_anywhere_around_a_firing_leaves_one_run(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch, point: str, fields: dict[str, Any]
-) -> None:
-    scene.schedules.create("hourly", fields)
-    bring_nearer(scene.ledger.redis, HOUR_S)
+def sweep_and_die(scene: Scene, monkeypatch: pytest.MonkeyPatch, point: str) -> None:
+    """Sweep, in a process that dies at a fault point."""
 
     def die(label: str) -> bool:
         if label == point:
@@ -213,6 +208,17 @@ def test_a_sweeper_that_dies_anywhere_around_a_firing_leaves_one_run(
         patch.setattr(fault_points, "at", die)
         with pytest.raises(Died):
             scene.sweep()
+
+
+@pytest.mark.parametrize("fields", [HOURLY, IN_NEWS], ids=["alone", "session"])
+@pytest.mark.parametrize("point", ["swept", "schedule-fired", "canvas-sent"])
+def test_a_sweeper_that_dies_anywhere_around_a_firing_leaves_one_run(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, point: str, fields: dict[str, Any]
+) -> None:
+    scene.schedules.create("hourly", fields)
+    bring_nearer(scene.ledger.redis, HOUR_S)
+
+    sweep_and_die(scene, monkeypatch, point)
     for _ in range(3):
         scene.sweep()
     (run_id,) = scene.runs()
@@ -309,15 +315,7 @@ def test_a_sweeper_that_dies_around_a_firing_leaves_one_run_in_a_session_s_queue
     bring_nearer(scene.ledger.redis, HOUR_S)
     due = scene.due()
 
-    def die(label: str) -> bool:
-        if label == point:
-            raise Died
-        return False
-
-    with monkeypatch.context() as patch:
-        patch.setattr(fault_points, "at", die)
-        with pytest.raises(Died):
-            scene.sweep()
+    sweep_and_die(scene, monkeypatch, point)
     for _ in range(2):
         scene.sweep()
         fire_due(scene.client.app, scene.ledger, due)
