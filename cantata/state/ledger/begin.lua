@@ -31,6 +31,13 @@ local function size_of(needed)
 end
 
 local is_first = is_first_of_pure(s)
+if is_first and ARGV[5] then
+  local others = {unpack(ARGV, 5)}
+  for i, packed in ipairs(redis.call('HMGET', R .. ':state', unpack(others))) do states[others[i]] = packed end
+  for i, text in ipairs(redis.call('HMGET', R .. ':steps', unpack(others))) do
+    if text then spec_of(others[i], text) end
+  end
+end
 local reply = {'begun', begin(s)}
 local size = size_of(reply[2])
 for i = 5, is_first and #ARGV or 0 do

@@ -27,7 +27,7 @@ local function open_steps()
 end
 
 local function clean_up()
-  if status ~= 'running' or ARGV[2] ~= 'cancelled' or not has_workflow or counts.left > MAX_STOPPED then return false end
+  if status ~= 'running' or ARGV[2] ~= 'cancelled' or not meta('has_workflow') or counts.left > MAX_STOPPED then return false end
   local open, outermost, grace_s = open_steps()
   if grace_s == 0 then return false end
   cancelling = ARGV[3]

@@ -1,12 +1,16 @@
--- Records the outcome of an attempt, first writer wins, and resolves what follows.
--- ARGV: run, the outcome (JSON), its output (JSON text or ""), the output of the advance or "", those of `before`. The outcome: {step, attempt, owner,
--- status (done | failed | retry | wait | dispatched), info (JSON text), takes: [label, ...], usage?, retry_ms, resend_ms, lease_ms, next_owner: of a step begun by this call; blob?: digest under which a large output is
--- stored, fragment?, warnings?: [text, ...], code?: [module@digest, ...] that it ran with, ahead?: {queue, cheap ("\nname\n..."), rounds?, tool?}, next_step? of its batch,
+-- Records the outcome of an attempt, first writer wins, and resolves what follows. commit_plain.lua, before it in the same script, has decoded `outcome`.
+-- ARGV: run, the outcome (JSON), its output (JSON text or ""), the output of the advance or "", those of `before`. The outcome:
+-- {step, attempt, owner, status (done | failed | retry | wait | dispatched), info (JSON text), takes?: [label, ...], else done; retry_ms?, usage?, fragment?,
+-- blob?: digest under which a large output is stored, warnings?: [text, ...], code?: [module@digest, ...] that it ran with, window?: of its spec,
+-- plain?: true, if commit_plain.lua may record it; resend_ms, lease_ms, next_owner: of a step begun by this call;
+-- ahead?: {queue, cheap ("\nname\n..."), rounds?, tool?}, next_step? of its message,
 -- advance?: the outcome of a workflow's advance that was executed already, which counts only if this call begins that step,
 -- before?: [the outcome of a pure step, ...], which are recorded first}
 -- Replies {result, sends {step, spec, ...}, begun or false, run status, {run, priority, step, spec, ...} of the next runs of sessions, 1 if the advance
 -- is recorded too, and the others are of its commit, else 0, [result, ...] of `before`};
 -- result: ok, again (a repetition; steps that the first call made ready are sent by a sweep), stale, closed, gone.
+local lease_ms, resend_ms = outcome.lease_ms, outcome.resend_ms
+
 local function commit(outcome, output)
   local attempt, info = outcome.attempt, outcome.info
   local s = get(outcome.step)
@@ -15,7 +19,7 @@ local function commit(outcome, output)
   local function begin_next()
     local n = outcome.next_step and not is_over() and get(outcome.next_step)
     if not n or n.state ~= 'sent' then return false end
-    return lease(n, outcome.next_owner, outcome.lease_ms)
+    return lease(n, outcome.next_owner, lease_ms)
   end
 
   -- The step that the first of these calls began: it is recorded with the ended step, or is the next of the batch.
@@ -57,7 +61,7 @@ local function commit(outcome, output)
     remove_entries(s)
     move(s, 'waiting'); s.owner = '-'; put(s)
     redis.call('HSET', R .. ':info', s.id, info)
-    redis.call('ZADD', S .. ':due', now + outcome.retry_ms, timer .. '|' .. run .. '|' .. s.id)
+    redis.call('ZADD', S .. ':due', now + (outcome.retry_ms or 0), timer .. '|' .. run .. '|' .. s.id)
     return {'ok', {}, begin_next()}
   end
 
@@ -65,7 +69,7 @@ local function commit(outcome, output)
     remove_entries(s)
     move(s, 'dispatched'); s.owner = string.format('%d', now); put(s)
     redis.call('HSET', R .. ':info', s.id, info)
-    redis.call('ZADD', S .. ':tasks', now + outcome.retry_ms, task_of(s))
+    redis.call('ZADD', S .. ':tasks', now + (outcome.retry_ms or 0), task_of(s))
     event('dispatched', s.id, attempt, nil, info)
     return {'ok', {}, begin_next()}
   end
@@ -94,7 +98,7 @@ local function commit(outcome, output)
     end
     redis.call('HSET', R .. ':info', s.id, info)
     local takes = {}
-    for _, label in ipairs(outcome.takes) do takes[label] = true end
+    for _, label in ipairs(outcome.takes or {'done'}) do takes[label] = true end
     if outcome.fragment then
       expand(s, output, takes, outcome.fragment)
     else
@@ -104,15 +108,14 @@ local function commit(outcome, output)
   end
   local ahead = outcome.ahead
   if ahead then
-    ahead.owner, ahead.lease_ms, ahead.executed = outcome.next_owner, outcome.lease_ms, outcome.advance and outcome.advance.step
+    ahead.owner, ahead.lease_ms, ahead.executed = outcome.next_owner, lease_ms, outcome.advance and outcome.advance.step
   end
-  local sends, begun = dispatch(outcome.resend_ms, ahead)
+  local sends, begun = dispatch(resend_ms, ahead)
+  begun = begun or begin_next()
   if begun then s.owner = '>' .. begun[1]; put(s) end
-  return {'ok', sends, begun or begin_next()}
+  return {'ok', sends, begun}
 end
 
-use(ARGV[1])
-local outcome = cjson.decode(ARGV[2])
 local results, sends = {}, {}
 for i, each in ipairs(outcome.before or {}) do
   local result = status and commit(each, ARGV[4 + i]) or {'gone', {}}
@@ -133,6 +136,6 @@ end
 if in_place then -- the advance is to be executed again
   local id, waited = in_place.id, in_place.waited
   in_place = nil
-  reply[3] = lease_begun(get(id), outcome.lease_ms, waited)
+  reply[3] = lease_begun(get(id), lease_ms, waited)
 end
 return {reply[1], sends, reply[3], status, following, 0, results}

@@ -152,7 +152,7 @@ def _text_of(texts: Mapping[str, str], step_id: str) -> str:
 def step_record(
     step_id: str, packed: str, specs: Mapping[str, str], outs: Mapping[str, str], infos: Mapping[str, str], blobs: Mapping[str, str]
 ) -> StepRecord:
-    """Return the record of a step, from its fields in the run's hashes; `lib.lua` describes the packing."""
+    """Return the record of a step, from its fields in the run's hashes; `run.lua` describes the packing."""
     state, attempt, _pending, _taken, failures, crashes, _quorum, owner = packed.split(" ", 7)
     out = outs.get(step_id, "null")
     output = json.loads(blobs[out[1:]] if out.startswith("@") else out)

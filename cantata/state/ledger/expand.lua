@@ -17,7 +17,7 @@ local function takes_of(s)
 end
 
 -- The new steps, waiting, by id and in order; the common spec of items is stored but is no step.
-local function new_steps(fragment)
+local function new_steps(fragment, is_of_workflow)
   local rows, given, added, order = {}, {}, {}, {}
   for _, row in ipairs(fragment.steps) do
     local id, text = row[1], row[2]
@@ -26,10 +26,7 @@ local function new_steps(fragment)
     if not (fragment.items and id == fragment.items.like) then
       local spec = specs[text] or cjson.decode(text)
       specs[text] = spec
-      if spec.kind == 'workflow.advance' and not has_workflow then
-        redis.call('HSET', R, 'has_workflow', 1)
-        has_workflow = '1'
-      end
+      if spec.kind == 'workflow.advance' and not is_of_workflow then redis.call('HSET', R, 'has_workflow', 1) end
       read_specs[id] = {spec, text, id}
       local step = {id = id, new = true, state = 'waiting', attempt = 0, pending = 0, taken = 0, failures = 0, crashes = 0, quorum = spec.quorum or 0, owner = '-'}
       if spec.quorum or spec.deadline_s then step.sources = {} end
@@ -186,13 +183,14 @@ local function expand(s, output, takes, fragment)
   end
   local items = fragment.items
   local count = #fragment.steps + (items and #items.given - 1 or 0)
+  local max_steps = tonumber(meta('max_steps'))
   if counts.count + count > max_steps then
     return fail(s, 'failed', cjson.encode({error = {code = 'too_many_steps', step = s.id,
       message = 'step ' .. s.id .. ' would expand the run past ' .. max_steps .. ' steps; raise limits.max_steps or split the work'}}))
   end
   increase('count', count)
   increase('left', fragment.exit and count - 1 or count) -- the exit replaces the parent
-  local added, order = new_steps(fragment)
+  local added, order = new_steps(fragment, spec_of(s.id).kind == 'workflow.advance')
   record_expansion(s.id, fragment, add_edges(s.id, fragment, added, order))
   if fragment.exit then hand_over(s.id, fragment.exit) end
   for name, id in pairs(fragment.names) do redis.call('HSET', R .. ':names', name, id) end

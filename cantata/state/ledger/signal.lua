@@ -71,7 +71,7 @@ local options = s and takes_signal(id) and (spec_of(id).params or {}).wait
 if options and (options.answer_schema or options.who) and signal.checked ~= id then
   return {'check', {id, (select(2, spec_of(id))), redis.call('HGET', R .. ':info', id) or '{}'}}
 end
-local is_python = has_workflow or string.find(meta('request'), '"kind":"workflow"', 1, true)
+local is_python = meta('has_workflow') or string.find(meta('request'), '"kind":"workflow"', 1, true)
 if not s and not is_python and signal.checked ~= id then return {'check', {id, '', '{}'}} end
 local by = signal.by ~= '' and signal.by or nil
 local received = by and cjson.encode({by = by})

@@ -85,14 +85,15 @@ class StepStore:
             before: Pure steps that ended before this one, to be recorded in the same call.
         """
         own, asked_at = self._owner_of_call(next_owner or owner_of(begun.owner)), time.monotonic()
-        envelope, outputs, following_owner = self._envelope(begun, AttemptRecord(outcome, output, info), ahead, own), [output], own
+        envelope, outputs, following_owner = self._envelope(begun, AttemptRecord(outcome, output, info), ahead), [output], own
+        envelope |= {"next_owner": own, "resend_ms": RESEND_MS, "lease_ms": self._lease_ms}
         if ahead and ahead.advance:
             advance, record = ahead.advance
             following_owner = self._owner_of_call(owner_of(own))
-            envelope["advance"] = {**self._envelope(advance, record, None, following_owner), "owner": own}
+            envelope["advance"] = {**self._envelope(advance, record, None), "owner": own, "next_owner": following_owner}
             outputs.append(record.output)
         if before:
-            envelope["before"] = [self._envelope(each, record, None, "") for each, record in before]
+            envelope["before"] = [self._envelope(each, record, None) for each, record in before]
             outputs = [output, "", *(record.output for _, record in before)]
         reply = self._caller.call("ledger/commit", begun.run_id, storable(to_json(envelope)), *outputs)
         word, sends, next_begun, run_status, following, has_advanced, results_before = reply
@@ -100,14 +101,17 @@ class StepStore:
         next_step = self._begun(begun.run_id, owner, asked_at, next_begun) if next_begun else None
         return Committed(word, ready_of(sends), next_step, run_status, ready_of_runs(following), bool(has_advanced), tuple(results_before))
 
-    def _envelope(self, begun: Begun, record: AttemptRecord, ahead: Ahead | None, next_owner: str) -> dict[str, JsonValue]:
+    def _envelope(self, begun: Begun, record: AttemptRecord, ahead: Ahead | None) -> dict[str, JsonValue]:
         """Return an outcome as `commit.lua` takes it, without its output."""
         outcome, output = record.outcome, record.output
         envelope: dict[str, JsonValue] = {
             "step": begun.step_id, "attempt": begun.attempt, "owner": begun.owner, "status": outcome.status,
-            "info": to_json(dict(record.info)), "takes": list(outcome.takes), "retry_ms": int(outcome.retry_in_s * 1000),
-            "resend_ms": RESEND_MS, "lease_ms": self._lease_ms, "next_owner": next_owner,
+            "info": to_json(dict(record.info)),
         }  # fmt: skip
+        if outcome.takes != ("done",):
+            envelope["takes"] = list(outcome.takes)
+        if outcome.retry_in_s:
+            envelope["retry_ms"] = int(outcome.retry_in_s * 1000)
         if len(output.encode()) > BLOB_BYTES:  # encoded twice: a copy kept during the call takes half as long again, at 250 kB
             envelope["blob"] = sha256(output.encode()).hexdigest()
         if code := record.info.get("code"):
@@ -118,6 +122,10 @@ class StepStore:
             envelope["fragment"] = fragment_of(outcome.fragment)
         if outcome.warnings:
             envelope["warnings"] = list(outcome.warnings)
+        if _is_plain(begun, envelope):
+            envelope["plain"] = True
+        if begun.spec.window:
+            envelope["window"] = begun.spec.window
         if ahead:
             envelope["ahead"] = {"queue": ahead.queue, "cheap": ahead.cheap, "rounds": ahead.rounds, "tool": ahead.tool or None}
             if ahead.next_step:
@@ -226,3 +234,12 @@ class StepStore:
             return None
         run = (digest, tenant, kind, session, int(priority))
         return Begun(run_id, step_id, int(attempt), owner, own, value, int(failures), inputs, *run, asked_at, waited_s)
+
+
+def _is_plain(begun: Begun, envelope: Mapping[str, JsonValue]) -> bool:
+    """Return whether only the out-edges of a step may follow from its outcome."""
+    return (
+        envelope["status"] == "done"
+        and not envelope.keys() & {"takes", "blob", "fragment", "warnings"}
+        and begun.spec.kind != "workflow.advance"
+    )

@@ -87,7 +87,7 @@ local TIMERS = {
   remind = {awaits_signal, function(s)
     record_timer(s, 'reminded_at_ms')
     event('reminded', s.id)
-    if webhooks then notify({'wait'}, s.id, {reason = 'reminder'}) end
+    notify({'wait'}, s.id, {reason = 'reminder'})
   end},
   escalate = {awaits_signal, function(s)
     local to = spec_of(s.id).params.wait.escalate_to or {}
@@ -96,7 +96,7 @@ local TIMERS = {
     local labels = cjson.decode(meta('labels') or '{}')
     labels.escalated_to = table.concat(to, ',')
     redis.call('HSET', R, 'labels', cjson.encode(labels))
-    if webhooks then notify({'wait'}, s.id, {reason = 'escalation', escalated_to = labels.escalated_to}) end
+    notify({'wait'}, s.id, {reason = 'escalation', escalated_to = labels.escalated_to})
   end},
   wait = {awaits_signal, function(s)
     local info = not sleeps(spec_of(s.id)) and '{"timed_out":true}'

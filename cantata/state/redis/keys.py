@@ -1,4 +1,4 @@
-"""Names of the keys of a namespace; `ledger/lib.lua` lists those of runs.
+"""Names of the keys of a namespace; `ledger/run.lua` lists those of runs.
 
 A client of Redis belongs to one namespace, which `connect` sets, so several installations can share one Redis.
 """

@@ -16,16 +16,34 @@ TEXTS = {
     for file in folder.iterdir() if file.name.endswith(".lua")
 }  # fmt: skip
 """Each script by its name, `ledger/commit`: it lies in the folder of the module that calls it."""
+_STEPS = ("ledger/run", "ledger/steps")
+_LEDGER = (*_STEPS, "ledger/lib")
 PRELUDES = {
-    "ledger": ("ledger/lib",),
-    "forks": ("ledger/lib",),
-    "runs": ("ledger/lib", "runs/lib"),
+    "ledger": _LEDGER,
+    "forks": _LEDGER,
+    "runs": (*_STEPS, "runs/lib"),
     "limits": ("limits/lib",),
     "memory": ("memory/lib",),
     "batches": ("batches/lib",),
-    "schedules": ("ledger/lib", "ledger/accepting"),
-    "ledger/accept": ("ledger/lib", "ledger/accepting"),
-    "ledger/commit": ("ledger/lib", "ledger/expand"),
+    "schedules": (*_LEDGER, "ledger/accepting"),
+    "ledger/accept": (*_LEDGER, "ledger/accepting"),
+    "ledger/commit": ("ledger/run", "ledger/commit_plain", *_LEDGER[1:], "ledger/expand"),
+    **{
+        f"ledger/{name}": _STEPS
+        for name in (
+            "answers",
+            "append_event",
+            "append_log",
+            "begin",
+            "dispatched",
+            "due",
+            "leases",
+            "read_small",
+            "record_usage",
+            "renew",
+            "unbegun",
+        )
+    },
 }
 """What comes before the scripts of a folder, or before one script."""
 
@@ -53,7 +71,7 @@ class Scripts:
         """Return a script with its prelude."""
         prelude = PRELUDES.get(name) or PRELUDES.get(name.partition("/")[0], ())
         text = "\n".join(TEXTS[part] for part in (*prelude, name))
-        return f"{text}\nend)()\nwrite_changes()\nreturn reply" if "ledger/lib" in prelude else text
+        return f"{text}\nend)()\nwrite_changes()\nreturn reply" if "ledger/run" in prelude else text
 
     def call(self, redis: Redis, name: str, key: str, *args: str) -> Any:
         """Call a script. It has one key, which all others are built from."""

@@ -1,4 +1,4 @@
-"""Schedules: create, read, change and fire. `ledger/lib.lua` lists the keys.
+"""Schedules: create, read, change and fire. `ledger/run.lua` lists the keys.
 
 A schedule lies in one shard with the runs that it starts, so one script moves it to its next time and accepts the run.
 That is the shard of its name. If its turns belong to a session, it is the session's shard.

@@ -1,4 +1,4 @@
-"""Conversations of sessions: the messages of their turns, oldest first. `ledger/lib.lua` lists the keys and writes them when a turn ends.
+"""Conversations of sessions: the messages of their turns, oldest first. `ledger/run.lua` lists the keys and writes them when a turn ends.
 
 A session lies in one shard with the runs of its turns, so one script ends a run, records its messages and starts the next run.
 """

@@ -9,7 +9,7 @@ LUA = files("cantata.state")
 
 
 def test_every_key_of_a_run_that_the_library_lists_is_measured_but_its_backlogs() -> None:
-    listed = re.findall(r"^--   R(:\w+|) +(?:hash|stream)", (LUA / "ledger" / "lib.lua").read_text(), re.MULTILINE)
+    listed = re.findall(r"^--   R(:\w+|) +(?:hash|stream)", (LUA / "ledger" / "run.lua").read_text(), re.MULTILINE)
     measured = (LUA / "fleet" / "sizes.lua").read_text().split("local RUN = {")[1].split("}")[0]
 
     assert "" in listed
