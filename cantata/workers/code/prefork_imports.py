@@ -21,7 +21,7 @@ OF_FIRST_CALL = ("openai.resources", "cantata.workers.models.local.provider")
 litellm_modules: set[str] = set()
 """Modules that were imported with LiteLLM. A process that calls no model has them only because its parent imported them before the fork."""
 keeps_litellm = False
-"""Whether this process calls models. To clear the set instead would write to its names, with 5 MB of shared pages."""
+"""Whether this process calls models. To clear the set instead would write to its names, with 4 MB of shared pages."""
 
 
 def common() -> None:
