@@ -156,12 +156,11 @@ def _take(client: EmbeddedClient) -> Figure:
 
 def _shared_memory(client: EmbeddedClient) -> Figure:
     """Each of several agents processes counts its part of what they share."""
-    for number in range(ROUNDS):
-        took_s(lambda text=f"call {number}": [client.submit_turn(text, agent="plain") for _ in range(FORKS)])
+    for _ in range(ROUNDS):
+        took_s(lambda: [client.submit_turn("call", agent="plain") for _ in range(FORKS)])
     processes = [process.pid for process in client.stack.processes() if process.name.startswith("agents")]
-    return Figure(
-        f"memory (PSS) of each of {FORKS} agents processes, after {ROUNDS} calls", "MB", 90, [memory_mb([pid]) for pid in processes]
-    )
+    name = f"memory (PSS) of each of {FORKS} agents processes, after {ROUNDS} calls"
+    return Figure(name, "MB", 90, [memory_mb([pid]) for pid in processes])
 
 
 def took_s(submit: Callable[[], Sequence[Run]]) -> float:
