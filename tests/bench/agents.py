@@ -26,10 +26,12 @@ from cantata.state.limits.limiter import Ask, Limiter
 from cantata.state.redis.connection import connect
 from tests.bench.bare import AT_ONCE, MODEL, TOOL, most_bytes
 from tests.bench.measure import HERE, PATIENCE_S, PROCESSES
+from tests.bench.peers.timing import memory_mb
 
 CALL_S = 1.0
 PIECE_S = 0.05  # before each piece of a stream but the first, which has no text
 ROUNDS = 10
+FORKS = 4
 REPEATS = {"at once": 5, "stream": 30, "loop": 15, "take": 1000}
 SLOW, STREAMED, LOOP = "slow", "stream", "loop"
 
@@ -77,8 +79,11 @@ class Bare:
 
 def measure_agents() -> list[Figure]:
     """Measure all, on a stack of its own."""
-    with model_server(RULES) as url, model_stack(url, _definitions()) as client, bare_process() as bare:
-        return [*_at_once(client, bare), _first_text(client, bare, url), _round(client, bare), _take(client)]
+    with model_server(RULES) as url:
+        with model_stack(url, _definitions()) as client, bare_process() as bare:
+            figures = [*_at_once(client, bare), _first_text(client, bare, url), _round(client, bare), _take(client)]
+        with model_stack(url, _definitions(), agents=FORKS) as client:
+            return [*figures, _shared_memory(client)]
 
 
 def _at_once(client: EmbeddedClient, bare: Bare) -> Iterator[Figure]:
@@ -97,7 +102,9 @@ def _at_once(client: EmbeddedClient, bare: Bare) -> Iterator[Figure]:
     (worker,) = (process for process in client.stack.processes() if process.name == "agents")
     yield Figure(f"{AT_ONCE} calls of {CALL_S:g} s at once, in one run", "s", 1.6, one_run, alone)
     yield Figure(f"{AT_ONCE} turns of {CALL_S:g} s at once", "s", 1.6, turns, alone)
-    yield Figure("memory of the process that made them", "MB", 300, [most_bytes(worker.pid) / 1e6], [bare.measure("memory") / 1e6])
+    yield Figure(
+        "memory of the process that made them", "MB", 30, [most_bytes(worker.pid) / 1e6], [bare.measure("memory") / 1e6], is_over_bare=True
+    )
 
 
 def _first_text(client: EmbeddedClient, bare: Bare, url: str) -> Figure:
@@ -145,6 +152,15 @@ def _take(client: EmbeddedClient) -> Figure:
         took_ms.append((time.perf_counter() - since) * 1000)
         limiter.settle(ask.holder, tokens=500, usd=0.0005)
     return Figure("leave by all shared limits", "ms", 0.5, took_ms)
+
+
+def _shared_memory(client: EmbeddedClient) -> Figure:
+    """Each of several agents processes counts its part of what they share."""
+    for _ in range(ROUNDS):
+        took_s(lambda: [client.submit_turn("call", agent="plain") for _ in range(FORKS)])
+    processes = [process.pid for process in client.stack.processes() if process.name.startswith("agents")]
+    name = f"memory (PSS) of each of {FORKS} agents processes, after {ROUNDS} calls"
+    return Figure(name, "MB", 90, [memory_mb([pid]) for pid in processes])
 
 
 def took_s(submit: Callable[[], Sequence[Run]]) -> float:

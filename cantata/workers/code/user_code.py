@@ -123,7 +123,7 @@ def read_module(folder: str, module: str) -> str:
 
 def _unload_library(module: str) -> None:
     """Unload a library with the name of a user's module, if it came with LiteLLM and this process calls no model."""
-    if module not in prefork_imports.litellm_modules:
+    if prefork_imports.keeps_litellm or module not in prefork_imports.litellm_modules:
         return
     for name in [name for name in prefork_imports.litellm_modules if name == module or name.startswith(f"{module}.")]:
         prefork_imports.litellm_modules.discard(name)

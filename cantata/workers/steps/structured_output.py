@@ -8,10 +8,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NoReturn, cast
 
-from jsonschema import Draft202012Validator, SchemaError
 from pydantic import BaseModel, ValidationError
 
-from cantata.config.json_schemas import errors_in
 from cantata.errors import StepError
 from cantata.models.definitions import OutputSchema
 from cantata.models.values import JsonValue
@@ -37,6 +35,8 @@ class AnswerValidator:
         declared = self.output.json_schema
         if declared is None:
             return cast("dict[str, JsonValue]", self._model.model_json_schema())
+        from jsonschema import Draft202012Validator, SchemaError  # noqa: PLC0415  # takes 2 MB, and few agents declare a schema
+
         try:
             Draft202012Validator.check_schema(declared)
         except SchemaError as error:
@@ -67,6 +67,8 @@ class AnswerValidator:
                 return cast(JsonValue, self._model.model_validate(value).model_dump(mode="json"))
             except ValidationError as error:
                 _refuse([(".".join(map(str, each["loc"])), each["msg"]) for each in error.errors()])
+        from cantata.config.json_schemas import errors_in  # noqa: PLC0415  # as above
+
         faults = list(errors_in(value, self.schema))
         if faults:
             _refuse([(".".join(map(str, fault.absolute_path)), fault.message) for fault in faults])

@@ -46,7 +46,7 @@ def load(home: Path | None = None) -> Any:
             _configure(litellm)
             _register_local_models(litellm, home or Path(os.environ.get("CANTATA_HOME") or ".cantata"))
             _litellm = litellm
-            prefork_imports.litellm_modules.clear()  # this process keeps them
+            prefork_imports.keeps_litellm = True
         return _litellm
 
 
