@@ -38,7 +38,7 @@ def tool(name: str, description: str) -> JsonValue:
     return {"type": "function", "function": {"name": name, "description": description, "parameters": parameters}}
 
 
-STATUS = tool("orders__status", "Looks up an order.")
+STATUS = tool("orders__status", "Looks up where an order is.")
 REFUND = tool("refund", "Pays an order back.")
 
 
@@ -124,7 +124,7 @@ def test_labels_that_begin_alike_are_told_apart(home: Path) -> None:
 
 @pytest.mark.slow("the embedded model computes")
 def test_it_calls_a_tool_with_arguments_from_the_message_and_tells_the_result(home: Path) -> None:
-    asked: list[dict[str, JsonValue]] = [{"role": "user", "content": "What is the state of order A-1042?"}]
+    asked: list[dict[str, JsonValue]] = [{"role": "user", "content": "Has order A-1042 been shipped yet?"}]
 
     call = answer(home, asked, tools=[STATUS, REFUND])["choices"][0]
     (called,) = call["message"]["tool_calls"]

@@ -133,8 +133,8 @@ class TokenFork:
 
 
 @dataclass(frozen=True)
-class Evaluation:
-    """What the model expects after a text: the log-probability of each label, and those of the examples' tokens."""
+class Expectation:
+    """The log-probability of each label after a text, and those of the examples' tokens."""
 
     fits: list[float]
     expected: Profile
@@ -146,9 +146,9 @@ class LabelStatistics:
 
     forks: list[TokenFork]
     profiles: Mapping[str, Profile]
-    prior: Evaluation
+    prior: Expectation
 
-    def scores(self, labels: Sequence[str], found: Evaluation) -> list[float]:
+    def scores(self, labels: Sequence[str], found: Expectation) -> list[float]:
         """Return the score of each label."""
         unusual = direction({token: value - self.prior.expected[token] for token, value in found.expected.items()})
         return [
@@ -187,12 +187,12 @@ async def _measure(subject: LabelQuestion, client: _MeteredClient) -> LabelStati
     found = [await _evaluate(replace(subject, text=text), parting, profiles, client) for text in CONTENT_FREE]
     fits = [sum(each) / len(found) for each in zip(*(each.fits for each in found), strict=True)]
     expected = {token: sum(each.expected[token] for each in found) / len(found) for token in found[0].expected}
-    return LabelStatistics(parting, profiles, Evaluation(fits, expected))
+    return LabelStatistics(parting, profiles, Expectation(fits, expected))
 
 
 async def _evaluate(
     question: LabelQuestion, parting: Sequence[TokenFork], profiles: Mapping[str, Profile], client: _MeteredClient
-) -> Evaluation:
+) -> Expectation:
     fits, expected = [0.0] * len(question.labels), dict.fromkeys(next(iter(profiles.values()), {}), 0.0)
     for fork in parting:
         shares = await client.shares(question.prompt(), fork.path, fork.branches.keys() | (expected.keys() if fork is parting[0] else ()))
@@ -202,7 +202,7 @@ async def _evaluate(
         for token, labels in fork.branches.items():
             for label in labels:
                 fits[label] += log(shares[token] / total)
-    return Evaluation(fits, expected)
+    return Expectation(fits, expected)
 
 
 def forks(spellings: Sequence[Tokens], path: Tokens = (), among: Sequence[int] | None = None) -> list[TokenFork]:

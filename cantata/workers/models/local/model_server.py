@@ -34,7 +34,7 @@ HTTP_THREADS = 32  # each waiting request occupies one, and the idle check must 
 MAX_THREADS = 4  # of so small a model; each of a thousand operations a token ends with a barrier for all
 IDLE_S = 600.0
 WATCH_S = 1.0
-START_TIMEOUT_S = 120.0  # 0.6 s with the weights in the file cache; a cold, busy disk takes its time
+START_TIMEOUT_S = 120.0  # 0.5 s with the weights in the file cache; a cold, busy disk takes its time
 START_POLL_S = 0.05
 LOCK_TIMEOUT_S = 0.5  # callers of `find_server` hold the lock for some microseconds
 
