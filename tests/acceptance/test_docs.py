@@ -385,7 +385,7 @@ def test_configurations_in_the_repository_work_with_any_model(file: Path, here: 
 
 
 @pytest.mark.slow("the embedded model labels all examples")
-@pytest.mark.thorough("the embedded model computes on all processors for half a minute")
+@pytest.mark.thorough("the embedded model computes on all processors for ten seconds")
 @pytest.mark.timeout(420)
 def test_the_demo_shows_the_share_of_right_labels(tmp_path: Path) -> None:
     shown = demo(tmp_path)

@@ -38,7 +38,7 @@ def tool(name: str, description: str) -> JsonValue:
     return {"type": "function", "function": {"name": name, "description": description, "parameters": parameters}}
 
 
-STATUS = tool("orders__status", "Looks up an order.")
+STATUS = tool("orders__status", "Looks up where an order is.")
 REFUND = tool("refund", "Pays an order back.")
 
 
@@ -102,7 +102,7 @@ def test_labels_are_chosen_by_examples(home: Path) -> None:
     ]
 
     assert [json.loads(content(reply)) for reply in replies] == [{"label": "weather"}, {"label": "music"}, {"label": "cooking"}]
-    assert replies[0]["usage"]["completion_tokens"] == 1 + 1 + len(CONTENT_FREE) + len(examples)
+    assert replies[0]["usage"]["completion_tokens"] == 1 + len(CONTENT_FREE)
 
 
 @pytest.mark.thorough("the model computes for seconds; how labels are scored is held by unit/workers")

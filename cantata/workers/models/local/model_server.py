@@ -31,9 +31,10 @@ SLOTS = 4  # requests that are processed together, which takes less time than on
 SLOT_TOKENS = 2048  # prompt and answer of one request; 4 x 2048 tokens take 190 MB
 PROMPT_CACHE_MIB = 64  # prompts evicted from their slots, so that their examples are not evaluated again; 500 tokens take 11 MB
 HTTP_THREADS = 32  # each waiting request occupies one, and the idle check must still get through
+MAX_THREADS = 4  # of so small a model; each of a thousand operations a token ends with a barrier for all
 IDLE_S = 600.0
 WATCH_S = 1.0
-START_TIMEOUT_S = 120.0  # 0.6 s with the weights in the file cache; a cold, busy disk takes its time
+START_TIMEOUT_S = 120.0  # 0.5 s with the weights in the file cache; a cold, busy disk takes its time
 START_POLL_S = 0.05
 LOCK_TIMEOUT_S = 0.5  # callers of `find_server` hold the lock for some microseconds
 
@@ -112,16 +113,17 @@ def serve(home: Path, *, idle_s: float = IDLE_S) -> None:
 
 
 def _load(file: Path, key: str):  # type: ignore[no-untyped-def]  # xllamacpp has no types
+    os.environ["OMP_WAIT_POLICY"] = "PASSIVE"  # threads that spin at barriers collapse as soon as anything else runs
     import xllamacpp  # noqa: PLC0415  # only the server's process has it, and only from here on
 
     params = xllamacpp.CommonParams()
     params.model.path = str(file)
     params.api_keys = [key]
     params.n_parallel, params.n_ctx, params.kv_unified = SLOTS, SLOTS * SLOT_TOKENS, False
+    params.fit_params = params.warmup = False  # each loads or evaluates the model once more
     params.cache_ram_mib = PROMPT_CACHE_MIB  # the default is 8 GB
     params.n_threads_http = HTTP_THREADS
-    # llama.cpp's threads spin at barriers: with one on every core it collapses as soon as anything else runs.
-    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = max(1, (os.cpu_count() or 1) - 1)
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = min(MAX_THREADS, os.cpu_count() or 1)
     params.verbosity = 1  # errors
     return xllamacpp.Server(params)
 

@@ -6,25 +6,27 @@ import asyncio
 import importlib.util
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from cantata.errors import ModelError
 from cantata.models.values import JsonValue
+from cantata.workers.models.local import labels
 from cantata.workers.models.local.labels import (
     CONTENT_FREE,
     EnumField,
-    LabelProfiles,
     LabelQuestion,
     LabelScorer,
     TokenFork,
+    direction,
     forks,
-    profile_of,
+    profiles_of,
 )
 from cantata.workers.models.local.provider import Provider
 from cantata.workers.models.local.tools import ToolOffer, bounded, inline_tool_results
 
+TOKENS = {" good\n\n": [1, 9], " bad\n\n": [2, 9], "yes!": [5], "no": [6]}
 MOOD = EnumField(("good", "bad"), "mood")
 
 
@@ -101,18 +103,21 @@ def test_labels_are_scored_where_they_part() -> None:
     ]
 
 
-def test_the_sense_of_a_text_is_what_is_expected_after_it_above_the_least() -> None:
-    assert profile_of({1: -1.0, 2: -3.5}) == {1: 2.5, 2: 0.0}
+def test_the_profile_of_a_label_is_how_its_examples_differ_from_those_of_all() -> None:
+    profiles = profiles_of({"good": (1, 1, 2, 2), "bad": (1, 3), "bare": ()})
+    text = direction({1: 0.0, 2: 5.0, 3: -5.0})
+
+    assert profiles["bad"].keys() == {1, 2, 3}
+    assert sum(profiles["good"].values()) == pytest.approx(0)
+    assert sum(value * value for value in profiles["good"].values()) == pytest.approx(1)
+    assert similarity(text, profiles["good"]) > 0.8
+    assert similarity(text, profiles["bad"]) < -0.8
 
 
-def test_a_text_is_like_the_examples_with_which_it_differs_from_all() -> None:
-    profiles = LabelProfiles.of(
-        [("good", {1: 5.0, 2: 2.0}), ("good", {1: 5.0, 2: 1.0}), ("bad", {1: 5.0, 3: 2.0}), ("bad", {1: 5.0, 3: 1.0})]
-    )
+def test_tokens_that_all_labels_have_alike_are_left_out_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(labels, "MAX_PROFILE_TOKENS", 2)
 
-    assert profiles.similarity({1: 5.0, 2: 2.0, 9: 7.0}, "good") > 0.9
-    assert profiles.similarity({1: 5.0, 2: 2.0, 9: 7.0}, "bad") < -0.9
-    assert profiles.similarity({1: 5.0, 2: 2.0}, "of which there is no example") == 0.0
+    assert profiles_of({"good": (1, 2), "bad": (1, 3)})["good"].keys() == {2, 3}
 
 
 def test_a_label_that_the_model_likes_anyway_must_fit_better_than_that() -> None:
@@ -123,9 +128,9 @@ def test_a_label_that_the_model_likes_anyway_must_fit_better_than_that() -> None
 
 
 def test_a_text_like_the_examples_of_a_label_gets_it() -> None:
-    fake = FakeServer(profiles={"yes!": {1: -1.0, 9: -9.0}, "no": {2: -1.0, 9: -9.0}, "nope": {2: -1.5, 9: -9.0}})
+    fake = FakeServer(shares={"nope": {1: 0.3, 2: 0.3, 5: 0.1, 6: 0.3}, "yep": {1: 0.3, 2: 0.3, 5: 0.3, 6: 0.1}})
 
-    assert choose(LabelScorer(), "nope", fake, examples=[("yes!", "good"), ("no", "bad")]) == "bad"
+    assert [choose(LabelScorer(), text, fake, examples=[("yes!", "good"), ("no", "bad")]) for text in ("nope", "yep")] == ["bad", "good"]
 
 
 def test_what_examples_teach_is_worked_out_once_and_counted_with_the_first_text() -> None:
@@ -136,7 +141,7 @@ def test_what_examples_teach_is_worked_out_once_and_counted_with_the_first_text(
     async def ask_at_once() -> list[int]:
         return sorted(choice.output_tokens for choice in await asyncio.gather(*(chooser.choose(question, fake.ask) for _ in range(3))))
 
-    assert asyncio.run(ask_at_once()) == [2, 2, 2 + len(CONTENT_FREE) + len(question.examples)]
+    assert asyncio.run(ask_at_once()) == [1, 1, 1 + len(CONTENT_FREE)]
 
 
 # Tools
@@ -255,26 +260,22 @@ def choose(chooser: LabelScorer, text: str, fake: FakeServer, examples: Sequence
     return asyncio.run(chooser.choose(LabelQuestion(MOOD.labels, text, tuple(examples)), fake.ask)).label
 
 
-class FakeServer:
-    """The model server's numbers: the share of each label's token after a text, and the words expected after it."""
+def similarity(one: Mapping[int, float], other: Mapping[int, float]) -> float:
+    return sum(value * other[token] for token, value in one.items())
 
-    def __init__(
-        self, *, shares: Mapping[str, Mapping[int, float]] | None = None, profiles: Mapping[str, Mapping[int, float]] | None = None
-    ) -> None:
+
+class FakeServer:
+    """The model server's numbers: the shares of tokens after a text."""
+
+    def __init__(self, *, shares: Mapping[str, Mapping[int, float]] | None = None) -> None:
         self.shares = shares or {}
-        self.profiles = profiles or {}
 
     async def ask(self, path: str, body: Mapping[str, JsonValue]) -> JsonValue:
         if path == "/tokenize":
-            return {"tokens": [1, 9] if body["content"] == " good\n\n" else [2, 9]}
-        prompts = body["prompt"]
-        assert isinstance(prompts, list)
-        return [{"tokens_evaluated": 7, "completion_probabilities": [self._next(str(prompt))]} for prompt in prompts]
-
-    def _next(self, prompt: str) -> JsonValue:
-        *_, text, asked = prompt.rpartition("\n\n")[2].split("\n")
-        if asked == "Topic:":
-            found = self.shares.get(text.removeprefix("Message: "), {1: 0.5, 2: 0.5})
-            return {"top_probs": [{"id": token, "prob": share} for token, share in found.items()]}
-        found = self.profiles.get(text.strip('"'), {1: -1.0})
-        return {"top_logprobs": [{"id": token, "logprob": value} for token, value in found.items()]}
+            (text,) = cast("list[str]", body["content"])
+            return {"tokens": cast("list[JsonValue]", TOKENS[text])}
+        *_, text, _ = str(body["prompt"]).rpartition("\n\n")[2].split("\n")
+        found = self.shares.get(text.removeprefix("Message: "), {})
+        asked = cast("list[tuple[int, float]]", body["logit_bias"])
+        shares: JsonValue = [{"id": token, "prob": found.get(token, 0.5)} for token, _ in asked]
+        return {"tokens_evaluated": 7, "completion_probabilities": [{"top_probs": shares}]}
