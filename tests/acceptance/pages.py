@@ -10,7 +10,9 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import click
 import yaml
@@ -18,6 +20,7 @@ from click.testing import CliRunner
 
 from cantata.cli.commands.batch import RUN, BatchGroup
 from cantata.cli.main import COMMANDS, submit
+from tests.manifests import LOADER
 
 TOP = Path(__file__).parents[2]
 PAGES = [TOP / "README.md", *sorted((TOP / "docs").glob("*.md"))]
@@ -62,10 +65,14 @@ class Block:
         found = _ANSWER.search(self.text)
         return found.group(1) if found else None
 
+    @cached_property
+    def _data(self) -> Any:
+        return yaml.load(self.text, LOADER)
+
     @property
     def is_chain(self) -> bool:
         """Whether it is a chain request."""
-        return self.language == "yaml" and "nodes" in yaml.safe_load(self.text)
+        return self.language == "yaml" and "nodes" in self._data
 
     @property
     def is_configuration(self) -> bool:
@@ -75,7 +82,7 @@ class Block:
     @property
     def is_script(self) -> bool:
         """Whether it is a script of a scripted model: a list of rules."""
-        return self.language == "yaml" and isinstance(yaml.safe_load(self.text), list)
+        return self.language == "yaml" and isinstance(self._data, list)
 
     @property
     def is_run(self) -> bool:

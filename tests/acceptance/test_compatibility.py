@@ -149,12 +149,11 @@ def test_a_program_works_with_workers_of_another_environment(lock: Path, wheel: 
     (tmp_path / "counting.py").write_text(TOOLS)
     environment = Environment(tmp_path / "environment", lock, wheel)
 
-    def submit(*words: str) -> str:
-        return run(str(environment.bin / "submit"), *words, cwd=tmp_path, REDIS_URL=stack.url).stdout
-
-    program = (str(environment.bin / "python"), "-I", "-W", "error", str(HERE / "program.py"), *SHOWN)
+    # The command as it is installed; others share a process with the program.
+    words = (str(environment.bin / "submit"), "chain", "adding", "--config", "desk.yaml", "--input", '{"words": "one two three"}', "--json")
+    chain = json.loads(run(*words, cwd=tmp_path, REDIS_URL=stack.url).stdout)
+    program = (str(environment.bin / "python"), "-I", "-W", "error", str(HERE / "program.py"), chain["run_id"], *SHOWN)
     found = json.loads(run(*program, cwd=tmp_path, REDIS_URL=stack.url).stdout.splitlines()[-1])  # before it: warnings that Redis is away
-    chain = json.loads(submit("chain", "adding", "--config", "desk.yaml", "--input", '{"words": "one two three"}', "--json"))
 
     assert found["versions"] == {name: pins(lock)[name] for name in SHOWN}
     assert found["blocking"] == BLOCKING
@@ -162,11 +161,12 @@ def test_a_program_works_with_workers_of_another_environment(lock: Path, wheel: 
     assert found["coroutines"] == COROUTINES
     assert found["installed"] == {"outputs": {"count": 2}, "task": "cantata.adding", "unchanged": True}
     assert chain["outputs"] == {"count": 3}
-    assert chain["run_id"] in submit("runs", "list", "--json")
-    assert "count" in submit("runs", "show", chain["run_id"])
-    assert "counting" in submit("logs", chain["run_id"])
-    assert "echo: hello" in submit("turn", "hello", "--agent", "echo", "--config", "desk.yaml")
-    assert json.loads(submit("status", "--json"))["health"]
+    printed = found["commands"]
+    assert chain["run_id"] in printed["list"]
+    assert "count" in printed["show"]
+    assert "counting" in printed["logs"]
+    assert "echo: hello" in printed["turn"]
+    assert json.loads(printed["status"])["health"]
     assert too_old(environment, tmp_path) == {name for name, oldest in FLEET.items() if version_of(pins(lock)[name]) < oldest}
 
 

@@ -22,6 +22,7 @@ import yaml
 from pydantic import Field, model_validator
 
 from cantata.models.values import Value
+from tests.manifests import LOADER
 
 FOLDER = Path(__file__).parent
 TOP = FOLDER.parents[2]
@@ -58,4 +59,4 @@ class Example(Value):
 def examples(system: str) -> list[Example]:
     """Return the examples of a system, by name."""
     paths = sorted((FOLDER / system).rglob("*.yaml"))
-    return [Example(system=system, name=path.stem, **yaml.safe_load(path.read_text("utf-8"))) for path in paths]
+    return [Example(system=system, name=path.stem, **yaml.load(path.read_text("utf-8"), LOADER)) for path in paths]

@@ -1,8 +1,9 @@
-"""A user's program in an environment of its own: prints as JSON what the client gives it, and the versions of the packages named to it."""
+"""A user's program in an environment of its own: prints as JSON what client and commands give it, and versions of packages."""
 
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import os
 import signal
@@ -10,6 +11,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from uuid import uuid4
 from celery import Celery
 
 from cantata import AsyncClient, Client, ConfigError, MemoryBank, UnknownRunError, install
+from cantata.cli.main import submit
 
 PATIENCE_S = 60.0
 CONFIG = "desk.yaml"
@@ -148,15 +151,35 @@ def installed(url: str) -> dict[str, object]:
     return {"outputs": answer, "task": report.name, "unchanged": app.conf.humanize() == before}
 
 
+def printed(*words: str) -> str:
+    """Return what `submit` prints, run in this process: one of its own takes a second."""
+    with redirect_stdout(io.StringIO()) as out:
+        status = submit.main(words, standalone_mode=False)
+    assert not status, words
+    return out.getvalue()
+
+
+def commands(run_id: str) -> dict[str, str]:
+    """Use commands that read a run, a turn that they submit, and the fleet."""
+    return {
+        "list": printed("runs", "list", "--json"),
+        "show": printed("runs", "show", run_id),
+        "logs": printed("logs", run_id),
+        "turn": printed("turn", "hello", "--agent", "echo", "--config", CONFIG),
+        "status": printed("status", "--json"),
+    }
+
+
 def main() -> None:
-    """Print all of it."""
+    """Print all of it; the first argument is a run of a chain."""
     warnings.simplefilter("ignore", ResourceWarning)  # redis-py 5 leaves sockets that did not connect to the collector
     url = os.environ["REDIS_URL"]
     with Client(config=CONFIG) as client:
         found: dict[str, object] = {"blocking": blocking(client), "restarted": restarted(client)}
     found["coroutines"] = asyncio.run(coroutines(url))
     found["installed"] = installed(url)
-    found["versions"] = {name: version(name) for name in sys.argv[1:]}
+    found["commands"] = commands(sys.argv[1])
+    found["versions"] = {name: version(name) for name in sys.argv[2:]}
     print(json.dumps(found))  # noqa: T201  # its answer
 
 

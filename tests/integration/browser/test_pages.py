@@ -30,6 +30,8 @@ LOOKS: dict[str, Any] = {
     "phone": {"size": {"width": 390, "height": 780}, "scheme": "light", "rules": {"runOnly": ["scrollable-region-focusable"]}},
 }
 """Looks of a page, each with the rules of axe that depend on it."""
+VIOLATIONS = """(rules) => axe.run({resultTypes: ["violations"], ...rules})
+    .then((found) => found.violations.map((each) => `${each.id}: ${each.help}: ${each.nodes[0].html}`))"""
 
 
 @pytest.fixture(scope="module")
@@ -275,7 +277,8 @@ def test_a_failed_item_is_named_and_its_run_is_run_again_with_another_input_and_
 
 
 @pytest.mark.thorough("axe reads each page; roles, names and keys are held by the plain tests")
-def test_axe_finds_no_fault_in_the_page_of_a_run(deployment: Stage, url: str) -> None:
+@pytest.mark.slow("a browser draws it")
+def test_axe_finds_no_fault_in_the_page_of_a_run(deployment: Stage, url: str, page: Page) -> None:
     table = "| a | b |\n|---|---|\n| 1 | [there](https://example.org) |\n\nSee [this](https://example.org) and `code`."
     deployment.models.script([{"reply": table}])
     turn = deployment.client.submit_turn("Show a table", agent="writer")
@@ -287,15 +290,23 @@ def test_axe_finds_no_fault_in_the_page_of_a_run(deployment: Stage, url: str) ->
         turn.run_id, f"{turn.run_id}?step=writer", f"{failed.run_id}?step=bad", f"{waiting.run_id}?step=ask",
         *(f"{failed.run_id}?tab={tab}" for tab in ("time", "events", "request", f"compare&with={turn.run_id}")),
     ]  # fmt: skip
-    for theme in ("light", "dark"):
-        with deployment.page(color_scheme=theme) as page:
-            for address in addresses:
-                page.goto(f"{url}/pages/run/{address}")
-                expect(page.locator(".run-state")).to_be_visible()
-                expect(page.locator(".node, .time-row, .event, .boxed, .compare table").first).to_be_visible()
-                page.evaluate(AXE_SCRIPT)
-                assert page.evaluate("axe.run()")["violations"] == [], (theme, address)
+    for address in addresses:
+        page.goto(f"{url}/pages/run/{address}")
+        expect(page.locator(".run-state")).to_be_visible()
+        expect(page.locator(".node, .time-row, .event, .boxed, .compare table").first).to_be_visible()
+        assert list(barriers(page, "desktop", "dark")) == [], address
     waiting.cancel()
+
+
+def barriers(page: Page, *looks: str) -> Iterator[str]:
+    """What axe finds in a page in some of its looks."""
+    page.evaluate(AXE_SCRIPT)
+    for name in looks:
+        look = LOOKS[name]
+        page.set_viewport_size(look["size"])
+        page.emulate_media(color_scheme=look["scheme"])
+        yield from (f"{name}: {each}" for each in page.evaluate(VIOLATIONS, look["rules"]))
+        assert not page.evaluate("document.documentElement.scrollWidth > innerWidth"), name
 
 
 def test_a_waiting_step_is_given_its_value(deployment: Stage, url: str, page: Page) -> None:
@@ -408,8 +419,6 @@ LISTS = {  # path → a text of the page
     "/schedules": "nightly", "/schedule/nightly": "Declaration", "/batches": "letters", "/batch/letters": "Failed rows",
     "/workers": "coordinator",
 }  # fmt: skip
-VIOLATIONS = """(rules) => axe.run({resultTypes: ["violations"], ...rules})
-    .then((found) => found.violations.map((each) => `${each.id}: ${each.help}: ${each.nodes[0].html}`))"""
 
 
 @pytest.mark.thorough("each page is judged in three looks; what they show is held by the other tests")
@@ -428,12 +437,7 @@ def test_no_list_has_a_barrier_for_keyboard_or_screen_reader(deployment: Stage, 
     for path, text in LISTS.items():
         page.goto(f"{url}/pages{path}")
         expect(page.get_by_text(text).or_(page.get_by_label(text)).first).to_be_visible()
-        page.evaluate(AXE_SCRIPT)
-        for name, look in LOOKS.items():
-            page.set_viewport_size(look["size"])
-            page.emulate_media(color_scheme=look["scheme"])
-            found += [f"{path}, {name}: {each}" for each in page.evaluate(VIOLATIONS, look["rules"])]
-            assert not page.evaluate("document.documentElement.scrollWidth > innerWidth"), (path, name)
+        found += [f"{path}, {each}" for each in barriers(page, *LOOKS)]
 
     assert found == []
     waiting.cancel()

@@ -82,6 +82,13 @@ def client(tmp_path_factory: pytest.TempPathFactory, asks_our_models: None) -> I
         yield client
 
 
+@pytest.fixture(scope="package")
+def victim(tmp_path_factory: pytest.TempPathFactory, asks_our_models: None) -> Iterator[EmbeddedClient]:
+    """A stack that tests may hurt, in real time."""
+    with Client.embedded(tmp_path_factory.mktemp("victim"), config=definitions(), agents=2, tools=2) as client:
+        yield client
+
+
 @pytest.fixture
 def stage(client: EmbeddedClient, models: ScriptedModels) -> Iterator[AgentStage]:
     """Where agents are asked."""

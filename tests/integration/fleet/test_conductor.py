@@ -18,7 +18,6 @@ from cantata.errors import ConfigError
 from cantata.models.definitions import Limits
 from cantata.testing import ScriptedModels
 from cantata.workers.frontends.diskurs.conversation_state import ConversationState
-from tests.integration.fleet.conftest import definitions
 from tests.integration.fleet.diskurs_folders import JUDGED, PARALLEL, PLANNED, SEQUENCE, TOOLS
 from tests.integration.fleet.diskurs_stage import CONCEPTS, PATIENCE_S, Stage
 from tests.waiting import until
@@ -556,13 +555,8 @@ def is_final(arg):
 
 @pytest.mark.thorough("a killed worker repeats nothing finished: held by fleet/test_kills.py")
 @pytest.mark.slow("a worker is killed, and its leases must run out")
-def test_workers_killed_in_the_middle_repeat_no_finished_step(
-    tmp_path_factory: pytest.TempPathFactory, models: ScriptedModels, tmp_path: Path
-) -> None:
-    with (
-        Client.embedded(tmp_path_factory.mktemp("hurt"), config=definitions(), agents=2, tools=2) as victim,
-        Stage(victim.redis_url, models, tmp_path / "folder") as stage,
-    ):
+def test_workers_killed_in_the_middle_repeat_no_finished_step(victim: EmbeddedClient, models: ScriptedModels, tmp_path: Path) -> None:
+    with Stage(victim.redis_url, models, tmp_path / "folder") as stage:
         stage.write({**CONCEPTS, "agents/helper/prompt.py": CONCEPTS["agents/helper/prompt.py"] + SLOW_READING})
         stage.script(TO_HELPER, {"reply": json.dumps(EXTRACTED), "delay_s": 30}, EXTRACTED, ANSWERED)
         run = stage.submit()

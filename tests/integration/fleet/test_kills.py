@@ -22,13 +22,6 @@ RECOVERY_S = 12.0  # 6 s are promised, and measured in tests/faults; here a mach
 LEASE_AND_MARGIN_S = 60.0
 
 
-@pytest.fixture(scope="module")
-def victim(tmp_path_factory: pytest.TempPathFactory, models: ScriptedModels) -> Iterator[EmbeddedClient]:
-    """A stack that these tests may hurt."""
-    with Client.embedded(tmp_path_factory.mktemp("victim"), config=definitions(), agents=2, tools=2) as client:
-        yield client
-
-
 @pytest.fixture
 def hurt(victim: EmbeddedClient, models: ScriptedModels) -> Iterator[AgentStage]:
     """Where agents are asked on that stack."""

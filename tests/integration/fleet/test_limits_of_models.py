@@ -6,7 +6,7 @@ import math
 import os
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import count
 from typing import Any
 
@@ -20,7 +20,6 @@ from cantata.models.events import RateLimited, RunEvent
 from cantata.models.wire import RunResult
 from cantata.testing import ScriptedModels
 from tests.integration.fleet.agent_stage import PATIENCE_S, AgentStage, Json, agent
-from tests.integration.fleet.conftest import definitions
 from tests.waiting import at_best, until
 
 PRICED = "openai/gpt-4o-mini"
@@ -278,13 +277,6 @@ def test_a_spent_budget_is_no_error_to_go_on_from(stage: AgentStage, on_error: s
 
 
 # Death
-
-
-@pytest.fixture(scope="module")
-def victim(tmp_path_factory: pytest.TempPathFactory, models: ScriptedModels) -> Iterator[EmbeddedClient]:
-    """A stack that a test may hurt."""
-    with Client.embedded(tmp_path_factory.mktemp("victim"), config=definitions(), agents=2, tools=0) as client:
-        yield client
 
 
 @pytest.mark.thorough("a stack of its own; that leases of permits run out is held by state/test_permits.py")

@@ -374,13 +374,6 @@ def test_the_faults_of_a_file_are_told_before_anything_runs(stage: Stage) -> Non
 # --- kills -----------------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def victim(tmp_path_factory: pytest.TempPathFactory, models: ScriptedModels) -> Iterator[EmbeddedClient]:
-    """A stack that these tests may hurt."""
-    with Client.embedded(tmp_path_factory.mktemp("victim"), agents=1, tools=2) as client:
-        yield client
-
-
 @pytest.fixture
 def hurt(victim: EmbeddedClient, models: ScriptedModels, tmp_path: Path) -> Iterator[Stage]:
     """On that stack."""

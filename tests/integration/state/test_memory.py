@@ -12,7 +12,7 @@ from contextlib import closing, contextmanager
 from typing import Any, cast
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -120,7 +120,6 @@ def test_a_namespace_is_cleared_or_all_of_them(bank: MemoryStore) -> None:
     assert not bank.memory_exists("a", "two")
 
 
-@settings(max_examples=100)
 @given(value=JSON)
 def test_any_json_comes_back_as_it_was(valkey: Redis, value: JsonValue) -> None:
     bank = MemoryStore(Ledger(valkey))
@@ -153,7 +152,6 @@ def test_odd_keys_namespaces_tenants_and_sessions_are_kept_apart(bank: MemorySto
     assert scope.clear_memories() == 2
 
 
-@settings(max_examples=100)
 @given(keys=st.sets(st.text(st.characters(codec="utf-8"), min_size=1, max_size=20), max_size=8))
 def test_keys_that_differ_are_different(valkey: Redis, keys: set[str]) -> None:
     valkey.flushdb()
