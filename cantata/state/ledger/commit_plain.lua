@@ -3,6 +3,7 @@
 -- and has written nothing: then commit.lua, in the same call, records the outcomes.
 use(ARGV[1])
 local outcome = cjson.decode(ARGV[2])
+local MOST = 2000 -- steps that one of the commands below names
 
 -- What is to be read for some outcomes: {the out-edges of each step, ids of all steps whose states are needed}; nil if one is not plain.
 local function read_for(outcomes)
@@ -33,7 +34,7 @@ end
 local function record_plain(outcomes, outputs_of)
   if status ~= 'running' or cancelling or time_left or counts.asking > 0 or counts.left <= #outcomes or outcome.advance then return end
   local edges, ids = read_for(outcomes)
-  if not ids or #ids > 2000 then return end
+  if not ids or #ids > MOST then return end
   local next_step, ahead, states_of = outcome.next_step, outcome.ahead, {}
   ids[#ids + 1] = next_step
   for i, packed in ipairs(redis.call('HMGET', R .. ':state', unpack(ids))) do states_of[ids[i]] = packed end
@@ -61,6 +62,7 @@ local function record_plain(outcomes, outputs_of)
     if not size then return end
     inflight = inflight - #outcomes
     if inflight <= refilled_at(size) then
+      if size - inflight > MOST then return end
       sent = redis.call('LRANGE', R .. ':backlog:' .. window, 0, size - inflight - 1)
       for i, packed in ipairs(#sent > 0 and redis.call('HMGET', R .. ':state', unpack(sent)) or {}) do
         local taken = string.match(packed, '^ready 0 0 (%d+) 0 0 0 ')

@@ -114,6 +114,15 @@ def test_a_step_of_a_row_takes_few_commands(ledger: Ledger, monkeypatch: pytest.
     assert (plain, commands_of_a_step(ledger)) == (15, 17)
 
 
+def test_a_window_of_any_size_is_refilled(ledger: Ledger) -> None:
+    play = Play(ledger)
+    play.plan(work("m"))
+    play.do("m", fragment=mapped("m", tuple(range(9000))))
+    ledger.redis.hset(f"{run_key(None, 'run')}:window", "m", "9000 2")
+
+    assert len(play.do("m/0").sends) == 8998
+
+
 def left_by(ledger: Ledger, scenario: Callable[[Play], None]) -> list[str]:
     """What a scenario leaves in Redis, without times and the numbers of calls."""
     ledger.redis.flushall()
