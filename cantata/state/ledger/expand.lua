@@ -190,7 +190,8 @@ local function expand(s, output, takes, fragment)
   end
   increase('count', count)
   increase('left', fragment.exit and count - 1 or count) -- the exit replaces the parent
-  local added, order = new_steps(fragment, spec_of(s.id).kind == 'workflow.advance')
+  local spec = spec_of(s.id)
+  local added, order = new_steps(fragment, spec.kind == 'workflow.advance' and not spec.window) -- new_steps passes over items
   record_expansion(s.id, fragment, add_edges(s.id, fragment, added, order))
   if fragment.exit then hand_over(s.id, fragment.exit) end
   for name, id in pairs(fragment.names) do redis.call('HSET', R .. ':names', name, id) end

@@ -14,6 +14,7 @@ from cantata.state.runs import run_snapshot
 from cantata.state.runs.listing import RunFilter, find_page
 from cantata.workflows.expansion import CANCELLED
 from tests.integration.state.play import Play, failed, row, sent, wait, work
+from tests.integration.state.test_ledger_expansion import mapped
 
 GRACE_S = 30.0
 
@@ -134,6 +135,17 @@ def test_a_workflow_within_a_workflow_is_stopped(ledger: Ledger) -> None:
 
     assert play.words(outer, inner, "w/0.child/0.wait") == "sent skipped skipped"
     assert is_asked_to_clean_up(play, outer)
+
+
+def test_the_workflows_of_a_map_clean_up(ledger: Ledger) -> None:
+    play = Play(ledger)
+    play.plan(work("m"))
+    play.do("m", fragment=mapped("m", (1, 2), **advance("").model_dump(include={"kind", "expands", "params"})))
+    behind = [expand(play, item, work(f"{item}/0.call", on_error="skip")) for item in ("m/0", "m/1")]
+
+    assert ledger.runs.cancel("run") == "cancelling"
+
+    assert play.words(*behind) == "sent sent"
 
 
 def test_all_workflows_of_a_chain_clean_up(ledger: Ledger) -> None:
