@@ -92,7 +92,7 @@ local function add_edges(parent, fragment, added, order)
         counted[#counted + 1] = {source, edge[2], edge[3], edge[4], edge[5]}
       else
         if not out[source] then
-          out[source] = older and edges_of(source) or {}
+          out[source] = older and cjson.decode(cjson.encode(edges_of(source))) or {} -- a copy: items share theirs
           sources[#sources + 1] = source
         end
         table.insert(out[source], {edge[2], edge[3], edge[4], edge[5]})

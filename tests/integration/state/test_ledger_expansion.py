@@ -405,6 +405,18 @@ def test_a_failure_in_a_loop_fails_what_the_loop_would_fail(ledger: Ledger) -> N
 # maps
 
 
+def test_steps_may_hang_on_several_items_of_a_map(ledger: Ledger) -> None:
+    play = Play(ledger)
+    play.plan(work("m"), work("other"))
+    play.do("m", fragment=mapped("m", (1, 2)))
+
+    play.do("other", fragment=Graph(steps=(work("x"), work("y")), edges=(*row("m/0", "x"), *row("m/1", "y"))))
+
+    assert sent(play.do("m/0")) == ["x"]
+    assert play.words("x", "y") == "sent waiting"
+    assert sent(play.do("m/1")) == ["m/gather", "y"]
+
+
 def written_bytes(ledger: Ledger) -> int:
     """What Redis has written to its log so far."""
     until(lambda: ledger.redis.info("persistence")["aof_buffer_length"] == 0, "the log's buffer on disk")
