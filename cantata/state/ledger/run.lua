@@ -213,6 +213,7 @@ local function spec_of(id, text)
   local known = read_specs[id]
   if not known then
     text = text or redis.call('HGET', R .. ':steps', id)
+    if not text then return end -- no such step
     if string.sub(text, 1, 1) == '=' then
       known = {spec_of(string.sub(text, 2))}
     else
@@ -247,7 +248,7 @@ local function edges_of(id, text)
   if text == nil then text = new_edges[id] or redis.call('HGET', R .. ':edges', id) end
   if text then return cjson.decode(text) end
   local _, _, shared = spec_of(id)
-  if shared ~= id and shared_edges[shared] == nil then
+  if shared and shared ~= id and shared_edges[shared] == nil then
     text = redis.call('HGET', R .. ':edges', shared)
     shared_edges[shared] = text and cjson.decode(text)
   end

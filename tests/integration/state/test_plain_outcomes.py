@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -121,6 +122,18 @@ def test_a_window_of_any_size_is_refilled(ledger: Ledger) -> None:
     ledger.redis.hset(f"{run_key(None, 'run')}:window", "m", "9000 2")
 
     assert len(play.do("m/0").sends) == 8998
+
+
+def test_an_outcome_of_a_step_that_the_run_does_not_have_changes_nothing(ledger: Ledger) -> None:
+    play = Play(ledger)
+    play.plan(work("m"))
+    play.do("m", fragment=mapped("m", (1, 2)))
+    begun = play.begin("m/0")
+    ledger.redis.delete(*cast("list[str]", ledger.redis.keys("*")))
+    again = Play(ledger)
+    again.plan(work("a"), work("b"))
+
+    assert [again.commit(each).result for each in (begun, replace(begun, spec=work("plain")))] == ["gone", "gone"]
 
 
 def left_by(ledger: Ledger, scenario: Callable[[Play], None]) -> list[str]:
