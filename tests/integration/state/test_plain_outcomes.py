@@ -32,7 +32,7 @@ def in_a_row(play: Play) -> None:
             output={"from": begun.step_id, "inputs": dict(begun.inputs)}, usage=Usage(tool_calls=1, input_tokens=2, cost_usd=0.1)
         )
         output = f'{{"from":"{begun.step_id}"}}'
-        info: dict[str, JsonValue] = {"code": ["tools@1"] if begun.step_id != "c" else ["tools@1", "more@2"]}
+        info: dict[str, JsonValue] = {"code": ["tools@1"] if begun.step_id != "b" else ["tools@1", "more@2"]}
         begun = play.ledger.steps.commit(begun, outcome, output=output, info=info, ahead=AHEAD).begun
 
 
@@ -84,16 +84,16 @@ def together(play: Play) -> None:
 
 
 def not_plain(play: Play) -> None:
-    """What else may follow from a step that is done."""
+    """What else may follow from a step that is done, each from one of its own. A step that waits comes last: then no outcome is plain."""
+    targets = (work("late", deadline_s=9), work("quorum", quorum=1), work("alone"), work("never"), work("weak"), wait("asked"))
+    fields: dict[str, Any] = {"alone": {"alone": True}, "never": {"label": "failed"}, "weak": {"wakes": False}}
+    edges = (Edge(source=f"to-{each.id}", target=each.id, **fields.get(each.id, {})) for each in targets)
     play.plan(
-        work("a"), work("b"), work("c"), wait("w"), work("late", deadline_s=9), work("quorum", quorum=1), work("never"), work("weak"),
-        edges=(
-            *row("a", "w"), *row("a", "late"), *row("a", "quorum"), *row("c", "quorum"), Edge(source="b", target="never", label="failed"),
-            Edge(source="b", target="weak", wakes=False), *row("a", "weak"),
-        ),
+        *targets, *(work(f"to-{each.id}") for each in targets), work("other"), work("another"),
+        edges=(*edges, *row("other", "quorum"), *row("another", "alone")),
     )  # fmt: skip
-    play.do("b")
-    play.do("a")
+    for each in targets:
+        play.do(f"to-{each.id}")
     play.do("weak", "x" * 40_000)
 
 
