@@ -160,6 +160,7 @@ def test_a_stack_that_starts_from_nothing_loads_what_its_agents_need_and_forks_t
     assert cpu_s < 2.0  # an import of LiteLLM alone takes more
 
 
+@pytest.mark.slow("it starts two agents workers, which call a model ten times each")
 def test_agents_processes_share_most_of_their_memory_after_calls_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     definitions = Definitions(agents={"ann": Agent(model="openai/gpt-4o-mini", stream=False)})
     with ScriptedModels() as models:

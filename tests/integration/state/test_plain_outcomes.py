@@ -115,6 +115,13 @@ def test_a_step_of_a_row_takes_few_commands(ledger: Ledger, monkeypatch: pytest.
     assert (plain, commands_of_a_step(ledger)) == (15, 17)
 
 
+def test_a_pure_item_takes_few_commands(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = commands_of_an_item(ledger)
+    monkeypatch.setattr(step_store, "_is_plain", lambda *_: False)
+    assert plain < 2
+    assert commands_of_an_item(ledger) > 8
+
+
 def test_a_window_of_any_size_is_refilled(ledger: Ledger) -> None:
     play = Play(ledger)
     play.plan(work("m"))
@@ -160,8 +167,24 @@ def commands_of_a_step(ledger: Ledger) -> float:
         committed = play.commit(begun, ahead=AHEAD)
         assert committed.begun is not None
         begun = committed.begun
+    return commands_since_reset(ledger) / 20
+
+
+def commands_of_an_item(ledger: Ledger) -> float:
+    """How many commands the scripts call for a pure item of a map, recorded with nineteen others."""
+    ledger.redis.flushall()
+    play = Play(ledger)
+    play.plan(work("m"))
+    play.do("m", fragment=mapped("m", tuple(range(40)), window=40, pure=True))
+    begun = play.ledger.steps.begin_together("run", [f"m/{number}" for number in range(20)], "worker")
+    assert not isinstance(begun, str)
+    ledger.redis.config_resetstat()
+    *before, last = [(each, AttemptRecord(Outcome(), "null", {})) for each in begun]
+    play.ledger.steps.commit(last[0], Outcome(), output="null", info={}, before=before)
+    return commands_since_reset(ledger) / 20
+
+
+def commands_since_reset(ledger: Ledger) -> int:
+    """How many commands scripts have called."""
     stats: dict[str, Any] = ledger.redis.info("commandstats")
-    inner = sum(
-        entry["calls"] for name, entry in stats.items() if not name.startswith(("cmdstat_evalsha", "cmdstat_eval", "cmdstat_config"))
-    )
-    return float(inner / 20)
+    return sum(entry["calls"] for name, entry in stats.items() if not name.startswith(("cmdstat_eval", "cmdstat_config")))

@@ -158,22 +158,23 @@ class LabelStatistics:
 
 
 class LabelScorer:
-    """Chooses labels, one after the other so that each request finds the prompt before it in the server's cache."""
+    """Chooses labels. Texts are evaluated one after the other, so that each request finds the prompt before it in the server's cache."""
 
     def __init__(self) -> None:
         self._statistics: dict[LabelQuestion, LabelStatistics] = {}
-        self._lock = asyncio.Lock()
+        self._measuring, self._evaluating = asyncio.Lock(), asyncio.Lock()
 
     async def choose(self, question: LabelQuestion, ask: Ask) -> LabelChoice:
         """Return the label with the highest score; cache the statistics of recent sets of labels."""
-        client = _MeteredClient(ask)
+        client = _MeteredClient(ask, self._evaluating)
         subject = replace(question, text="")
-        async with self._lock:
-            if (statistics := self._statistics.get(subject)) is None:
-                statistics = self._statistics[subject] = await _measure(subject, client)
-                if len(self._statistics) > MAX_CACHED_STATISTICS:
-                    del self._statistics[next(iter(self._statistics))]
-            found = await _evaluate(question, statistics.forks, statistics.profiles, client)
+        if (statistics := self._statistics.get(subject)) is None:
+            async with self._measuring:
+                if (statistics := self._statistics.get(subject)) is None:
+                    statistics = self._statistics[subject] = await _measure(subject, client)
+                    if len(self._statistics) > MAX_CACHED_STATISTICS:
+                        del self._statistics[next(iter(self._statistics))]
+        found = await _evaluate(question, statistics.forks, statistics.profiles, client)
         scores = statistics.scores(question.labels, found)
         return LabelChoice(question.labels[scores.index(max(scores))], client.input_tokens, client.output_tokens)
 
@@ -220,8 +221,9 @@ def forks(spellings: Sequence[Tokens], path: Tokens = (), among: Sequence[int] |
 class _MeteredClient:
     """Requests token probabilities from the model server, and counts the tokens."""
 
-    def __init__(self, ask: Ask) -> None:
+    def __init__(self, ask: Ask, evaluating: asyncio.Lock) -> None:
         self._ask = ask
+        self._evaluating = evaluating
         self.input_tokens = 0
         self.output_tokens = 0
 
@@ -232,11 +234,13 @@ class _MeteredClient:
 
     async def shares(self, prompt: str, path: Tokens, among: Collection[int]) -> dict[int, float]:
         """Return the probability of each of some tokens after the prompt and the path, among these tokens only."""
-        reply = cast("dict[str, Any]", await self._ask("/completion", {
+        body: dict[str, JsonValue] = {
             "prompt": [prompt, *path] if path else prompt, "n_predict": 1, "samplers": [], "cache_prompt": True,
             "logit_bias": [[token, LOGIT_BIAS] for token in among], "n_probs": len(among), "post_sampling_probs": True,
             "response_fields": ["completion_probabilities", "tokens_evaluated"],
-        }))  # fmt: skip
+        }  # fmt: skip
+        async with self._evaluating:
+            reply = cast("dict[str, Any]", await self._ask("/completion", body))
         self.input_tokens += reply["tokens_evaluated"]
         self.output_tokens += 1
         found = {each["id"]: each["prob"] for each in reply["completion_probabilities"][0]["top_probs"]}

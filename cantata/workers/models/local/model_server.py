@@ -113,7 +113,7 @@ def serve(home: Path, *, idle_s: float = IDLE_S) -> None:
 
 
 def _load(file: Path, key: str):  # type: ignore[no-untyped-def]  # xllamacpp has no types
-    os.environ["OMP_WAIT_POLICY"] = "PASSIVE"  # threads that spin at barriers collapse as soon as anything else runs
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # threads that spin at barriers collapse as soon as anything else runs
     import xllamacpp  # noqa: PLC0415  # only the server's process has it, and only from here on
 
     params = xllamacpp.CommonParams()

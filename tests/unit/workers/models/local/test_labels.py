@@ -144,6 +144,28 @@ def test_what_examples_teach_is_worked_out_once_and_counted_with_the_first_text(
     assert asyncio.run(ask_at_once()) == [1, 1, 1 + len(CONTENT_FREE)]
 
 
+def test_known_labels_do_not_wait_until_others_are_measured() -> None:
+    chooser, fake = LabelScorer(), FakeServer()
+    known = LabelQuestion(MOOD.labels, "hm")
+    never = asyncio.Event()
+
+    async def hang(path: str, body: Mapping[str, JsonValue]) -> JsonValue:
+        if path == "/tokenize":
+            await never.wait()
+        return None
+
+    async def label_beside() -> str:
+        await chooser.choose(known, fake.ask)
+        measuring = asyncio.ensure_future(chooser.choose(LabelQuestion(MOOD.labels, "hm", (("yes!", "good"), ("no", "bad"))), hang))
+        await asyncio.sleep(0)
+        async with asyncio.timeout(5):
+            choice = await chooser.choose(known, fake.ask)
+        measuring.cancel()
+        return choice.label
+
+    assert asyncio.run(label_beside()) in MOOD.labels
+
+
 # Tools
 
 
