@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         report.print_expansions(items)
         measured |= {"growth": [asdict(each) for each in grown], "expansions": [asdict(each) for each in items]}
     if options.soak:
-        with stack(Defaults(retention_s=RETENTION_S)) as client:
+        with stack(Defaults(retention_s=RETENTION_S), agents=1) as client:
             sizes = measure_soak(client, options.soak)
         report.print_soak(sizes)
         measured["soak"] = [asdict(each) for each in sizes]

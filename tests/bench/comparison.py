@@ -60,7 +60,7 @@ def _add(engine: Engine, told: Told) -> None:
 
 def _measure_cantata() -> Told:
     sys.stderr.write("Cantata …\n")
-    with stack() as embedded:
+    with stack(agents=1) as embedded:  # for the memory of a whole system
         client = embedded.with_definitions(definitions())
         shapes = {name: partial(_run, client, name) for name in SHAPES}
         shapes[LONG_ROW] = partial(_submit, client, "row", {"steps": LONG}, 1)

@@ -46,8 +46,8 @@ class Samples:
 
 
 @contextmanager
-def stack(defaults: Defaults | None = None) -> Iterator[EmbeddedClient]:
-    """A stack of its own for one measurement, with the bench's tools."""
+def stack(defaults: Defaults | None = None, *, agents: int = 0) -> Iterator[EmbeddedClient]:
+    """A stack of its own for one measurement, with the bench's tools; an agents worker would load LiteLLM during the first seconds."""
     os.environ |= {"PLAIN_BROKER": "memory://", "CANTATA_TASK_EVENTS": "0"}  # no events on either side
     definitions = Definitions(
         folder=str(HERE),
@@ -60,7 +60,7 @@ def stack(defaults: Defaults | None = None) -> Iterator[EmbeddedClient]:
         defaults=defaults or Defaults(),
         limits=Limits(max_steps=200_000),
     )
-    with tempfile.TemporaryDirectory() as home, Client.embedded(home, config=definitions, tools=PROCESSES) as client:
+    with tempfile.TemporaryDirectory() as home, Client.embedded(home, config=definitions, agents=agents, tools=PROCESSES) as client:
         yield client
 
 
