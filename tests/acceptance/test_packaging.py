@@ -218,7 +218,13 @@ PLAIN = "-m not thorough"
         ("unit -x", ["-m pytest tests/unit -x"]),
         (
             "all",
-            [*HALVES, f"{PYTEST} --ignore=tests/unit", "-m tests.redis_versions --others", "-m tests.faults --fuzz --minutes 1 --seed 1"],
+            [
+                *HALVES,
+                f"{PYTEST} --ignore=tests/unit",
+                "-m compileall -q -x /test_ cantata tests",
+                "-m tests.redis_versions --others",
+                "-m tests.faults --fuzz --minutes 1 --seed 1",
+            ],
         ),
         ("all -x", [f"{PYTEST} -x"]),
         ("redis-versions -x", ["-m tests.redis_versions -x"]),

@@ -18,6 +18,7 @@ TEXTS = {
 """Each script by its name, `ledger/commit`: it lies in the folder of the module that calls it."""
 _STEPS = ("ledger/run", "ledger/steps")
 _LEDGER = (*_STEPS, "ledger/lib")
+_SMALL = ["answers", "append_log", "append_event", "begin", "dispatched", "due", "leases", "read_small", "record_usage", "renew", "unbegun"]
 PRELUDES = {
     "ledger": _LEDGER,
     "forks": _LEDGER,
@@ -28,22 +29,7 @@ PRELUDES = {
     "schedules": (*_LEDGER, "ledger/accepting"),
     "ledger/accept": (*_LEDGER, "ledger/accepting"),
     "ledger/commit": ("ledger/run", "ledger/commit_plain", *_LEDGER[1:], "ledger/expand"),
-    **{
-        f"ledger/{name}": _STEPS
-        for name in (
-            "answers",
-            "append_event",
-            "append_log",
-            "begin",
-            "dispatched",
-            "due",
-            "leases",
-            "read_small",
-            "record_usage",
-            "renew",
-            "unbegun",
-        )
-    },
+    **{f"ledger/{name}": _STEPS for name in _SMALL},
 }
 """What comes before the scripts of a folder, or before one script."""
 
