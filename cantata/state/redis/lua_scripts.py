@@ -18,7 +18,7 @@ TEXTS = {
 """Each script by its name, `ledger/commit`: it lies in the folder of the module that calls it."""
 _STEPS = ("ledger/run", "ledger/steps")
 _LEDGER = (*_STEPS, "ledger/lib")
-_SMALL = ["answers", "append_log", "append_event", "begin", "dispatched", "due", "leases", "read_small", "record_usage", "renew", "unbegun"]
+_SMALL = ["answers", "append_log", "begin", "dispatched", "due", "leases", "read_small", "record_usage", "renew", "unbegun", "append_event"]
 PRELUDES = {
     "ledger": _LEDGER,
     "forks": _LEDGER,
