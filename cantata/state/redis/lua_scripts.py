@@ -18,7 +18,9 @@ TEXTS = {
 """Each script by its name, `ledger/commit`: it lies in the folder of the module that calls it."""
 _STEPS = ("ledger/run", "ledger/steps")
 _LEDGER = (*_STEPS, "ledger/lib")
-_SMALL = ["answers", "append_log", "begin", "dispatched", "due", "leases", "read_small", "record_usage", "renew", "unbegun", "append_event"]
+_WITHOUT_LIB = (
+    "answers", "append_event", "append_log", "begin", "dispatched", "due", "leases", "read_small", "record_usage", "renew", "unbegun",
+)  # fmt: skip
 PRELUDES = {
     "ledger": _LEDGER,
     "forks": _LEDGER,
@@ -29,7 +31,7 @@ PRELUDES = {
     "schedules": (*_LEDGER, "ledger/accepting"),
     "ledger/accept": (*_LEDGER, "ledger/accepting"),
     "ledger/commit": ("ledger/run", "ledger/commit_plain", *_LEDGER[1:], "ledger/expand"),
-    **{f"ledger/{name}": _STEPS for name in _SMALL},
+    **{f"ledger/{name}": _STEPS for name in _WITHOUT_LIB},
 }
 """What comes before the scripts of a folder, or before one script."""
 
