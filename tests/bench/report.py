@@ -318,9 +318,12 @@ def _in_unit(figure: Figure, value: float) -> str:
 
 
 def _verdict(figure: Figure) -> tuple[str, ...]:
-    over = " more" if figure.is_over_bare else ""
-    target = f"≤ {figure.target:g} {figure.unit}{over}"
-    return target, f"{_in_unit(figure, figure.told)}{over}", _word(figure.told <= figure.target)
+    if figure.held == "times":
+        target, told = f"≤ {figure.target:g} times", f"{figure.told:.2f} times"
+    else:
+        over = " more" if figure.held else ""
+        target, told = f"≤ {figure.target:g} {figure.unit}{over}", f"{_in_unit(figure, figure.told)}{over}"
+    return target, told, _word(figure.told <= figure.target)
 
 
 def machine() -> dict[str, JsonValue]:
