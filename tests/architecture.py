@@ -22,7 +22,6 @@ TOP = Path(__file__).parents[1]
 PACKAGE = TOP / "cantata"
 UNIT_TESTS = TOP / "tests" / "unit"
 
-MAX_MODULES = 12  # in a folder
 MAX_METHODS = 15  # of a class, those that begin with an underscore not counted
 DOCUMENTED = frozenset({"ChainBuilder", "Client", "Conversation", "Workflow"})
 """Classes with more methods, since documents name them all: two of other systems, our own client, and the commands of workflows."""
@@ -105,12 +104,6 @@ def class_names_used_twice(trees: dict[Path, ast.Module]) -> Iterator[str]:
         for node in classes_of(tree):
             places[node.name].append(str(path.relative_to(TOP)))
     yield from (f"class {name} is defined in {' and '.join(paths)}" for name, paths in sorted(places.items()) if len(paths) > 1)
-
-
-def rooms_that_are_too_large(trees: dict[Path, ast.Module]) -> Iterator[str]:
-    """Yield the folders with too many modules."""
-    sizes = Counter(path.parent for path in trees)
-    yield from (f"{folder.relative_to(TOP)}/ has {size} modules" for folder, size in sizes.items() if size > MAX_MODULES)
 
 
 def classes_that_are_too_large(trees: dict[Path, ast.Module]) -> Iterator[str]:
@@ -220,7 +213,7 @@ def main() -> int:
     trees, graph = sources(), grimp.build_graph("cantata", cache_dir=None, exclude_type_checking_imports=True)
     click.echo("\n".join(figures(trees)))
     breaches = [
-        *class_names_used_twice(trees), *rooms_that_are_too_large(trees), *classes_that_are_too_large(trees),
+        *class_names_used_twice(trees), *classes_that_are_too_large(trees),
         *banned_words(trees), *banned_texts(trees), *banned_lines(scripts()),
         *names_of_frontends({path: path.read_text("utf-8") for path in trees}),
         *modules_without_tests(trees), *imports_of_frontends(graph), *cycles(graph),

@@ -9,7 +9,7 @@ import grimp
 import pytest
 
 from tests import architecture
-from tests.architecture import MAX_METHODS, MAX_MODULES, PACKAGE
+from tests.architecture import MAX_METHODS, PACKAGE
 
 
 def trees(**texts: str) -> dict[Path, ast.Module]:
@@ -24,7 +24,6 @@ METHODS = "\n".join(f"    def m{number}(self): ..." for number in range(MAX_METH
     ("rule", "texts", "breach"),
     [
         (architecture.class_names_used_twice, {"a": "class Run: ...", "b": "class Run: ..."}, "class Run is defined in"),
-        (architecture.rooms_that_are_too_large, {f"m{number}": "" for number in range(MAX_MODULES + 1)}, f"has {MAX_MODULES + 1} modules"),
         (architecture.classes_that_are_too_large, {"a": f"class Large:\n{METHODS}"}, f"has {MAX_METHODS + 1} public methods"),
         (architecture.banned_words, {"a": "def find_desk(): ..."}, "'find_desk' says 'desk'"),
         (architecture.banned_words, {"shelf": ""}, "'shelf' says 'shelf'"),
