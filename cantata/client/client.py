@@ -91,7 +91,7 @@ class Client:
         namespace: str | None = None, app: Celery | None = None,
     ) -> None:  # fmt: skip
         environment = settings()
-        app = app or user_app.configured()
+        app = user_app.configured() if app is None else user_app.resolve(app)
         self.redis_url = redis_url or environment.redis_url or (app and user_app.redis_url_of(app)) or embedded.stack_url()
         self._config = config
         self.redis = connect(self.redis_url, namespace=namespace)

@@ -76,12 +76,12 @@ def make_app(
     """
     if beside is not None:
         broker_url = broker_url or user_app.broker_url_of(beside)
-    app = App("cantata", set_as_current=False)
+    app = App("cantata")
     app.namespace = namespace_named(namespace)
     app.own_broker = shown(broker_url or "")
     app.conf.update(_broker(broker_url or redis_url, app.namespace))
     app.conf.update(
-        result_backend="cantata.dispatch.celery_app:LedgerBackend",
+        result_backend=App.backend_cls,
         broker_connection_retry_on_startup=True,
         broker_connection_max_retries=None,  # a Redis that refuses its password now may accept it later
         broker_pool_limit=20,
@@ -105,6 +105,8 @@ def make_app(
     )
     if beside is not None and broker_url is not None:
         app.conf.update(user_app.settings_beside(beside, broker_url))
+        if broker_url == user_app.broker_url_of(beside):
+            user_app.check_queues(beside, app.namespace)
     return app
 
 
@@ -142,7 +144,15 @@ def _check_known(url: str) -> None:
 
 
 class App(Celery):
-    """A Celery app that sends a message in a third of the processor time, without the parts that only serve results and routes."""
+    """The Celery app of steps, and of nothing else; it sends a message in a third of the processor time, without results and routes.
+
+    It lives in processes of users, and users' code in its workers. So it is never the current or the default app: by that, `shared_task`
+    and `current_app` would publish users' tasks to our queues. It takes no task that others offer to all apps of a process, since its
+    workers would execute it. The variables by which Celery configures all apps of a process (`CELERY_BROKER_URL`, ...) are the user's.
+    """
+
+    is_cantata = True
+    backend_cls = "cantata.dispatch.celery_app:LedgerBackend"
 
     own_broker = ""
     """The broker's address without its password, if it is not the Redis of the runs."""
@@ -153,9 +163,41 @@ class App(Celery):
     dead_letters: Redis
     """The client of a worker that stores messages which are not steps."""
 
+    def __init__(self, main: str) -> None:
+        super().__init__(main, set_as_current=False, loader="celery.loaders.app:AppLoader")
+
+    def set_current(self) -> None:
+        """Leave the current app of this thread as it is. Celery's worker calls this."""
+
+    def set_default(self) -> None:
+        """Leave the default app of the process as it is. Celery's worker and its Django support call this."""
+
+    def _task_from_fun(self, *_: Any, **__: Any) -> None:  # type: ignore[override]  # nobody uses what it returns
+        """Take no task that `@shared_task`, `@app.task` of another application, or Celery itself offers to all apps of the process."""
+
+    def connection_for_read(self, url: str | None = None, **options: Any) -> Connection:
+        """Return a connection for consuming."""
+        return super().connection_for_read(url or self._broker_url, **options)
+
+    def connection_for_write(self, url: str | None = None, **options: Any) -> Connection:
+        """Return a connection for publishing."""
+        return super().connection_for_write(url or self._broker_url, **options)
+
+    def connection(self, hostname: str | None = None, **options: Any) -> Connection:  # type: ignore[override]  # all else is in options
+        """Return a connection, for Flower."""
+        return self.connection_for_write(hostname, **options)
+
+    @property
+    def _broker_url(self) -> str:
+        return str(self.conf["broker_url"])  # the attribute of this name is CELERY_BROKER_URL, if that is set
+
     def broker_queue(self, queue: str) -> str:
         """Return the name of a queue of steps in the broker, where it must not collide with another application's."""
         return f"{self.namespace}.{queue}"
+
+    def is_ours(self, broker_queue: str) -> bool:
+        """Return whether a queue of the broker is one of steps."""
+        return broker_queue.startswith(f"{self.namespace}.")
 
     def step_queue(self, broker_queue: str) -> str:
         """Return the name of a queue of steps outside the broker."""

@@ -1,11 +1,16 @@
-"""The user's own Celery application: found, imported and asked for its settings. Nothing in it is changed."""
+"""The user's own Celery application: found, imported and asked for its settings. Nothing in it is changed.
+
+A name, or a value given to `Client` and `install`, may be a proxy: `celery.current_app`, an object of werkzeug or Django. A proxy may stand
+for another application later, so it is resolved here, once, before anything else is asked of it.
+"""
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any
 
@@ -68,16 +73,72 @@ def close_old_connections() -> None:
 
 @cache
 def find(name: str) -> Celery:
-    """Return the application that a name such as `shop.celery:app` stands for. Raises ConfigError if it cannot be imported."""
+    """Return the application that a name such as `shop.celery:app` stands for, as `celery -A` does.
+
+    The name may also be that of a proxy, of a Flask application that has one (`app.extensions["celery"]`), or of a function without
+    required parameters that returns an application (`shop:create_app`, `shop:create_app()`). Raises ConfigError if it cannot be imported.
+    """
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())  # as `celery -A` does
     try:
-        found: object = find_app(name)
+        found = _find(name.removesuffix("()"))
+        if not isinstance(found, Celery) and callable(found) and not _is_web_app(found):
+            found = _made_by(found, name)
+        if _is_web_app(found):
+            found = found.extensions["celery"]
+    except ConfigError:
+        raise
     except Exception as error:  # whatever a user's module raises
         raise ConfigError(f"the Celery application {name!r} cannot be imported: {_text(error)}", source=VARIABLE) from error
-    if not isinstance(found, Celery):
-        raise ConfigError(f"{name!r} is of type {type(found).__name__}; expected a Celery application", source=VARIABLE)
+    return resolve(found, repr(name), VARIABLE)
+
+
+def resolve(found: object, what: str = "the Celery application", source: str = "") -> Celery:
+    """Return the application itself, of a proxy the one that it stands for now. Raises ConfigError if it is none that has users' tasks.
+
+    Args:
+        what: The value in messages.
+        source: The setting that has it.
+    """
+    try:
+        app = getattr(found.set_current, "__self__", None) if isinstance(found, Celery) else found  # a proxy's method is its object's
+    except Exception as error:  # of a proxy that stands for nothing yet, or for something that cannot be made
+        raise ConfigError(f"{what} is a proxy of type {type(found).__name__} for nothing: {_text(error)}", source=source) from error
+    if not issubclass(type(app), Celery):
+        raise ConfigError(f"{what} is of type {type(app).__name__}; expected a Celery application", source=source)
+    assert isinstance(app, Celery)
+    if getattr(app, "is_cantata", False):
+        raise ConfigError(f"{what} is Cantata's own Celery application; expected the one of your project", source=source)
+    return app
+
+
+def _find(name: str) -> Any:
+    found: object = find_app(name)
+    module = sys.modules.get(name)
+    if module is not None and not issubclass(type(found), Celery) and not any(found is getattr(module, each, None) for each in _OFTEN):
+        own = (each for each in vars(module).values() if issubclass(type(each), Celery))
+        return next(own, found)  # Celery takes the first name that looks like one, such as that of an imported `current_app`
     return found
+
+
+_OFTEN = ("app", "celery")
+"""The names under which Celery looks for a module's application first."""
+
+
+def _is_web_app(found: object) -> bool:
+    """Return whether an object is an application of Flask or Quart that has a Celery application."""
+    extensions = getattr(found, "extensions", None)
+    return isinstance(extensions, Mapping) and "celery" in extensions
+
+
+def _made_by(function: Any, name: str) -> Any:
+    """Return the application that a function makes. Raises ConfigError for one that needs arguments."""
+    parameters = inspect.signature(function).parameters.values()
+    needed = [each.name for each in parameters if each.default is each.empty and each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
+    if needed:
+        message = f"{name!r} is a function that needs {', '.join(needed)}; name the application that it returns, in a module that calls it"
+        raise ConfigError(message, source=VARIABLE)
+    return function()
 
 
 @cache
@@ -115,6 +176,21 @@ def broker_url_of(app: Celery) -> str:
 def _broker_url(app: Celery) -> str:
     given = app.conf.broker_write_url or app.conf.broker_url or "amqp://"
     return given if isinstance(given, str) else ";".join(given)
+
+
+def check_queues(app: Celery, namespace: str) -> None:
+    """Raise ConfigError if the application declares a queue of this namespace: each side would take, and lose, messages of the other."""
+    taken = sorted({name for name in _queue_names(app) if name.startswith(f"{namespace}.")})
+    if taken:
+        message = f"the Celery application {title(app)!r} uses the queue {taken[0]!r}, which is named like those of Cantata"
+        raise ConfigError(f"{message}; rename it, or set CANTATA_NAMESPACE to another name than {namespace!r}", source=VARIABLE)
+
+
+def _queue_names(app: Celery) -> Iterator[str]:
+    yield str(app.conf.task_default_queue or "")
+    declared = app.conf.task_queues or ()
+    for each in declared:  # names, queues, or a mapping by name
+        yield each if isinstance(each, str) else str(getattr(each, "name", ""))
 
 
 def settings_beside(app: Celery, url: str) -> Mapping[str, object]:

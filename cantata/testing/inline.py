@@ -107,7 +107,7 @@ class _LocalApp(App):
     """A Celery app without a broker: its messages stay in this process. It carries no links and joins, so the ledger sends all steps."""
 
     def __init__(self) -> None:
-        super().__init__("cantata-inline", set_as_current=False)
+        super().__init__("cantata-inline")
         self.messages: deque[_Message] = deque()
 
     @contextmanager

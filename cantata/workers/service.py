@@ -15,11 +15,12 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import structlog
 from billiard.process import active_children
-from celery import signals
+from celery import Celery, signals
+from celery._state import set_default_app
 from celery.exceptions import SecurityWarning
 
 import cantata
@@ -218,6 +219,7 @@ class WorkerService:
     def _child_started(self, **_: Any) -> None:
         if self._metrics is not None:
             self._metrics.child_started()
+        set_default_app(cast(Celery, user_applications.configured()))  # or None, in place of ours: Celery's pool has set that
         self._process = None
         self._lock = threading.Lock()
         process = self.process()

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from celery import Celery
+from celery._state import set_default_app
 from flower.app import Flower
 from flower.options import options
 from flower.urls import settings as flower_settings
@@ -32,7 +33,7 @@ def serve(client: Client, *, ready: Callable[[str], None]) -> None:
     """Serve until a signal ends it; `ready` is called with the address. Raises UnavailableError if it cannot listen there."""
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)
-    client.app.set_default()  # Flower's templates ask Celery for "the" app and its time zone
+    set_default_app(client.app)  # Flower's templates ask Celery for "the" app and its time zone; no code of users runs here
     flower = _make_flower(client)
     service = loop.run_until_complete(_open(client))
     flower.add_handlers(".*", routes(flower_options.prefix(), service))

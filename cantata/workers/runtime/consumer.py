@@ -1,4 +1,7 @@
-"""Celery's consumer, which publishes task events ten times a second and stores messages that are not steps as dead letters."""
+"""Celery's consumer for steps alone: it refuses the queues and tasks of others, and stores messages that are not steps as dead letters.
+
+It publishes task events ten times a second.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from typing import Any
 import structlog
 from celery.worker import consumer
 
+from cantata.dispatch.celery_app import App
 from cantata.dispatch.transport import FIRST
 from cantata.state.fleet import dead_letters
 from cantata.state.redis.connection import RedisFailure
@@ -26,6 +30,20 @@ class Consumer(_CeleryConsumer):  # type: ignore[misc]  # for the same reason
     """Sends several events in a message; one event a message took a third of a busy worker's processor time (py-spy)."""
 
     _flush_at = 0.0
+
+    def start(self) -> None:
+        """Consume. Exits with a reason if this would take messages of somebody else, who would miss them."""
+        if reason := foreign(self.app):
+            log.error("worker_refused", reason=reason)
+            raise SystemExit(1)
+        super().start()
+
+    def add_task_queue(self, queue: str, *args: Any, **options: Any) -> None:
+        """Refuse the remote command `add_consumer` for a queue that is not one of steps."""
+        if not self.app.is_ours(queue):
+            log.error("queue_refused", queue=queue, reason="it is not one of Cantata's, so its messages belong to another application")
+            return
+        super().add_task_queue(queue, *args, **options)
 
     def on_send_event_buffered(self) -> None:
         """Flush a moment later, with the events that come until then. Called by many threads."""
@@ -47,7 +65,7 @@ class Consumer(_CeleryConsumer):  # type: ignore[misc]  # for the same reason
 
     def on_unknown_task(self, body: Any, message: Any, exc: Exception) -> None:
         """Store a task that this worker does not know. A step of a newer version is left to the sweep, which sends it again."""
-        if not {"sent_at", FIRST}.isdisjoint(message.headers or {}):
+        if not {"sent_at", FIRST}.isdisjoint(message.headers or {}) and _has_steps(message):
             super().on_unknown_task(body, message, exc)
         else:
             self._store(message, f"no task is called {str(exc.args[0] if exc.args else exc)[:200]!r}")
@@ -72,3 +90,21 @@ class Consumer(_CeleryConsumer):  # type: ignore[misc]  # for the same reason
             return
         log.error("dead_letter", queue=queue, reason=reason, note="run `submit status` for the action to take")
         message.ack_log_error(_stdlib_log, self.connection_errors)
+
+
+def foreign(app: App) -> str:
+    """Return why a worker of this app would take messages of another application; empty if it would not."""
+    if queues := sorted(queue for queue in app.amqp.queues.consume_from if not app.is_ours(queue)):
+        return f"it would consume the queue {queues[0]!r}, which is not one of Cantata's ({app.broker_queue('...')})"
+    if tasks := sorted(name for name, task in app.tasks.items() if type(task).__module__.partition(".")[0] != "cantata"):
+        return f"it would execute the task {tasks[0]!r}, which is no step: a task of another application is registered with Cantata's"
+    return ""
+
+
+def _has_steps(message: Any) -> bool:
+    """Return whether the arguments of a task are those of a step's: a run and a list of its steps."""
+    try:
+        args = message.payload[0]
+        return isinstance(args[0], str) and isinstance(args[1], list)
+    except Exception:  # noqa: BLE001  # whatever is in a message, and whatever kombu raises about it
+        return False

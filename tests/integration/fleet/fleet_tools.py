@@ -9,6 +9,8 @@ import sys
 import time
 from pathlib import Path
 
+from celery._state import get_current_app
+
 
 def note(journal: str, what: str, name: object) -> None:
     """Append one line, in one write, so that a kill cannot tear it."""
@@ -31,6 +33,16 @@ async def slow_async(journal: str, mark: object, seconds: float = 0.2) -> object
     await asyncio.sleep(seconds)
     note(journal, "finish", mark)
     return mark
+
+
+def whose_app() -> str:
+    """Tell whose Celery application code in this worker gets as its current one."""
+    return type(get_current_app()).__module__
+
+
+async def whose_app_async() -> str:
+    """The same from the thread of coroutines."""
+    return type(get_current_app()).__module__
 
 
 def held(journal: str, mark: object) -> object:

@@ -78,6 +78,13 @@ def test_remote_control_reaches_ones_own_workers_only(client: EmbeddedClient, sh
     assert not ours & theirs
 
 
+@pytest.mark.parametrize("name", ["whose_app", "whose_app_async"])
+def test_code_of_users_in_our_workers_never_gets_our_application(client: EmbeddedClient, name: str) -> None:
+    result = client.submit_chain({"nodes": [tool("a", name)], "entry_node": "a"}).result(40)
+
+    assert result.final_output == "celery.app.base", "by ours, it would publish its tasks to our queues"
+
+
 @pytest.mark.parametrize(
     ("message", "reason"),
     [

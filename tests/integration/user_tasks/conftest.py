@@ -40,7 +40,7 @@ def definitions() -> Definitions:
     tools["twice"] = Tool(task="shop.tasks.late", at_most_once=True)
     tools["hurried"] = Tool(task="shop.tasks.held", timeout_s=HURRIED_S)
     tools["misspelt"] = Tool(task="shop.tasks.ad")
-    tools["send_add"] = Tool(function="order_tools:send_add")
+    tools |= {name: Tool(function=f"order_tools:{name}") for name in ("send_add", "send_add_async")}
     clerk = Agent(model="openai/gpt-4o-mini", retries=0, tools=["add", "order", "fail"])
     row = Chain(entry_node="a", nodes=[ChainNode(node_id="a", kind="tool", name="add", input_map={"a": "input.a"})])
     return Definitions(folder=str(HERE), tools=tools, agents={"clerk": clerk}, chains={"row": row})
@@ -102,11 +102,11 @@ class Shop:
 
 
 @contextmanager
-def beside(shop: Shop, home: Path) -> Iterator[Client]:
-    """A client with a stack of ours beside the project."""
+def beside(shop: Shop, home: Path, app: str = "shop.celery:app") -> Iterator[Client]:
+    """A client with a stack of ours beside the project, whose application is named so."""
     with ExitStack() as opened:
         with pytest.MonkeyPatch.context() as patch:
-            for name, value in {**shop.environment, "CANTATA_APP": "shop.celery:app", fault_points.VARIABLE: f"@{shop.fault}"}.items():
+            for name, value in {**shop.environment, "CANTATA_APP": app, fault_points.VARIABLE: f"@{shop.fault}"}.items():
                 patch.setenv(name, value)
             patch.chdir(HERE)
             stack = opened.enter_context(embedded.Stack.start(home, tools=1, virtual_time=True))
@@ -142,8 +142,8 @@ def shop(tmp_path_factory: pytest.TempPathFactory, valkey: Redis) -> Iterator[Sh
 
 @pytest.fixture(scope="package")
 def client(tmp_path_factory: pytest.TempPathFactory, shop: Shop, models: ScriptedModels) -> Iterator[Client]:
-    """A client with a stack beside that project."""
-    with beside(shop, tmp_path_factory.mktemp("stack")) as client:
+    """A client with a stack beside that project, to which a proxy is named, `celery.current_app`."""
+    with beside(shop, tmp_path_factory.mktemp("stack"), "shop.celery:current") as client:
         yield client
 
 

@@ -8,7 +8,9 @@ from typing import Any, cast
 import pytest
 
 from cantata.client.client import Client
+from cantata.state.fleet import dead_letters
 from cantata.testing import ScriptedModels
+from tests.faults.processes import family
 from tests.integration.user_tasks.conftest import PATIENCE_S, Shop, ask, submit, tool
 from tests.waiting import until
 
@@ -160,5 +162,16 @@ def test_a_model_calls_tasks_by_their_signatures(client: Client, models: Scripte
     assert "task shop.tasks.fail raised ValueError: sold out" in answers[3]
 
 
-def test_a_function_beside_the_application_sends_tasks_with_it(client: Client) -> None:
-    assert ask(client, tool("a", "send_add", a=4)).final_output == ["shop", "5"]
+@pytest.mark.parametrize("name", ["send_add", "send_add_async"])
+def test_a_function_beside_the_application_sends_tasks_with_it(client: Client, name: str) -> None:
+    assert ask(client, tool("a", name, a=4)).final_output == ["shop", "5"]
+
+
+def test_a_task_is_executed_by_their_worker_alone(client: Client, shop: Shop) -> None:
+    nodes = [tool("a", "slow", mark="whose", seconds=0, next_node="b"), tool("b", "slow", mark="whose", seconds=0.1)]
+
+    assert ask(client, *nodes).success
+
+    assert shop.worker
+    assert {line["pid"] for line in shop.lines("finish", "whose")} <= set(family(shop.worker.pid)), "and by no process of ours"
+    assert not dead_letters.letters(client.redis), "nor did one get its message"

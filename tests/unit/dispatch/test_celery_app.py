@@ -6,16 +6,18 @@ import copy
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
 import pytest
 from amqp.exceptions import AccessRefused
-from celery import Celery, Task, chain, chord, group
+from celery import Celery, Task, _state, chain, chord, group, shared_task
+from celery.app.trace import reset_worker_optimizations, setup_worker_optimizations
 from kombu import Connection
 
-from cantata.dispatch.celery_app import App, Carried, make_app, send
+from cantata.dispatch.celery_app import App, Carried, LedgerBackend, make_app, send
 from cantata.dispatch.queues import waiting
 from cantata.errors import ConfigError, UnavailableError
 from cantata.planning.canvas import Canvas, Dispatch
@@ -255,3 +257,51 @@ def test_all_that_is_named_in_a_broker_begins_with_the_namespace(monkeypatch: py
 def test_what_cannot_be_a_namespace_is_told(name: str) -> None:
     with pytest.raises(ConfigError, match=r"a namespace has 1 to 40 of a-z, 0-9, _ and -"):
         make_app("redis://here", namespace=name)
+
+
+def test_our_app_is_nobodys_current_or_default_app(monkeypatch: pytest.MonkeyPatch) -> None:
+    theirs, ours = Celery("shop", set_as_current=False), make_app("redis://localhost:1/0")
+    monkeypatch.setattr(_state, "default_app", theirs)
+    monkeypatch.setattr("celery._state._tls.current_app", None)
+
+    setup_worker_optimizations(ours, "here")  # as Celery's worker does, for which its app is that of the process
+
+    assert _state.get_current_app() is theirs
+    reset_worker_optimizations(ours)
+
+
+def test_our_app_has_no_task_that_is_no_step() -> None:
+    ours, theirs = make_app("redis://localhost:1/0"), Celery("shop", set_as_current=False)
+
+    @theirs.task(name="shop.before")
+    def before() -> None: ...
+
+    @shared_task(name="shop.shared_before")
+    def shared_before() -> None: ...
+
+    ours.finalize()
+
+    @theirs.task(name="shop.after")
+    def after() -> None: ...
+
+    @shared_task(name="shop.shared_after")
+    def shared_after() -> None: ...
+
+    assert list(ours.tasks) == []
+    assert {"shop.before", "shop.shared_before", "shop.after", "shop.shared_after"} <= set(theirs.tasks)
+
+
+def test_the_variables_of_the_users_celery_are_not_ours(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "celeryconfig.py").write_text("task_queues = [1 / 0]")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("CELERY_LOADER", "default")
+    monkeypatch.setenv("CELERY_RESULT_BACKEND", "redis://theirs:1/1")
+    for name in ("CELERY_BROKER_URL", "CELERY_BROKER_READ_URL", "CELERY_BROKER_WRITE_URL"):
+        monkeypatch.setenv(name, "amqp://theirs:1//")
+
+    app = make_app("redis://ours:1/0")
+
+    made = [app.connection_for_read(), app.connection_for_write(), app.connection()]
+    assert {connection.as_uri() for connection in made} == {"cantata.dispatch.transport:Transport://:**@ours:1/0"}
+    assert isinstance(app.backend, LedgerBackend)
+    assert app.connection_for_read("redis://one:1/3").as_uri() == "cantata.dispatch.transport:Transport://:**@one:1/3"

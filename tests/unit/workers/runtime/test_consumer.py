@@ -1,4 +1,4 @@
-"""Events are sent several to a message, and none is kept for longer than a moment."""
+"""Events are sent several to a message, and none is kept for longer than a moment; what is somebody else's is refused."""
 
 from __future__ import annotations
 
@@ -6,7 +6,11 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
+from celery import Task
+from kombu import Queue
 
+from cantata.dispatch.celery_app import App, make_app
+from cantata.workers import tasks
 from cantata.workers.runtime import consumer
 
 
@@ -37,3 +41,72 @@ def test_a_later_event_is_flushed_too(consumer_and_clock: tuple[Any, list[float]
     subject.on_send_event_buffered()
 
     assert subject.hub.call_soon.call_count == 2
+
+
+@pytest.fixture
+def app() -> App:
+    """The app of a worker that serves two queues."""
+    made = make_app("redis://127.0.0.1:1/0")
+    tasks.register(made, Mock())
+    made.amqp.queues.select(["cantata.tools", "cantata.shop"])
+    return made
+
+
+def started(app: App) -> Any:
+    """A consumer of the app, right before it starts."""
+    subject = consumer.Consumer.__new__(consumer.Consumer)
+    subject.app, subject.hostname = app, "tools@here"
+    return subject
+
+
+def test_a_worker_with_its_own_queues_and_tasks_has_nothing_foreign(app: App) -> None:
+    app.finalize()
+
+    assert consumer.foreign(app) == ""
+
+
+def test_a_worker_that_would_consume_a_queue_of_others_ends(app: App, capsys: pytest.CaptureFixture[str]) -> None:
+    app.amqp.queues.select_add(Queue("celery"))
+
+    with pytest.raises(SystemExit) as ended:
+        started(app).start()
+
+    assert ended.value.code == 1
+    assert "it would consume the queue 'celery', which is not one of Cantata's (cantata....)" in capsys.readouterr().out
+
+
+def test_a_worker_that_would_execute_a_task_of_others_ends(app: App, capsys: pytest.CaptureFixture[str]) -> None:
+    class Sell(Task):  # type: ignore[type-arg]  # in the stubs only
+        name = "shop.sell"
+
+    app.register_task(Sell())
+
+    with pytest.raises(SystemExit):
+        started(app).start()
+
+    assert "it would execute the task 'shop.sell', which is no step" in capsys.readouterr().out
+
+
+def test_the_remote_command_for_a_queue_of_others_is_refused(app: App) -> None:
+    subject = started(app)
+    subject.task_consumer = Mock()
+    subject.task_consumer.consuming_from.return_value = False
+
+    subject.add_task_queue("celery")
+    subject.add_task_queue("cantata.more")
+
+    assert [call.args[0].name for call in subject.task_consumer.add_queue.call_args_list] == ["cantata.more"]
+    assert "celery" not in app.amqp.queues.consume_from
+
+
+@pytest.mark.parametrize(("payload", "is_step"), [
+    ([["run", ["a"]], {}, {}], True), ([[7, ["a"]], {}, {}], False), ([["run"], {}, {}], False), ([[], {}, {}], False), (None, False),
+])  # fmt: skip
+def test_a_task_of_others_with_a_header_of_ours_is_kept(payload: Any, is_step: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    subject, message, stored = consumer.Consumer.__new__(consumer.Consumer), Mock(headers={"sent_at": 1.0}, payload=payload), []
+    monkeypatch.setattr(consumer.Consumer, "_store", lambda _, message, reason: stored.append(reason))
+    monkeypatch.setattr(consumer._CeleryConsumer, "on_unknown_task", Mock())
+
+    subject.on_unknown_task(None, message, KeyError("shop.sell"))
+
+    assert stored == ([] if is_step else ["no task is called 'shop.sell'"])
