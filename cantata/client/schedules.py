@@ -143,6 +143,10 @@ class Schedules:
                     self._client.ledger.runs.cancel(run.run_id)
         firing = Firing(known.shard, known.scope, known.mark, known.schedule.overlap, [item])
         fired = self._store.fire([firing])[0]
+        if isinstance(fired, Exception):
+            raise ConfigError(
+                f"schedule {name!r} cannot be used as it is stored ({fired}); replace or delete it", source="trigger"
+            ) from fired
         if not fired.outcomes:
             raise ConfigError(f"schedule {name!r} was changed meanwhile; try again", source="trigger")
         runs = [*started(firing, fired)]

@@ -13,10 +13,11 @@ import structlog
 from pydantic import ValidationError
 
 from cantata import fault_points
+from cantata.coordinator.isolation import Isolation, Item
 from cantata.coordinator.start import announce_runs, definitions_from
 from cantata.coordinator.webhooks import raise_alerts
 from cantata.dispatch.celery_app import App
-from cantata.errors import CantataError, ConfigError, UnavailableError, UnknownRunError
+from cantata.errors import ConfigError, UnavailableError, UnknownRunError
 from cantata.models.definitions import Quota
 from cantata.models.schedules import Schedule
 from cantata.models.values import ErrorInfo
@@ -26,7 +27,6 @@ from cantata.state.ledger.encoding import to_json
 from cantata.state.ledger.ledger import Ledger
 from cantata.state.ledger.records import DueSchedule
 from cantata.state.limits.quotas import Quotas
-from cantata.state.redis.connection import RedisFailure
 from cantata.state.schedules.schedule_store import FOREVER, Fired, Firing, ScheduleStore, names_in, run_id_at, shard_for
 
 log = structlog.get_logger(__name__)
@@ -38,27 +38,41 @@ UNREADABLE_RETRY_MS = 60_000
 STARTED = ("new", "accepted")  # outcomes of a time that got its run; the latter waits for its turn in a session
 
 
-def fire_due(app: App, ledger: Ledger, due: Sequence[DueSchedule]) -> None:
+def fire_due(app: App, ledger: Ledger, due: Sequence[DueSchedule], isolation: Isolation | None = None) -> None:
     """Start the runs of all times of these schedules that have come, and send their first messages.
 
     Whoever calls it with the same schedules at the same time, each time is run once. A process that dies in it leaves times that the next
-    call finds, or accepted runs whose messages a sweep sends.
+    call finds, or accepted runs whose messages a sweep sends. A schedule that fails costs no other.
     """
-    quotas, ends_at = Quotas(ledger), time.monotonic() + FIRING_S
+    quotas, ends_at, isolation = Quotas(ledger), time.monotonic() + FIRING_S, isolation or Isolation()
     for start in range(0, len(due), FIRED_AT_ONCE):
         if start and time.monotonic() > ends_at:
             break
-        _fire(app, ledger, [_look(ledger, quotas, each) for each in due[start : start + FIRED_AT_ONCE]])
+        looks: list[_Look] = []
+        for each in due[start : start + FIRED_AT_ONCE]:
+            with isolation.of(_item_of(each)):
+                looks.append(_look(ledger, quotas, each))
+        _fire(app, ledger, looks, isolation)
 
 
-def _fire(app: App, ledger: Ledger, looks: Sequence[_Look]) -> None:
-    fired = ScheduleStore(ledger).fire([look.firing for look in looks])
+def _item_of(due: DueSchedule) -> Item:
+    return Item("schedules", due.scope)
+
+
+def _fire(app: App, ledger: Ledger, looks: Sequence[_Look], isolation: Isolation) -> None:
+    fired: list[tuple[_Look, Fired]] = []
+    for look, result in zip(looks, ScheduleStore(ledger).fire([look.firing for look in looks]), strict=True):
+        if isinstance(result, Exception):
+            isolation.failed(_item_of(look.due), result)
+        else:
+            fired.append((look, result))
     fault_points.at("schedule-fired")
-    runs = [run for look, result in zip(looks, fired, strict=True) for run in started(look.firing, result)]
+    runs = [run for look, result in fired for run in started(look.firing, result)]
     if runs:
         announce_runs(app, runs)
-    for look, result in zip(looks, fired, strict=True):
-        _record(ledger, look, result)
+    for look, result in fired:
+        with isolation.of(_item_of(look.due)):
+            _record(ledger, look, result, isolation)
 
 
 class _Look(NamedTuple):
@@ -142,7 +156,7 @@ def _refusal(quotas: Quotas, tenant: str, quota: str) -> str | None:
     return None
 
 
-def _record(ledger: Ledger, look: _Look, result: Fired) -> None:
+def _record(ledger: Ledger, look: _Look, result: Fired, isolation: Isolation) -> None:
     """Log and count what became of the times of a schedule, and raise the alerts for times without a run."""
     due, spec, firing = look
     if not result.now_ms:  # another process was first
@@ -160,10 +174,8 @@ def _record(ledger: Ledger, look: _Look, result: Fired) -> None:
             metrics.record_schedule_lateness((result.now_ms + due.skipped_ms - due_ms) / 1000)
     if firing.missed or firing.error:
         log.warning("schedule_times_missed", schedule=due.scope, missed=firing.missed, error=firing.error)
-        try:
+        with isolation.of(Item("alerts", due.scope)):
             _raise_alerts(ledger, due, firing)
-        except (CantataError, RedisFailure, ValidationError) as error:
-            log.warning("alert_failed", alert="schedule_missed", error=str(error))
 
 
 def _raise_alerts(ledger: Ledger, due: DueSchedule, firing: Firing) -> None:

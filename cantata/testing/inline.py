@@ -27,8 +27,8 @@ from celery.app.task import Context
 from cantata.client.client import Client
 from cantata.client.runs import ChainRun, TurnRun
 from cantata.config import loading as configuration
+from cantata.coordinator.duties import sweep_once
 from cantata.coordinator.start import send_ready
-from cantata.coordinator.sweeper import sweep_once
 from cantata.dispatch.celery_app import App, Carried
 from cantata.embedded import Stack
 from cantata.errors import ConfigError

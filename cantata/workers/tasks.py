@@ -14,8 +14,8 @@ from celery import Celery, Task
 from celery.app.task import Context
 
 from cantata import fault_points
+from cantata.coordinator.duties import TASK_CHECK
 from cantata.coordinator.start import send_ready
-from cantata.coordinator.sweeper import TASK_CHECK
 from cantata.dispatch.celery_app import App, Carried, send
 from cantata.errors import StepError, UnavailableError
 from cantata.models.graph import Graph, Spec

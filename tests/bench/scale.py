@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from cantata.client.client import EmbeddedClient
+from cantata.coordinator.duties import sweep_once
 from cantata.coordinator.start import plan_run
-from cantata.coordinator.sweeper import SWEEP_LOCK, SWEEP_LOCK_MS, sweep_once
+from cantata.coordinator.sweeper import SWEEP_LOCK, SWEEP_LOCK_MS
 from cantata.dispatch.celery_app import make_app
 from cantata.embedded.stack_plan import worker_command
 from cantata.models.definitions import Definitions

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from cantata.client.client import Client, EmbeddedClient
-from cantata.coordinator.sweeper import sweep_once
+from cantata.coordinator.duties import sweep_once
 from cantata.dispatch.celery_app import make_app
 from cantata.state.ledger.ledger import Ledger
 from cantata.state.redis.connection import connect

@@ -19,8 +19,8 @@ from redis.exceptions import RedisError
 from cantata import fault_points
 from cantata.client.client import Client
 from cantata.client.schedules import describe
+from cantata.coordinator.duties import sweep_once
 from cantata.coordinator.firing import fire_due
-from cantata.coordinator.sweeper import sweep_once
 from cantata.embedded.valkey import find_server
 from cantata.errors import ConfigError
 from cantata.models.definitions import Agent, Alert, Chain, Defaults, Definitions, Limits, Quota, SessionSettings, Tool, Webhook

@@ -12,8 +12,9 @@ from typing import cast
 import pytest
 from redis import Redis
 
+from cantata.coordinator.duties import sweep_once
 from cantata.coordinator.start import send_ready
-from cantata.coordinator.sweeper import SILENT_S, Sweeper, sweep_once
+from cantata.coordinator.sweeper import SILENT_S, Sweeper
 from cantata.dispatch import celery_app, queues
 from cantata.dispatch.celery_app import App, make_app
 from cantata.models.events import QueueUnserved
@@ -160,10 +161,9 @@ def test_what_is_due_is_sent_though_lost_messages_cannot_be_looked_for(
     valkey.zadd(f"{play.shard}:leases", {play.begin("dead").lease: 1.0})
     valkey.zadd(f"{play.shard}:due", {"retry|run|again": 1.0})
     look_now(play, "waits")
-    monkeypatch.setattr("cantata.coordinator.sweeper.heads_sent_at", partial(fail, "no broker"))
+    monkeypatch.setattr("cantata.coordinator.duties.heads_sent_at", partial(fail, "no broker"))
 
-    with pytest.raises(OSError, match="no broker"):
-        sweep_once(app, ledger)
+    assert not sweep_once(app, ledger), "so that its age tells it"
 
     assert steps_in(valkey, TOOLS) == ["dead", "again"]
 

@@ -66,3 +66,9 @@ def record_schedule_lateness(late_s: float) -> None:
     """Record how late the run of a scheduled time was started."""
     if _counts is not None:
         _counts.observe("cantata_schedule_lateness_seconds", (), late_s)
+
+
+def record_sweep_error(duty: str) -> None:
+    """Record that a duty of the sweep, or an item of it, failed."""
+    if _counts is not None:
+        _counts.add("cantata_sweep_errors_total", (duty,))

@@ -41,6 +41,7 @@ FAMILIES: Sequence[Family] = (
     Family(
         "cantata_schedule_lateness_seconds", "histogram", (), "Time from when a run was due by its schedule to its start.", "worker", WAIT_S
     ),
+    Family("cantata_sweep_errors_total", "counter", ("duty",), "Errors of single items in a sweep, and of its duties.", "worker"),
     Family("cantata_build_info", "gauge", ("version",), "Always 1; the label is the version.", "both"),
     Family("cantata_redis_up", "gauge", (), "1 if Redis and the broker answered; if 0, the metrics below are missing.", "gateway"),
     Family("cantata_runs_accepted_total", "counter", (), "Accepted runs, including forks.", "gateway"),

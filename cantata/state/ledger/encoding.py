@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from pydantic import ValidationError
 
 from cantata.models.graph import STEP_OVER, Graph, Spec, Step
 from cantata.models.values import ErrorInfo, JsonValue, Usage
 from cantata.models.wire import RUN_OVER, RunStatus
-from cantata.state.ledger.records import DueSchedule, Overdue, Ready, RunRecord, StepRecord, Swept
+from cantata.state.ledger.records import DueSchedule, ItemFault, Overdue, Ready, RunRecord, StepRecord, Swept
 from cantata.state.redis.keys import webhook_runs_of
 
 USUAL_SPEC_BYTES = 4096  # larger specs hold large inputs, and a long-lived worker would keep thousands of them in memory
 
 
+Reply = TypeVar("Reply")
 _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
@@ -115,15 +116,30 @@ def ready_of_runs(rows: Sequence[str], *, has_waited: bool = False) -> tuple[tup
 
 
 def swept_of(shard: int, answer: Sequence[list[str]]) -> Swept:
-    """Return the result of a sweep of a shard, from the reply of `sweep.lua`."""
+    """Return the result of a sweep of a shard, from the reply of `sweep.lua`. Items that cannot be read are among its faults."""
     recovered, sends, overdue, lost, fired, fault, ended, waiting, left, tasks, revoked, schedules = answer
-    rows = (overdue[i : i + 6] for i in range(0, len(overdue), 6))
+    faults: list[ItemFault] = []
+
+    def read(rows: Sequence[Any], size: int, duty: str, name: Callable[[Any], str], decode: Callable[[Any], Reply]) -> list[Reply]:
+        """Return what can be read of a flat list of rows of a size."""
+        found: list[Reply] = []
+        for row in (rows[i : i + size] for i in range(0, len(rows), size)):
+            try:
+                found.append(decode(row))
+            except Exception as error:  # noqa: BLE001  # whatever a decoder raises for this item, the others are readable
+                faults.append(ItemFault(duty, name(row), error))
+        return found
+
+    def step_of(row: Sequence[str]) -> str:
+        return f"{row[0]}|{row[2]}"
+
+    readable = [
+        *read(recovered, 4, "sends", step_of, lambda row: ready_of_runs(row, has_waited=True)[0]),
+        *read(sends, 4, "sends", step_of, lambda row: ready_of_runs(row)[0]),
+    ]
     return Swept(
-        (*ready_of_runs(recovered, has_waited=True), *ready_of_runs(sends)),
-        tuple(
-            Overdue(run_id, step_id, queue, int(priority), int(sent_at_ms) / 1000, bool(int(is_first)))
-            for run_id, priority, step_id, queue, sent_at_ms, is_first in rows
-        ),
+        tuple(readable),
+        tuple(read(overdue, 6, "lost", step_of, _overdue)),
         int(cast(int, lost)),
         int(cast(int, fired)),
         str(fault),
@@ -132,8 +148,14 @@ def swept_of(shard: int, answer: Sequence[list[str]]) -> Swept:
         tuple(left),
         tuple(tasks),
         tuple(revoked),
-        tuple(_due_schedule(shard, *cast(Any, each)) for each in schedules),
+        tuple(read(schedules, 1, "schedules", lambda row: str(row[0][0]), lambda row: _due_schedule(shard, *row[0]))),
+        tuple(faults),
     )
+
+
+def _overdue(row: Sequence[str]) -> Overdue:
+    run_id, priority, step_id, queue, sent_at_ms, is_first = row
+    return Overdue(run_id, step_id, queue, int(priority), int(sent_at_ms) / 1000, bool(int(is_first)))
 
 
 def _due_schedule(shard: int, scope: str, now_ms: int, fields: Sequence[str | None], pending: Sequence[str], open_run: str) -> DueSchedule:

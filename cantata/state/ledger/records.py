@@ -129,6 +129,16 @@ class Committed:
 
 
 @dataclass(frozen=True, slots=True)
+class Woken:
+    """The result of starting the next attempt of a step that waits."""
+
+    result: Literal["woken", "over", "other", "unreadable"]
+    sends: tuple[Ready, ...] = ()
+    error: Exception | None = None
+    """The reason why it cannot be read."""
+
+
+@dataclass(frozen=True, slots=True)
 class Overdue:
     """A step that no worker began in time: its message is lost, or waits in a long queue."""
 
@@ -139,6 +149,16 @@ class Overdue:
     sent_at: float
     """The time it was first sent, in seconds by Redis's clock."""
     is_first_look: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ItemFault:
+    """An item of a sweep that could not be handled."""
+
+    duty: str
+    item: str
+    """Its name in the list of its duty: `run|step` of a step to send, a schedule."""
+    error: Exception | str
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +186,8 @@ class Swept:
     """Tasks (`run|attempt|step`) whose results nobody needs any more."""
     schedules: tuple[DueSchedule, ...] = ()
     """Schedules with times that have come, or that wait for a run that is over."""
+    faults: tuple[ItemFault, ...] = ()
+    """Items that could not be handled or read; all others were."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from hashlib import sha256
 from secrets import token_hex
-from typing import cast
+from typing import Any, cast
 
 import structlog
 from pydantic import ValidationError
@@ -30,7 +30,7 @@ from cantata.state.ledger.encoding import (
     usage_of,
 )
 from cantata.state.ledger.intervals import RESEND_MS
-from cantata.state.ledger.records import Ahead, AttemptRecord, Begun, Committed, Overdue, Ready, Refusal, owner_of
+from cantata.state.ledger.records import Ahead, AttemptRecord, Begun, Committed, Overdue, Ready, Refusal, Woken, owner_of
 from cantata.state.ledger.script_caller import ScriptCaller
 from cantata.state.redis.keys import run_key, shard_of
 from cantata.state.redis.pieces import scan
@@ -210,10 +210,10 @@ class StepStore:
         fault_points.at("event-appended")
         return bool(appended)
 
-    def wake_all(self, tickets: Sequence[str]) -> list[tuple[str, tuple[Ready, ...]]]:
-        """Start the next attempt of waiting steps (`run|step`) now: return 'woken', 'over' or 'other', and the steps to send, for each."""
+    def wake_all(self, tickets: Sequence[str]) -> list[Woken]:
+        """Start the next attempt of waiting steps (`run|step`) now; one whose record cannot be read costs no other."""
         steps = [(shard_of(run_id), (run_id, step_id, RESEND_MS)) for run_id, _, step_id in (t.partition("|") for t in tickets)]
-        return [(word, ready_of(sends)) for word, sends in self._caller.call_all("ledger/wake", steps)]
+        return [_woken(reply) for reply in self._caller.call_all("ledger/wake", steps, on_error=lambda error: [error])]
 
     def _owner_of_call(self, owner: str) -> str:
         """Return the owner with a number of the call, so that a lease tells which call it is of."""
@@ -234,6 +234,15 @@ class StepStore:
             return None
         run = (digest, tenant, kind, session, int(priority))
         return Begun(run_id, step_id, int(attempt), owner, own, value, int(failures), inputs, *run, asked_at, waited_s)
+
+
+def _woken(reply: Sequence[Any]) -> Woken:
+    if isinstance(reply[0], Exception):
+        return Woken("unreadable", error=reply[0])
+    try:
+        return Woken(reply[0], ready_of(reply[1]))
+    except Exception as error:  # noqa: BLE001  # whatever a decoder raises for the spec of this step, others are woken by the same call
+        return Woken("unreadable", error=error)
 
 
 def _is_plain(begun: Begun, envelope: Mapping[str, JsonValue]) -> bool:

@@ -15,7 +15,7 @@ MAX_REMEMBERED = 100
 _warned_at: dict[tuple[str, str], float] = {}
 
 
-def warn(log: Any, event: str, failure: Exception, **fields: object) -> None:
+def warn(log: Any, event: str, failure: BaseException, **fields: object) -> None:
     """Log a warning, unless this process logged the same one less than EVERY_S ago."""
     error = reason(failure) if isinstance(failure, RedisError) else str(failure)
     now = time.monotonic()

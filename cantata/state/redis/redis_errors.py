@@ -19,6 +19,7 @@ from redis.exceptions import (
     OutOfMemoryError,
     ReadOnlyError,
     RedisError,
+    ResponseError,
     TryAgainError,
 )
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -70,6 +71,11 @@ MESSAGES_BY_TEXT = {
 def is_transient(error: RedisError) -> bool:
     """Return whether the call may succeed if it is repeated soon."""
     return isinstance(error, UNAVAILABLE) or str(error).startswith(TRANSIENT_PREFIXES)
+
+
+def is_outage(error: BaseException) -> bool:
+    """Return whether an error of Redis is about the server or the connection, and not about what a command or script met."""
+    return isinstance(error, RedisError) and (type(error) is not ResponseError or is_transient(error) or "NOPERM" in str(error))
 
 
 def with_retries(call: Callable[[], Reply], *, patience_s: float, note: str = "") -> Reply:

@@ -15,9 +15,7 @@ from itertools import islice
 from typing import Any, Literal, NamedTuple, cast
 from urllib.parse import quote, unquote
 
-import structlog
 from pydantic import Field
-from redis.exceptions import ResponseError
 
 from cantata.errors import ConfigError
 from cantata.models.schedules import Schedule, ScheduledRun, ScheduleView, describe_target, describe_timing
@@ -28,8 +26,6 @@ from cantata.state.ledger.ledger import Ledger
 from cantata.state.redis.keys import SHARDS, definitions_digest, id_in_shard, shard_of
 from cantata.state.redis.pieces import ask_shards
 from cantata.state.sessions import conversations
-
-log = structlog.get_logger(__name__)
 
 FOREVER = "inf"  # in S:schedules: not looked at
 MAX_PENDING = 1000  # times of one schedule that wait
@@ -202,13 +198,13 @@ class ScheduleStore:
         ]
         return self._edit(scope, {"pending": entries, "max": MAX_PENDING})
 
-    def fire(self, firings: Sequence[Firing]) -> Sequence[Fired]:
+    def fire(self, firings: Sequence[Firing]) -> Sequence[Fired | Exception]:
         """Start the runs of times that have come, and move each schedule to its next time.
 
-        The result of a schedule that was changed meanwhile has no outcomes.
+        The result of a schedule that was changed meanwhile has no outcomes; that of one whose record cannot be used is the error.
         """
-        replies = self._caller.call_all("schedules/fire", [firing.as_call() for firing in firings], on_error=_failed_firing)
-        return [Fired(list(zip(reply[0][::2], reply[0][1::2], strict=True)), reply[1]) if reply else Fired((), 0) for reply in replies]
+        replies = self._caller.call_all("schedules/fire", [firing.as_call() for firing in firings], on_error=lambda error: [error])
+        return [_fired(reply) for reply in replies]
 
     def overdue(self, seconds: float) -> list[str]:
         """Return the schedules, as scoped names, that should have been fired so many seconds ago; at most 100 of a shard."""
@@ -234,9 +230,10 @@ class ScheduleStore:
         return cast(str, self._caller.call_shard("schedules/edit", shard, scope, to_json(dict(change))))
 
 
-def _failed_firing(error: ResponseError) -> list[Any]:
-    log.error("schedule_firing_failed", error=str(error))
-    return []
+def _fired(reply: Sequence[Any]) -> Fired | Exception:
+    if reply and isinstance(reply[0], Exception):
+        return reply[0]
+    return Fired(list(zip(reply[0][::2], reply[0][1::2], strict=True)), reply[1]) if reply else Fired((), 0)
 
 
 def _text(number: int | None) -> str:

@@ -106,6 +106,7 @@ def test_all_that_a_worker_is_said_to_count_it_counts(counts: Counts, tmp_path: 
     metrics.record_budget_refusal("run")
     metrics.record_schedule_times("fired", 1)
     metrics.record_schedule_lateness(0.2)
+    metrics.record_sweep_error("schedules")
 
     found = {(metric.name, metric.type) for metric in _MergedCounts(tmp_path).collect()}
     assert found == {(family.name.removesuffix("_total"), family.kind) for family in FAMILIES if family.source == "worker"}

@@ -6,7 +6,7 @@ import time
 
 from redis import Redis
 
-from cantata.coordinator.sweeper import sweep_once
+from cantata.coordinator.duties import sweep_once
 from cantata.dispatch import celery_app, queues
 from cantata.dispatch.celery_app import make_app
 from cantata.models.graph import START, Graph, ItemSteps, Step

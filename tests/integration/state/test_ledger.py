@@ -1131,8 +1131,8 @@ def test_a_step_that_must_wait_is_tried_again_without_counting_a_failure(ledger:
     play.commit(play.begin("a"), outcome=Outcome(status="wait", retry_in_s=60))
 
     assert sent(play.sweep()) == []
-    ((word, ready),) = ledger.steps.wake_all(["run|a"])
-    assert (word, [step.step_id for step in ready]) == ("woken", ["a"])
+    (woken,) = ledger.steps.wake_all(["run|a"])
+    assert (woken.result, [step.step_id for step in woken.sends]) == ("woken", ["a"])
     begun = play.begin("a")
 
     assert (begun.attempt, begun.failures, play.step("a").crashes) == (2, 0, 0)

@@ -1,0 +1,99 @@
+"""Isolation of what a sweep does: an error of one item costs that item, and neither those beside it nor the sweep.
+
+An outage is no item's fault: while Redis or the broker is away, errors go on to the caller, and no item is blamed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TypeVar
+
+import structlog
+from kombu.exceptions import OperationalError
+
+from cantata.errors import UnavailableError
+from cantata.observability import metrics
+from cantata.state.redis import outages
+from cantata.state.redis.connection import RedisFailure
+from cantata.state.redis.redis_errors import is_outage
+
+log = structlog.get_logger(__name__)
+
+LOGGED_AGAIN_S = 600.0  # after which the same error of the same item is logged again
+MAX_REMEMBERED = 1000
+MAX_LOGGED = 500  # characters of an error
+
+T = TypeVar("T")
+
+_logged_at: dict[tuple[str, ...], float] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A thing that a duty of the sweep handles."""
+
+    duty: str
+    name: str
+    """Its id: a run, a run and a step (`run|step`), a schedule."""
+
+
+def are_outages(error: BaseException) -> bool:
+    """Return whether an error says that a service is away, and nothing about what was done."""
+    return isinstance(error, UnavailableError | OperationalError | ConnectionError | TimeoutError) or is_outage(error)
+
+
+class Isolation:
+    """Keeps errors of items apart, logs each once and counts it."""
+
+    @contextmanager
+    def of(self, item: Item) -> Iterator[None]:
+        """Keep an error of the block from what follows it. Raises only what tells that a service is away, or that the process ends."""
+        try:
+            yield
+        except (KeyboardInterrupt, SystemExit, GeneratorExit):
+            raise
+        except BaseException as error:  # a library's panic is no Exception
+            if are_outages(error):
+                raise
+            self.failed(item, error)
+
+    def together(self, items: Sequence[T], do: Callable[[Sequence[T]], object], item_of: Callable[[T], Item]) -> None:
+        """Do something about all items at once; if that fails, about each of them alone, so that it costs only those that cause it.
+
+        `do` may be repeated for items for which it had succeeded.
+        """
+        if not items:
+            return
+        try:
+            do(items)
+        except (KeyboardInterrupt, SystemExit, GeneratorExit):
+            raise
+        except BaseException as error:  # as above
+            if are_outages(error):
+                raise
+            for each in items:
+                with self.of(item_of(each)):
+                    do([each])
+
+    def failed(self, item: Item, error: BaseException | str) -> None:
+        """Log and count an error of an item; of an outage that its call met, only log it."""
+        if isinstance(error, BaseException) and are_outages(error):
+            outages.warn(log, "sweep_failed", error, duty=item.duty)
+            return
+        metrics.record_sweep_error(item.duty)
+        log_once("sweep_item_failed", error, duty=item.duty, item=item.name)
+
+
+def log_once(event: str, error: BaseException | str, **fields: str) -> None:
+    """Log an unexpected error, with its traceback unless Redis replied it; nothing if this process did so a short time ago."""
+    text = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
+    now, key = time.monotonic(), (event, *fields.values(), text[:200])
+    if now - _logged_at.get(key, -LOGGED_AGAIN_S) < LOGGED_AGAIN_S:
+        return
+    if len(_logged_at) >= MAX_REMEMBERED:
+        _logged_at.clear()
+    _logged_at[key] = now
+    log.error(event, error=text[:MAX_LOGGED], exc_info=None if isinstance(error, str | RedisFailure) else error, **fields)
