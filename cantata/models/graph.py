@@ -55,6 +55,7 @@ class Spec(Value):
     scope: str | None = Field(None, description="the parent step whose exit fails if this step aborts; None: the run fails")
     window: str | None = Field(None, description="the map in whose window it counts")
     has_given: bool = Field(False, description="set by the ledger: the step has a value of its own")
+    waiting: str | None = Field(None, description="set by the ledger: the detail of a wait's event, as the JSON text that scripts pass on")
 
     @property
     def role(self) -> StepRole:

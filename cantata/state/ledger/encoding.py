@@ -42,9 +42,17 @@ _usual_own_spec = lru_cache(maxsize=4096)(Spec.model_validate_json)
 
 def step_text(step: Step, *, given: bool = False) -> str:
     """Return a step as JSON text, without its id and given value, which the ledger keeps elsewhere."""
-    if given or step.given is not None:
-        step = step.model_copy(update={"has_given": True})
-    return step.model_dump_json(exclude_defaults=True, exclude={"id", "given"})
+    own: dict[str, object] = {"has_given": True} if given or step.given is not None else {}
+    if step.kind == "wait" and (shown := _question_of(step)):
+        own["waiting"] = to_json(shown)
+    return step.model_copy(update=own).model_dump_json(exclude_defaults=True, exclude={"id", "given"})
+
+
+def _question_of(step: Step) -> dict[str, JsonValue]:
+    """Return the detail of the event `waiting` of a wait."""
+    options = step.params.get("wait")
+    question = options.get("question") if isinstance(options, Mapping) else None
+    return {**({"asks": step.params["asks"]} if "asks" in step.params else {}), **({"question": question} if question else {})}
 
 
 def to_json(value: JsonValue) -> str:

@@ -11,6 +11,66 @@ local ended_runs = {} -- runs that ended in this call
 
 local function count_total(what) redis.call('HINCRBY', S .. ':totals', what, 1) end
 
+-- The members of a JSON object, in order: {{name, its text, the text of its value}, ...}.
+local function members_of(object)
+  local found, depth, start, at, name, value = {}, 0, 2, 2, nil, nil
+  while true do
+    local here = string.find(object, '["%[%]{},]', at)
+    local sign = string.sub(object, here, here)
+    at = here + 1
+    if sign == '"' then
+      local stop = string.find(object, '["\\]', at)
+      while string.sub(object, stop, stop) ~= '"' do stop = string.find(object, '["\\]', stop + 2) end
+      at = stop + 1
+      if depth == 0 and not name then name, value = string.sub(object, here + 1, stop - 1), string.find(object, '[^:%s]', at) end
+    elseif sign == '[' or sign == '{' then
+      depth = depth + 1
+    elseif depth > 0 then
+      if sign ~= ',' then depth = depth - 1 end
+    else
+      if name then found[#found + 1] = {name, string.sub(object, start, here - 1), string.sub(object, value, here - 1)} end
+      if sign == '}' then return found end
+      start, name = at, nil
+    end
+  end
+end
+
+-- A JSON object with some members replaced or added, {name: JSON text}, or removed, {name: false}. What others wrote stays the text that it is: cjson
+-- rounds numbers to 14 digits and makes an object of an empty list.
+local function with_members(object, changes)
+  local texts = {}
+  for _, member in ipairs(members_of(object)) do
+    if changes[member[1]] == nil then texts[#texts + 1] = member[2] end
+  end
+  for name, text in pairs(changes) do
+    if text then texts[#texts + 1] = cjson.encode(name) .. ':' .. text end
+  end
+  return '{' .. table.concat(texts, ',') .. '}'
+end
+
+-- Changes members of how a step ended or stands, as `with_members`.
+local function edit_info(id, changes)
+  redis.call('HSET', R .. ':info', id, with_members(redis.call('HGET', R .. ':info', id) or '{}', changes))
+end
+
+-- The detail of the event `waiting`. Specs of older versions do not have its text.
+local function question_of(spec, text)
+  if spec.waiting or not spec.params then return spec.waiting end
+  local shown = {}
+  local function look(object, wanted, into)
+    for _, member in ipairs(members_of(object)) do
+      if member[1] == wanted then into(member) end
+    end
+  end
+  look(text, 'params', function(params)
+    look(params[3], 'asks', function(asks) shown[#shown + 1] = asks[2] end)
+    look(params[3], 'wait', function(options)
+      look(options[3], 'question', function(question) shown[#shown + 1] = question[2] end)
+    end)
+  end)
+  return #shown > 0 and '{' .. table.concat(shown, ',') .. '}' or nil
+end
+
 -- Counts one more open run of a tenant, and replies its priority: the more are open, the lower it is. The runs of a tenant are spread over all shards,
 -- except those of one session, so each shard counts its own. Rows of batches are counted apart, and one level lower. A run that posts to a webhook is not
 -- counted: its receiver may be away for a day.
@@ -281,12 +341,11 @@ local function cancel_provider_batch()
   if not create or create.attempt == 0 then return end
   local _, id = next_id(run .. 'c', 0)
   local spec, start = spec_of('create'), select(2, spec_of('@start'))
-  local request = {text = 'cancel the batch of run ' .. run, agent = string.match(spec.work, '^batches:(.*)$'), cancels = run,
-                   batch = cjson.decode(output_of('create'))}
+  local request = {text = 'cancel the batch of run ' .. run, agent = string.match(spec.work, '^batches:(.*)$'), cancels = run}
   local kept = redis.call('HMGET', R, 'max_attempts', 'retention_ms')
   local of_priority = priority_among(tenant, kind_of_run)
   write_run(id, '@start', start, {
-    kind = kind_of_run, request = cjson.encode(request), labels = cjson.encode({tenant = tenant ~= '' and tenant or nil, cancels = run}),
+    kind = kind_of_run, request = with_members(cjson.encode(request), {batch = output_of('create')}), labels = cjson.encode({tenant = tenant ~= '' and tenant or nil, cancels = run}),
     definitions = definitions, tenant = tenant, timeout_ms = DELIVERY_MS, timeout_by = 'of provider batches', max_attempts = kept[1], max_steps = 10,
     retention_ms = kept[2], accepted_by = '',
   }, of_priority)
@@ -416,9 +475,7 @@ end
 -- Ends a wait with the value of a signal, and records its author.
 local function end_wait(s, value, by)
   if by and by ~= '' then
-    local info = cjson.decode(redis.call('HGET', R .. ':info', s.id) or '{}')
-    info.answered_by = by
-    redis.call('HSET', R .. ':info', s.id, cjson.encode(info))
+    edit_info(s.id, {answered_by = cjson.encode(by)})
   end
   event('done', s.id)
   resolve(s, 'done', {done = true}, value)
@@ -439,8 +496,7 @@ local function make_ready(s)
     event('sleeping', s.id, nil, nil, info)
   else
     local params = spec.params or {}
-    local question = params.wait and params.wait.question
-    event('waiting', s.id, nil, nil, (params.asks or question) and cjson.encode({asks = params.asks, question = question}))
+    event('waiting', s.id, nil, nil, question_of(spec, text))
     local value, by, groups = take_early_signal(s.id)
     while value and is_refused(params, groups) do
       event('warning', s.id, nil, nil, cjson.encode({message = 'a signal for step ' .. s.id .. ' came before the step was known, and was dropped: ' ..

@@ -18,12 +18,9 @@ if before and before == why then -- one event for each process and reason
 else
   if before then announce(s) end
   event(why and 'refused' or 'released', s.id, s.attempt, ARGV[4], ARGV[6])
-  local info = cjson.decode(redis.call('HGET', R .. ':info', s.id) or '{}')
-  if why then
-    info.refused = info.refused or {}
-    info.refused[process_of(ARGV[4])] = why
-  else info.refused = nil end
-  redis.call('HSET', R .. ':info', s.id, cjson.encode(info))
+  local refused = why and cjson.decode(redis.call('HGET', R .. ':info', s.id) or '{}').refused or {}
+  refused[process_of(ARGV[4])] = why or nil
+  edit_info(s.id, {refused = why and cjson.encode(refused)})
 end
 if why then redis.call('HSET', R, 'refused', now_text .. ' ' .. ARGV[6]) end
 mark_sent(s, tonumber(ARGV[5]))

@@ -39,21 +39,22 @@ for _, member in ipairs(due(':leases')) do
     if will_be_refused(s) then announce(s) end
     event('lost', step, s.attempt, owner)
     local spec, text = spec_of(step)
-    local info = cjson.decode(redis.call('HGET', R .. ':info', step) or '{}')
-    info.lost, info.refused = info.lost or {}, nil
-    table.insert(info.lost, {attempt = s.attempt, worker = worker_of(owner), at_ms = now})
+    local info = redis.call('HGET', R .. ':info', step) or '{}'
+    local losses = cjson.decode(info).lost or {}
+    table.insert(losses, {attempt = s.attempt, worker = worker_of(owner), at_ms = now})
+    info = with_members(info, {lost = cjson.encode(losses), refused = false})
     local most_attempts = tonumber(meta('max_attempts'))
     if spec.at_most_once then
       park(s, owner)
     elseif s.crashes >= most_attempts then
       put(s)
       local attempts = {}
-      for _, each in ipairs(info.lost) do attempts[#attempts + 1] = 'attempt ' .. each.attempt .. ' on ' .. each.worker end
-      info.error = {code = 'poison', step = step, message = 'step ' .. step .. ' crashed ' .. s.crashes .. ' workers (' ..
+      for _, each in ipairs(losses) do attempts[#attempts + 1] = 'attempt ' .. each.attempt .. ' on ' .. each.worker end
+      local poison = {code = 'poison', step = step, message = 'step ' .. step .. ' crashed ' .. s.crashes .. ' workers (' ..
         table.concat(attempts, ', ') .. '); it is not tried again (defaults.max_attempts: ' .. most_attempts .. ')'}
-      fail(s, 'failed', cjson.encode(info))
+      fail(s, 'failed', with_members(info, {error = cjson.encode(poison)}))
     else
-      redis.call('HSET', R .. ':info', step, cjson.encode(info))
+      redis.call('HSET', R .. ':info', step, info)
       mark_sent(s, resend_ms)
       add(recovered, step, text)
       count_total('recovered')
@@ -64,16 +65,14 @@ end
 
 local function late_message()
   local by = meta('timeout_by')
-  return string.format('the run did not end within its %g s%s', tonumber(meta('timeout_ms')) / 1000, by and by ~= '' and ' (' .. by .. ')' or '')
+  return string.format('the run did not end within its %.15g s%s', tonumber(meta('timeout_ms')) / 1000, by and by ~= '' and ' (' .. by .. ')' or '')
 end
 
 local function awaits_signal(s) return s and s.state == 'waiting_signal' end
 
 -- Records that a timer of a wait fired now.
 local function record_timer(s, field)
-  local info = cjson.decode(redis.call('HGET', R .. ':info', s.id) or '{}')
-  info[field] = now
-  redis.call('HSET', R .. ':info', s.id, cjson.encode(info))
+  edit_info(s.id, {[field] = now_text})
 end
 
 -- Timers: the condition, and the action.
@@ -93,10 +92,9 @@ local TIMERS = {
     local to = spec_of(s.id).params.wait.escalate_to or {}
     record_timer(s, 'escalated_at_ms')
     event('escalated', s.id, nil, nil, #to > 0 and cjson.encode({to = to}) or nil)
-    local labels = cjson.decode(meta('labels') or '{}')
-    labels.escalated_to = table.concat(to, ',')
-    redis.call('HSET', R, 'labels', cjson.encode(labels))
-    notify({'wait'}, s.id, {reason = 'escalation', escalated_to = labels.escalated_to})
+    local escalated_to = table.concat(to, ',')
+    redis.call('HSET', R, 'labels', with_members(meta('labels') or '{}', {escalated_to = cjson.encode(escalated_to)}))
+    notify({'wait'}, s.id, {reason = 'escalation', escalated_to = escalated_to})
   end},
   wait = {awaits_signal, function(s)
     local info = not sleeps(spec_of(s.id)) and '{"timed_out":true}'

@@ -555,9 +555,20 @@ def test_a_token_shows_the_runs_of_its_tenant(deployment: Stage) -> None:
 
 @pytest.mark.slow("a browser draws it")
 def test_an_inbox_is_answered_by_keyboard_and_what_others_answer_goes_away(deployment: Stage, url: str, page: Page) -> None:
-    properties = {"approved": {"type": "boolean"}, "note": {"type": "string", "title": "Why?"}, "size": {"enum": ["S", "L"]}}
+    properties = {
+        "approved": {"type": "boolean"},
+        "note": {"type": "string", "title": "Why?"},
+        "size": {"enum": ["S", "L"]},
+        "order": {"type": "integer"},
+    }
     schema = {"type": "object", "properties": properties, "required": ["approved", "note"]}
-    asked = {"kind": "wait", "question": "Pay 3 for tea?", "input": {"amount": 3}, "who": ["legal"], "answer_schema": schema}
+    asked = {
+        "kind": "wait",
+        "question": "Pay 3 for tea?",
+        "input": {"amount": 3, "order": 1234567890123456789, "items": []},
+        "who": ["legal"],
+        "answer_schema": schema,
+    }
     run, other = (
         deployment.chain({"node_id": "pay", **asked}),
         deployment.chain({"node_id": "ship", "kind": "wait", "question": "Ship it?"}),
@@ -570,16 +581,16 @@ def test_an_inbox_is_answered_by_keyboard_and_what_others_answer_goes_away(deplo
     first, second = page.get_by_role("article", name="Pay 3 for tea?"), page.get_by_role("article", name="Ship it?")
     expect(first).to_contain_text("for legal")
     first.get_by_text("Context").click()
-    expect(first).to_contain_text('"amount": 3')
+    expect(first).to_contain_text('"amount": 3,\n  "order": 1234567890123456789,\n  "items": []')
     first.get_by_text("Answer", exact=True).focus()
     page.keyboard.press("Enter")
     first.get_by_label("approved").select_option("Yes")
     first.get_by_label("Why?").fill("We need it")
-    first.get_by_label("size").press("Tab")
-    page.keyboard.press("Enter")
+    first.get_by_label("order").fill("-1234567890123456789")
+    first.get_by_label("order").press("Enter")
     expect(first).to_have_count(0)
     expect(page.get_by_text("Answered: Pay 3 for tea?")).to_be_visible()
-    assert run.result(PATIENCE_S).final_output == {"approved": True, "note": "We need it"}
+    assert run.result(PATIENCE_S).final_output == {"approved": True, "note": "We need it", "order": -1234567890123456789}
 
     expect(second).to_be_visible()
     other.signal("ship", {"by": "another"})

@@ -1,5 +1,6 @@
 /** Calls of the API. Every call sends the token, if there is one. */
 
+import { parse } from "./core/json.js";
 import { urls, token } from "./settings.js";
 
 /** The API rejected a call, or was not reached (status 0). */
@@ -61,7 +62,7 @@ async function fault(response) {
 
 /** Return the JSON answer of the API. */
 export async function read(path, options) {
-  return (await open(path, options)).json();
+  return parse(await (await open(path, options)).text());
 }
 
 /** POST to the API; return its JSON answer. */

@@ -1,6 +1,7 @@
 /** Event stream of a run: reads it, and reconnects at the same offset when the connection is lost. */
 
 import { ofRun, open, Rejection } from "./api.js";
+import { parse } from "./core/json.js";
 import { makeParser } from "./core/sse.js";
 
 const FIRST_WAIT_MS = 300;
@@ -84,7 +85,7 @@ async function readStream(runId, after, signal, onEvents, opened = () => {}) {
       timer = setTimeout(() => silence.abort(), IDLE_TIMEOUT_MS);
       for (const message of take(value)) {
         if (message.event === "error" || message.id === undefined) continue;
-        const event = JSON.parse(message.data);
+        const event = parse(message.data);
         onEvents(event);
         if (event.type === "closed") return true;
       }

@@ -1,5 +1,7 @@
 /** Fields of the form of an answer, by its JSON schema, and the answer that they make. Pure. */
 
+import { parse } from "./json.js";
+
 const TYPES = { string: "text", number: "number", integer: "integer", boolean: "boolean" };
 
 /**
@@ -46,7 +48,7 @@ export function answerOf(field, typed) {
 /** Return the value of a text: its JSON, or the text. */
 export function valueOf(text) {
   try {
-    return JSON.parse(text);
+    return parse(text);
   } catch {
     return text;
   }

@@ -1,5 +1,7 @@
 /** Requests of runs: their input, and the `submit` command that sends them again. Pure. */
 
+import { parse } from "./json.js";
+
 const OURS = new Set(["forked_from", "forked_at", "started_by", "webhook_of", "requested_by", "schedule", "scheduled_at", "escalated_to", "batch"]); // labels that Cantata gives
 
 /** Return the node of a run that is one workflow in Python, or undefined. */
@@ -25,7 +27,7 @@ export function changesOf(run, text) {
   if (text === inputOf(run)) return {};
   if (run.kind === "turn") return { input: text };
   try {
-    return { input: JSON.parse(text) };
+    return { input: parse(text) };
   } catch (error) {
     throw new Error(`The input is not valid JSON: ${error.message}`);
   }

@@ -2,6 +2,7 @@
 
 import { html } from "../vendor/htm-preact.js";
 import { clip, plain, plural, value } from "../core/format.js";
+import { parse } from "../core/json.js";
 import { Markdown } from "./markdown.js";
 
 const WHO = { system: "System", user: "Prompt", assistant: "Model", tool: "Tool" };
@@ -21,7 +22,7 @@ export function Transcript({ messages }) {
 
 function argumentsOf(call) {
   try {
-    return value(JSON.parse(call.arguments));
+    return value(parse(call.arguments));
   } catch {
     return value(call.arguments);
   }
