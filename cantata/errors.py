@@ -4,6 +4,7 @@ CantataError
 ├── ConfigError        while a configuration or request is read          (exit status 2)
 ├── UnavailableError   a service is not reachable, or cannot be trusted  (exit status 3)
 ├── MustWait           a step cannot begin yet                           (it is tried again later)
+│   └── MustPause      the provider of its model asked for a pause
 ├── UnknownRunError    a run id that the ledger does not know            (exit status 2)
 ├── RunError           a run that a caller waited for did not succeed
 └── StepError          while a step is executed                          (becomes the step's outcome)
@@ -101,10 +102,21 @@ class UnknownRunError(CantataError):
 class MustWait(CantataError):
     """A step must wait `seconds` before it can begin: it releases its slot and is tried again."""
 
-    def __init__(self, seconds: float, reason: str, *, ahead: int = 0) -> None:
+    def __init__(self, seconds: float, reason: str, *, ahead: int = 0, is_queued: bool = True) -> None:
+        """Create the wait. `is_queued` is False if nobody calls the step: then a timer does, after these seconds."""
         super().__init__(reason)
         self.seconds = seconds
         self.ahead = ahead
+        self.is_queued = is_queued
+
+
+class MustPause(MustWait):
+    """The provider of a model asked for a pause. `message` has its words."""
+
+    def __init__(self, seconds: float, message: str, *, ahead: int = 0, is_queued: bool = True) -> None:
+        reason = f"the model's provider asked for a pause{f': {message}' if message else ''}"
+        super().__init__(seconds, reason, ahead=ahead, is_queued=is_queued)
+        self.message = message
 
 
 class RunError(CantataError):

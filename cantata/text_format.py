@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 
 from cantata.models.values import Usage
 
@@ -64,6 +64,11 @@ def clock(at_ms: int) -> str:
 def moment(seconds: float, form: str = "%m-%d %H:%M:%S") -> str:
     """Return a local time, given in seconds since 1970."""
     return datetime.fromtimestamp(seconds).astimezone().strftime(form)
+
+
+def utc(seconds: float) -> str:
+    """Return a time of day in UTC, given in seconds since 1970."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%H:%M:%S UTC")
 
 
 def tokens(tokens_in: int, tokens_out: int) -> str:

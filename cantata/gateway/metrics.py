@@ -35,6 +35,8 @@ from cantata.state.fleet import code_versions, load
 from cantata.state.fleet.load import FleetLoad, QueueLoad
 from cantata.state.fleet.registry import Worker
 from cantata.state.fleet.sizes import Sizes
+from cantata.state.limits.limiter import PausedModel
+from cantata.state.redis import clock
 from cantata.state.redis.connection import RedisFailure
 from cantata.state.redis.redis_errors import reason
 
@@ -60,6 +62,7 @@ class FleetReport(LoadReport):
     """The workers and the load of each queue."""
 
     workers: list[Worker] = Field(description="the worker processes that were alive within the last seconds")
+    paused_models: list[PausedModel] = Field(description="models that nobody calls for a while, since their providers asked for that")
 
 
 FleetState = tuple[FleetLoad, dict[str, QueueLoad], float | None]
@@ -154,6 +157,7 @@ def _fleet_metrics(standing: FleetLoad, own_bytes: float | None) -> Iterator[Met
     yield _labelled("cantata_webhooks_total", {status: standing.totals.get(f"delivered:{status}", 0) for status in sorted(RUN_OVER)})
     yield _labelled("cantata_batches", {state: standing.totals.get(f"batches:{state}", 0) for state in get_args(BatchState)})
     yield _labelled("cantata_batch_rows_total", {each: standing.totals.get(f"rows:{each}", 0) for each in ("succeeded", "failed")})
+    yield _labelled("cantata_model_paused_seconds", {each.model: max(0.0, each.until - clock.now()) for each in standing.paused_models})
     values = {
         "cantata_redis_up": 1,
         "cantata_code_modules_mixed": len(code_versions.find_mixed(entry for worker in standing.workers for entry in worker.code)),
@@ -228,4 +232,4 @@ async def list_workers(request: Request, caller: CallerGrant) -> FleetReport:
     """Return the workers, and the load of each queue."""
     caller.require_fleet()
     standing, queues, _ = await request.app.state.service.call(_monitor(request).measure)
-    return FleetReport(queues=queues, workers=[*standing.workers])
+    return FleetReport(queues=queues, workers=[*standing.workers], paused_models=[*standing.paused_models])

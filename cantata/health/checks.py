@@ -15,7 +15,7 @@ from cantata.models.wire import RUN_OVER, RunStatus
 from cantata.state.fleet import code_versions
 from cantata.state.fleet.load import USUAL_QUEUES, QueueLoad
 from cantata.state.fleet.registry import CLOCK_OFF_S, Worker, release, unserved
-from cantata.text_format import duration, state_label
+from cantata.text_format import duration, state_label, utc
 
 SLOW_MS = 200.0  # a longer round trip slows every step; usual is below 1
 HIGH, CRITICAL = 0.8, 0.95  # of the capacity of Redis, or of the daily budget
@@ -171,7 +171,8 @@ def check_fleet(fleet: Fleet | Unavailable, version: str, broker: str = "") -> l
     if isinstance(fleet, Unavailable):
         return [failing("workers", f"the workers cannot be read: {fleet.reason}")]
     workers = [_workers(fleet.load.workers, version), *_code(fleet.load.workers)]
-    return [*workers, _sweep(fleet), *_queues(fleet, broker), *_dead_letters(fleet), *_refused_steps(fleet), _runs(fleet)]
+    steps = [*_dead_letters(fleet), *_refused_steps(fleet), *_paused_models(fleet)]
+    return [*workers, _sweep(fleet), *_queues(fleet, broker), *steps, _runs(fleet)]
 
 
 def _workers(workers: Sequence[Worker], version: str) -> Check:
@@ -226,6 +227,18 @@ def _refused_steps(fleet: Fleet) -> list[Check]:
     needs = "correct the code, or keep both ways with wf.patched" if MISMATCH in first else "start a worker that can run it"
     action = f"{needs}; the step then continues by itself, or ends with its run's deadline"
     return [degraded("steps", f"refused by workers in the last minute: {first}{more}", action)]
+
+
+def _paused_models(fleet: Fleet) -> list[Check]:
+    """Return a check of the models that are paused; none if there are none."""
+    return [
+        degraded(
+            f"model {paused.model}",
+            f"paused since {utc(paused.since)}, until {utc(paused.until)}: {paused.message or 'its provider asked for that'}",
+            f"wait, name fallbacks, or end the pause with `submit models resume {paused.model}`",
+        )
+        for paused in fleet.load.paused_models
+    ]
 
 
 def _queues(fleet: Fleet, broker: str) -> list[Check]:
@@ -288,9 +301,6 @@ def _limits(facts: LimitFacts) -> Check:
     if spent >= 1:
         return failing("limits", "the daily budget is spent: runs end as exhausted", "raise limits.budgets.day, or wait until midnight UTC")
     models = facts.usage.models
-    paused = [f"{name} for {duration(found.paused_s * 1000)}" for name, found in models.items() if found.paused_s > 0]
-    if paused:
-        return degraded("limits", f"providers asked for a pause: {', '.join(paused)}", "wait, or lower the limits of these models")
     if spent > HIGH:
         return degraded("limits", f"{spent:.0%} of the daily budget is spent", "raise limits.budgets.day if that is too little")
     waiting = [f"{found.waiting:,} waiting for {name}" for name, found in models.items() if found.waiting]

@@ -44,6 +44,9 @@ class Model(Value):
     fallbacks: list[str] = Field(
         default_factory=list, description="names under `models` or LiteLLM names, asked in this order if the model fails"
     )
+    fallback_after_s: float = Field(
+        10.0, ge=0, description="the longest pause, in seconds, that a call waits for while a fallback is left; else that is asked at once"
+    )
     cache: ReplyCache | None = Field(default=None, description="cache of its replies; if absent, none are cached")
 
 
@@ -540,6 +543,12 @@ class Limits(Value):
     )
     render_s: float = Field(
         10.0, gt=0, description="time limit of a Jinja template of a prompt, in seconds; then the rendering process is killed"
+    )
+    max_pause_s: float = Field(
+        60.0,
+        gt=0,
+        le=3600,
+        description="the longest pause of a model for all runs, in seconds, whatever its provider asks for; then one call asks again",
     )
     models: dict[str, Rates] = Field(default_factory=dict, description="LiteLLM name → rate limits of that model")
     tenants: dict[str, Rates] = Field(

@@ -63,6 +63,7 @@ FAMILIES: Sequence[Family] = (
     Family("cantata_queue_workers", "gauge", ("queue",), "Worker processes that serve a queue.", "gateway"),
     Family("cantata_queue_oldest_wait_seconds", "gauge", ("queue",), "Age of the oldest waiting message; 0 if there is none.", "gateway"),
     Family("cantata_dead_letters", "gauge", (), "Stored messages from the queues that were not steps.", "gateway"),
+    Family("cantata_model_paused_seconds", "gauge", ("model",), "Time until a paused model is called again.", "gateway"),
     Family("cantata_sweep_age_seconds", "gauge", (), "Time since the last sweep ended.", "gateway"),
     Family("cantata_redis_memory_bytes", "gauge", (), "Memory that Redis uses in total.", "gateway"),
     Family("cantata_redis_memory_limit_bytes", "gauge", (), "maxmemory of Redis; 0 if it is not set.", "gateway"),

@@ -18,6 +18,7 @@ from cantata.models.values import Value
 from cantata.state.fleet import registry
 from cantata.state.fleet.dead_letters import LETTERS_KEY
 from cantata.state.ledger.records import owner_of
+from cantata.state.limits.limiter import PausedModel, paused_models
 from cantata.state.redis import clock
 from cantata.state.redis.cluster import memory_of
 from cantata.state.redis.keys import SHARDS, key_of, run_key, shard_key
@@ -73,6 +74,8 @@ class FleetLoad:
     """Open runs with a step that waits for a person."""
     schedules_overdue: int = 0
     """Schedules that should have been fired a minute ago."""
+    paused_models: Sequence[PausedModel] = ()
+    """Models that nobody calls for a while, at their providers' request."""
 
 
 def record_sweep(redis: Redis) -> None:
@@ -111,6 +114,7 @@ def measure(redis: Redis) -> FleetLoad:
         memory_bytes=sum(int(node["used_memory"]) for node in memory),
         memory_limit_bytes=sum(int(node.get("maxmemory", 0)) for node in memory),
         dead_letters=int(dead),
+        paused_models=paused_models(redis),
     )
 
 

@@ -16,6 +16,7 @@ from cantata.state.ledger.encoding import STATUS_FIELDS, shown_status, step_text
 from cantata.state.ledger.intervals import RESEND_MS, RETENTION_S
 from cantata.state.ledger.records import Accepted, RunSession
 from cantata.state.ledger.script_caller import ScriptCaller
+from cantata.state.redis import clock
 from cantata.state.redis.keys import definitions_digest, definitions_key, run_key, shard_of
 
 
@@ -109,6 +110,11 @@ class RunStore:
         if found[0] is None:
             raise UnknownRunError.of(run_id)
         return shown_status(dict(zip(fields, found, strict=True)))
+
+    def seconds_left(self, run_id: str) -> float | None:
+        """Return the seconds until the deadline of a run whose clock runs; None if it is over, or only people can go on with it."""
+        text = self._caller.with_retries(lambda: self._redis.hget(run_key(self._redis, run_id), "deadline_at"))
+        return int(text) / 1000 - clock.now() if text else None
 
     def is_known(self, run_id: str) -> bool:
         """Return whether a run was accepted and is kept."""

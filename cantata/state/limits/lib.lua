@@ -12,6 +12,7 @@
 --   P:budgets     zset    run that has a budget -> when to look whether it is over (ms)        lives while there are any
 -- Of models whose providers asked for a pause:
 --   P:pauses      hash    model -> until when nobody may ask it (ms)                            expires with the last of them
+--   P:pause_notes hash    model -> {since_ms, asked_s, message} (JSON): what its provider said   likewise
 -- Of calls that wait, each known by its ticket (run|step):
 --   P:queue:<of>  zset    ticket -> when its call was first asked for (us)                     entries go with their ticket
 --                         <of>: the limits that the calls need, as a JSON list; first a budget, if calls under way have reserved it
@@ -49,6 +50,7 @@ local ABSENT = 600000       -- how late it may return and still have its positio
 local USUAL_CALL = 1000     -- how long a call takes (ms), to estimate when a slot is free
 local LATE = 3600000        -- how long the cost of a call that was given up may still be recorded
 local OVERLOOKED = LATE     -- after the last word on a run's budget until somebody looks whether the run is over, and again as long as it is not
+local MAX_PAUSE = 3600000   -- a longer pause is an error of the version before, which took any number that a provider sent; it counts as none
 local MAX_ENTRIES = 100     -- given up or called in one script, so that it stays short
 
 local width = window / BUCKETS
@@ -97,7 +99,8 @@ local function count(limits, at_bucket, calls, tokens)
 end
 
 local function paused_until(terms)
-  return terms[1] == 'model' and tonumber(redis.call('HGET', P .. ':pauses', terms[2]) or now) or now
+  local ends = terms[1] == 'model' and tonumber(redis.call('HGET', P .. ':pauses', terms[2]) or now) or now
+  return ends > now + MAX_PAUSE and now or ends
 end
 
 -- Whether a rate has no room for n; a call larger than the limit goes alone. Those that wait take no more of a bucket than its share.

@@ -7,6 +7,7 @@ each call that ends, grant permits to the first in the queues; the step of such 
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from cantata.state.redis.pieces import ask_each
 
 LIMITS_KEY = "{limits}"  # the prefix of all keys here, which lie in one slot
 WINDOW_S = 60.0  # of `rpm` and `tpm`
+MAX_PAUSE_S = 3600.0  # of a model, as `MAX_PAUSE` in `lib.lua` says
 DAY_S = 86_400  # days are those of UTC, counted from 1970
 MAX_CALLED = 100  # by one script, as `MAX_ENTRIES` in `lib.lua` says
 NANO = 1_000_000_000  # money is counted in billionths of a dollar: whole numbers, so that sums are exact, and a token costs ten or more
@@ -100,8 +102,6 @@ class Pressure:
 
     waiting: int
     """Its calls in queues."""
-    paused_s: float
-    """For how long no call may be made, at its provider's request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,15 +126,44 @@ def read_usage(redis: Redis, models: Iterable[str]) -> LimitUsage:
     waiting: Counter[str] = Counter()
     for queue, length in zip(queues, lengths, strict=True):
         waiting[json.loads(queue)[-1]] += int(length)
-    pauses = read_pauses(redis)
-    pressures = {name: Pressure(waiting[f"model:{name}"], max(0.0, pauses.get(name, now) - now)) for name in names}
+    pressures = {name: Pressure(waiting[f"model:{name}"]) for name in names}
     return LimitUsage(pressures, int(tokens or 0), int(nano or 0) / NANO)
+
+
+@dataclass(frozen=True, slots=True)
+class PausedModel:
+    """A model that no call may be made of for a while, since its provider asked for that."""
+
+    model: str
+    """As LiteLLM names it."""
+    since: float
+    """Seconds since 1970."""
+    until: float
+    """When calls go on, seconds since 1970."""
+    asked_s: float
+    """The wait that the provider asked for, from `since`; it may be longer than the pause."""
+    message: str
+    """The provider's words."""
 
 
 def read_pauses(redis: Redis) -> dict[str, float]:
     """Return until when, in seconds by Redis's clock, no call of a model may be made, at its provider's request; some may be over."""
     known = cast("dict[str, str]", redis.hgetall(f"{key_of(redis, LIMITS_KEY)}:pauses"))
-    return {model: int(until) / 1000 for model, until in known.items()}
+    latest_ms = (clock.synchronize(redis) + MAX_PAUSE_S) * 1000 if known else 0.0
+    return {model: int(until) / 1000 for model, until in known.items() if int(until) <= latest_ms}
+
+
+def paused_models(redis: Redis) -> list[PausedModel]:
+    """Return the models that are paused now, by name."""
+    now, pauses = clock.synchronize(redis), read_pauses(redis)
+    notes = cast("dict[str, str]", redis.hgetall(f"{key_of(redis, LIMITS_KEY)}:pause_notes")) if pauses else {}
+    found = []
+    for model, until in sorted(pauses.items()):
+        note = json.loads(notes.get(model, "{}"))  # none by a worker of the version before
+        if until > now:
+            since = note.get("since_ms", now * 1000) / 1000
+            found.append(PausedModel(model, since, until, note.get("asked_s", until - now), note.get("message", "")))
+    return found
 
 
 def is_limited(model: str, tenant: str, limits: Limits) -> bool:
@@ -214,10 +243,21 @@ class Limiter:
                 pipe.zrem(f"{prefix}:budgets", run_id)
             pipe.execute()
 
-    def pause(self, model: str, seconds: float) -> None:
-        """Pause all calls of a model for a while, at its provider's request."""
+    def pause(self, model: str, seconds: float, *, asked_s: float | None = None, message: str = "") -> None:
+        """Pause all calls of a model, at most for MAX_PAUSE_S. Its provider asked for `asked_s`, as long if None, in a `message`."""
         if seconds > 0:
-            self._call("pause", model, str(int(seconds * 1000)))
+            note = {"since_ms": round(clock.now() * 1000), "asked_s": seconds if asked_s is None else asked_s, "message": message}
+            self._call("pause", model, str(math.ceil(min(seconds, MAX_PAUSE_S) * 1000)), json.dumps(note))
+
+    def pause_message(self, model: str) -> str:
+        """Return the words with which a provider asked for the pause of a model; empty if they are not known."""
+        key = f"{key_of(self._ledger.redis, LIMITS_KEY)}:pause_notes"
+        note = self._ledger.with_retries(lambda: self._ledger.redis.hget(key, model))
+        return str(json.loads(note)["message"]) if note else ""
+
+    def resume(self, model: str) -> bool:
+        """End the pause of a model; return False if it was not paused. The next sweep sends the calls that wait."""
+        return bool(self._call("resume", model))
 
     def _call(self, name: str, *args: str) -> list[Any]:
         redis = self._ledger.redis

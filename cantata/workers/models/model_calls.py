@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from hashlib import sha256
 from types import TracebackType
@@ -12,7 +12,7 @@ from typing import Self, Unpack
 
 import structlog
 
-from cantata.errors import CantataError, ModelError
+from cantata.errors import CantataError, ModelError, MustPause
 from cantata.models.definitions import Model
 from cantata.models.values import JsonValue
 from cantata.state.redis.connection import RedisFailure
@@ -24,10 +24,8 @@ from cantata.workers.runtime.step_context import StepContext
 
 log = structlog.get_logger(__name__)
 
-FALLBACK_CODES = frozenset(
-    {"rate_limited", "model_unavailable", "model_timeout", "model_auth", "model_unknown", "model_empty", "model_error"}
-)
-"""Error codes after which another model may succeed with the same request."""
+MIN_PAUSE_S = 1.0
+"""A shorter wait that a provider asks for is one between two attempts, which are counted; else a call could be repeated without end."""
 
 MIN_INTERVAL_S = 0.04  # pieces that come closer together are published as one: readers see no difference, Redis has less to do
 MAX_MESSAGE_CHARS = 4000  # of one message of a recorded prompt
@@ -37,37 +35,88 @@ MAX_TOTAL_CHARS = 16_000  # of all of them: a run is kept for a day, beside many
 
 async def call_models(
     context: StepContext, models: Sequence[Model], messages: Sequence[Message],
-    *, stream: bool = False, fresh: bool = False, **options: Unpack[Options],
+    *, stream: bool = False, fresh: bool = False, fallback_on: Collection[str] = (), **options: Unpack[Options],
 ) -> llm.Reply:  # fmt: skip
-    """Return the first model's reply; that of a fallback, once the step has no retries left or a retry would not help.
+    """Return the first model's reply, or that of a fallback.
+
+    A fallback is asked if the model's error allows it (`failures.ERRORS`) and the step has no retries left or a retry would not help. It is
+    asked at once if the provider asks for a pause longer than the model's `fallback_after_s`. Without a fallback left, such a pause is
+    waited for, uncounted, if it ends before the run's deadline.
 
     Args:
         stream: Publish pieces of the reply as events.
         fresh: Do not answer from the cache.
+        fallback_on: Codes of `failures.ERRORS` that ask a fallback only if they are named: refusal, content_filter.
 
-    Raises MustWait, StepError for a budget, or ModelError: that of a single model as it is, for several one with all messages. After an
-    error of the request itself no fallback is called.
+    Raises MustWait, StepError for a budget, or ModelError: that of a single model as it is, for several one with all messages.
     """
     if context.answer_model is not None:
         recorded: llm.Reply = await context.answer_model(context, models, messages, options)
         return recorded
     errors: list[ModelError] = []
-    for model in models:
+    pauses: list[MustPause] = []
+    pause: MustPause | None
+    failed = models[0]
+    for number, model in enumerate(models):
         if errors:
+            if not _may_answer(model, failed, errors[-1], fallback_on):
+                continue
             await asyncio.to_thread(_note_fallback, context, model, errors[-1])
         try:
             reply = await _reply_of(context, model, messages, stream=stream, fresh=fresh, **options)
             return reply.model_copy(update={"request": digests_of(models[0], messages, options)})
-        except ModelError as error:
-            if not errors and error.retryable and context.begun.failures < context.begun.spec.retries:
-                raise  # the step is retried with the first model, before any fallback is called
-            errors.append(error)
-            if error.code not in FALLBACK_CODES:
-                break
+        except MustPause as paused:  # by an earlier call, of any run
+            pause, error = paused, ModelError(paused.message or str(paused), code="rate_limited", retryable=True)
+        except ModelError as fault:
+            pause, error = _pause_of(fault), fault
+        is_last = number + 1 == len(models)
+        is_short = pause is None or (pause.seconds <= model.fallback_after_s and not is_last)
+        if not errors and is_short and error.retryable:
+            if pause and pause.is_queued:
+                raise pause
+            if context.begun.failures < context.begun.spec.retries:
+                raise error  # the step is retried with the first model, before any fallback is called
+        errors.append(error)
+        pauses += [pause] if pause else []
+        failed = model
+    error = errors[0] if len(errors) == 1 else _all_failed(errors)
+    if pauses:
+        raise await asyncio.to_thread(_wait_or_fail, context, min(pauses, key=lambda each: each.seconds), error) from error
+    raise error
+
+
+def _pause_of(error: ModelError) -> MustPause | None:
+    """Return the pause that a provider asked for; None if it is none, or so short that it is the delay of a counted retry."""
+    if error.code != "rate_limited" or error.retry_after_s is None or error.retry_after_s < MIN_PAUSE_S:
+        return None
+    return MustPause(error.retry_after_s, str(error), is_queued=False)
+
+
+def _may_answer(model: Model, failed: Model, error: ModelError, fallback_on: Collection[str]) -> bool:
+    """Return whether a fallback may answer what the model that failed could not, by the kind of the error."""
+    kind = llm.ERRORS[error.code].fallback
+    if kind == "larger":
+        window, before = llm.context_window(model.model), llm.context_window(failed.model)
+        return window is None or before is None or window > before
+    return kind == "always" or (kind == "named" and error.code in fallback_on)
+
+
+def _all_failed(errors: Sequence[ModelError]) -> ModelError:
     last = errors[-1]
-    if len(errors) == 1:
-        raise last
-    raise ModelError("; then ".join(map(str, errors)), code=last.code, retryable=last.retryable, retry_after_s=last.retry_after_s)
+    return ModelError("; then ".join(map(str, errors)), code=last.code, retryable=last.retryable, retry_after_s=last.retry_after_s)
+
+
+def _wait_or_fail(context: StepContext, pause: MustPause, error: ModelError) -> CantataError:
+    """Return the pause to wait for; or the error, with the provider's words, if the run's deadline comes first.
+
+    No call waits longer than `limits.max_pause_s`, then it asks the provider again.
+    """
+    seconds = min(pause.seconds, context.definitions.limits.max_pause_s)
+    left_s = context.process.ledger.runs.seconds_left(context.begun.run_id)
+    if left_s is not None and seconds >= left_s:
+        pause_text = f"before the pause of {pause.seconds:,.0f} s that the provider asks for"
+        return ModelError(f"{error}; the run ends in {max(0.0, left_s):.0f} s, {pause_text}", code="rate_limited")
+    return MustPause(seconds, pause.message, ahead=pause.ahead, is_queued=pause.is_queued)
 
 
 async def _reply_of(

@@ -11,7 +11,7 @@ import structlog
 
 from cantata import fault_points
 from cantata.coordinator import permit_wakeups
-from cantata.errors import CantataError, ModelError, MustWait, StepError
+from cantata.errors import CantataError, ModelError, MustPause, MustWait, StepError
 from cantata.models.definitions import Budgets, Model
 from cantata.models.values import Usage
 from cantata.observability import metrics
@@ -59,7 +59,7 @@ async def permit_for_call(context: StepContext, model: Model, messages: Sequence
     """Hold a permit for one call while the block lasts, and settle it.
 
     The first attempt of a step makes an unlimited call without the limiter, unless its model may be paused.
-    Raises MustWait if the limits have no room now, StepError ('budget') if a budget has no room at all.
+    Raises MustPause if the model is paused, MustWait if the limits have no room now, StepError ('budget') if a budget has no room at all.
     """
     begun, limits, process = context.begun, context.definitions.limits, context.process
     is_counted = begun.attempt > 1 or is_limited(model.model, begun.tenant, limits) or process.pauses.may_hold(model.model)
@@ -71,7 +71,8 @@ async def permit_for_call(context: StepContext, model: Model, messages: Sequence
             yield permit
     except ModelError as error:
         if error.code == "rate_limited" and error.retry_after_s:
-            await asyncio.to_thread(process.pauses.begin, model.model, error.retry_after_s)
+            pause_s = min(error.retry_after_s, limits.max_pause_s)
+            await asyncio.to_thread(process.pauses.begin, model.model, pause_s, asked_s=error.retry_after_s, message=str(error))
         raise
     except asyncio.CancelledError:
         cancelled = permit.cancelled_usage()
@@ -85,6 +86,8 @@ async def _take(context: StepContext, model: Model, messages: Sequence[Message])
     match await asyncio.to_thread(context.process.limiter.take, ask, context.definitions.limits):
         case Wait() as wait:
             metrics.record_limit_wait(model.model, wait.reason, wait.seconds)
+            if wait.reason == "pause":
+                raise MustPause(wait.seconds, await asyncio.to_thread(context.process.limiter.pause_message, model.model), ahead=wait.ahead)
             raise MustWait(wait.seconds, _reason_of(wait), ahead=wait.ahead)
         case Exhausted() as exhausted:
             metrics.record_budget_refusal(exhausted.budget)
@@ -95,8 +98,6 @@ async def _take(context: StepContext, model: Model, messages: Sequence[Message])
 
 def _reason_of(wait: Wait) -> str:
     """Return the reason of a wait as text."""
-    if wait.reason == "pause":
-        return "the model's provider asked for a pause"
     if wait.reason == "budget":
         return f"calls under way have reserved the rest of the budget of the {wait.of}"
     return f"the {wait.reason} of the {wait.of} is used up"

@@ -60,7 +60,7 @@ def timed_out(begun: Begun) -> StepError:
 def wait_record(begun: Begun, wait: MustWait) -> AttemptRecord:
     """Return the record of an attempt that must wait before it can begin."""
     detail: dict[str, JsonValue] = {"seconds": round(wait.seconds, 3), "reason": str(wait), "ahead": wait.ahead}
-    outcome = Outcome(status="wait", retry_in_s=RECHECK_S, detail=detail)
+    outcome = Outcome(status="wait", retry_in_s=RECHECK_S if wait.is_queued else wait.seconds, detail=detail)
     return AttemptRecord(outcome, "null", _info(begun, outcome, 0.0))
 
 

@@ -21,9 +21,9 @@ class Pauses:
         self._is_needed = True
         return self._until is None or self._until.get(model, 0.0) > clock.now()
 
-    def begin(self, model: str, seconds: float) -> None:
-        """Pause all calls of a model, in all processes, at its provider's request."""
-        self._limiter.pause(model, seconds)
+    def begin(self, model: str, seconds: float, *, asked_s: float | None = None, message: str = "") -> None:
+        """Pause all calls of a model, in all processes, at its provider's request, as `Limiter.pause`."""
+        self._limiter.pause(model, seconds, asked_s=asked_s, message=message)
         if self._until is not None:
             self._until = {**self._until, model: clock.now() + seconds}
 

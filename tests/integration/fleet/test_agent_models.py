@@ -100,9 +100,32 @@ def test_a_provider_that_works_again_is_asked_again_after_the_pause_it_asks_for(
     pause = {"status": 429, "headers": {"Retry-After": "1"}, "times": 1}
     stage.script({"status": 500, "times": 1}, pause, {"reply": "at last"})
 
-    assert stage.ask(agent(retries=2)).output == "at last"
+    assert stage.ask(agent(retries=1)).output == "at last"  # the wait for a pause is no failure
     _, second, third = stage.requests()
     assert third["at"] - second["at"] >= 1
+
+
+def test_a_pause_beyond_the_runs_deadline_fails_at_once_and_a_later_run_is_told_the_same(stage: AgentStage) -> None:
+    stage.script({"status": 429, "headers": {"Retry-After": "3600"}, "reply": "come back in an hour"})
+
+    client = stage.client(agent(model="openai/gpt-4o-gone", retries=3))
+    first, second = (client.submit_turn("go", agent="it", timeout_s=30).result(PATIENCE_S) for _ in range(2))
+
+    for found in (first, second):
+        assert found.error is not None
+        assert (found.status, found.error.code) == ("failed", "rate_limited")
+        assert "come back in an hour" in found.error.message
+    assert len(stage.requests()) <= 2  # the other worker may not know of the pause yet
+
+
+def test_a_fallback_answers_at_once_while_the_model_is_paused(stage: AgentStage) -> None:
+    stage.script({"model": "busy$", "status": 429, "headers": {"Retry-After": "3600"}}, {"reply": "quick"})
+    models = {"best": Model(model="openai/gpt-4o-busy", fallbacks=["openai/gpt-4o-second"])}
+
+    first, second = (stage.ask(agent(model="best", retries=3), models=models) for _ in range(2))
+
+    assert [(found.status, found.output) for found in (first, second)] == [("succeeded", "quick")] * 2
+    assert asked(stage).count("gpt-4o-second") == 2
 
 
 @pytest.mark.parametrize(

@@ -47,8 +47,8 @@ def test_a_run_past_its_deadline_is_over(client: EmbeddedClient, journal: Journa
 
 def test_a_try_that_is_an_hour_away_is_made_at_once(stage: AgentStage, client: EmbeddedClient) -> None:
     stage.script({"status": 429, "headers": {"Retry-After": str(HOUR_S)}, "times": 1}, {"reply": "at last"})
-    run = stage.client(Agent(model="openai/gpt-4o-skipped", retries=1)).submit_turn("hello", agent="it", timeout_s=2 * HOUR_S)
-    until(lambda: [event for event in run.log(timeout_s=0.1) if event.type == "retry"], "the failure")
+    run = stage.client(Agent(model="openai/gpt-4o-skipped", retries=0)).submit_turn("hello", agent="it", timeout_s=2 * HOUR_S)
+    until(lambda: [event for event in run.log(timeout_s=0.1) if event.type == "rate_limited"], "the pause")
 
     client.skip(HOUR_S)
 

@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from cantata.observability.metrics.families import FAMILIES
+from cantata.state.limits.limiter import Limiter
 from tests.integration.metrics.conftest import MODEL, TENANTS_TOKEN, TOKEN, Scrape, Stage, definitions, gateway, read
 from tests.waiting import until
 
@@ -164,6 +165,8 @@ def test_nothing_is_shown_that_is_not_said_to_be(stage: Stage) -> None:
         chosen = [family for family in FAMILIES if family.source in sources]
         return {family.name + suffix for family in chosen for suffix in suffixes.get(family.kind, ("",))}
 
+    Limiter(stage.client.ledger).pause("openai/paused", 3600)
+    until(lambda: 3500 < stage.fleet().of("cantata_model_paused_seconds", model="openai/paused") <= 3600, "the paused model")
     assert {"cantata_build_info"} <= names(stage.workers()) <= said("worker", "both")
     assert names(stage.fleet()) == said("gateway", "both")
     labels = {family.name: set(family.labels) for family in FAMILIES}

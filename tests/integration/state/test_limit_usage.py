@@ -9,7 +9,7 @@ import pytest
 from cantata.models.definitions import Budget, Budgets, Limits, Rates
 from cantata.state.fleet.clock_skip import bring_nearer
 from cantata.state.ledger.ledger import Ledger
-from cantata.state.limits.limiter import LIMITS_KEY, Ask, Granted, Limiter, Wait, is_limited, read_pauses, read_usage
+from cantata.state.limits.limiter import LIMITS_KEY, Ask, Granted, Limiter, Wait, is_limited, paused_models, read_pauses, read_usage
 from cantata.state.redis import clock
 from cantata.workers.runtime.pauses import Pauses
 
@@ -20,20 +20,52 @@ def ask(step: str) -> Ask:
     return Ask(holder=f"run|1|worker~1|{step}", model="a/b", tokens=100, usd=0.5)
 
 
-def test_what_waits_what_is_paused_and_what_was_spent_today(ledger: Ledger) -> None:
+def test_what_waits_and_what_was_spent_today(ledger: Ledger) -> None:
     limiter = Limiter(ledger)
     assert isinstance(limiter.take(ask("one"), LIMITS), Granted)
     assert isinstance(limiter.take(ask("two"), LIMITS), Wait)
 
     waits = read_usage(ledger.redis, ["a/b", "c/d"])
     limiter.settle(ask("one").holder, tokens=90, usd=0.25)
-    limiter.pause("a/b", 60.0)
     spent = read_usage(ledger.redis, ["a/b"])
 
     assert (waits.models["a/b"].waiting, waits.models["c/d"].waiting) == (1, 0)
-    assert (waits.models["a/b"].paused_s, waits.spent_tokens) == (0.0, 0)
-    assert 50 < spent.models["a/b"].paused_s <= 60
+    assert waits.spent_tokens == 0
     assert (spent.spent_tokens, spent.spent_usd) == (90, 0.25)
+
+
+def test_a_paused_model_says_since_when_until_when_and_why(ledger: Ledger) -> None:
+    limiter, now = Limiter(ledger), clock.synchronize(ledger.redis)
+    limiter.pause("a/b", 60.0, asked_s=3600.0, message="slow down")
+    limiter.pause("a/b", 5.0, asked_s=5.0, message="a shorter one")
+    limiter.pause("c/d", 30.0)
+
+    first, second = paused_models(ledger.redis)
+
+    assert (first.model, first.asked_s, first.message) == ("a/b", 3600.0, "slow down")
+    assert (round(first.since - now), round(first.until - now)) == (0, 60)
+    assert (second.model, second.asked_s, second.message) == ("c/d", 30.0, "")
+
+
+def test_a_pause_that_is_ended_is_over_for_the_calls_that_wait(ledger: Ledger) -> None:
+    limiter = Limiter(ledger)
+    limiter.pause("a/b", 60.0)
+    assert isinstance(limiter.take(ask("one"), Limits()), Wait)
+
+    assert (limiter.resume("a/b"), limiter.resume("a/b")) == (True, False)
+
+    assert paused_models(ledger.redis) == []
+    assert limiter.sweep() == ["run|one"]
+
+
+def test_a_pause_of_decades_that_an_older_version_stored_counts_as_none(ledger: Ledger) -> None:
+    limiter, until_ms = Limiter(ledger), int((clock.synchronize(ledger.redis) + 30 * 365 * 86_400) * 1000)
+    ledger.redis.hset("cantata:{limits}:pauses", "a/b", str(until_ms))
+
+    assert (read_pauses(ledger.redis), paused_models(ledger.redis)) == ({}, [])
+    assert isinstance(limiter.take(ask("one"), Limits()), Granted)
+    limiter.pause("a/b", 10.0)
+    assert 9 < paused_models(ledger.redis)[0].until - clock.now() <= 10
 
 
 def test_pauses_of_all_models_are_read_at_once_and_one_that_is_over_goes_with_the_next(ledger: Ledger) -> None:

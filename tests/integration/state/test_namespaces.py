@@ -11,7 +11,7 @@ from cantata.errors import ConfigError
 from cantata.state.fleet import load, registry
 from cantata.state.ledger.ledger import Ledger
 from cantata.state.limits import step_costs
-from cantata.state.limits.limiter import Limiter, read_usage
+from cantata.state.limits.limiter import Limiter, paused_models
 from cantata.state.limits.step_costs import Measured
 from cantata.state.memory import cache
 from cantata.state.memory.memory_store import MemoryStore
@@ -38,7 +38,8 @@ def test_a_run_of_the_same_id_in_another_namespace_is_another_run(ledger: Ledger
     assert (ledger.runs.status("same"), other.runs.status("same")) == ("cancelled", "accepted")
     assert cache.recall(valkey, "digest") is None
     assert step_costs.known(valkey) == {}
-    assert read_usage(other.redis, ["m"]).models["m"].paused_s > read_usage(valkey, ["m"]).models["m"].paused_s == 0
+    assert [paused.model for paused in paused_models(other.redis)] == ["m"]
+    assert paused_models(valkey) == []
     assert (registry.workers(other.redis), load.measure(other.redis).runs_open) == ([], 1)
     assert [run.run_id for run in other.reader.newest()] == ["same"]
     new = {key for key in cast("list[str]", valkey.keys("*")) if key not in before} - {"unrelated"}

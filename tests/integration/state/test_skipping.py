@@ -14,9 +14,10 @@ from cantata.state.fleet.clock_skip import bring_nearer, skip
 from cantata.state.fleet.registry import Worker
 from cantata.state.ledger.ledger import Ledger
 from cantata.state.ledger.records import RunSession
-from cantata.state.limits.limiter import LIMITS_KEY, Ask, Limiter, Wait, read_usage
+from cantata.state.limits.limiter import LIMITS_KEY, Ask, Limiter, Wait, paused_models
 from cantata.state.memory import cache
 from cantata.state.memory.memory_store import MemoryStore
+from cantata.state.redis import clock
 from cantata.state.redis.connection import connect
 from cantata.state.redis.keys import definitions_key, run_key, shard_key, shard_of
 from cantata.state.sessions.conversations import Sessions
@@ -189,7 +190,8 @@ def test_half_a_pause_leaves_the_other_half(ledger: Ledger) -> None:
 
     bring_nearer(ledger.redis, HOUR_S / 2)
 
-    assert HOUR_S / 2 - 60 < read_usage(ledger.redis, [MODEL]).models[MODEL].paused_s <= HOUR_S / 2
+    (paused,) = paused_models(ledger.redis)
+    assert HOUR_S / 2 - 60 < paused.until - clock.now() <= HOUR_S / 2
 
 
 @pytest.mark.parametrize("seconds", [0, -1, 0.0001, math.nan, math.inf, 1e12, True, "60", None])

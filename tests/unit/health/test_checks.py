@@ -16,7 +16,7 @@ from cantata.health.facts import Facts, Fleet, LimitFacts, RedisFacts, RedisNode
 from cantata.models.definitions import Budget, Budgets, Limits, Rates
 from cantata.state.fleet.load import FleetLoad, QueueLoad
 from cantata.state.fleet.registry import Worker
-from cantata.state.limits.limiter import LimitUsage, Pressure
+from cantata.state.limits.limiter import LimitUsage, PausedModel, Pressure
 
 ADDRESS = "redis://redis:6379/0"
 INFO: Mapping[str, Any] = {
@@ -91,6 +91,15 @@ def test_without_faults_every_check_is_ok_and_shows_the_figures() -> None:
         ("stack", "all processes are running, in /here/.cantata"),
     ]
     assert {each.action for each in found.checks} == {""}
+
+
+def test_a_paused_model_is_named_with_its_providers_words() -> None:
+    paused = PausedModel("openai/m", since=1_795_176_000, until=1_795_176_060, asked_s=3600, message="slow down")
+
+    found = check(facts(fleet=fleet(paused_models=[paused])), "model openai/m")
+
+    assert (found.status, found.message) == ("degraded", "paused since 12:00:00 UTC, until 12:01:00 UTC: slow down")
+    assert "`submit models resume openai/m`" in found.action
 
 
 REDIS = [
@@ -272,14 +281,13 @@ SERVICES = [
 RATED = Limits(models={"a/b": Rates(rpm=10)}, budgets=Budgets(day=Budget(usd=10.0, tokens=1000)))
 
 
-def limits(waiting: int = 0, paused_s: float = 0.0, tokens: int = 0, usd: float = 0.0) -> LimitFacts:
-    return LimitFacts(RATED, LimitUsage({"a/b": Pressure(waiting, paused_s)}, tokens, usd))
+def limits(waiting: int = 0, tokens: int = 0, usd: float = 0.0) -> LimitFacts:
+    return LimitFacts(RATED, LimitUsage({"a/b": Pressure(waiting)}, tokens, usd))
 
 
 LIMITS = [
     (limits(), "ok", "no calls waiting"),
     (limits(waiting=12), "ok", "12 waiting for a/b"),
-    (limits(paused_s=8.0), "degraded", "providers asked for a pause: a/b for 8.0 s"),
     (limits(tokens=900), "degraded", "90% of the daily budget is spent"),
     (limits(usd=10.0), "failing", "the daily budget is spent: runs end as exhausted"),
     (Unavailable("team.yaml: line 3: no"), "degraded", "the limits cannot be read: team.yaml: line 3: no"),

@@ -2,10 +2,19 @@
 
 from cantata.workers.models.llm.caching import cached_reply, complete_with_cache
 from cantata.workers.models.llm.completions import complete
-from cantata.workers.models.llm.library import CHARACTERS_PER_TOKEN, estimate_tokens, estimate_usage, load, max_usd, on_request_start
+from cantata.workers.models.llm.failures import ERRORS
+from cantata.workers.models.llm.library import (
+    CHARACTERS_PER_TOKEN,
+    context_window,
+    estimate_tokens,
+    estimate_usage,
+    load,
+    max_usd,
+    on_request_start,
+)
 from cantata.workers.models.llm.model_replies import Reply
 
 __all__ = [
-    "CHARACTERS_PER_TOKEN", "Reply", "cached_reply", "complete", "complete_with_cache", "estimate_tokens", "estimate_usage", "load",
-    "max_usd", "on_request_start",
+    "CHARACTERS_PER_TOKEN", "ERRORS", "Reply", "cached_reply", "complete", "complete_with_cache", "context_window", "estimate_tokens",
+    "estimate_usage", "load", "max_usd", "on_request_start",
 ]  # fmt: skip

@@ -54,8 +54,7 @@ async def complete(
         on_delta: Receives the text in pieces, on the event loop; the reply is the same as without it.
         allow_empty: Whether the reply may have neither text nor tool calls.
 
-    Raises ModelError with the code model_timeout, rate_limited, model_unavailable, model_auth, model_unknown, model_bad_request,
-    model_empty or model_error.
+    Raises ModelError with one of the codes in `failures.ERRORS`.
     """
     load()
     names = ToolNames.of([*(tool.name for tool in tools), *wire.tool_names_in(messages)])
@@ -159,7 +158,7 @@ def _failure(model: str, error: Exception, params: Mapping[str, JsonValue], *, h
     # Where there was no answer LiteLLM makes an empty response.
     headers = getattr(error, "litellm_response_headers", None) or getattr(getattr(error, "response", None), "headers", None) or None
     failure = Failure(
-        model=model, text=str(error), status=getattr(error, "status_code", None), headers=headers,
+        model=model, text=str(error), reason=_reason(chain), status=getattr(error, "status_code", None), headers=headers,
         is_broken=any(isinstance(each, ImportError) for each in chain), has_begun=has_begun, address=_address(chain),
     )  # fmt: skip
     return explain(failure, _provider_info(model, params), now=datetime.now(UTC))
@@ -184,6 +183,13 @@ def _address(chain: Sequence[BaseException]) -> str:
         return failed.request.url.netloc.decode() if failed else ""
     except RuntimeError:  # it has no request
         return ""
+
+
+def _reason(chain: Sequence[BaseException]) -> str:
+    """Return the codes in the body of the provider's answer, which LiteLLM's text leaves out."""
+    body = next((body for each in chain if isinstance(body := getattr(each, "body", None), dict)), {})
+    body = body["error"] if isinstance(body.get("error"), dict) else body
+    return " ".join(str(body[key])[:100] for key in ("code", "type", "status") if body.get(key))
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:

@@ -135,6 +135,12 @@ def has_price(model: str) -> bool:
     return _price_of(model).get("input_cost_per_token") is not None
 
 
+def context_window(model: str) -> int | None:
+    """Return the most tokens that a prompt of a model may have, by LiteLLM's list; None if the list does not say."""
+    window = _price_of(model).get("max_input_tokens")
+    return window if isinstance(window, int) else None
+
+
 def _price_of(model: str) -> Mapping[str, Any]:
     prices = load().model_cost
     return prices.get(model) or prices.get(model.partition("/")[2]) or {}

@@ -9,7 +9,7 @@ import { isInFlower, urls } from "../settings.js";
 import { syncClock, useNow } from "../ticking.js";
 import { Icon, State } from "./icons.js";
 import { messageOf } from "./row.js";
-import { Queues } from "./workers.js";
+import { PausedModels, Queues } from "./workers.js";
 
 const SHOWN = 5;
 const DAYS = 7;
@@ -49,7 +49,8 @@ export function HomePage() {
         <span class="muted">${age(now - item.since)}</span></li>`)}<//>
       ${costs.found && html`<section class="card" aria-labelledby="costs"><h2 id="costs">Cost by day (UTC)</h2><${Costs} costs=${costs.found.costs} /></section>`}
       ${fleet.found && html`<section class="card wide" aria-labelledby="queues"><div class="part-head"><h2 id="queues">Queues</h2>
-        <a href=${`${urls.base}/workers`}>${plural(fleet.found.workers.length, "worker")}</a></div><${Queues} queues=${fleet.found.queues} /></section>`}
+        <a href=${`${urls.base}/workers`}>${plural(fleet.found.workers.length, "worker")}</a></div><${Queues} queues=${fleet.found.queues} />
+      <${PausedModels} models=${fleet.found.paused_models} now=${now} /></section>`}
     </div>
   </main>`;
 }

@@ -18,6 +18,7 @@ export function WorkersPage() {
     <h1>Workers and queues</h1>
     ${fault && html`<p class="fault" role="alert">${fault.message}</p>`}
     ${found && html`<h2>Queues</h2><${Queues} queues=${found.queues} />
+      <${PausedModels} models=${found.paused_models} now=${now} />
       <h2>Workers</h2>
       ${!found.workers.length && html`<div class="empty"><p>No worker is running, so runs wait.</p>
         <p class="muted">Start one: <code>submit worker coordinator agents tools</code></p></div>`}
@@ -32,6 +33,16 @@ export function WorkersPage() {
           <td>${clip(worker.version, 40)}</td><td title=${worker.code.join("\n")}>${clip(worker.code.join(", ") || "–", 60)}</td>
           <td class="num">${duration(now - worker.started_at)}</td></tr>`)}</tbody></table></div>`}`}
   </main>`;
+}
+
+/** The models that nobody calls for a while, with their providers' words; nothing if there are none. */
+export function PausedModels({ models, now }) {
+  return models.length > 0 && html`<h2>Paused models</h2><div class="table-scroller" tabindex="0" role="group" aria-label="Table of paused models">
+    <table class="data"><thead><tr><th scope="col">Model</th><th scope="col" class="num">Called again in</th><th scope="col" class="num">Asked for</th>
+      <th scope="col">Provider</th></tr></thead>
+    <tbody>${models.map((each) => html`<tr key=${each.model}><th scope="row"><bdi>${clip(each.model, 80)}</bdi></th>
+      <td class="num">${duration(Math.max(0, each.until - now))}</td><td class="num">${duration(each.asked_s)}</td>
+      <td>${clip(each.message, 300)}</td></tr>`)}</tbody></table></div>`;
 }
 
 /** The table of queues, as `/workers` has them. */
