@@ -38,7 +38,7 @@ COMMANDS = {
     "inbox": ("inbox", "List and answer the steps that wait for a person."),
     "logs": ("runs", "Show the log lines of a run, from workers and tools on all machines."),
     "schedules": ("schedules", "List, apply, create, pause and trigger schedules, which start runs by themselves."),
-    "models": ("models", "List the models of a configuration with their pauses, and end a pause."),
+    "models": ("models", "List models and their pauses, and end a pause."),
     "webhooks": ("webhooks", "List webhooks and alerts of a configuration, and send a test message."),
     "sessions": ("sessions", "List, show and clear conversations."),
     "memory": ("memory", "Read, store and delete memory."),
