@@ -34,8 +34,8 @@ def list_(config: str | None, as_json: bool) -> int:
     rows = [("model", "state", "until", "the provider says")]
     for name in names:
         pause = paused.get(name)
-        told = ("paused", text_format.moment(pause.until), text_format.line(pause.message, 200)) if pause else ("ready", "", "")
-        rows.append((name, *told))
+        cells = ("paused", text_format.moment(pause.until), text_format.line(pause.message, 200)) if pause else ("ready", "", "")
+        rows.append((name, *cells))
     click.echo("\n".join(text_format.columns(rows)))
     return 0
 
