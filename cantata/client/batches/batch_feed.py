@@ -12,7 +12,19 @@ from threading import Event
 from typing import TYPE_CHECKING, cast
 from uuid import uuid4
 
-from cantata.client.batches.batches import Batches, BatchRow, Row, RowRequests, affordable_rows, row_of, run_id_of_row
+from cantata.client.batches.batches import (
+    UNTRIED,
+    Batches,
+    BatchRow,
+    Row,
+    RowRequests,
+    affordable_rows,
+    check_prices,
+    is_in_small_batch,
+    row_of,
+    rows_left,
+    run_id_of_row,
+)  # fmt: skip
 from cantata.client.batches.text_rows import BAD_VALUE
 from cantata.errors import ConfigError
 from cantata.models.values import ErrorInfo, JsonValue
@@ -55,7 +67,8 @@ class BatchFeed:
         """Open rows that may have been submitted, and have ended, before."""
         self._known_below, self._checked_at = batch.submitted, time.monotonic()
         self._taken = 0
-        self._cost, self._priced = batch.usage.cost_usd or 0.0, batch.delivered
+        self._cost, self._priced, self._unpriced = batch.usage.cost_usd, batch.priced, batch.unpriced
+        self._has_ended = batch.delivered > 0
         self._controlled_at = self._grouped_at = -CONTROL_S
         self._rows = self._undelivered(rows, batch)
         self._next = next(self._rows, None) if not batch.is_over else None
@@ -73,9 +86,9 @@ class BatchFeed:
         wait_s = MIN_POLL_S
         try:
             while not self._stopped.is_set():
+                found = self._collect()
                 self._control()
                 self._submit(stop_after)
-                found = self._collect()
                 now = time.monotonic()
                 if found and (now - self._grouped_at >= self._group_s or not self._open):
                     self._grouped_at = now
@@ -131,24 +144,28 @@ class BatchFeed:
 
     def _submit(self, stop_after: int | None) -> None:
         """Submit as many rows as may be open."""
-        room = self._room()
+        room, affordable = self._room()
         if stop_after is not None:
             room = min(room, stop_after - self._taken)
         rows: dict[int, Row] = {}
         requests: dict[int, str] = {}
         number = -1
-        while self._next is not None and (len(rows) < room or (rows and self._shares_run(number, self._next[0]))):
+        while self._next is not None and (
+            (rows and self._shares_run(number, self._next[0])) or self._may_begin(self._next[0], room - len(rows), affordable - len(rows))
+        ):
             number, row = self._next
             rows[number] = row
             self._next = next(self._rows, None)
             try:
                 requests[number] = self._requests.request(number, row)
             except ConfigError as error:
-                is_first = not self._priced and not self._open and not requests
+                is_first = not self._has_ended and not self._open and not requests
                 if is_first and error.code != BAD_VALUE:  # it shows what is wrong with all rows
                     raise
                 reason = ErrorInfo(code=error.code, message=str(error))
                 self._ended[number] = BatchRow(row=number, input=_plain(row), status="failed", error=reason)
+        if not rows and room > 0 and not self._open and not self._ended:
+            self.batch = self._batches.store.change(self.batch.name, "spend")[1] or self.batch  # unless it was paused just now
         runs: dict[int, str] = {}
         try:
             runs = self._batches.submit(self.batch, self._requests, requests, self._labels) if requests else {}
@@ -170,18 +187,31 @@ class BatchFeed:
         """Return whether two rows go into the same batch of a provider."""
         return self.batch.mode == "provider" and run_id_of_row(self.batch, one) == run_id_of_row(self.batch, other)
 
-    def _room(self) -> int:
-        """Return how many more rows may be submitted now."""
+    def _may_begin(self, number: int, room: int, affordable: int) -> bool:
+        """Return whether the run of a row may be begun, if so many more rows may be open, and so many are within the budget.
+
+        A row gets into a small batch of the provider if the budget does not pay a whole one, or no price is known.
+        """
         batch = self.batch
-        if batch.state != "running":
-            return 0
+        if min(room, affordable) <= 0 or batch.mode == "live" or batch.budget_usd is None:
+            return min(room, affordable) > 0
+        if number >= self._known_below and not is_in_small_batch(batch, number) and affordable < rows_left(number):
+            where = (
+                {"small_to": number + UNTRIED} if number == batch.small_to else {"small_from": number}
+            )  # those between are in whole ones
+            self.batch = batch = self._batches.store.record(batch, **where)
+        return affordable >= UNTRIED - number % UNTRIED if is_in_small_batch(batch, number) else True
+
+    def _room(self) -> tuple[int, int]:
+        """Return how many more rows may be submitted now, and how many are within the budget."""
+        batch = self.batch
+        if batch.state != "running" or self._next is None:
+            return 0, 0
         room = batch.concurrency - self.open_rows
         if batch.ordered:
             room = min(room, HELD * batch.concurrency - len(self._order))
-        affordable = affordable_rows(batch, self._cost, self._priced)
-        if not affordable and not self._open and not self._ended and self._next is not None:
-            self.batch = self._batches.change(batch.name, "spend")
-        return min(room, affordable - self.open_rows)
+        check_prices(batch, self._unpriced)
+        return room, affordable_rows(batch, self._cost, self._priced) - self.open_rows
 
     def _collect(self) -> bool:
         """Read which open rows have ended; return whether there are results to yield."""
@@ -196,14 +226,14 @@ class BatchFeed:
             for run_id, ended in over.items():
                 rows = {number: row_of(self.batch, number, run_id, ended, _plain(row)) for number, row in self._open.pop(run_id).items()}
                 self._ended |= rows
-                self._priced += len(rows)
+                self._has_ended = True
                 if ended.state == "cancelled":  # perhaps the batch is: look before more is submitted
                     self._controlled_at = -CONTROL_S
-                self._cost += ended.usage.cost_usd or 0.0
-                if self.batch.budget_usd is not None and ended.usage.cost_usd is None and ended.usage.input_tokens:
-                    raise ConfigError(
-                        f"the price of a model of {self.batch.target.name!r} is not known, so a budget in dollars cannot hold"
-                    )
+                for row in rows.values():
+                    if row.usage.cost_usd is not None:
+                        self._cost = (self._cost or 0.0) + row.usage.cost_usd
+                    self._priced += bool(row.usage.cost_usd)
+                    self._unpriced += not row.is_priced
             if gone:  # Redis has lost them: they are the same runs, accepted anew
                 lost = {number: self._requests.request(number, row) for run_id in gone for number, row in self._open[run_id].items()}
                 self._batches.submit(self.batch, self._requests, lost, self._labels)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -35,11 +36,12 @@ MIN_JUDGED_ROWS = 20  # delivered rows, before the share of those that failed ra
 MAX_FAILED_RUNS = 1000  # of delivered rows that failed, kept as other runs are; those of later rows are deleted at once
 MAX_SCANNED = 5000  # rows without a delivered result that one page of results reads
 CANCELLED_AT_ONCE = 1000
-UNTRIED = 10  # rows that are open at most while a batch with a budget does not know what a row costs
+UNTRIED = 10  # rows that are open at most while a batch with a budget does not know what a row costs; rows of a small batch of a provider
+ROUNDING = 1e-9  # so that a budget of ten rows pays ten, though their sum is not exact
 UNBOUNDED = 2**40  # more rows than a batch has
 NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
 BATCH_LABEL = "batch"
-PROVIDER_ROWS = 500  # of a provider's batch: those whose numbers have the same quotient
+PROVIDER_ROWS = 500  # of a provider's batch: those whose numbers have the same quotient; a multiple of UNTRIED
 CONCURRENCY: Mapping[BatchMode, int] = {"live": 100, "provider": 50_000}
 PROVIDER_TIMEOUT = Timeout(26 * 3600.0, "of provider batches")  # the providers' own limit is a day
 
@@ -57,6 +59,7 @@ class BatchRow(Value):
     error: ErrorInfo | None = Field(None, description="why it failed")
     run_id: str = Field("", description="its run, which is deleted when the result of a row that succeeded is delivered")
     usage: Usage = Field(default_factory=Usage, description="its consumption")
+    is_priced: bool = Field(True, exclude=True, description="whether the price of each of its model calls is known")
 
     @property
     def has_failed(self) -> bool:
@@ -171,7 +174,22 @@ def _text(number: int, row: Row) -> str:
 
 def run_id_of_row(batch: BatchInfo, row: int) -> str:
     """Return the run of a row in the batch's round."""
-    return id_of_key(f"batch {batch.uid} {batch.round} {row if batch.mode == 'live' else f'provider {row // PROVIDER_ROWS}'}")
+    piece = str(row)
+    if batch.mode == "provider":
+        piece = f"small {row // UNTRIED}" if is_in_small_batch(batch, row) else f"provider {row // PROVIDER_ROWS}"
+    return id_of_key(f"batch {batch.uid} {batch.round} {piece}")
+
+
+def is_in_small_batch(batch: BatchInfo, row: int) -> bool:
+    """Return whether a row is in a small batch of the provider; in a later round all are, if some were in the first."""
+    if row < batch.small_to or (batch.small_from is not None and row >= batch.small_from):
+        return True
+    return batch.round > 0 and (batch.small_to > 0 or batch.small_from is not None)
+
+
+def rows_left(row: int) -> int:
+    """Return how many rows from this one on are in the same batch of a provider."""
+    return PROVIDER_ROWS - row % PROVIDER_ROWS
 
 
 def rows_by_run(batch: BatchInfo, rows: Iterable[int]) -> dict[str, list[int]]:
@@ -210,6 +228,8 @@ class Batches:
         if not NAME.fullmatch(name):
             raise ConfigError(f"a batch's name has letters from A to Z, digits and . _ -, at most 100 of them; found {name[:110]!r}")
         concurrency = CONCURRENCY[mode] if concurrency is None else concurrency
+        if budget_usd is not None and not 0 < budget_usd < math.inf:
+            raise ConfigError(f"budget_usd is {budget_usd}; it is a number of US dollars above 0, or None for no budget", source="batch")
         if concurrency < 1:
             raise ConfigError(f"concurrency is {concurrency}; it is the number of rows that are open at most, from 1")
         identity: dict[str, JsonValue] = {
@@ -302,9 +322,8 @@ class Batches:
 
     def deliver(self, batch: BatchInfo, rows: Sequence[BatchRow], *, out_bytes: int | None = None, total: int | None = None) -> BatchInfo:
         """Record that the results of rows were delivered, and delete their runs; return the batch after that."""
-        found = self.store.record(
-            batch, delivered=[Delivered(each.row, each.has_failed, each.usage) for each in rows], out_bytes=out_bytes, total=total
-        )
+        delivered = [Delivered(each.row, each.has_failed, each.usage, each.is_priced) for each in rows]
+        found = self.store.record(batch, delivered=delivered, out_bytes=out_bytes, total=total)
         kept = set() if found.failed > MAX_FAILED_RUNS else {each.run_id for each in rows if each.has_failed}
         self.client.ledger.runs.drop([*{each.run_id for each in rows if each.run_id} - kept])
         self._raise_alerts(found)
@@ -385,11 +404,30 @@ _REFUSALS: Mapping[Change, str] = {
 }
 
 
-def affordable_rows(batch: BatchInfo, cost_usd: float, priced: int) -> int:
-    """Return how many rows may be open so that a batch does not exceed its budget, if each costs as `priced` ones did that cost so much."""
-    if batch.budget_usd is None or (priced and not cost_usd):
+def affordable_rows(batch: BatchInfo, cost_usd: float | None, priced: int) -> int:
+    """Return how many rows may be open within the budget of a batch, if each costs the average of those that cost something.
+
+    Rows that failed or whose replies were cached may have cost nothing, and tell no price. Until one does, UNTRIED rows may be open;
+    afterwards at most as many as have told it, since the first ones may be the cheap ones.
+
+    Args:
+        batch: The batch, with its budget.
+        cost_usd: The cost of its rows so far; None if no price was known.
+        priced: The number of rows that cost something.
+    """
+    if batch.budget_usd is None:
         return UNBOUNDED
-    return max(0, int((batch.budget_usd - cost_usd) / (cost_usd / priced))) if priced else UNTRIED
+    if not cost_usd or not priced:
+        return UNTRIED
+    affordable = int(min(UNBOUNDED, max(0.0, (batch.budget_usd - cost_usd) * priced / cost_usd + ROUNDING)))
+    return affordable if batch.mode == "provider" else min(affordable, max(UNTRIED, priced))
+
+
+def check_prices(batch: BatchInfo, unpriced: int) -> None:
+    """Raise ConfigError ('batch_state') if a batch with a budget has rows whose price is not known."""
+    if batch.budget_usd is not None and unpriced:
+        message = f"the price of a model of {batch.target.name!r} is not known, so budget_usd cannot hold; go on without it"
+        raise ConfigError(message, code="batch_state")
 
 
 def row_of(batch: BatchInfo, number: int, run_id: str, ended: outcomes.EndedRow, given: JsonValue = None) -> BatchRow:
@@ -397,11 +435,15 @@ def row_of(batch: BatchInfo, number: int, run_id: str, ended: outcomes.EndedRow,
     if batch.mode == "provider" and isinstance(ended.output, dict) and str(number) in ended.output:
         part = RowOutcome.model_validate(ended.output[str(number)])
         status: RunState = "failed" if part.error else "succeeded"
-        ended = outcomes.EndedRow(status, part.output, part.error, part.usage)
+        is_priced = part.usage.cost_usd is not None or not part.usage.model_calls
+        ended = outcomes.EndedRow(status, part.output, part.error, part.usage, is_priced)
     elif batch.mode == "provider":
         error = ended.error or ErrorInfo(code="row_missing", message=f"run {run_id!r} has no outcome of this row; retry the row")
         ended = outcomes.EndedRow("failed" if ended.state == "succeeded" else ended.state, None, error, Usage())
-    return BatchRow(row=number, input=given, status=ended.state, output=ended.output, error=ended.error, run_id=run_id, usage=ended.usage)
+    return BatchRow(
+        row=number, input=given, status=ended.state, output=ended.output, error=ended.error, run_id=run_id, usage=ended.usage,
+        is_priced=ended.is_priced,
+    )  # fmt: skip
 
 
 def batch_target(**named: str | None) -> BatchTarget:

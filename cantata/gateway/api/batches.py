@@ -10,8 +10,8 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 from starlette.responses import StreamingResponse
 
-from cantata.client.batches import kept_rows
-from cantata.client.batches.batches import Batches, BatchPage, Row, RowRequests, affordable_rows, batch_target
+from cantata.client.batches import given_rows
+from cantata.client.batches.batches import Batches, BatchPage, Row, RowRequests, batch_target
 from cantata.dashboard.http.rejections import ErrorBody, RequestRejected
 from cantata.dashboard.http.server_sent_events import HEADERS, KEEP_ALIVE_S, MEDIA_TYPE
 from cantata.errors import ConfigError, Fault
@@ -133,28 +133,10 @@ async def submit_rows(
     rows = _rows(await request.body(), start)
 
     def submit() -> bodies.RowsAccepted:
-        batches, batch = _batches(service, caller.tenant), _own(service, caller, name)
-        if batch.state != "running":
-            raise ConfigError(f"batch {name!r} is {batch.state.replace('_', ' ')} and takes no rows", code="batch_state")
-        if batch.file or batch.mode == "provider":
-            raise ConfigError(f"batch {name!r} gets its rows from the command or program that began it", code="batch_state")
-        if start > batch.submitted:
-            raise ConfigError(f"row {batch.submitted} comes next, not {start}: rows are submitted in order", code="batch_state")
-        requests = RowRequests(service.client, batch.target, batch.columns)
-        new = {row: requests.request(row, rows[row]) for row in rows if row >= batch.submitted}
-        waiting = batch.submitted - batch.delivered
-        room = min(batch.concurrency - waiting, affordable_rows(batch, batch.usage.cost_usd or 0.0, batch.delivered) - waiting)
-        if new and room <= 0:
-            if batch.concurrency > waiting == 0:
-                batches.change(name, "spend")
-                raise ConfigError(f"the budget of batch {name!r} is spent; begin it again with a higher budget_usd", code="batch_state")
-            message = f"{waiting} rows wait to be delivered: read and acknowledge results, then go on with row {batch.submitted}"
-            raise ConfigError(message, code="batch_full")
-        taken = {row: new[row] for row in list(new)[:room]}
-        done = batches.submit(batch, requests, taken, caller.labels()) if taken else {}
-        after = max([batch.submitted - 1, *done]) + 1
-        is_last = last and after == start + len(rows)
-        return bodies.RowsAccepted(accepted=len(done), next=after, batch=batches.deliver(batch, (), total=after if is_last else None))
+        _own(service, caller, name)
+        batches = _batches(service, caller.tenant)
+        accepted, after, batch = given_rows.submit(service.client, batches, name, rows, caller.labels(), start=start, last=last)
+        return bodies.RowsAccepted(accepted=accepted, next=after, batch=batch)
 
     return await service.call(submit)
 
@@ -228,11 +210,14 @@ async def acknowledge_results(request: Request, name: PathName, service: Service
 
 @router.post("/batches/{name}/retry", responses=CONFLICT)
 async def retry_batch(name: PathName, service: ServiceDep, caller: CallerGrant) -> BatchInfo:
-    """Run the failed rows of a batch that is done again; read and acknowledge their results as before."""
+    """Run the failed rows of a batch that is done again; read and acknowledge their results as before.
+
+    With a budget, as many run as it pays: read results, acknowledge them, and repeat this until the batch is done. 429 if none may run now.
+    """
 
     def act() -> BatchInfo:
         _own(service, caller, name)
-        return kept_rows.retry(service.client, _batches(service, caller.tenant), name, caller.labels())
+        return given_rows.retry(service.client, _batches(service, caller.tenant), name, caller.labels())
 
     return await service.call(act)
 

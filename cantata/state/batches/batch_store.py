@@ -17,6 +17,7 @@ from cantata.models.values import JsonValue, Usage, Value
 from cantata.state.ledger.encoding import to_json
 from cantata.state.ledger.ledger import Ledger
 from cantata.state.redis.keys import shard_key, shard_of
+from cantata.state.redis.pieces import ask_each
 from cantata.state.sessions.conversations import scoped
 
 BatchState = Literal["running", "paused", "budget_spent", "cancelled", "done"]
@@ -54,12 +55,18 @@ class BatchInfo(Value):
     round: int = Field(0, description="how often its failed rows were retried")
     concurrency: int = Field(100, description="rows that are open at most")
     usage: Usage = Field(default_factory=Usage, description="the consumption so far")
+    priced: int = Field(0, description="delivered rows that have cost something; they tell the price of a row")
+    unpriced: int = Field(0, description="delivered rows with a model call whose price is not known")
     budget_usd: float | None = Field(None, description="it stops when it has cost so much")
     labels: dict[str, str] = Field(default_factory=dict, description="labels of its runs")
     webhooks: list[str] = Field(default_factory=list, description="webhooks that its end is posted to: names of the configuration, or URLs")
     created_at: float = Field(description="when it was begun, seconds since 1970")
     closed_at: float | None = Field(None, description="when it was done or cancelled")
     out_bytes: int = Field(0, description="size of `out` up to the last delivered row")
+    small_to: int = Field(
+        0, description="mode provider: rows before this one are in small batches, since the budget did not pay a whole one"
+    )
+    small_from: int | None = Field(None, description="likewise rows from this one on; null if there are none")
     uid: str = Field("", description="tells it from an earlier batch of the same name")
 
     @property
@@ -74,6 +81,8 @@ class Delivered(NamedTuple):
     row: int
     has_failed: bool
     usage: Usage
+    is_priced: bool = True
+    """False if the price of one of its model calls is not known."""
 
 
 class BatchStore:
@@ -101,8 +110,9 @@ class BatchStore:
 
     def find(self, name: str) -> BatchInfo | None:
         """Return a batch; None if there is none of this name."""
-        found = self._ledger.with_retries(lambda: self._ledger.redis.hgetall(self._batch_key(name)))
-        return _info(name, [str(each) for pair in found.items() for each in pair]) if "identity" in found else None
+        keys, redis = (self._batch_key(name), f"{self._batch_key(name)}:prices"), self._ledger.redis
+        found, prices = self._ledger.with_retries(lambda: ask_each(redis, keys, lambda pipe, key: pipe.hgetall(key)))
+        return _info(name, [str(each) for pair in (found | prices).items() for each in pair]) if "identity" in found else None
 
     def newest(self, most: int = 100) -> Sequence[BatchInfo]:
         """Return the newest batches, newest first."""
@@ -114,11 +124,11 @@ class BatchStore:
 
     def record(
         self, batch: BatchInfo, *, delivered: Sequence[Delivered] = (), submitted: int | None = None, total: int | None = None,
-        out_bytes: int | None = None,
+        out_bytes: int | None = None, small_to: int | None = None, small_from: int | None = None,
     ) -> BatchInfo:  # fmt: skip
         """Record progress of a round; return the batch after that. A row is counted once, however often it is recorded."""
         rows = [_row(each) for each in delivered]
-        given = {"submitted": submitted, "total": total, "out_bytes": out_bytes}
+        given = {"submitted": submitted, "total": total, "out_bytes": out_bytes, "small_to": small_to, "small_from": small_from}
         known = {name: value for name, value in given.items() if value is not None}
         return _known(batch.name, self._call("record", batch.name, rows=rows, round=batch.round, **known))
 
@@ -178,10 +188,12 @@ def _info(name: str, flat: Sequence[str]) -> BatchInfo:
     usage = {field: known.pop(field, None) for field in ("input_tokens", "output_tokens", "cost_usd")}
     times = {field: int(known.pop(field)) / 1000 for field in ("created_at", "closed_at") if field in known}
     lists = {field: json.loads(known.pop(field)) for field in ("labels", "webhooks") if field in known}
+    if float(usage["cost_usd"] or 0) > 0 and "priced" not in known:  # as record.lua counts them in a batch of the version before
+        known["priced"] = str(max(1, int(known["delivered"]) - int(known["failed"])))
     return BatchInfo.model_validate({**known, **identity, **times, **lists, "name": name, "usage": usage})
 
 
 def _row(each: Delivered) -> list[JsonValue]:
     cost = each.usage.cost_usd
     cost_text = "" if cost is None else f"{cost:.12f}"
-    return [each.row, int(each.has_failed), each.usage.input_tokens, each.usage.output_tokens, cost_text]
+    return [each.row, int(each.has_failed), each.usage.input_tokens, each.usage.output_tokens, cost_text, int(not each.is_priced)]

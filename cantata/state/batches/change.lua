@@ -26,4 +26,4 @@ if is_allowed then
   end
   set_state(change.to)
 end
-return {is_allowed and 1 or 0, unpack(redis.call('HGETALL', B))}
+return {is_allowed and 1 or 0, unpack(all_fields())}

@@ -5,4 +5,4 @@ local feeder = redis.call('GET', B .. ':feeder') or given.feeder
 if feeder == given.feeder then
   if given.ms == 0 then redis.call('DEL', B .. ':feeder') else redis.call('SET', B .. ':feeder', feeder, 'PX', given.ms) end
 end
-return {feeder, unpack(redis.call('HGETALL', B))}
+return {feeder, unpack(all_fields())}

@@ -3,6 +3,8 @@
 -- Of a batch B = S:batch:<tenant>/<name>. All expire together some time after it is over; none does before.
 --   B                hash    uid, identity (JSON: what may not change while it goes on), state, total?, submitted, delivered, failed, round, out_bytes,
 --                            input_tokens, output_tokens, cost_usd?, budget_usd?, created_at, closed_at?, and settings of whoever feeds it
+--   B:prices         hash    priced: delivered rows that have cost something; unpriced: those with a model call whose price is not known; small_to, small_from:
+--                            rows before and from here are in small batches of the provider (of all rounds)
 --   B:delivered:<i>  bitmap  of the rows from i * 65536: its result was delivered
 --   B:failed:<i>     bitmap  likewise: it was delivered, and had failed
 --   B:feeder         string  the process that feeds it                             expires unless it is renewed
@@ -16,9 +18,16 @@ local function field(name) return redis.call('HGET', B, name) end
 
 local function number(name) return tonumber(field(name) or 0) end
 
+-- The fields and values of a batch, as replies have them.
+local function all_fields()
+  local flat = redis.call('HGETALL', B)
+  for _, each in ipairs(redis.call('HGETALL', B .. ':prices')) do flat[#flat + 1] = each end
+  return flat
+end
+
 -- Calls a command with each key of the batch, and the arguments behind it.
 local function each_key(command, ...)
-  for _, key in ipairs({B, B .. ':feeder'}) do redis.call(command, key, ...) end
+  for _, key in ipairs({B, B .. ':feeder', B .. ':prices'}) do redis.call(command, key, ...) end
   for i = 0, math.floor(number('submitted') / PIECE) do
     for _, part in ipairs({':delivered:', ':failed:'}) do redis.call(command, B .. part .. i, ...) end
   end

@@ -18,4 +18,4 @@ if field('identity') == given.identity then
   local budget = tonumber(field('budget_usd') or nil)
   if field('state') == 'budget_spent' and (not budget or budget > number('cost_usd')) then set_state('running') end
 end
-return {is_new and 1 or 0, unpack(redis.call('HGETALL', B))}
+return {is_new and 1 or 0, unpack(all_fields())}

@@ -50,6 +50,7 @@
 --   X:history   list  messages, one JSON text an entry                         expires after the session's retention, if no run is in the queue
 -- Of a run R = S:run:<id>. No key expires while the run is open, since a Redis may evict what expires; then all expire together, after its retention:
 --   R            hash   status, request, definitions, tenant, priority, session, counts, usage, error; traced: the root span is written;
+--                       unpriced: model calls whose price is not known;
 --                       code: the user code that its steps ran with, as lines of module@digest;
 --                       used:<attempt>|<step>: the usage of a stopped attempt is counted;
 --                       parts: number of the keys below that existed when it ended, without the logs;
@@ -190,8 +191,9 @@ local function event(kind, step, attempt, owner, detail)
   redis.call('XADD', R .. ':log', '0-*', 't', kind, 's', step or '', 'a', attempt or '', 'w', worker, 'at', now_text, 'd', detail or '')
 end
 
--- Adds a usage to the run's: {field: number, cost_usd: text}, or nil for none.
+-- Adds a usage to the run's: {field: number, cost_usd: text; none if the price is not known}, or nil for none.
 local function add_usage(usage)
+  if usage and usage.model_calls and not usage.cost_usd then redis.call('HINCRBY', R, 'unpriced', usage.model_calls) end
   for field, n in pairs(usage or {}) do
     if counts[field] then increase(field, n) else redis.call(field == 'cost_usd' and 'HINCRBYFLOAT' or 'HINCRBY', R, field, n) end
     if field == 'cost_usd' then

@@ -25,6 +25,8 @@ class EndedRow(NamedTuple):
     output: JsonValue
     error: ErrorInfo | None
     usage: Usage
+    is_priced: bool = True
+    """False if the price of a model call is not known, so that it cost more than `usage` says."""
 
 
 def ended(ledger: Ledger, run_ids: Sequence[str]) -> tuple[Mapping[str, EndedRow], set[str]]:
@@ -47,7 +49,7 @@ def newly_ended(ledger: Ledger, batch: str) -> list[str]:
 
 
 def _outcome(row: Sequence[str]) -> EndedRow:
-    status, failures, error, tokens_in, tokens_out, cost, kind, *terminals = row
+    status, failures, error, tokens_in, tokens_out, cost, kind, unpriced, *terminals = row
     steps = [terminals[start : start + 4] for start in range(0, len(terminals), 4)]
     outputs = {name: json.loads(output) for name, state, output, _ in steps if state == "done"}
     output: JsonValue = None
@@ -62,4 +64,5 @@ def _outcome(row: Sequence[str]) -> EndedRow:
         output,
         ErrorInfo.model_validate(reason) if reason else None,
         Usage(input_tokens=int(tokens_in or 0), output_tokens=int(tokens_out or 0), cost_usd=float(cost) if cost else None),
+        not int(unpriced or 0),
     )

@@ -143,6 +143,34 @@ def test_a_batch_takes_no_row_past_its_budget(anna: httpx.Client) -> None:
     assert begin(anna, "poor", budget_usd=1.0)["state"] == "running"
 
 
+def test_a_failed_row_tells_no_price_and_a_retry_asks_no_more_rows_than_the_budget_pays(anna: httpx.Client, models: ScriptedModels) -> None:
+    models.script([{"status": 400, "reply": "no"}])
+    begin(anna, "dear", budget_usd=1e-9, concurrency=100)
+    assert anna.post("/batches/dear/rows", content=lines("bad")).json()["accepted"] == 1
+    results(anna, "dear", 1)
+    anna.post("/batches/dear/delivered", json={"rows": [0]})
+    assert anna.post("/batches/dear/rows?start=1", content=lines(*map(str, range(12)))).json()["accepted"] == 10
+    results(anna, "dear", 10)
+    anna.post("/batches/dear/delivered", json={"rows": [*range(11)]})
+    anna.post("/batches/dear/rows?start=11&last=true", content=lines("x", "y"))
+    results(anna, "dear", 2)
+    assert anna.post("/batches/dear/delivered", json={"rows": [11, 12]}).json()["state"] == "done"
+
+    models.script([{"reply": "good"}])
+    assert anna.post("/batches/dear/retry").json()["submitted"] == 13
+    assert len(results(anna, "dear", 10)) == 10
+    full = anna.post("/batches/dear/retry")
+    anna.post("/batches/dear/delivered", json={"rows": [*range(10)]})
+    spent = anna.post("/batches/dear/retry")
+
+    assert (full.status_code, full.json()["error"]["code"]) == (429, "batch_full")
+    assert (spent.status_code, anna.get("/batches/dear").json()["state"]) == (409, "budget_spent")
+    begin(anna, "dear", budget_usd=1.0, concurrency=100)
+    anna.post("/batches/dear/retry")
+    results(anna, "dear", 3)
+    assert anna.post("/batches/dear/delivered", json={"rows": [10, 11, 12]}).json()["state"] == "done"
+
+
 def test_nobody_sees_the_batches_of_another_tenant_or_uses_more_than_its_token_allows(anna: httpx.Client, served: Gateway) -> None:
     begin(anna, "mine")
 

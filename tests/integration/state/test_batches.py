@@ -63,7 +63,7 @@ def test_a_batch_is_done_when_all_its_rows_are_delivered_and_only_then_expires(s
 
     assert store.record(batch, total=2).state == "done"
 
-    assert len(keys_of(valkey)) == 3
+    assert len(keys_of(valkey)) == 4
     assert all(valkey.pttl(key) > 0 for key in keys_of(valkey))
 
 
