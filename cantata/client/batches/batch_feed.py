@@ -196,10 +196,9 @@ class BatchFeed:
         if min(room, affordable) <= 0 or batch.mode == "live" or batch.budget_usd is None:
             return min(room, affordable) > 0
         if number >= self._known_below and not is_in_small_batch(batch, number) and affordable < rows_left(number):
-            where = (
-                {"small_to": number + UNTRIED} if number == batch.small_to else {"small_from": number}
-            )  # those between are in whole ones
-            self.batch = batch = self._batches.store.record(batch, **where)
+            record = self._batches.store.record  # rows between the two bounds are in whole batches
+            is_next = number == batch.small_to
+            self.batch = batch = record(batch, small_to=number + UNTRIED) if is_next else record(batch, small_from=number)
         return affordable >= UNTRIED - number % UNTRIED if is_in_small_batch(batch, number) else True
 
     def _room(self) -> tuple[int, int]:
