@@ -408,7 +408,7 @@ def affordable_rows(batch: BatchInfo, cost_usd: float | None, priced: int) -> in
     """Return how many rows may be open within the budget of a batch, if each costs the average of those that cost something.
 
     Rows that failed or whose replies were cached may have cost nothing, and tell no price. Until one does, UNTRIED rows may be open;
-    afterwards at most as many as have told it, since the first ones may be the cheap ones.
+    afterwards at most as many as have shown one, since the first ones may be the cheap ones.
 
     Args:
         batch: The batch, with its budget.
