@@ -6,7 +6,8 @@ import copy
 import itertools
 import time
 import uuid
-from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -32,6 +33,7 @@ from cantata.coordinator.start import (
     COORDINATOR,
     accept_run,
     announce_runs,
+    check_labels,
     choose_start_queue,
     definitions_from,
     id_of_key,
@@ -56,7 +58,7 @@ from cantata.state.forks import fork_store
 from cantata.state.ledger.ledger import Ledger
 from cantata.state.ledger.records import RunRecord, RunSession
 from cantata.state.limits import step_costs
-from cantata.state.limits.quotas import Quotas
+from cantata.state.limits.quotas import Item
 from cantata.state.memory.memory_store import MemoryStore
 from cantata.state.redis import clock
 from cantata.state.redis.connection import check, connect
@@ -314,8 +316,9 @@ class Client:
         request, given = fork_requests.request_of(past, from_step, changes, definitions)
         run_id = id_in_shard(shard_of(source), new_id() if key is None else id_of_key(f"{source}\n{key}"))
         labels = {**fork_requests.labels_of(past, from_step), **(own or {})}
-        self._check_quota(run_id, key, labels.get("tenant", ""))
-        with traces.trace_submission("fork", __version__) as submission:
+        check_labels(labels)
+        size = fork_store.size_of(self.ledger, source)
+        with self._starting(run_id, key, labels, size), traces.trace_submission("fork", __version__) as submission:
             since = clock.now()
             ready = fork_store.make(self.ledger, run_id, fork, request=request, given=given, labels=labels, is_retry=from_step is None)
             submission.run_id, submission.source = run_id if ready else "", source
@@ -463,15 +466,17 @@ class Client:
         session: str | None = None,
     ) -> str:  # fmt: skip
         definitions = self.definitions
-        tenant = (labels or {}).get("tenant", "")
-        scoped_session = conversations.run_session(tenant, session, self.definitions.sessions)
+        labels = labels or {}
+        check_labels(labels)
+        scoped_session = conversations.run_session(labels.get("tenant", ""), session, self.definitions.sessions)
         run_id = _run_id(idempotency_key, scoped_session)
-        self._check_quota(run_id, idempotency_key, tenant)
-        accepted = accept_run(
-            self.ledger, run_id, kind=request.kind, request=request.text, definitions=definitions, definitions_text=self.definitions_text,
-            timeout=request.timeout, labels=labels, queue=queue, session=scoped_session,
-            webhooks=webhooks_of(definitions, request.webhooks, name=request.target, labels=labels or {}),
-        )  # fmt: skip
+        name = conversations.item_of(scoped_session.name) if scoped_session else None
+        with self._starting(run_id, idempotency_key, labels, len(request.text), name):
+            accepted = accept_run(
+                self.ledger, run_id, kind=request.kind, request=request.text, definitions=definitions,
+                definitions_text=self.definitions_text, timeout=request.timeout, labels=labels, queue=queue, session=scoped_session,
+                webhooks=webhooks_of(definitions, request.webhooks, name=request.target, labels=labels),
+            )  # fmt: skip
         if accepted.result == "full":
             max_waiting = definitions.sessions.max_waiting
             message = f"session {session!r} has {max_waiting} waiting turns, the limit (sessions.max_waiting); wait until some end"
@@ -480,18 +485,19 @@ class Client:
             announce_runs(self.app, [(run_id, accepted.priority)], queue)
         return run_id
 
-    def _check_quota(self, run_id: str, key: str | None, tenant: str) -> None:
-        """Raise if a new run exceeds its tenant's quota; a run that was submitted before with the same key is found again."""
-        try:
-            self.quotas.check(tenant, self.definitions.limits.quota_of(tenant))
-        except (ConfigError, UnavailableError):
-            if key is None or not self.ledger.runs.is_known(run_id):
-                raise
-
-    @cached_property
-    def quotas(self) -> Quotas:
-        """The quotas of tenants."""
-        return Quotas(self.ledger)
+    @contextmanager
+    def _starting(
+        self, run_id: str, key: str | None, labels: Mapping[str, str], size: int, session: Item | None = None
+    ) -> Iterator[None]:  # fmt: skip
+        """Let a block start a run of so many bytes, if its tenant's quota allows; one submitted before with the same key is found again."""
+        tenant = labels.get("tenant", "")
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(self.ledger.quotas.start(tenant, self.definitions.limits.quota_of(tenant), size, name=session))
+            except (ConfigError, UnavailableError):
+                if key is None or not self.ledger.runs.is_known(run_id):
+                    raise
+            yield
 
     @cached_property
     def definitions_text(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ from cantata import __version__
 from cantata.client import queries, run_export
 from cantata.client.answers import check_answer
 from cantata.coordinator.start import send_ready
-from cantata.errors import ConfigError, UnknownRunError
+from cantata.errors import CantataError, ConfigError, UnavailableError, UnknownRunError
 from cantata.models.events import RunEvent, RunWarning
 from cantata.models.graph import START
 from cantata.models.values import JsonValue
@@ -24,6 +25,7 @@ from cantata.runs.view import RunView
 from cantata.state.ledger.encoding import to_json
 from cantata.state.ledger.records import RunRecord, StepRecord
 from cantata.state.ledger.step_store import EARLY_SIGNALS
+from cantata.state.limits.quotas import SMALL_SIGNAL_BYTES
 from cantata.state.runs import event_log, log_store, run_snapshot, trace_roots
 from cantata.suggestions import hint, nearest
 
@@ -129,22 +131,28 @@ class Run:
         Raises:
             UnknownRunError: The step waits for no signal, or the run has no such step while others wait, which the message names.
             ConfigError: The value is not JSON, or does not fit the step's `answer_schema` (`bad_answer`, with each field that is wrong), or
-                the run's tenant keeps as many early signals as it may (`quota_exceeded`).
+                the run's tenant keeps as many early signals, or bytes, as it may (`quota_exceeded`). A value of up to 4 kB for a step that
+                waits is taken nevertheless.
+            UnavailableError: Redis cannot be reached, or is nearly full; a step that waits takes such a value nevertheless.
         """
         try:
-            to_json(value).encode()
+            size = len(to_json(value).encode())
         except (TypeError, ValueError) as error:
             raise ConfigError(f"the value for step {step_id!r} is not JSON: {error}") from error
-        refusal = self._client.quotas.early_signal_refusal(self.run_id, self._client.definitions.limits)
-        answer, ready = self._client.ledger.steps.signal(
-            self.run_id,
-            step_id,
-            value,
-            max_kept=0 if refusal else EARLY_SIGNALS,
-            by=by,
-            groups=groups,
-            check=partial(self._check_answer, value, groups),
-        )
+        limits, quotas = self._client.definitions.limits, self._client.ledger.quotas
+        tenant = quotas.tenant_of(self.run_id) if limits.quotas else ""
+        with ExitStack() as stack:
+            refusal: CantataError | None = quotas.early_signal_refusal(tenant, limits.quota_of(tenant))
+            try:
+                stack.enter_context(quotas.store(tenant, limits.quota_of(tenant), size))
+            except (ConfigError, UnavailableError) as error:
+                if size > SMALL_SIGNAL_BYTES:
+                    raise
+                refusal = error
+            answer, ready = self._client.ledger.steps.signal(
+                self.run_id, step_id, value, max_kept=0 if refusal else EARLY_SIGNALS, by=by, groups=groups,
+                check=partial(self._check_answer, value, groups),
+            )  # fmt: skip
         if refusal and answer == "full":
             raise refusal
         if answer == "unknown":

@@ -6,6 +6,7 @@ import builtins
 import itertools
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
@@ -15,7 +16,7 @@ from cantata.config.documents import Document
 from cantata.config.faults import faults_of
 from cantata.coordinator.firing import STARTED, item_of, started
 from cantata.coordinator.run_requests import RunRequest, scheduled_request
-from cantata.coordinator.start import COORDINATOR, announce_runs, check_size, new_id, run_settings
+from cantata.coordinator.start import COORDINATOR, announce_runs, check_labels, check_size, new_id, run_settings
 from cantata.errors import ConfigError, Fault
 from cantata.models.definitions import Quota
 from cantata.models.schedules import Schedule
@@ -24,6 +25,7 @@ from cantata.planning.triggers.schedules import delay_ms, first_time, times
 from cantata.planning.triggers.webhooks import webhooks_of
 from cantata.state.ledger.encoding import to_json
 from cantata.state.ledger.run_store import offer_of
+from cantata.state.limits.quotas import Item
 from cantata.state.redis import clock
 from cantata.state.redis.keys import definitions_digest, id_in_shard
 from cantata.state.schedules.schedule_store import MAX_PENDING, Firing, Origin, Outcome, ScheduleRecord, ScheduleStore, scope_of, shard_for
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from cantata.client.client import Client
 
 UNKNOWN = "unknown_schedule"
+PENDING_BYTES = 30  # of a time that waits, beside its labels
 
 
 class Triggered(NamedTuple):
@@ -105,6 +108,7 @@ class Schedules:
             labels: Labels of its runs, which replace its own.
         """
         spec = _checked(name, schedule)
+        check_labels({**spec.labels, **(labels or {})})
         spec = spec.model_copy(update={"labels": {**spec.labels, **(labels or {}), **({"tenant": self._tenant} if self._tenant else {})}})
         if spec.tenant != self._tenant:
             raise ConfigError(f"the label 'tenant' is {spec.tenant!r}, but this is a schedule of tenant {self._tenant!r}", source=name)
@@ -133,16 +137,18 @@ class Schedules:
     def trigger(self, name: str, *, labels: Mapping[str, str] | None = None) -> Triggered:
         """Start a run of a schedule now, paused or not, as its overlap allows. Raises ConfigError if a quota refuses it."""
         known = self.get(name)
-        self._client.quotas.check(self._tenant, Quota.model_validate_json(known.quota, extra="ignore"))
         run_id = id_in_shard(known.shard, new_id())
         own = {**known.labels, **(labels or {})}
+        check_labels(own)
         item = item_of(known.schedule, known.scope, known.request, own, known.now_ms, run_id=run_id)
-        if known.schedule.overlap == "cancel_previous":
-            for run in known.runs:
-                if run.status in ("accepted", "running"):
-                    self._client.ledger.runs.cancel(run.run_id)
         firing = Firing(known.shard, known.scope, known.mark, known.schedule.overlap, [item])
-        fired = self._store.fire([firing])[0]
+        quota = Quota.model_validate_json(known.quota, extra="ignore")
+        with self._client.ledger.quotas.start(self._tenant, quota, len(item["request"])):
+            if known.schedule.overlap == "cancel_previous":
+                for run in known.runs:
+                    if run.status in ("accepted", "running"):
+                        self._client.ledger.runs.cancel(run.run_id)
+            fired = self._store.fire([firing])[0]
         if isinstance(fired, Exception):
             raise ConfigError(
                 f"schedule {name!r} cannot be used as it is stored ({fired}); replace or delete it", source="trigger"
@@ -164,7 +170,11 @@ class Schedules:
         first_ms, last_ms = (_moment_ms(each, known.schedule) for each in (start, end))
         within = itertools.takewhile(lambda at_ms: at_ms <= last_ms, times(known.schedule, first_ms - 1))
         found = builtins.list(itertools.islice(within, MAX_PENDING + 1))
-        if len(found) > MAX_PENDING or self._store.add_pending(known.scope, found, labels) == "full":
+        check_labels({**known.labels, **(labels or {})})
+        size = (len(to_json(dict(labels or {}))) + PENDING_BYTES) * len(found)
+        with self._client.ledger.quotas.store(self._tenant, self._client.definitions.limits.quota_of(self._tenant), size):
+            is_full = len(found) > MAX_PENDING or self._store.add_pending(known.scope, found, labels) == "full"
+        if is_full:
             raise ConfigError(f"at most {MAX_PENDING} times of a schedule may wait; choose a shorter range", source="backfill")
         return len(found)
 
@@ -224,8 +234,13 @@ class Schedules:
             "labels": to_json(dict(spec.labels)), "quota": definitions.limits.quota_of(spec.tenant).model_dump_json(), "origin": origin,
             "next": "" if next_ms is None else str(next_ms),
         }  # fmt: skip
-        look_at = _look_at(spec, scope, next_ms)
-        return self._store.put(shard_for(scope, spec), scope, fields, self._client.definitions_text, look_at, only_new=only_new)
+        look_at, shard = _look_at(spec, scope, next_ms), shard_for(scope, spec)
+        with ExitStack() as stack:
+            if origin == "api":  # what an operator declares is counted, but no tenant may stop a deployment
+                size, quota = sum(map(len, fields.values())), definitions.limits.quota_of(spec.tenant)
+                item = Item(shard, f"schedule:{scope}")
+                stack.enter_context(self._client.ledger.quotas.store(spec.tenant, quota, size, name=item))
+            return self._store.put(shard, scope, fields, self._client.definitions_text, look_at, only_new=only_new)
 
 
 def describe(change: ScheduleChange) -> Sequence[str]:

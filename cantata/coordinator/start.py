@@ -17,7 +17,7 @@ from cantata.dispatch.celery_app import App, send
 from cantata.errors import ConfigError, UnavailableError
 from cantata.models.definitions import Definitions
 from cantata.models.graph import START, Outcome, Spec
-from cantata.models.values import ErrorInfo, JsonValue
+from cantata.models.values import ErrorInfo, JsonValue, fault_of_labels
 from cantata.models.wire import ChainRequest, ProviderBatchRequest, TurnRequest, WebhookRequest
 from cantata.observability import traces
 from cantata.planning import canvas
@@ -91,6 +91,12 @@ def check_size(kind: str, request: str, definitions: Definitions) -> None:
     if len(request.encode()) > definitions.limits.input_bytes:
         size, limit = len(request.encode()) / 1e6, definitions.limits.input_bytes / 1e6
         raise ConfigError(f"the request is {size:.1f} MB; the limit is {limit:.1f} MB (limits.input_bytes)", source=kind)
+
+
+def check_labels(labels: Mapping[str, str]) -> None:
+    """Raise ConfigError for labels of a run that are too many, or one that is too long."""
+    if fault := fault_of_labels(labels):
+        raise ConfigError(fault, source="labels")
 
 
 class RunSettings(TypedDict):

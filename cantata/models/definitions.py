@@ -510,11 +510,14 @@ class Budgets(Value):
 
 
 class Quota(Value):
-    """The quota of one tenant. Past it, new runs and writes are rejected; runs under way continue."""
+    """The quota of one tenant. Past it, new runs and whatever else it stores are rejected; runs under way continue."""
 
     open_runs: int | None = Field(default=None, ge=0, description="runs that are not over; unlimited if absent")
     kept_bytes: int | None = Field(
-        None, ge=0, description="requests, outputs and log lines of its runs, until they expire; unlimited if absent"
+        None,
+        ge=0,
+        description="all that is stored for it, until it is deleted or expires: runs with their outputs, events and log lines, signals, "
+        "conversations, schedules, batches, builders, memories, cached replies; unlimited if absent",
     )
     log_bytes: int | None = Field(
         default=None, ge=0, description="log lines of its runs, until they expire; if absent, only each run is limited"
@@ -522,10 +525,9 @@ class Quota(Value):
     early_signals: int | None = Field(
         None, ge=0, description="signals of its open runs for steps that do not wait yet; if absent, only each run is limited"
     )
-    memory_namespaces: int = Field(
-        default=10_000, ge=0, description="namespaces of memories without a time to live, those of sessions included"
-    )
-    memory_bytes: int = Field(default=1_000_000_000, ge=0, description="memories without a time to live, with their keys")
+    names: int | None = Field(default=None, ge=0, description="sessions, schedules, batches and builders, together; unlimited if absent")
+    memory_namespaces: int = Field(default=10_000, ge=0, description="namespaces of memories, those of sessions included")
+    memory_bytes: int = Field(default=1_000_000_000, ge=0, description="memories with their keys, until they are deleted or expire")
 
 
 class Limits(Value):

@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from cronsim import CronSim, CronSimError
 from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, field_validator, model_validator
 
-from cantata.models.values import Value, checked_name
+from cantata.models.values import Labels, Value, checked_name
 from cantata.models.wire import ChainRequest, TurnRequest
 
 Overlap = Literal["skip", "queue", "cancel_previous", "allow"]
@@ -63,7 +63,7 @@ class Schedule(Value):
     jitter: Seconds = Field(0.0, ge=0, le=DAY_S, description="each time is delayed by a part of this, the same for the same time")
     note: str = Field("", max_length=1000, description="for people")
     webhooks: list[str] = Field(default_factory=list, max_length=10, description="webhooks of its runs, as those of a turn")
-    labels: dict[str, str] = Field(default_factory=dict, description="labels of its runs; `tenant` names the tenant that it belongs to")
+    labels: Labels = Field(default_factory=dict, description="labels of its runs; `tenant` names the tenant that it belongs to")
 
     @field_validator("timezone")
     @classmethod

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Protocol, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
@@ -131,6 +131,35 @@ def checked_name(what: str, name: str) -> str:
         found = repr(name) if len(name) <= MAX_NAME else f"{len(name)} characters"
         raise ValueError(f"a {what}'s name has letters from A to Z, digits and . _ -, at most {MAX_NAME} of them; found {found}")
     return name
+
+
+MAX_LABELS = 40  # of a run; lists look at all labels of each run
+LABEL_NAME_BYTES = 100
+LABEL_BYTES = 500
+
+
+def fault_of_labels(labels: Mapping[str, str]) -> str | None:
+    """Return why a run cannot have these labels; None if it can."""
+    if len(labels) > MAX_LABELS:
+        return f"a run has at most {MAX_LABELS} labels, not {len(labels):,}; put the rest into its input"
+    for name, value in labels.items():
+        if not isinstance(value, str):
+            return f"the value of label {name[:LABEL_NAME_BYTES]!r} must be a text, not {type(value).__name__}"
+        for what, text, most in (("name", name, LABEL_NAME_BYTES), ("value", value, LABEL_BYTES)):
+            if (size := len(text.encode(errors="replace"))) > most:
+                shown = f"the {what} of label {name[:50]!r} has {size:,} bytes"
+                return f"{shown}; at most {most} are allowed; shorten it, or put it into the run's input"
+    return None
+
+
+def _checked_labels(labels: dict[str, str]) -> dict[str, str]:
+    if fault := fault_of_labels(labels):
+        raise ValueError(fault)
+    return labels
+
+
+Labels = Annotated[dict[str, str], AfterValidator(_checked_labels)]
+"""Labels of runs: few and short."""
 
 
 def _no_secrets(params: dict[str, JsonValue]) -> dict[str, JsonValue]:

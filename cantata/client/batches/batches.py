@@ -14,7 +14,7 @@ from pydantic import Field
 
 from cantata.client.batches.text_rows import BAD_VALUE, TextRow, converted
 from cantata.coordinator.run_requests import workflow_request
-from cantata.coordinator.start import COORDINATOR, Timeout, accept_rows, choose_start_queue, id_of_key
+from cantata.coordinator.start import COORDINATOR, Timeout, accept_rows, check_labels, choose_start_queue, id_of_key
 from cantata.coordinator.webhooks import accept_delivery, raise_alerts, with_attempts
 from cantata.errors import ConfigError
 from cantata.models.definitions import fault_of_url
@@ -242,7 +242,12 @@ class Batches:
             "file": file, "concurrency": str(concurrency), "budget_usd": "" if budget_usd is None else repr(budget_usd),
             "labels": to_json(dict(own)), "webhooks": to_json([*webhooks]),
         }  # fmt: skip
-        _, found = self.store.open(name, identity, settings)
+        check_labels(own)
+        size = len(to_json(identity)) + sum(map(len, settings.values()))
+        with self.client.ledger.quotas.store(
+            self._tenant, self.client.definitions.limits.quota_of(self._tenant), size, name=self.store.item(name)
+        ):
+            _, found = self.store.open(name, identity, settings)
         known = found.model_dump()
         if differing := [field for field, value in identity.items() if known[field] != value]:
             what = ", ".join({"source": "file", "columns": "mapping", "ordered": "order"}.get(each, each) for each in differing)
@@ -302,10 +307,27 @@ class Batches:
         Raises ConfigError ('quota_exceeded') if it allows none.
         """
         client = self.client
-        most = client.quotas.check(self._tenant, client.definitions.limits.quota_of(self._tenant))
-        runs = dict(islice(rows_by_run(batch, rows).items(), most))
+        quota = client.definitions.limits.quota_of(self._tenant)
+        room = client.ledger.quotas.check(self._tenant, quota)
+        runs: dict[str, list[int]] = {}
+        size = 0
+        for run_id, numbers in islice(rows_by_run(batch, rows).items(), room.runs):
+            size += sum(len(rows[row]) for row in numbers)
+            if runs and room.bytes is not None and size > room.bytes:
+                break
+            runs[run_id] = numbers
         if not runs:
             return {}
+        with client.ledger.quotas.store(self._tenant, quota, sum(len(rows[row]) for numbers in runs.values() for row in numbers)):
+            self._accept(batch, requests, runs, rows, labels)
+        return {row: run_id for run_id, numbers in runs.items() for row in numbers}
+
+    def _accept(
+        self, batch: BatchInfo, requests: RowRequests, runs: Mapping[str, Sequence[int]], rows: Mapping[int, str],
+        labels: Mapping[str, str],
+    ) -> None:  # fmt: skip
+        """Accept the runs of rows."""
+        client = self.client
         self.store.record(batch, submitted=max(map(max, runs.values())) + 1)
         wanted = {
             run_id: requests.of_run({row: rows[row] for row in numbers}, is_again=min(numbers) < batch.submitted)
@@ -318,7 +340,6 @@ class Batches:
             timeout=requests.timeout, labels={**labels, BATCH_LABEL: batch.name, **({"tenant": self._tenant} if self._tenant else {})},
             queue=requests.queue,
         )  # fmt: skip
-        return {row: run_id for run_id, numbers in runs.items() for row in numbers}
 
     def deliver(self, batch: BatchInfo, rows: Sequence[BatchRow], *, out_bytes: int | None = None, total: int | None = None) -> BatchInfo:
         """Record that the results of rows were delivered, and delete their runs; return the batch after that."""

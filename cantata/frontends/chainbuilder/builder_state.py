@@ -67,7 +67,7 @@ class BuilderState:
             raise ValueError(fault)
         self._name = name
         self._ledger = client.ledger
-        self._stored = Builder(client.ledger, name, tenant)
+        self._stored = Builder(client.ledger, name, tenant, client.definitions.limits.quota_of(tenant))
 
     def create(self, plan: BuilderPlan, *, exist_ok: bool) -> None:
         """Store a new builder. Raises ValueError if there is one of its name; with `exist_ok` only if that has other settings."""
@@ -126,7 +126,7 @@ class BuilderState:
             return {_progress_field(chain_id): _text(progress) for chain_id, progress in current.items()}
 
         if over:
-            self._stored.update([_progress_field(chain_id) for chain_id in over], change)
+            self._stored.update([_progress_field(chain_id) for chain_id in over], change, of_run=True)
         return found
 
     def record_started(self, chain_ids: Sequence[str], run_id: str) -> dict[str, ChainProgress]:

@@ -16,6 +16,7 @@ from cantata.errors import ConfigError
 from cantata.models.values import JsonValue, Usage, Value
 from cantata.state.ledger.encoding import to_json
 from cantata.state.ledger.ledger import Ledger
+from cantata.state.limits.quotas import Item
 from cantata.state.redis.keys import shard_key, shard_of
 from cantata.state.redis.pieces import ask_each
 from cantata.state.sessions.conversations import scoped
@@ -104,7 +105,10 @@ class BatchStore:
             identity: `target`, `mode`, `source`, `columns`, `out` and `ordered`, as in BatchInfo.
             settings: `file`, `concurrency`, `budget_usd`, `labels` and `webhooks` (JSON); an empty text for none.
         """
-        given = {"name": name, "tenant": self._prefix, "uid": uuid4().hex[:16], "settings": {**settings, "keep_ms": str(KEEP_MS)}}
+        given = {
+            "name": name, "tenant": self._prefix, "of": self._tenant, "uid": uuid4().hex[:16],
+            "settings": {**settings, "keep_ms": str(KEEP_MS)},
+        }  # fmt: skip
         is_new, *flat = self._call("open", name, identity=json.dumps(identity, sort_keys=True, ensure_ascii=False), **given)
         return bool(is_new), _info(name, flat)
 
@@ -162,6 +166,10 @@ class BatchStore:
     def scope(self, name: str) -> str:
         """Return the name of a batch with its tenant, as in keys and in the runs of its rows."""
         return scoped(self._tenant, name)
+
+    def item(self, name: str) -> Item:
+        """Return a batch as it is counted for its tenant."""
+        return Item(self._shard, f"batch:{self.scope(name)}")
 
     def _batch_key(self, name: str) -> str:
         return f"{self._key}:batch:{self.scope(name)}"

@@ -23,6 +23,7 @@ if is_allowed then
     if given.out_bytes then redis.call('HSET', B, 'out_bytes', string.format('%d', given.out_bytes)) end
     redis.call('HDEL', B, 'closed_at')
     redis.call('HINCRBY', B, 'round', 1)
+    charge_batch()
   end
   set_state(change.to)
 end

@@ -1,4 +1,4 @@
--- The prelude of the scripts of batches. KEYS[1] = S, the shard of all batches of a tenant. ARGV[1]: tenant/name, percent-encoded; ARGV[2]: its arguments (JSON).
+-- The prelude of the scripts of batches, behind limits/charges.lua. KEYS[1] = S, the shard of all batches of a tenant. ARGV[1]: tenant/name, percent-encoded; ARGV[2]: its arguments (JSON).
 --   S:batches:<tenant>  zset  name -> when it was begun (ms)                      entries of batches that are gone go when another is begun
 -- Of a batch B = S:batch:<tenant>/<name>. All expire together some time after it is over; none does before.
 --   B                hash    uid, identity (JSON: what may not change while it goes on), state, total?, submitted, delivered, failed, round, out_bytes,
@@ -8,11 +8,9 @@
 --   B:delivered:<i>  bitmap  of the rows from i * 65536: its result was delivered
 --   B:failed:<i>     bitmap  likewise: it was delivered, and had failed
 --   B:feeder         string  the process that feeds it                             expires unless it is renewed
-local S, scope, given = KEYS[1], ARGV[1], cjson.decode(ARGV[2])
+local scope, given = ARGV[1], cjson.decode(ARGV[2])
 local B = S .. ':batch:' .. scope
 local PIECE = 65536
-local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
 
 local function field(name) return redis.call('HGET', B, name) end
 
@@ -33,14 +31,25 @@ local function each_key(command, ...)
   end
 end
 
-local function count(what, n) redis.call('HINCRBY', S .. ':totals', what, n) end
+local function count_total(what, n) redis.call('HINCRBY', S .. ':totals', what, n) end
+
+-- Counts the bytes of the batch: its settings, and two bits a row.
+local function charge_batch(of_tenant)
+  local item = 'batch:' .. scope
+  of_tenant = of_tenant or select(2, charged(item))
+  if not of_tenant then return end -- an older version began it
+  local bytes = 2 * math.ceil(number('submitted') / 8)
+  for _, name in ipairs({'identity', 'labels', 'webhooks', 'file'}) do bytes = bytes + redis.call('HSTRLEN', B, name) end
+  charge(of_tenant, item, bytes, field('closed_at') and now + number('keep_ms') or nil)
+end
 
 local function set_state(state)
-  if field('state') then count('batches:' .. field('state'), -1) end
-  count('batches:' .. state, 1)
+  if field('state') then count_total('batches:' .. field('state'), -1) end
+  count_total('batches:' .. state, 1)
   redis.call('HSET', B, 'state', state)
   if state == 'done' or state == 'cancelled' then
     redis.call('HSET', B, 'closed_at', string.format('%d', now))
     each_key('PEXPIRE', field('keep_ms'))
+    charge_batch()
   end
 end

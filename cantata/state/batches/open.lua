@@ -1,4 +1,4 @@
--- Begins a batch, or finds one with this name. Given: {name, tenant, identity, uid, settings: {field: text}}
+-- Begins a batch, or finds one with this name. Given: {name, tenant (percent-encoded), of: the tenant, identity, uid, settings: {field: text}}
 -- Replies {1 if this call began it, field, value, ...}. Nothing changes if its identity is another. One whose budget was spent goes on with a higher one.
 local batches = S .. ':batches:' .. given.tenant
 local is_new = redis.call('EXISTS', B) == 0
@@ -15,6 +15,7 @@ if field('identity') == given.identity then
   for name, value in pairs(given.settings) do
     if value == '' then redis.call('HDEL', B, name) else redis.call('HSET', B, name, value) end
   end
+  charge_batch(given.of)
   local budget = tonumber(field('budget_usd') or nil)
   if field('state') == 'budget_spent' and (not budget or budget > number('cost_usd')) then set_state('running') end
 end

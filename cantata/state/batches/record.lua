@@ -5,7 +5,10 @@
 -- Replies {field, value, ...}; {} if there is no such batch.
 if redis.call('EXISTS', B) == 0 then return {} end
 if given.round ~= number('round') then return all_fields() end
-if given.submitted and given.submitted > number('submitted') then redis.call('HSET', B, 'submitted', given.submitted) end
+if given.submitted and given.submitted > number('submitted') then
+  redis.call('HSET', B, 'submitted', given.submitted)
+  charge_batch()
+end
 for _, name in ipairs({'total', 'out_bytes'}) do
   if given[name] then redis.call('HSET', B, name, string.format('%d', given[name])) end
 end
@@ -30,8 +33,8 @@ for _, each in ipairs(given.rows) do
   end
 end
 if counts.delivered > 0 then
-  count('rows:failed', counts.failed)
-  count('rows:succeeded', counts.delivered - counts.failed)
+  count_total('rows:failed', counts.failed)
+  count_total('rows:succeeded', counts.delivered - counts.failed)
 end
 for name, n in pairs(counts) do
   if n ~= 0 then redis.call('HINCRBY', B, name, n) end

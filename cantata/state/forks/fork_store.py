@@ -59,6 +59,13 @@ def read(ledger: Ledger, run_id: str) -> EndedRun:
     })  # fmt: skip
 
 
+def size_of(ledger: Ledger, run_id: str) -> int:
+    """Return about how many bytes a fork of a run takes."""
+    key = run_key(ledger.redis, run_id)
+    size, of_logs = cast("list[str | None]", ledger.with_retries(lambda: ledger.redis.hmget(key, ["bytes", "log_bytes"])))
+    return int(size or 0) - int(of_logs or 0)
+
+
 def make(
     ledger: Ledger, run_id: str, fork: Fork, *, request: JsonValue, given: JsonValue, labels: Mapping[str, str], is_retry: bool = False
 ) -> tuple[Ready, ...]:  # fmt: skip

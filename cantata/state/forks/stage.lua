@@ -23,6 +23,8 @@ if what == 'begin' then
     redis.call('PEXPIRE', R .. ARGV[i], STAGED_MS)
   end
   redis.call('DEL', R .. ':log')
+  local of_tenant, bytes, log_bytes = unpack(redis.call('HMGET', RS, 'tenant', 'bytes', 'log_bytes'))
+  charge(of_tenant or '', 'run:' .. place .. ':log', (bytes or 0) - (log_bytes or 0), now + STAGED_MS)
   event('accepted', nil, nil, nil, cjson.encode({forked_from = source}))
   redis.call('PEXPIRE', R .. ':log', STAGED_MS)
   return {'ok', '0', 0}

@@ -46,7 +46,7 @@ local function commit(outcome, output)
   end
 
   add_usage(outcome.usage)
-  increase('bytes', #output + #info)
+  increase('bytes', #info)
   if outcome.code then
     local known = used_code or '\n'
     local whole = known
@@ -93,7 +93,7 @@ local function commit(outcome, output)
     fail(s, 'failed', info)
   else
     if outcome.blob then
-      redis.call('HSETNX', R .. ':blobs', outcome.blob, output)
+      if redis.call('HSETNX', R .. ':blobs', outcome.blob, output) == 1 then increase('bytes', #output) end
       output = '@' .. outcome.blob
     end
     redis.call('HSET', R .. ':info', s.id, info)

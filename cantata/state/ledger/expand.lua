@@ -35,8 +35,8 @@ local function new_steps(fragment, is_of_workflow)
       order[#order + 1] = step
     end
   end
-  hset_all(R .. ':steps', rows)
-  if #given > 0 then hset_all(R .. ':given', given) end
+  store(':steps', rows)
+  if #given > 0 then store(':given', given) end
   return added, order
 end
 
@@ -61,6 +61,8 @@ local function count_over(source, target, edge)
   target.waits_no_more = target.waits_no_more or edge[5]
 end
 
+local EDGE_BYTES = 40 -- of an edge beside its target
+
 -- Adds the edges and counts them on their targets; an edge whose source is over is resolved at once. A new step that no edge wakes is woken by the parent.
 -- Adds to `order` the older steps that got new in-edges. An edge from an older step comes from what answers for it now.
 -- Replies the edges whose source is over, which are not kept as edges.
@@ -79,6 +81,7 @@ local function add_edges(parent, fragment, added, order)
     local weight = from_items and #items.given or 1
     if is_open(target) and weight > 0 then
       if edge[4] then target.asked = true end
+      increase('bytes', EDGE_BYTES + #edge[2])
       local older = nil
       if not from_items and not added[source] then
         if source ~= parent then source = answering(source) end
@@ -143,7 +146,7 @@ local function record_expansion(parent, fragment, counted)
     names = unless_empty(names),
     items = items and {like = items.like, prefix = items.prefix, count = #items.given, window = items.window},
     terminals = #fragment.terminals > 0 and meta('terminals') or nil}
-  redis.call('HSET', R .. ':expansions', parent, cjson.encode(expansion))
+  store(':expansions', {parent, cjson.encode(expansion)})
 end
 
 -- Adds the items of a map, which share one spec: the first go into the window, the rest into the backlog.
@@ -157,8 +160,8 @@ local function add_items(parent, items)
     set_state(id, (i <= first and 'waiting' or 'ready') .. ' 0 0 1 0 0 0 -')
     if i > first then backlog[#backlog + 1] = id end
   end
-  hset_all(R .. ':steps', rows)
-  hset_all(R .. ':given', given)
+  store(':steps', rows)
+  store(':given', given)
   for i = 1, #backlog, 1000 do redis.call('RPUSH', R .. ':backlog:' .. parent, unpack(backlog, i, math.min(i + 999, #backlog))) end
   redis.call('HSET', R .. ':window', parent, items.window .. ' ' .. first)
   for i = 0, first - 1 do make_ready(get(items.prefix .. '/' .. i)) end
@@ -189,12 +192,16 @@ local function expand(s, output, takes, fragment)
       message = 'step ' .. s.id .. ' would expand the run past ' .. max_steps .. ' steps; raise limits.max_steps or split the work'}}))
   end
   increase('count', count)
+  increase('bytes', STEP_BYTES * count)
   increase('left', fragment.exit and count - 1 or count) -- the exit replaces the parent
   local spec = spec_of(s.id)
   local added, order = new_steps(fragment, spec.kind == 'workflow.advance' and not spec.window) -- new_steps passes over items
   record_expansion(s.id, fragment, add_edges(s.id, fragment, added, order))
   if fragment.exit then hand_over(s.id, fragment.exit) end
-  for name, id in pairs(fragment.names) do redis.call('HSET', R .. ':names', name, id) end
+  for name, id in pairs(fragment.names) do
+    redis.call('HSET', R .. ':names', name, id)
+    increase('bytes', EDGE_BYTES + #name + #id)
+  end
   if #fragment.terminals > 0 then redis.call('HSET', R, 'terminals', cjson.encode(fragment.terminals)) end
 
   finish(s, 'done', output)

@@ -16,6 +16,7 @@ from cantata.state.ledger.run_reader import RunReader
 from cantata.state.ledger.run_store import RunStore
 from cantata.state.ledger.script_caller import ScriptCaller
 from cantata.state.ledger.step_store import StepStore
+from cantata.state.limits.quotas import Quotas
 
 Reply = TypeVar("Reply")
 
@@ -37,6 +38,7 @@ class Ledger:
         self.leases = LeaseStore(caller, lease_s=lease_s)
         self.reader = RunReader(caller)
         self.caller = caller
+        self.quotas = Quotas(caller)
 
     def with_retries(self, call: Callable[[], Reply]) -> Reply:
         """Call Redis, repeatedly while it is unavailable, for `patience_s` in all. Raises UnavailableError after that."""

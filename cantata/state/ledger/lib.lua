@@ -116,14 +116,23 @@ end
 
 local function session_key(name) return S .. ':session:' .. name end
 
+-- About how many bytes a history has, by its newest messages.
+local function history_bytes(history)
+  local entries, bytes = redis.call('LRANGE', history, -TRIMMED, -1), 0
+  for _, entry in ipairs(entries) do bytes = bytes + #entry end
+  return #entries < TRIMMED and bytes or bytes / #entries * redis.call('LLEN', history)
+end
+
 -- Appends the messages of a run to its session's history: the user's, and the answer or the error.
 local function record_history(outcome, error_json)
   local kept = redis.call('HMGET', R, 'session_entries', 'request', 'terminals')
   local history = session_key(session) .. ':history'
+  local entries, bytes = 0, 0
   local function add(role, content, agent)
     if content == '' then return end
     if #content > MAX_MESSAGE_BYTES then content = truncate(content, MAX_MESSAGE_BYTES) .. '…' end
-    redis.call('RPUSH', history, cjson.encode({role = role, content = content, agent = agent, ts = now / 1000, run_id = run}))
+    local entry = cjson.encode({role = role, content = content, agent = agent, ts = now / 1000, run_id = run})
+    entries, bytes = redis.call('RPUSH', history, entry), bytes + #entry
   end
   add('user', cjson.decode(kept[2]).text)
   if outcome == 'succeeded' then
@@ -138,7 +147,12 @@ local function record_history(outcome, error_json)
   else
     add('system_error', cjson.decode(error_json).error.message)
   end
-  redis.call('LTRIM', history, -tonumber(kept[1]), -1)
+  local too_many = entries - tonumber(kept[1])
+  if too_many > 0 and too_many <= TRIMMED then
+    for _, entry in ipairs(redis.call('LRANGE', history, 0, too_many - 1)) do bytes = bytes - #entry end
+  end
+  if too_many > 0 then redis.call('LTRIM', history, too_many, -1) end
+  if too_many > TRIMMED then charge(tenant, 'session:' .. session, history_bytes(history)) else charge_more('session:' .. session, bytes) end
 end
 
 -- Pauses a run's clock while a step waits for a person and none is under way, and while the run waits for its turn in a session.
@@ -190,6 +204,7 @@ local function enqueue_run(name, keep_ms)
   redis.call('ZADD', S .. ':sessions', now, name)
   redis.call('ZADD', tenant_sessions_key(name), now, name)
   redis.call('PERSIST', session_key(name) .. ':history')
+  if not charged('session:' .. name) then charge(tenant, 'session:' .. name, history_bytes(session_key(name) .. ':history')) end
   local queue = session_key(name) .. ':queue'
   local head = redis.call('LINDEX', queue, 0)
   while head and not OPEN[redis.call('HGET', S .. ':run:' .. head, 'status')] do -- it was ended by a worker that is too old for sessions
@@ -208,7 +223,11 @@ local function dequeue_run(outcome, error_json)
   if not had_its_turn then return end
   record_history(outcome, error_json)
   start_next(queue)
-  if redis.call('EXISTS', queue) == 0 then redis.call('PEXPIRE', session_key(session) .. ':history', meta('session_keep_ms')) end
+  if redis.call('EXISTS', queue) == 0 then
+    local keep_ms = meta('session_keep_ms')
+    redis.call('PEXPIRE', session_key(session) .. ':history', keep_ms)
+    charge_more('session:' .. session, 0, now + keep_ms)
+  end
 end
 
 -- Keeps the definitions of an open run from expiring.
@@ -265,13 +284,17 @@ end
 -- Writes an accepted run, whose first step has no state yet.
 local function write_run(id, step, spec, fields, of_priority)
   local key = S .. ':run:' .. id
-  local rows = {'status', 'accepted', 'created_at', now, 'left', 1, 'count', 1, 'priority', of_priority, 'bytes', #fields.request}
-  for field, value in pairs(fields) do rows[#rows + 1] = field; rows[#rows + 1] = value end
+  local rows, bytes = {'status', 'accepted', 'created_at', now, 'left', 1, 'count', 1, 'priority', of_priority}, RUN_BYTES + STEP_BYTES
+  for field, value in pairs(fields) do
+    rows[#rows + 1] = field; rows[#rows + 1] = value
+    bytes = bytes + #tostring(value)
+  end
+  rows[#rows + 1] = 'bytes'; rows[#rows + 1] = bytes
   hset_all(key, rows)
   redis.call('HSET', key .. ':steps', step, spec)
   redis.call('ZADD', S .. ':runs', now, id)
   retain_definitions(fields.definitions)
-  count('bytes', fields.tenant, #fields.request)
+  count('bytes', fields.tenant, bytes)
   local own = R
   R = key
   event('accepted')
@@ -385,7 +408,11 @@ local function close(outcome, error_json)
     redis.call('RPUSH', S .. ':ended:' .. batch, run)
     redis.call('EXPIRE', S .. ':ended:' .. batch, ENDED_S)
   end
-  count('signals', tenant, -redis.call('HLEN', R .. ':signals'))
+  local early_signals = redis.call('HLEN', R .. ':signals')
+  if early_signals > 0 then
+    count('signals', tenant, -early_signals)
+    increase('bytes', -tonumber(meta('signal_bytes') or 0))
+  end
   count_total((kind_of_run == 'webhook' and 'delivered:' or 'closed:') .. outcome)
   if kind_of_run == 'batch' and outcome == 'cancelled' then cancel_provider_batch() end
   notify(NOT_FAILED[outcome] and {'end'} or {'end', 'failure'})
@@ -431,6 +458,7 @@ local function take_early_signal(id)
       redis.call('HDEL', key, name)
       count('signals', tenant, -1)
       redis.call('HINCRBY', R, 'signal_bytes', -#name - #value)
+      increase('bytes', -#name - #value)
       local next_of = 'signals_from:' .. name
       local field = redis.call('HEXISTS', R, 'signals_to:' .. name) == 1 and name .. '\n' .. redis.call('HINCRBY', R, next_of, 1)
       local queued = field and redis.call('HGET', key, field)
@@ -552,6 +580,7 @@ local function finish(s, state, output)
   ended[s.id] = true
   if output then
     redis.call('HSET', R .. ':out', s.id, output)
+    increase('bytes', #output)
     outputs[s.id] = output
   end
 end
@@ -705,7 +734,7 @@ local function is_of_the_plan(spec) return not spec.scope or (spec.window and no
 -- `ends`, no scope needs to be stopped.
 fail = function(s, kind, info, ends)
   local spec = spec_of(s.id)
-  redis.call('HSET', R .. ':info', s.id, info)
+  store(':info', {s.id, info})
   event(kind, s.id, s.attempt, nil, info)
   local code = cjson.decode(info).error.code
   if code == 'budget' then -- no further call can be paid, whatever on_error says

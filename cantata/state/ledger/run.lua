@@ -1,6 +1,5 @@
--- The first part of every script of the ledger: the keys of a shard and of a run, and the run that the script is about. steps.lua and lib.lua follow where
--- they are needed.
--- KEYS[1] = {shard prefix}, for example cantata:{17}; every other key is built from it, so one call stays in one slot.
+-- Behind limits/charges.lua, the first part of every script of the ledger: the keys of a shard and of a run, and the run that the script is about.
+-- steps.lua and lib.lua follow where they are needed. charges.lua has the keys that count what a tenant keeps.
 --
 -- Of a shard S:
 --   S:leases    zset  run|attempt|owner|step -> when the lease runs out (ms)   lives while steps run
@@ -16,17 +15,8 @@
 --                     removing the entries of its open steps
 --   S:runs      zset  run -> when it was accepted                              entries go with their run
 --   S:finished  zset  run -> when it expires                                   entries go with their run
---   S:tenants   hash  tenant -> number of its open runs                        entries go with their last run
---   S:rows      hash  tenant -> number of those among them that are rows of    likewise
---                     batches, which do not lower the priority of others
 --   S:ended:<batch>
 --               list  runs of its rows that ended, for whoever feeds it          entries go when it reads them, or after ten minutes without another
---   S:bytes     hash  tenant -> bytes of requests, outputs and log lines of    entries go with its last run
---                     its runs that are kept
---   S:log_bytes hash  tenant -> the bytes of log lines among them              likewise
---   S:signals   hash  tenant -> number of early signals that its open runs keep   entries go with its last open run
---   S:sizes     hash  ended run -> its bytes, the bytes of its log lines, and  entries go with their run
---                     its tenant
 --   S:totals    hash  accepted, closed:<status>, delivered:<status> (of runs that post to webhooks), lost, recovered, retried (runs), rows:<outcome> (delivered,
 --                      of batches) -> how often it happened in this shard; batches:<state> -> how many are in it   lives for ever
 --   S:costs:<day>
@@ -41,7 +31,7 @@
 -- Of a schedule T = S:schedule:<tenant>/<name>, whose runs all lie in its shard, which is that of its session, if its turns belong to one:
 --   T            hash  spec, request, labels, offer of its runs, quota (JSON); timing: the part of the spec that decides its times; definitions; origin;
 --                      next: its next time (ms); mark: changes with each change of the spec; paused, pause_note; fired, skipped, missed: counts of
---                      times; error: why the last look started no run; created_at; skipped_ms: time that a test has skipped; grace_ms: the part
+--                      times; error: why the last look started no run; bytes: of the fields that `put` sets; created_at; skipped_ms: time that a test has skipped; grace_ms: the part
 --                      of it for which the schedule is not late
 --   T:pending    list  times that wait for their run (JSON): {at, labels?}                                        all live until it is deleted
 --   T:runs       list  its last runs, the newest first: run|time
@@ -82,10 +72,7 @@
 --   R:fork:<call>:* the parts of a fork that is being staged (forks/stage.lua)   expires after ten minutes
 --   R:closed     stream with one entry when the run is over: what waiters block on
 
-local S = KEYS[1]
 local R, run, status, definitions, tenant, kind_of_run, session, time_left, priority, cancelling, used_code, batch
-local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local now_text = string.format('%d', now)
 
 local MAX_RESEND_MS = 60000 -- until a sweep checks a step in a long queue again: a broker may have lost all its messages
@@ -98,6 +85,9 @@ local CLEARED = 200 -- steps of an ended run whose entries one call removes
 local ENDED_S = 600 -- for which the last ended rows of a batch can be read without looking at each; afterwards they are found more slowly
 local TRIMMED = 20 -- old sessions that one turn checks for those of which nothing is kept
 local SHARDS = 64
+local RUN_BYTES = 3000  -- of a run beside its texts: its keys, the fields that every run has, its streams, entries in lists of the shard
+local STEP_BYTES = 600  -- of a step beside its texts: its state, the events that every step has, entries in lists of the shard
+local EVENT_BYTES = 60  -- of another event beside its detail
 local DELIVERY_START = '{"kind":"run.start","queue":"agents","decides":true,"expands":true}' -- the first step of such a run
 local DELIVERY_MS = 25 * 3600 * 1000 -- the longest time of a run that posts to a webhook; its step gives up after 24 hours
 
@@ -129,6 +119,20 @@ local function hset_all(key, flat)
   for i = 1, #flat, 1000 do redis.call('HSET', key, unpack(flat, i, math.min(i + 999, #flat))) end
 end
 
+-- Adds n, which may be negative, to one of the COUNTS.
+local function increase(field, n)
+  counts[field] = counts[field] + n
+  changed[field] = true
+end
+
+-- Sets fields of a hash of the run, as hset_all, and counts their bytes.
+local function store(part, flat)
+  local bytes = 0
+  for i = 1, #flat do bytes = bytes + #flat[i] end
+  increase('bytes', bytes)
+  hset_all(R .. part, flat)
+end
+
 local function use(run_id)
   local used = run
   if used then write_changes() end
@@ -143,18 +147,7 @@ local function use(run_id)
   if used then read_specs, shared_edges, states, outputs, new_edges = {}, {}, {}, {}, {} end
 end
 
--- Adds n, which may be negative, to one of the COUNTS.
-local function increase(field, n)
-  counts[field] = counts[field] + n
-  changed[field] = true
-end
-
 local function meta(field) return redis.call('HGET', R, field) end
-
--- Adds n, which may be negative, to a count of a tenant in this shard: tenants (open runs), bytes, log_bytes or signals.
-local function count(what, of_tenant, n)
-  if n ~= 0 and redis.call('HINCRBY', S .. ':' .. what, of_tenant, n) <= 0 then redis.call('HDEL', S .. ':' .. what, of_tenant) end
-end
 
 -- Records the bytes of an ended run, to be subtracted when it expires.
 local function record_size()
@@ -185,7 +178,11 @@ end
 -- The name of an owner's process: an owner is that, ~ and a mark of the process's start, ~ and a mark of the call.
 local function worker_of(owner) return string.match(owner, '^[^~]*') end
 
+-- Events that every run or step has, which are in RUN_BYTES and STEP_BYTES.
+local USUAL = {accepted = true, started = true, done = true, skipped = true, expanded = true, closed = true}
+
 local function event(kind, step, attempt, owner, detail)
+  if status and not USUAL[kind] then increase('bytes', EVENT_BYTES + #(detail or '')) end
   if in_place and in_place.id == step then owner = in_place.owner end
   local worker = owner and worker_of(owner) or ''
   redis.call('XADD', R .. ':log', '0-*', 't', kind, 's', step or '', 'a', attempt or '', 'w', worker, 'at', now_text, 'd', detail or '')

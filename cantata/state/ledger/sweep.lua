@@ -168,6 +168,13 @@ if id then
 end
 
 for _, id in ipairs(due(':finished')) do forget(id) end
+for _, item in ipairs(due(':item_ends')) do
+  local name = check_item(item) and string.match(item, '^session:(.*)$')
+  if name then
+    redis.call('ZREM', S .. ':sessions', name)
+    redis.call('ZREM', tenant_sessions_key(name), name)
+  end
+end
 local schedules = {}
 for _, scope in ipairs(due(':schedules')) do
   local key = schedule_key(scope)

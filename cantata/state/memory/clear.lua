@@ -1,11 +1,12 @@
--- Forgets a scope, or one namespace of it; replies how many memories that were. ARGV: scope, namespace or "" for all
+-- Forgets a scope, or one namespace of it, at most MAX_CLEARED namespaces in one call. ARGV: scope, namespace or "" for all
+-- Replies how many memories that were, and 1 if there are more namespaces.
+local MAX_CLEARED = 500
 local forgotten = 0
 local all = place_of(ARGV[1], '').all
-for _, namespace in ipairs(ARGV[2] ~= '' and {ARGV[2]} or redis.call('ZRANGE', all, 0, -1)) do
+for _, namespace in ipairs(ARGV[2] ~= '' and {ARGV[2]} or redis.call('ZRANGE', all, 0, MAX_CLEARED - 1)) do
   local place = place_of(ARGV[1], namespace)
   forgotten = forgotten + count_of(place)
-  count(place, -tonumber(redis.call('HGET', T .. ':lasting', place.member) or 0))
   redis.call('UNLINK', place.values, place.ends)
-  redis.call('ZREM', all, namespace)
+  tidy(place)
 end
-return forgotten
+return {forgotten, ARGV[2] == '' and redis.call('EXISTS', all) or 0}

@@ -7,7 +7,7 @@ import json
 import math
 import sys
 from collections.abc import Callable, Iterable
-from functools import partial
+from contextlib import AbstractContextManager
 from secrets import token_hex
 from typing import Any, Self, cast
 from urllib.parse import quote, unquote
@@ -20,7 +20,8 @@ from cantata.models.definitions import Limits
 from cantata.models.values import JsonValue
 from cantata.state.ledger.encoding import to_json
 from cantata.state.ledger.ledger import Ledger
-from cantata.state.redis.keys import key_of
+from cantata.state.limits.quotas import exceeded
+from cantata.state.redis.keys import memory_key
 from cantata.state.redis.lua_scripts import SCRIPTS
 from cantata.state.sessions import conversations
 from cantata.state.sessions.conversations import Sessions
@@ -44,9 +45,15 @@ class MemoryStore:
     Values are JSON. Safe to share between threads and processes. Raises ConfigError for what is no JSON, too long or too large.
     """
 
-    def __init__(self, ledger: Ledger, *, tenant: str = "", session: str | None = None, limits: Limits | None = None) -> None:
-        """Open the memories of a tenant, or of a session; without `limits` the default quota applies."""
+    def __init__(
+        self, ledger: Ledger, *, tenant: str = "", session: str | None = None, limits: Limits | None = None, of_run: bool = False
+    ) -> None:  # fmt: skip
+        """Open the memories of a tenant, or of a session; without `limits` the default quota applies.
+
+        `of_run` says that an open run writes them, which goes on while Redis is nearly full.
+        """
         self._ledger = ledger
+        self._of_run = of_run
         self._limits = limits or Limits()
         self._scripts = SCRIPTS
         self._enter(tenant, session)
@@ -89,7 +96,11 @@ class MemoryStore:
 
     def clear_memories(self, namespace: str | None = None) -> int:
         """Delete a namespace, or all memories of this tenant or session; return how many values were deleted."""
-        return int(self._call("clear", self._scope, "" if namespace is None else _written(namespace)))
+        forgotten, more = 0, 1
+        while more:
+            count, more = self._call("clear", self._scope, "" if namespace is None else _written(namespace))
+            forgotten += int(count)
+        return forgotten
 
     # --- besides ----------------------------------------------------------------------------------------------------
 
@@ -100,7 +111,8 @@ class MemoryStore:
     def append(self, key: str, item: JsonValue, namespace: str = DEFAULT) -> int:
         """Append an item to a list, which is created if absent; return its length. Concurrent writers lose nothing."""
         text = _json(key, item)
-        word, more, *used = self._call("append", self._write(key, namespace, value_bytes=VALUE_BYTES), text)
+        with self._storing(text):
+            word, more, *used = self._call("append", self._write(key, namespace, value_bytes=VALUE_BYTES), text)
         if word == "quota":
             raise self._exceeded(more, *used)
         if word == "other":
@@ -142,9 +154,9 @@ class MemoryStore:
 
     def keep_for(self, namespace: str, ttl_s: float | None) -> None:
         """Set the default time to live of values stored in a namespace from now on; None is for good."""
-        name, key, redis = _written(namespace), f"{self._root}{self._scope}:ttls", self._ledger.redis
-        ttl = _ms(ttl_s)
-        self._ledger.with_retries(partial(redis.hset, key, name, ttl) if ttl else partial(redis.hdel, key, name))
+        word, *more = self._call("keep_for", _ms(ttl_s), self._write(DEFAULT, namespace))
+        if word == "quota":
+            raise self._exceeded(*more)
 
     # ----------------------------------------------------------------------------------------------------------------
 
@@ -152,7 +164,8 @@ class MemoryStore:
         if session is not None and (fault := conversations.fault_of(session)):
             raise _refused(fault)
         self.tenant, self.session = tenant, session
-        self._root = key_of(self._ledger.redis, f"{{memory:{_quoted('tenant', tenant)}}}")
+        _size("tenant", tenant)
+        self._root = memory_key(self._ledger.redis, tenant)
         self._scope = "" if session is None else f":session:{_quoted('session', session)}"
 
     def _packed(self, key: str, namespace: str) -> str | None:
@@ -162,7 +175,8 @@ class MemoryStore:
         text = _json(key, value)
         items = str(len(value)) if isinstance(value, list | tuple) else "-"
         write = self._write(key, namespace, items=items, ttl=ttl, **({} if expected is None else {"expected": expected}))
-        word, *more = self._call("put", write, text)
+        with self._storing(text):
+            word, *more = self._call("put", write, text)
         if word == "quota":
             raise self._exceeded(*more)
         return bool(word == "ok")
@@ -175,8 +189,11 @@ class MemoryStore:
 
     def _exceeded(self, name: str, used: int) -> ConfigError:
         most = getattr(self._limits.quota_of(self.tenant), name)
-        message = f"tenant {self.tenant!r} has used up its quota limits.quotas {name}: {used:,} of {most:,} are kept without a time to live"
-        return ConfigError(f"{message}; delete some, or give them a time to live (ttl_s)", source="memory", code="quota_exceeded")
+        return exceeded(self.tenant, name, f"{used:,} of {most:,} are kept", "delete some, or wait until some expire", source="memory")
+
+    def _storing(self, text: str) -> AbstractContextManager[None]:
+        """Let a block store a value, given as JSON text, as far as the quota of all that its tenant keeps allows."""
+        return self._ledger.quotas.store(self.tenant, self._limits.quota_of(self.tenant), len(text), of_run=self._of_run)
 
     def _said(self, session: str) -> list[dict[str, JsonValue]]:
         """Return the conversation of a session, if it belongs to this bank."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from functools import lru_cache
 from hashlib import sha256
 from itertools import count, islice
+from urllib.parse import quote
 from zlib import crc32
 
 from cantata.settings import DEFAULT_NAMESPACE
@@ -47,6 +48,11 @@ def webhook_runs_of(run_id: str, last: int, most: int = 100) -> tuple[str, ...]:
 def shard_key(redis: object, shard: int) -> str:
     """Return the prefix of a shard's keys; the number is a hash tag, so all of a shard is in one slot."""
     return key_of(redis, f"{{{shard}}}")
+
+
+def memory_key(redis: object, tenant: str) -> str:
+    """Return the prefix of the keys of a tenant's memories, all of which are in one slot."""
+    return key_of(redis, f"{{memory:{quote(tenant, safe='')}}}")
 
 
 def run_key(redis: object, run_id: str) -> str:

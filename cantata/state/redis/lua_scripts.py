@@ -16,7 +16,8 @@ TEXTS = {
     for file in folder.iterdir() if file.name.endswith(".lua")
 }  # fmt: skip
 """Each script by its name, `ledger/commit`: it lies in the folder of the module that calls it."""
-_STEPS = ("ledger/run", "ledger/steps")
+_RUN = ("limits/charges", "ledger/run")
+_STEPS = (*_RUN, "ledger/steps")
 _LEDGER = (*_STEPS, "ledger/lib")
 _WITHOUT_LIB = (
     "answers", "append_event", "append_log", "begin", "dispatched", "due", "leases", "read_small", "record_usage", "renew", "unbegun",
@@ -27,10 +28,11 @@ PRELUDES = {
     "runs": (*_STEPS, "runs/lib"),
     "limits": ("limits/lib",),
     "memory": ("memory/lib",),
-    "batches": ("batches/lib",),
+    "batches": ("limits/charges", "batches/lib"),
+    **{f"sessions/{name}": ("limits/charges",) for name in ("clear", "restore", "change_builder")},
     "schedules": (*_LEDGER, "ledger/accepting"),
     "ledger/accept": (*_LEDGER, "ledger/accepting"),
-    "ledger/commit": ("ledger/run", "ledger/commit_plain", *_LEDGER[1:], "ledger/expand"),
+    "ledger/commit": (*_RUN, "ledger/commit_plain", *_LEDGER[len(_RUN) :], "ledger/expand"),
     **{f"ledger/{name}": _STEPS for name in _WITHOUT_LIB},
 }
 """What comes before the scripts of a folder, or before one script."""

@@ -5,19 +5,25 @@ local key, list = schedule_key(scope), S .. ':schedules'
 local known = redis.call('HMGET', key, 'definitions', 'paused')
 if not known[1] then return 'unknown' end
 if change.pause then
+  charge_more('schedule:' .. scope, #change.pause - #(redis.call('HGET', key, 'pause_note') or ''))
   redis.call('HSET', key, 'paused', 1, 'pause_note', change.pause)
   redis.call('ZADD', list, 'inf', scope)
 elseif change.resume then
   if not known[2] then return 'ok' end
+  charge_more('schedule:' .. scope, -#(redis.call('HGET', key, 'pause_note') or ''))
   redis.call('HDEL', key, 'paused', 'pause_note')
   redis.call('HSET', key, 'next', change.resume)
   redis.call('ZADD', list, redis.call('EXISTS', key .. ':pending') == 1 and now or change.look_at, scope)
 elseif change.pending then
   if redis.call('LLEN', key .. ':pending') + #change.pending > change.max then return 'full' end
   redis.call('RPUSH', key .. ':pending', unpack(change.pending))
+  local bytes = 0
+  for _, entry in ipairs(change.pending) do bytes = bytes + #entry end
+  charge_more('schedule:' .. scope, bytes)
   if not known[2] then redis.call('ZADD', list, 'LT', now, scope) end
 elseif change.delete then
   release_definitions(known[1], 0)
+  discharge('schedule:' .. scope)
   redis.call('UNLINK', key, key .. ':pending', key .. ':runs')
   redis.call('ZREM', list, scope)
 end

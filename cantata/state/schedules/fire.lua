@@ -13,6 +13,7 @@ local pending, runs = key .. ':pending', key .. ':runs'
 local known = redis.call('HMGET', key, 'mark', 'next', 'offer', 'definitions', 'paused')
 if known[1] ~= given.mark or (given.read and (known[2] ~= given.read or known[5])) then return {} end
 local offer, definitions_of_runs = cjson.decode(known[3]), known[4]
+local pending_bytes = 0 -- that this call adds
 local times = {missed = given.missed, skipped = given.skipped, fired = 0}
 
 -- Whether as many turns wait in the session as may.
@@ -42,10 +43,13 @@ local function fire(item)
     if redis.call('LINDEX', pending, 0) ~= item.pending then return {'gone', 0} end
     if open or full then return {'waiting', 0} end
     redis.call('LPOP', pending)
+    pending_bytes = pending_bytes - #item.pending
     return start(item)
   end
   if given.overlap == 'queue' and (open or full or redis.call('EXISTS', pending) == 1) and redis.call('LLEN', pending) < MAX_WAITING then
-    redis.call('RPUSH', pending, cjson.encode({at = item.at}))
+    local entry = cjson.encode({at = item.at})
+    redis.call('RPUSH', pending, entry)
+    pending_bytes = pending_bytes + #entry
     if not given.read and not known[5] then redis.call('ZADD', S .. ':schedules', 'LT', now + FULL_MS, scope) end
     return {'queued', 0}
   end
@@ -62,6 +66,7 @@ for _, item in ipairs(given.items) do
   replies[#replies + 1] = result[1]
   replies[#replies + 1] = result[2]
 end
+charge_more('schedule:' .. scope, pending_bytes)
 for field, n in pairs(times) do
   if n ~= 0 then redis.call('HINCRBY', key, field, n) end
 end

@@ -146,7 +146,8 @@ class ScheduleStore:
         if moved and moved.state == "paused":
             fields, look_at_ms = {**fields, "paused": "1", "pause_note": moved.pause_note}, None
         given: dict[str, JsonValue] = {
-            "fields": {**fields, "definitions": definitions_digest(definitions)}, "look_at": _text(look_at_ms) or FOREVER,
+            "fields": {**fields, "definitions": definitions_digest(definitions)}, "tenant": names_in(scope)[0],
+            "look_at": _text(look_at_ms) or FOREVER,
             **({"only_new": True} if only_new else {}),
         }  # fmt: skip
         for other in elsewhere:

@@ -11,9 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import cast
 from urllib.parse import quote
 
-from redis.exceptions import WatchError
-
+from cantata.models.definitions import Quota
+from cantata.models.values import JsonValue
+from cantata.state.ledger.encoding import to_json
 from cantata.state.ledger.ledger import Ledger
+from cantata.state.limits.quotas import Item
 from cantata.state.redis.keys import shard_key, shard_of
 
 KEEP_S = 30 * 86_400.0
@@ -33,32 +35,34 @@ def fault_of(name: object) -> str | None:
 class Builder:
     """The state of one builder. Safe to share between threads and processes."""
 
-    def __init__(self, ledger: Ledger, name: str, tenant: str = "") -> None:
+    def __init__(self, ledger: Ledger, name: str, tenant: str = "", quota: Quota = Quota()) -> None:  # noqa: B008  # a frozen value
         self._ledger = ledger
-        scoped = f"{quote(tenant, safe='')}/{quote(name, safe='')}"
-        self._key = f"{shard_key(ledger.redis, shard_of(scoped))}:builder:{scoped}"
+        self._tenant = tenant
+        self._quota = quota
+        self._scope = f"{quote(tenant, safe='')}/{quote(name, safe='')}"
+        self._item = Item(shard_of(self._scope), f"builder:{self._scope}")
+        self._key = f"{shard_key(ledger.redis, self._item.shard)}:{self._item.name}"
 
     def read(self, fields: Sequence[str]) -> Fields:
         """Return some fields."""
         found = self._ledger.with_retries(lambda: self._ledger.redis.hmget(self._key, list(fields)))
         return dict(zip(fields, cast("list[str | None]", found), strict=True))
 
-    def update(self, fields: Sequence[str], change: Callable[[Fields], Mapping[str, str]]) -> None:
-        """Replace some fields by the result of `change`, which is called again if another writer was faster."""
-        while not self._ledger.with_retries(lambda: self._try(fields, change)):
-            pass
+    def update(self, fields: Sequence[str], change: Callable[[Fields], Mapping[str, str]], *, of_run: bool = False) -> None:
+        """Replace some fields by the result of `change`, which is called again if another writer was faster.
 
-    def _try(self, fields: Sequence[str], change: Callable[[Fields], Mapping[str, str]]) -> bool:
-        with self._ledger.redis.pipeline(transaction=True) as pipe:
-            pipe.watch(self._key)  # type: ignore[no-untyped-call]  # untyped in redis-py
-            found = cast("list[str | None]", pipe.hmget(self._key, list(fields))) if fields else []
-            changed = change(dict(zip(fields, found, strict=True)))
-            pipe.multi()
-            if changed:
-                pipe.hset(self._key, items=[part for pair in changed.items() for part in pair])
-                pipe.pexpire(self._key, int(KEEP_S * 1000))
-            try:
-                pipe.execute()
-            except WatchError:
-                return False
-        return True
+        Raises ConfigError if the quota does not allow it; never for the outcome of a run, `of_run`.
+        """
+        while True:
+            found = self.read(fields) if fields else {}
+            changed = change(found)
+            if not changed:
+                return
+            given: dict[str, JsonValue] = {
+                "scope": self._scope, "tenant": self._tenant, "keep_ms": int(KEEP_S * 1000),
+                "expected": [[field, text or ""] for field, text in found.items()], "changed": dict(changed),
+            }  # fmt: skip
+            quota = Quota() if of_run else self._quota
+            with self._ledger.quotas.store(self._tenant, quota, sum(map(len, changed.values())), name=self._item, of_run=of_run):
+                if self._ledger.caller.call_shard("sessions/change_builder", self._item.shard, to_json(given)):
+                    return

@@ -16,6 +16,7 @@ from cantata.models.definitions import SessionSettings
 from cantata.models.wire import HistoryEntry, SessionInfo
 from cantata.state.ledger.ledger import Ledger
 from cantata.state.ledger.records import RunSession
+from cantata.state.limits.quotas import Item
 from cantata.state.redis.keys import SHARDS, shard_key, shard_of
 from cantata.state.redis.pieces import ask_each
 
@@ -38,6 +39,11 @@ def fault_of(name: str) -> str | None:
 def scoped(tenant: str, name: str) -> str:
     """Return the name of a session in keys: with its tenant, percent-encoded."""
     return f"{quote(tenant, safe='')}/{quote(name, safe='')}"
+
+
+def item_of(scope: str) -> Item:
+    """Return a session as it is counted for its tenant."""
+    return Item(shard_of_session(scope), f"session:{scope}")
 
 
 def shard_of_session(scope: str) -> int:
@@ -76,22 +82,15 @@ class Sessions:
 
     def clear(self, session: str) -> int:
         """Delete the messages; return how many there were. An open turn goes on, and its messages are recorded when it ends."""
-        scope, redis = self._scope(session), self._ledger.redis
-
-        def call() -> tuple[int, int]:
-            with redis.pipeline(transaction=True) as pipe:
-                pipe.llen(_key(redis, scope, "history"))
-                pipe.delete(_key(redis, scope, "history"))
-                return cast("tuple[int, int]", tuple(pipe.execute()))
-
-        return self._ledger.with_retries(call)[0]
+        scope = self._scope(session)
+        return cast(int, self._ledger.caller.call_shard("sessions/clear", shard_of_session(scope), scope))
 
     def restore(self, session: str, entries: Sequence[HistoryEntry]) -> None:
         """Replace the messages by recorded ones; the turns that follow see these."""
-        key, texts = _key(self._ledger.redis, self._scope(session), "history"), [entry.model_dump_json() for entry in entries]
+        scope, texts = self._scope(session), [entry.model_dump_json() for entry in entries]
         self.clear(session)
         if texts:
-            self._ledger.redis.rpush(key, *texts)
+            self._ledger.caller.call_shard("sessions/restore", shard_of_session(scope), scope, self._tenant, *texts)
 
     def list(self, most: int = 100) -> list[SessionInfo]:
         """Return the conversations that were used last, newest first."""

@@ -22,7 +22,6 @@ from cantata.models.values import JsonValue, Usage
 from cantata.models.wire import ChainNode, ChainRequest
 from cantata.planning.chain_checks import checks
 from cantata.state.ledger.records import AttemptRecord, Begun, Ready
-from cantata.state.limits.quotas import Quotas
 from cantata.state.redis import clock
 from cantata.workers.runtime.step_context import StepContext
 from cantata.workers.tools import functions, schemas
@@ -180,13 +179,14 @@ def workflow_start(context: StepContext) -> Outcome:
     try:
         if faults:
             raise ConfigError(faults, code=code)
-        Quotas(ledger).check(begun.tenant, definitions.limits.quota_of(begun.tenant))
+        text = request.model_dump_json(exclude_defaults=True)
         own = {key: label for key, label in ledger.runs.request_of(begun.run_id)[3].items() if key not in (FORKED_FROM, FORKED_AT)}
-        accepted = accept_run(
-            ledger, run_id, kind="chain", request=request.model_dump_json(exclude_defaults=True), definitions=definitions,
-            definitions_text=ledger.runs.definitions(begun.run_id, begun.definitions), labels={**own, STARTED_BY: begun.run_id},
-            timeout=Timeout(timeout_s, f"timeout_s of {name!r}"),
-        )  # fmt: skip
+        with ledger.quotas.start(begun.tenant, definitions.limits.quota_of(begun.tenant), len(text)):
+            accepted = accept_run(
+                ledger, run_id, kind="chain", request=text, definitions=definitions,
+                definitions_text=ledger.runs.definitions(begun.run_id, begun.definitions), labels={**own, STARTED_BY: begun.run_id},
+                timeout=Timeout(timeout_s, f"timeout_s of {name!r}"),
+            )  # fmt: skip
     except ConfigError as error:
         raise StepError(f"wf.start({name!r}): {error}", code=error.code) from error
     except UnavailableError as error:  # Redis is nearly full

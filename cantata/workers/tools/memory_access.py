@@ -44,7 +44,7 @@ class WorkerToolContext(ToolContext):
 
 def bank_of(context: StepContext) -> MemoryStore:
     """Return the memory bank of the run's tenant."""
-    return MemoryStore(context.process.ledger, tenant=context.begun.tenant, limits=context.definitions.limits)
+    return MemoryStore(context.process.ledger, tenant=context.begun.tenant, limits=context.definitions.limits, of_run=True)
 
 
 def session_of(begun: Begun) -> str | None:

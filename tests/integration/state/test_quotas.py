@@ -27,7 +27,7 @@ NONE = Quota()
 def quotas(valkey: Redis) -> Iterator[Quotas]:
     """The quotas of a Redis without runs; what a test leaves must be sound."""
     valkey.flushdb()
-    yield Quotas(Ledger(valkey))
+    yield Ledger(valkey).quotas
     check_all(valkey)
 
 
@@ -70,7 +70,7 @@ def test_what_runs_keep_counts_until_they_expire(quotas: Quotas, valkey: Redis) 
     ledger.runs.append_log("run", ["y" * 1000] * 5, most=100, most_bytes=3000)
 
     assert 103_000 <= kept(valkey, "") - before <= 104_000, "what was dropped of the log does not count"
-    with pytest.raises(ConfigError, match=r"its runs keep 1..,... of 100,000 bytes; wait until finished runs expire"):
+    with pytest.raises(ConfigError, match=r"it keeps 1..,... of 100,000 bytes; delete schedules, memories or conversations, wait"):
         quotas.check("", Quota(kept_bytes=100_000))
     quotas.check("other", Quota(kept_bytes=100_000))
 
@@ -107,45 +107,45 @@ def test_log_lines_have_a_quota_of_their_own(quotas: Quotas, valkey: Redis) -> N
 
 @pytest.mark.parametrize("end", ["cancelled", "succeeded"])
 def test_early_signals_count_while_their_run_is_open(quotas: Quotas, valkey: Redis, end: str) -> None:
-    limits = Limits(quotas={"": Quota(early_signals=3)})
+    quota = Quota(early_signals=3)
     play, other = Play(Ledger(valkey)), Play(Ledger(valkey), "other")
     for each in (play, other):
         each.plan(work("a"), wait("flow/w"), wait("v"), edges=row("a", "flow/w", "v"), terminals=("v",))
     for step in ("w", "v"):
         assert play.ledger.steps.signal("run", step, 1)[0] == "kept"
-    assert quotas.early_signal_refusal("other", limits) is None
+    assert quotas.early_signal_refusal("", quota) is None
     assert other.ledger.steps.signal("other", "v", 1)[0] == "kept"
 
-    refused = quotas.early_signal_refusal("other", limits)
+    refused = quotas.early_signal_refusal("", quota)
 
     assert refused is not None
     assert refused.code == "quota_exceeded"
     assert "early_signals: its open runs keep 3 of 3 signals for steps that do not wait yet; send it when the step waits" in str(refused)
-    assert quotas.early_signal_refusal("other", Limits(quotas={"busy": Quota(early_signals=0)})) is None
+    assert quotas.early_signal_refusal("busy", quota) is None
     assert other.ledger.steps.signal("other", "w", 1, max_kept=0)[0] == "full"
     if end == "succeeded":
         play.do("a")
     else:
         play.ledger.runs.cancel("run")
     assert play.status == end
-    assert quotas.early_signal_refusal("other", limits) is None
+    assert quotas.early_signal_refusal("", quota) is None
     other.ledger.runs.cancel("other")
     assert not valkey.exists(f"{play.shard}:signals", f"{other.shard}:signals")
 
 
 @pytest.mark.parametrize("name", ["flow/w", "w"])
 def test_a_signal_counts_no_more_when_its_step_has_had_it(quotas: Quotas, valkey: Redis, name: str) -> None:
-    limits = Limits(quotas={"": Quota(early_signals=1)})
+    quota = Quota(early_signals=1)
     play = Play(Ledger(valkey))
     play.plan(work("a"), wait("flow/w"), work("b"), edges=row("a", "flow/w", "b"), terminals=("b",))
     assert play.ledger.steps.signal("run", name, 1)[0] == "kept"
     assert play.ledger.steps.signal("run", name, 1)[0] == "over"
-    assert quotas.early_signal_refusal("run", limits) is not None
+    assert quotas.early_signal_refusal("", quota) is not None
 
     play.do("a")
 
     assert play.words("flow/w") == "done"
-    assert quotas.early_signal_refusal("run", limits) is None
+    assert quotas.early_signal_refusal("", quota) is None
     assert play.ledger.steps.signal("run", name, 1)[0] == "over"
 
 
@@ -158,7 +158,7 @@ def test_a_redis_that_is_nearly_full_refuses_new_runs_and_ends_those_under_way(q
         quotas.check("", NONE)
         valkey.config_set("maxmemory", int(used / 0.95))
         with pytest.raises(UnavailableError, match=r"Redis is nearly full .* so no new runs are accepted"):
-            Quotas(Ledger(valkey)).check("", NONE)
+            Ledger(valkey).quotas.check("", NONE)
         play.do("a")
         assert play.status == "succeeded"
     finally:
@@ -176,24 +176,23 @@ def test_a_run_keeps_a_bounded_number_of_signals_for_steps_that_do_not_wait_yet(
     assert play.ledger.steps.signal("run", "w", 1)[0] == "taken"
 
 
-def test_memories_that_stay_count_against_the_quota_and_those_with_a_time_do_not(valkey: Redis) -> None:
+def test_memories_count_until_they_are_deleted_or_expire(valkey: Redis) -> None:
     valkey.flushdb()
-    limits = Limits(quotas={"acme": Quota(memory_namespaces=2, memory_bytes=1000)})
+    limits = Limits(quotas={"acme": Quota(memory_namespaces=2, memory_bytes=2000)})
     bank = MemoryStore(Ledger(valkey), tenant="acme", limits=limits)
     bank.store_memory("k", "v" * 500, "one")
-    bank.of(session="s").store_memory("k", "v", "two")
+    bank.of(session="s").store_memory("k", "v", "two", ttl_s=60)
 
-    with pytest.raises(ConfigError, match=r"memory_namespaces: 2 of 2 are kept without a time to live; delete some") as refused:
+    with pytest.raises(ConfigError, match=r"memory_namespaces: 2 of 2 are kept; delete some, or wait until some expire") as refused:
         bank.append("k", "v", "three")
     assert refused.value.code == "quota_exceeded"
     with pytest.raises(ConfigError, match="memory_bytes: "):
-        bank.store_memory("other", "v" * 600, "one")
-    bank.store_memory("other", "v" * 600, "three", ttl_s=60)
+        bank.store_memory("other", "v" * 1200, "one", ttl_s=3600)
     bank.store_memory("k", "short", "one")
-    bank.store_memory("other", "v" * 600, "one")
-    MemoryStore(Ledger(valkey), tenant="quiet", limits=limits).store_memory("k", "v" * 5000, "any")
+    bank.store_memory("other", "v" * 1200, "one", ttl_s=3600)
+    MemoryStore(Ledger(valkey), tenant="quiet", limits=limits).store_memory("k", "v" * 1500, "any")
 
     assert bank.delete_memory("other", "one")
-    bank.store_memory("k", "short", "one", ttl_s=60)
     bank.of(session="s").clear_memories()
-    assert not valkey.exists("cantata:{memory:acme}:lasting", "cantata:{memory:acme}:kept")
+    bank.clear_memories()
+    assert not valkey.exists("cantata:{memory:acme}:lasting", "cantata:{memory:acme}:kept", "cantata:{memory:acme}:ending")
