@@ -39,7 +39,7 @@ local function charge_batch(of_tenant)
   of_tenant = of_tenant or select(2, charged(item))
   if not of_tenant then return end -- an older version began it
   local bytes = 2 * math.ceil(number('submitted') / 8)
-  for _, name in ipairs({'identity', 'labels', 'webhooks', 'file'}) do bytes = bytes + redis.call('HSTRLEN', B, name) end
+  for _, name in ipairs({'identity', 'labels', 'webhooks', 'file'}) do bytes = bytes + #(redis.call('HGET', B, name) or '') end
   charge(of_tenant, item, bytes, field('closed_at') and now + number('keep_ms') or nil)
 end
 

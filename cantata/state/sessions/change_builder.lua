@@ -9,10 +9,10 @@ end
 local bytes = charged(item)
 if not bytes then -- it is new, or of a version that did not count it
   bytes = 0
-  for _, field in ipairs(redis.call('HKEYS', key)) do bytes = bytes + #field + redis.call('HSTRLEN', key, field) end
+  for _, field in ipairs(redis.call('HKEYS', key)) do bytes = bytes + #field + #(redis.call('HGET', key, field) or '') end
 end
 for field, text in pairs(change.changed) do
-  bytes = bytes + #text - redis.call('HSTRLEN', key, field)
+  bytes = bytes + #text - #(redis.call('HGET', key, field) or '')
   if redis.call('HSET', key, field, text) == 1 then bytes = bytes + #field end
 end
 redis.call('PEXPIRE', key, change.keep_ms)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +107,7 @@ def test_a_run_begins_when_redis_has_room(monkeypatch: pytest.MonkeyPatch) -> No
             raise refusals.pop()
 
     monkeypatch.setattr(Quotas, "check", check)
-    monkeypatch.setattr(Client, "_check_quota", lambda *_: None)
+    monkeypatch.setattr(Client, "_starting", lambda *_: nullcontext())
     given: dict[str, Any] = {"name": "row", "given": {"steps": 2}}
     node = {"node_id": "a", "kind": "workflow", "name": "starts", "input": given}
     assert run_inline({"nodes": [node], "entry_node": "a"}, definitions=definitions()).success
