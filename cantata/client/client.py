@@ -58,7 +58,7 @@ from cantata.state.forks import fork_store
 from cantata.state.ledger.ledger import Ledger
 from cantata.state.ledger.records import RunRecord, RunSession
 from cantata.state.limits import step_costs
-from cantata.state.limits.quotas import Item
+from cantata.state.limits.quotas import KeptItem
 from cantata.state.memory.memory_store import MemoryStore
 from cantata.state.redis import clock
 from cantata.state.redis.connection import check, connect
@@ -487,7 +487,7 @@ class Client:
 
     @contextmanager
     def _starting(
-        self, run_id: str, key: str | None, labels: Mapping[str, str], size: int, session: Item | None = None
+        self, run_id: str, key: str | None, labels: Mapping[str, str], size: int, session: KeptItem | None = None
     ) -> Iterator[None]:  # fmt: skip
         """Let a block start a run of so many bytes, if its tenant's quota allows; one submitted before with the same key is found again."""
         tenant = labels.get("tenant", "")

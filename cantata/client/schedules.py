@@ -25,7 +25,7 @@ from cantata.planning.triggers.schedules import delay_ms, first_time, times
 from cantata.planning.triggers.webhooks import webhooks_of
 from cantata.state.ledger.encoding import to_json
 from cantata.state.ledger.run_store import offer_of
-from cantata.state.limits.quotas import Item
+from cantata.state.limits.quotas import KeptItem
 from cantata.state.redis import clock
 from cantata.state.redis.keys import definitions_digest, id_in_shard
 from cantata.state.schedules.schedule_store import MAX_PENDING, Firing, Origin, Outcome, ScheduleRecord, ScheduleStore, scope_of, shard_for
@@ -238,7 +238,7 @@ class Schedules:
         with ExitStack() as stack:
             if origin == "api":  # what an operator declares is counted, but no tenant may stop a deployment
                 size, quota = sum(map(len, fields.values())), definitions.limits.quota_of(spec.tenant)
-                item = Item(shard, f"schedule:{scope}")
+                item = KeptItem(shard, f"schedule:{scope}")
                 stack.enter_context(self._client.ledger.quotas.store(spec.tenant, quota, size, name=item))
             return self._store.put(shard, scope, fields, self._client.definitions_text, look_at, only_new=only_new)
 

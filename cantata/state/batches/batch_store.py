@@ -16,7 +16,7 @@ from cantata.errors import ConfigError
 from cantata.models.values import JsonValue, Usage, Value
 from cantata.state.ledger.encoding import to_json
 from cantata.state.ledger.ledger import Ledger
-from cantata.state.limits.quotas import Item
+from cantata.state.limits.quotas import KeptItem
 from cantata.state.redis.keys import shard_key, shard_of
 from cantata.state.redis.pieces import ask_each
 from cantata.state.sessions.conversations import scoped
@@ -167,9 +167,9 @@ class BatchStore:
         """Return the name of a batch with its tenant, as in keys and in the runs of its rows."""
         return scoped(self._tenant, name)
 
-    def item(self, name: str) -> Item:
+    def item(self, name: str) -> KeptItem:
         """Return a batch as it is counted for its tenant."""
-        return Item(self._shard, f"batch:{self.scope(name)}")
+        return KeptItem(self._shard, f"batch:{self.scope(name)}")
 
     def _batch_key(self, name: str) -> str:
         return f"{self._key}:batch:{self.scope(name)}"

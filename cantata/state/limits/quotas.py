@@ -29,14 +29,14 @@ PARTS = {"open_runs": "tenants", "kept_bytes": "bytes", "log_bytes": "log_bytes"
 
 
 class Room(NamedTuple):
-    """What a quota leaves; None for any number."""
+    """The room that a quota leaves; None for any number."""
 
     runs: int | None
     bytes: int | None
 
 
-class Item(NamedTuple):
-    """What a tenant keeps beside its runs, as `charges.lua` names it."""
+class KeptItem(NamedTuple):
+    """A thing that a tenant keeps beside its runs, as `charges.lua` names it."""
 
     shard: int
     name: str
@@ -77,14 +77,14 @@ class Quotas:
         )
 
     @contextmanager
-    def start(self, tenant: str, quota: Quota, size: int, *, name: Item | None = None) -> Iterator[None]:
+    def start(self, tenant: str, quota: Quota, size: int, *, name: KeptItem | None = None) -> Iterator[None]:
         """Let a block start runs whose requests have so many bytes; `name` is that of their session. Raises as `check` and `store`."""
         self.check(tenant, quota)
         with self.store(tenant, quota, size, name=name):
             yield
 
     @contextmanager
-    def store(self, tenant: str, quota: Quota, size: int, *, name: Item | None = None, of_run: bool = False) -> Iterator[None]:
+    def store(self, tenant: str, quota: Quota, size: int, *, name: KeptItem | None = None, of_run: bool = False) -> Iterator[None]:
         """Let a block store so many bytes of a tenant.
 
         Args:
@@ -142,7 +142,7 @@ class Quotas:
                 action = "raise its maxmemory, shorten the retention of runs, or retry when some have expired"
                 raise UnavailableError(f"{fault}, and nothing else is stored; open runs go on; {action}")
 
-    def _is_kept(self, item: Item) -> bool:
+    def _is_kept(self, item: KeptItem) -> bool:
         """Return whether an item is there already."""
         key, redis = shard_key(self._caller.redis, item.shard), self._caller.redis
         return bool(self._caller.with_retries(lambda: redis.exists(*(f"{key}:{item.name}{part}" for part in ("", ":queue", ":history")))))

@@ -15,7 +15,7 @@ from cantata.models.definitions import Quota
 from cantata.models.values import JsonValue
 from cantata.state.ledger.encoding import to_json
 from cantata.state.ledger.ledger import Ledger
-from cantata.state.limits.quotas import Item
+from cantata.state.limits.quotas import KeptItem
 from cantata.state.redis.keys import shard_key, shard_of
 
 KEEP_S = 30 * 86_400.0
@@ -40,7 +40,7 @@ class Builder:
         self._tenant = tenant
         self._quota = quota
         self._scope = f"{quote(tenant, safe='')}/{quote(name, safe='')}"
-        self._item = Item(shard_of(self._scope), f"builder:{self._scope}")
+        self._item = KeptItem(shard_of(self._scope), f"builder:{self._scope}")
         self._key = f"{shard_key(ledger.redis, self._item.shard)}:{self._item.name}"
 
     def read(self, fields: Sequence[str]) -> Fields:

@@ -16,7 +16,7 @@ from cantata.models.definitions import SessionSettings
 from cantata.models.wire import HistoryEntry, SessionInfo
 from cantata.state.ledger.ledger import Ledger
 from cantata.state.ledger.records import RunSession
-from cantata.state.limits.quotas import Item
+from cantata.state.limits.quotas import KeptItem
 from cantata.state.redis.keys import SHARDS, shard_key, shard_of
 from cantata.state.redis.pieces import ask_each
 
@@ -41,9 +41,9 @@ def scoped(tenant: str, name: str) -> str:
     return f"{quote(tenant, safe='')}/{quote(name, safe='')}"
 
 
-def item_of(scope: str) -> Item:
+def item_of(scope: str) -> KeptItem:
     """Return a session as it is counted for its tenant."""
-    return Item(shard_of_session(scope), f"session:{scope}")
+    return KeptItem(shard_of_session(scope), f"session:{scope}")
 
 
 def shard_of_session(scope: str) -> int:
