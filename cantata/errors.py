@@ -145,6 +145,13 @@ class StepError(CantataError):
         self.retry_after_s = retry_after_s
 
 
+class CodeExitError(StepError):
+    """The user's code raised an exception that is no `Exception`, such as CancelledError or SystemExit.
+
+    The step fails, at once and once: the code wanted to end, so neither a retry nor a place that ignores errors of the code goes on.
+    """
+
+
 MISMATCH = "does not follow the run's history"
 """A part of the message of each CodeMismatchError: it says that the code was changed under an open run."""
 

@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from cantata import exits
 from cantata.config.user_code.modules import load_function
 from cantata.coordinator.start import definitions_from
 from cantata.dispatch import user_app
@@ -48,9 +49,10 @@ def ask(ledger: Ledger, record: RunRecord, step: str | None, name: str, argument
 
     def answer() -> JsonValue:
         try:
-            given = arguments_of(function, history[0].input)
-            replay.restore(lambda: function(Workflow(replay), **given), outcomes, ended=last is not None)
-            return replay.ask(name, arguments)
+            with exits.contained(f"workflow {workflow!r}", code="query_failed"):
+                given = arguments_of(function, history[0].input)
+                replay.restore(lambda: function(Workflow(replay), **given), outcomes, ended=last is not None)
+                return replay.ask(name, arguments)
         except NonDeterminismError as error:
             raise error.mismatch(workflow, reference) from error
         finally:

@@ -17,6 +17,7 @@ from typing import Any
 from celery import Celery, Task
 from celery.app.utils import find_app
 
+from cantata import exits
 from cantata.errors import ConfigError
 from cantata.settings import settings
 
@@ -88,7 +89,9 @@ def find(name: str) -> Celery:
             found = found.extensions["celery"]
     except ConfigError:
         raise
-    except Exception as error:  # whatever a user's module raises
+    except BaseException as error:  # whatever a user's module raises
+        if exits.is_of_signal(error):
+            raise
         raise ConfigError(f"the Celery application {name!r} cannot be imported: {_text(error)}", source=VARIABLE) from error
     return resolve(found, repr(name), VARIABLE)
 
@@ -146,13 +149,15 @@ def import_tasks(app: Celery) -> None:
     """Import the tasks of an application, as its own worker does. Raises ConfigError if they cannot be imported."""
     try:
         app.loader.import_default_modules()  # has Django set itself up, and finds tasks
-    except Exception as error:  # whatever a user's module raises
+    except BaseException as error:  # whatever a user's module raises
+        if exits.is_of_signal(error):
+            raise
         raise ConfigError(f"the tasks of {settings().app!r} cannot be imported: {_text(error)}", source=VARIABLE) from error
     app.finalize()
     app.set_default()
 
 
-def _text(error: Exception) -> str:
+def _text(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 

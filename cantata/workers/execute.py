@@ -6,13 +6,13 @@ import inspect
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Iterator, Mapping
-from concurrent.futures import CancelledError
 from contextlib import contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any, cast
 
 import structlog
 from pydantic import ValidationError
 
+from cantata import exits
 from cantata.errors import CantataError, CodeMismatchError, MustWait, StepError, UnavailableError
 from cantata.models.graph import Outcome
 from cantata.observability import logs, traces
@@ -28,7 +28,7 @@ from cantata.state.redis.connection import RedisFailure
 from cantata.workers.code import user_code
 from cantata.workers.handlers import HANDLERS
 from cantata.workers.runtime import outcomes
-from cantata.workers.runtime.process import Process
+from cantata.workers.runtime.process import Process, StepStoppedError
 from cantata.workers.runtime.step_context import Handler, ModelAnswers, StepContext
 from cantata.workers.tools import inline_scripts
 
@@ -57,7 +57,8 @@ def execute(
             log.warning("attempt_lost", lost_attempt=lost["attempt"], lost_worker=lost["worker"], note=note)
         started_at, spans = time.monotonic(), traces.active()
         with user_code.recording() as used, nullcontext() if spans is None else _span(spans, process, begun, lost) as span:
-            record = _attempt(StepContext(begun, process, answer_model), handlers)
+            with exits.marking_signals():
+                record = _attempt(StepContext(begun, process, answer_model), handlers)
             if record and used:
                 record = AttemptRecord(record.outcome, record.output, {**record.info, "code": [*sorted(used)]})
             if spans is not None and span is not None:
@@ -85,7 +86,7 @@ def _attempt(context: StepContext, handlers: Mapping[str, Handler]) -> AttemptRe
             process.costs.record(begun.definitions, begun.spec.work, took_ms)
         source, limit_bytes = (context.tool and context.tool.function) or "", context.definitions.limits.output_bytes
         return outcomes.record_of(begun, outcome, limit_bytes=limit_bytes, took_ms=took_ms, source=source)
-    except (CancelledError, _LeaseLost):
+    except StepStoppedError:
         return None
     except UnavailableError as error:  # Redis was unavailable for longer than the step could wait, which is no failure of the step
         log.warning("step_released", run=begun.run_id, step=begun.step_id, reason=str(error))
@@ -106,10 +107,10 @@ def _attempt(context: StepContext, handlers: Mapping[str, Handler]) -> AttemptRe
     except Exception as error:  # the edge: an error of ours must not break the canvas
         log.exception("step_crashed", run=begun.run_id, step=begun.step_id)
         return outcomes.failure_record(begun, StepError(f"{type(error).__name__}: {error}", code="internal"))
-
-
-class _LeaseLost(Exception):
-    """The lease was lost while the handler ran, or the step timed out."""
+    except BaseException as error:  # the same, of code at which nothing else looks, such as the methods of a user's types
+        failure = exits.failure_of(begun.spec.work or begun.spec.kind, error, code="internal")
+        log.exception("step_crashed", run=begun.run_id, step=begun.step_id)
+        return outcomes.failure_record(begun, failure)
 
 
 def _refusal(context: StepContext) -> str:
@@ -145,7 +146,7 @@ def _call_handler(context: StepContext, handler: Handler) -> Outcome:
     with process.running(begun, timeout_s=limit_s) as step:
         outcome = cast("Callable[[StepContext], Outcome]", handler)(context)
     if step.is_cancelled:
-        raise _LeaseLost
+        raise StepStoppedError
     return outcome
 
 

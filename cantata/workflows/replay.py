@@ -15,6 +15,7 @@ from os.path import basename
 from pathlib import Path
 from typing import Any
 
+from cantata import exits
 from cantata.errors import MISMATCH, CodeMismatchError, ConfigError, StepError
 from cantata.models.definitions import Definitions
 from cantata.models.values import JsonValue
@@ -248,7 +249,8 @@ class Replay:
         except TypeError as error:
             raise ConfigError(f"query {name}{inspect.signature(function)}: {error}", code="bad_arguments") from None
         try:
-            answer = function(**arguments)
+            with exits.contained(f"query {name!r}", code="query_failed"):
+                answer = function(**arguments)
         except StepError:
             raise
         except Exception as error:
@@ -266,8 +268,9 @@ class Replay:
         self._receive(sorted(stopped), outcomes)  # to who awaits them later
         try:
             self.loop.run_ready()
-        except SystemExit as error:
-            raise StepError(f"the workflow called exit({error.code})", code="workflow_error") from error
+        except (KeyboardInterrupt, SystemExit) as error:  # asyncio lets them end its loop
+            self._is_over = True
+            raise exits.failure_of(f"the workflow (at {_raised_at(error)})", error, code="workflow_error") from error
         if self._fault:
             raise self._fault
 
@@ -277,7 +280,9 @@ class Replay:
             if not future.done():  # it may have been cancelled
                 try:
                     future.set_result(convert(outcomes[index]))
-                except Exception as error:  # noqa: BLE001  # the failure of a step, or an output of another type than expected
+                except BaseException as error:  # the failure of a step, or an output of another type than expected
+                    if exits.is_of_signal(error):
+                        raise
                     future.set_exception(error)
                     future.exception()  # it may never be awaited
 

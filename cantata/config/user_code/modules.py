@@ -15,6 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from cantata import exits
 from cantata.errors import StepError
 from cantata.packages import HERE, OURS
 
@@ -57,7 +58,9 @@ def load_function(
         raise StepError(f"module {module_name!r} cannot be imported: {clash}", code="tool_import")
     try:
         function: Callable[..., Any] | None = getattr(import_module(module_name), attribute, None)
-    except (Exception, SystemExit) as error:  # whatever a user's module raises while it is imported
+    except BaseException as error:  # whatever a user's module raises while it is imported
+        if exits.is_of_signal(error):
+            raise
         raise StepError(f"module {module_name!r} cannot be imported: {type(error).__name__}: {error}", code="tool_import") from error
     if not callable(function):
         raise StepError(f"module {module_name!r} has no function {attribute!r}", code="tool_import")

@@ -14,6 +14,7 @@ from celery.backends.redis import RedisBackend
 from celery.backends.rpc import RPCBackend
 from kombu.exceptions import ContentDisallowed, DecodeError
 
+from cantata import exits
 from cantata.dispatch import user_app
 from cantata.errors import ConfigError, StepError
 from cantata.models.graph import Outcome
@@ -59,7 +60,7 @@ class TaskResult:
         if self.error_type == UNREADABLE:  # not retryable: the task has ended
             raise StepError(f"the result of task {task} cannot be read: {self.error}", code=UNREADABLE)
         code = WORKER_LOST if self.error_type == "WorkerLostError" else "tool_error"
-        raise StepError(f"task {task} raised {self.error_type}: {self.error}", code=code, retryable=True)
+        raise StepError(f"task {task} raised {self.error_type}: {self.error}", code=code, retryable=self.error_type not in exits.NAMES)
 
 
 def has_results(app: Celery) -> bool:

@@ -10,6 +10,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Iterable, Iterator
+from concurrent.futures import CancelledError
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -75,6 +76,10 @@ class LeasedStep:
     """The outcome that was recorded for the handler when it timed out."""
     behind: tuple[Begun, AttemptRecord] | None = None
     """The ended step, with its record, with which this one is to be recorded; this one has no lease of its own."""
+
+
+class StepStoppedError(Exception):
+    """A step was stopped: its lease was lost, its run has ended, it timed out, or its process drains."""
 
 
 class Process:
@@ -206,7 +211,8 @@ class Process:
     def run_async(self, begun: Begun, coroutine: Coroutine[object, object, Result], timeout_s: float | None) -> Result:
         """Run a coroutine on this process's event loop, under the step's lease and time-out.
 
-        Raises TimeoutError past the time-out, CancelledError if the lease was lost or the run ended.
+        Raises TimeoutError past the time-out, StepStoppedError if the step was stopped meanwhile, asyncio.CancelledError if the coroutine
+        was cancelled by its own code.
         """
 
         async def bounded() -> Result:
@@ -217,14 +223,21 @@ class Process:
         with self.running(begun, cancel=future.cancel) as step:
             if step.is_cancelled:  # before it could be
                 future.cancel()
-            return future.result()
+            try:
+                return future.result()
+            except CancelledError:
+                if step.is_cancelled:
+                    raise StepStoppedError from None
+                if future.cancelled():
+                    raise asyncio.CancelledError from None
+                raise
 
     def loop(self) -> asyncio.AbstractEventLoop:
         """Return the process's one event loop, started at first use."""
         with self._lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
-                threading.Thread(target=self._loop.run_forever, name="loop", daemon=True).start()
+                threading.Thread(target=_run_forever, args=(self._loop,), name="loop", daemon=True).start()
             return self._loop
 
     # --- batches and definitions ------------------------------------------------------------------------------------
@@ -353,6 +366,16 @@ class Process:
     def _exchange_costs(self) -> None:
         self.costs.exchange(partial(step_costs.share, self._renewal_redis))
         self.slots = registry.published_slots(self._renewal_redis)
+
+
+def _run_forever(loop: asyncio.AbstractEventLoop) -> None:
+    """Run an event loop. asyncio ends a loop with KeyboardInterrupt or SystemExit of any task; the tasks of other steps go on here."""
+    while True:
+        try:
+            loop.run_forever()
+            return
+        except (KeyboardInterrupt, SystemExit) as error:  # who awaits the task gets it too
+            log.warning("task_exited", error=f"{type(error).__name__}: {error}")
 
 
 def _is_late(step: LeasedStep, *, now: float) -> bool:

@@ -9,6 +9,7 @@ from functools import partial
 from inspect import Parameter
 from typing import Any, cast
 
+from cantata import exits
 from cantata.models.definitions import Agent
 from cantata.models.graph import Outcome
 from cantata.models.instructions import AgenticStep, FunctionStep, Instruction, MemoryStep, PromptStep
@@ -93,7 +94,7 @@ def _bound(context: StepContext, step: FunctionStep) -> tuple[Callable[..., Any]
 def _call_breaker(context: StepContext, step: FunctionStep, arguments: tuple[Any, ...], warnings: list[str]) -> tuple[Any, Any, Any] | None:
     """Return the triple of a chainbreaker; None, with a warning, if it cannot be called or returns something else.
 
-    Raises StepError if it cannot be imported.
+    Raises StepError if it cannot be imported, or raises what is no `Exception`.
     """
     name = step.function
     breaker, count = _bound(context, step)
@@ -105,6 +106,8 @@ def _call_breaker(context: StepContext, step: FunctionStep, arguments: tuple[Any
     except Exception as error:  # noqa: BLE001  # whatever a user's function raises, or returns in place of a triple
         warnings.append(f"chainbreaker {name} is ignored: {type(error).__name__}: {error}")
         return None
+    except BaseException as error:
+        raise exits.failure_of(f"chainbreaker {name}", error) from error
     return stop, reason, output
 
 

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import regex
 
+from cantata import exits
 from cantata.errors import StepError
 from cantata.models.definitions import Team
 from cantata.models.graph import RAW, Outcome
@@ -174,7 +175,10 @@ def _own_output(context: StepContext) -> str:
 
 
 def agent_by_rule(context: StepContext, team: Team, number: int, text: str, warnings: list[str]) -> str | None:
-    """Return the agent that a rule chooses; None if it chooses none. A rule that fails chooses none, and adds to `warnings`."""
+    """Return the agent that a rule chooses; None if it chooses none. A rule that fails chooses none, and adds to `warnings`.
+
+    Raises StepError if its function raises what is no `Exception`.
+    """
     rule = team.rules[number]
     try:
         agent: Any = None
@@ -190,6 +194,8 @@ def agent_by_rule(context: StepContext, team: Team, number: int, text: str, warn
     except Exception as error:  # noqa: BLE001  # whatever a user's function raises
         warnings.append(f"rule {number + 1} ({rule.function}) chooses no agent: {type(error).__name__}: {error}")
         return None
+    except BaseException as error:
+        raise exits.failure_of(f"rule {number + 1} ({rule.function})", error) from error
     if not agent or agent in team.agents:
         return agent or None
     warnings.append(f"rule {number + 1} ({rule.function}) chooses {agent!r}, which is not an agent of the team")

@@ -10,6 +10,7 @@ from typing import Any, NoReturn, cast
 
 from pydantic import BaseModel, ValidationError
 
+from cantata import exits
 from cantata.errors import StepError
 from cantata.models.definitions import OutputSchema
 from cantata.models.values import JsonValue
@@ -64,7 +65,8 @@ class AnswerValidator:
     def _checked(self, value: JsonValue) -> JsonValue:
         if self.output.json_schema is None:
             try:
-                return cast(JsonValue, self._model.model_validate(value).model_dump(mode="json"))
+                with exits.contained(str(self.output.model_class), code="bad_output_class"):
+                    return cast(JsonValue, self._model.model_validate(value).model_dump(mode="json"))
             except ValidationError as error:
                 _refuse([(".".join(map(str, each["loc"])), each["msg"]) for each in error.errors()])
         from cantata.config.json_schemas import errors_in  # noqa: PLC0415  # as above

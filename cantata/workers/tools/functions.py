@@ -10,6 +10,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Mapping
+from concurrent.futures import CancelledError
 from contextlib import suppress
 from functools import partial
 from inspect import Parameter
@@ -18,7 +19,7 @@ from typing import Any, cast
 
 import structlog
 
-from cantata import fault_points
+from cantata import exits, fault_points
 from cantata.config.user_code.modules import load_function
 from cantata.dispatch import user_app
 from cantata.errors import StepError
@@ -191,6 +192,7 @@ def call(
 ) -> JsonValue:
     """Return the output of the function called `name`. Raises StepError with the code tool_error for whatever it raises.
 
+    It is retryable, save CodeExitError for what is no `Exception`.
     An exception that is no failure, but an answer of the function, is not logged.
     """
     try:
@@ -198,14 +200,24 @@ def call(
     except MemoryError as error:
         traceback.clear_frames(error.__traceback__)  # frees memory, which reporting the error needs
         raise StepError(f"{name} ran out of memory{resource_limits.limit_note()}", code="tool_error", retryable=True) from None
-    except SystemExit as error:
-        raise StepError(f"{name} called exit({error.code})", code="tool_error", retryable=True) from error
     except Exception as error:  # whatever a user's function raises is its outcome
         if is_failure(error):
             log.info("tool_failed", tool=name, error=f"{type(error).__name__}: {error}", exc_info=error)
         raise StepError(f"{name} raised {type(error).__name__}: {error}", code="tool_error", retryable=True) from error
+    except BaseException as error:
+        failure = exits.failure_of(name, error)
+        log.info("tool_failed", tool=name, error=str(failure), exc_info=error)
+        raise failure from error
 
 
 def result_of(context: StepContext, value: Any) -> Any:
     """Return the result of a coroutine, from the event loop of this process; any other value as it is."""
-    return asyncio.run_coroutine_threadsafe(value, context.process.loop()).result() if inspect.iscoroutine(value) else value
+    if not inspect.iscoroutine(value):
+        return value
+    future = asyncio.run_coroutine_threadsafe(value, context.process.loop())
+    try:
+        return future.result()
+    except CancelledError:
+        if future.cancelled():  # nobody but the code has cancelled it: a function that is to stop is killed with its process
+            raise asyncio.CancelledError from None
+        raise

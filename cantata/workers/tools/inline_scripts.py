@@ -7,6 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, cast
 
+from cantata import exits
 from cantata.config.texts import lies_in
 from cantata.config.user_code.script_digest import scripts_in
 from cantata.errors import ConfigError, StepError
@@ -49,7 +50,9 @@ def _load(script: ScriptReference, context: StepContext) -> Function:
     names: dict[str, Any] = {"__name__": "script"}
     try:
         exec(compile(text, f"{script.file} (script)", "exec"), names)
-    except (Exception, SystemExit) as error:  # whatever a user's code raises while it is loaded
+    except BaseException as error:  # whatever a user's code raises while it is loaded
+        if exits.is_of_signal(error):
+            raise
         raise StepError(
             f"the script of {script.function!r} cannot be loaded: {type(error).__name__}: {error}", code="tool_import"
         ) from error

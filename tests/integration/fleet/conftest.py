@@ -28,7 +28,7 @@ def definitions() -> Definitions:
     """What the runs of these tests may name."""
     tools = {name: Tool(function=f"fleet_tools:{name}") for name in FUNCTIONS}
     tools["pure"] = Tool(function="fleet_tools:dies_once", pure=True)
-    tools |= {name: Tool(function=f"fleet_tools:{name}") for name in ("whose_app", "whose_app_async")}
+    tools |= {name: Tool(function=f"fleet_tools:{name}") for name in ("whose_app", "whose_app_async", "cancel_itself", "interrupt_async")}
     tools["timed"] = Tool(function="fleet_tools:dies_once", pure=True, timeout_s=1.0, retries=1)
     tools["hang"] = Tool(function="fleet_tools:slow", timeout_s=1.0)
     return Definitions(

@@ -91,6 +91,23 @@ def leave() -> None:
     sys.exit(3)
 
 
+def cancel_itself() -> None:
+    """Let out the end of an inner task."""
+
+    async def main() -> None:
+        task = asyncio.create_task(asyncio.sleep(60))
+        await asyncio.sleep(0)
+        task.cancel()
+        await task
+
+    asyncio.run(main())
+
+
+async def interrupt_async() -> None:
+    """Raise what ends an event loop of asyncio."""
+    raise KeyboardInterrupt
+
+
 def odd() -> object:
     """Return what is not JSON."""
     return {"fine": 1, "odd": [object()]}

@@ -14,6 +14,7 @@ from cantata.errors import ConfigError, UnknownRunError
 from cantata.models.definitions import Tool
 from cantata.models.events import RunClosed
 from cantata.models.wire import ChainResponse
+from cantata.state.fleet.load import measure
 from cantata.state.runs import listing
 from cantata.state.runs.listing import RunFilter
 from tests.examples import thorough
@@ -39,7 +40,7 @@ def test_a_tool_gets_its_input_as_keyword_arguments(client: EmbeddedClient) -> N
         (tool("n", "add", b=1), "missing a required argument: 'a'; the function is add(a: 'float', b: 'float' = 1) -> 'float'"),
         (tool("n", "add", a=1, c=2), "got an unexpected keyword argument 'c'"),
         (tool("n", "fail", message="boom"), "fleet_tools:fail raised RuntimeError: boom"),
-        (tool("n", "leave"), "called exit(3)"),
+        (tool("n", "leave"), "fleet_tools:leave raised SystemExit: 3, which is no Exception, so it is not retried"),
         (tool("n", "odd"), "fleet_tools:odd returned a value that is not JSON: the value['odd'][0] is of type object"),
         (tool("n", "large", megabytes=50), "50.0 MB of output; the limit is 16.0 MB (limits.output_bytes)"),
         ({"node_id": "n", "kind": "proc", "name": "refuse"}, "command exited with 1"),
@@ -50,6 +51,18 @@ def test_a_bad_tool_fails_its_node_and_says_why(client: EmbeddedClient, node: di
 
     assert "node 'n' failed" in message
     assert said in message
+
+
+@pytest.mark.parametrize("node", [tool("n", "cancel_itself", retry=2), tool("n", "interrupt_async", retry=2)])
+def test_a_tool_that_raises_what_is_no_exception_is_executed_once_and_ends_no_process(client: EmbeddedClient, node: dict[str, Any]) -> None:
+    before = {(worker.name, worker.pid) for worker in measure(client.redis).workers}
+    second = tool("m", "slow_async", journal="/dev/null", mark="x", seconds=0)
+
+    run = client.submit_chain({"nodes": [{**node, "on_error": "skip", "next_node": "m"}, second], "entry_node": "n"})
+
+    assert run.result(40).final_output == "x", "the event loop of the process goes on"
+    assert [event.type for event in run.log() if event.step == "n" and event.type in ("retry", "lost", "failed")] == ["failed"]
+    assert {(worker.name, worker.pid) for worker in measure(client.redis).workers} == before
 
 
 def test_a_tool_that_prints_harms_nobody(client: EmbeddedClient) -> None:

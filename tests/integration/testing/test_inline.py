@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -356,3 +360,40 @@ def test_a_module_and_name_stand_for_the_function_of_a_tool() -> None:
         return value * times
 
     assert run_inline(row(1), {"value": 4}, tools={"shop:twice": twice}, definitions=definitions).final_output == 8
+
+
+@pytest.mark.parametrize(
+    ("number", "handler", "expected"),
+    [(signal.SIGINT, signal.default_int_handler, KeyboardInterrupt), (signal.SIGTERM, lambda *_: sys.exit(7), SystemExit)],
+)
+@pytest.mark.parametrize("is_converted", [False, True])
+def test_a_signal_ends_the_run_and_not_its_step(
+    number: signal.Signals, handler: Any, expected: type[BaseException], is_converted: bool
+) -> None:
+    def signalled() -> None:
+        try:
+            os.kill(os.getpid(), number)
+            threading.Event().wait(30)
+        except BaseException:
+            if is_converted:
+                sys.exit(9)  # as code does that cleans up and ends
+            raise
+
+    before = signal.signal(number, handler)
+    try:
+        with pytest.raises(SystemExit if is_converted else expected):
+            run_inline(row(1), {"value": 1}, tools={"double": lambda value: signalled()}, definitions=NONE)
+        assert signal.getsignal(number) is handler, "as it was"
+    finally:
+        signal.signal(number, before)
+
+    assert run_inline(row(1), {"value": 1}, tools={"double": double}, definitions=NONE).final_output == 2
+
+
+def test_a_signal_ends_the_run_while_a_coroutine_is_awaited() -> None:
+    async def signalled(value: int) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        await asyncio.sleep(30)
+
+    with pytest.raises(KeyboardInterrupt):
+        run_inline(row(1), {"value": 1}, tools={"double": signalled}, definitions=NONE)

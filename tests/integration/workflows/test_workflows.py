@@ -84,7 +84,7 @@ def test_code_that_catches_all_there_is(client: Client) -> None:
 
 
 def test_code_that_ends_its_process_fails_its_run(client: Client) -> None:
-    assert "the workflow called exit(3)" in error(client, "leaves")
+    assert re.search(r"the workflow \(at \S+:\d+\) raised SystemExit: 3, which is no Exception", error(client, "leaves"))
 
 
 def test_queues_and_locks_between_tasks(client: Client) -> None:

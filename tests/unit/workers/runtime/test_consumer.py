@@ -65,17 +65,17 @@ def test_a_worker_with_its_own_queues_and_tasks_has_nothing_foreign(app: App) ->
     assert consumer.foreign(app) == ""
 
 
-def test_a_worker_that_would_consume_a_queue_of_others_ends(app: App, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_worker_that_would_consume_a_queue_of_others_ends(app: App) -> None:
     app.amqp.queues.select_add(Queue("celery"))
 
     with pytest.raises(SystemExit) as ended:
         started(app).start()
 
     assert ended.value.code == 1
-    assert "it would consume the queue 'celery', which is not one of Cantata's (cantata....)" in capsys.readouterr().out
+    assert consumer.foreign(app) == "it would consume the queue 'celery', which is not one of Cantata's (cantata....)"
 
 
-def test_a_worker_that_would_execute_a_task_of_others_ends(app: App, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_worker_that_would_execute_a_task_of_others_ends(app: App) -> None:
     class Sell(Task):  # type: ignore[type-arg]  # in the stubs only
         name = "shop.sell"
 
@@ -84,7 +84,7 @@ def test_a_worker_that_would_execute_a_task_of_others_ends(app: App, capsys: pyt
     with pytest.raises(SystemExit):
         started(app).start()
 
-    assert "it would execute the task 'shop.sell', which is no step" in capsys.readouterr().out
+    assert "it would execute the task 'shop.sell', which is no step" in consumer.foreign(app)
 
 
 def test_the_remote_command_for_a_queue_of_others_is_refused(app: App) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from cantata import exits
 from cantata.errors import StepError
 from cantata.frontends.diskurs.conversation_config import CodeReference, ConversationConfig
 from cantata.workers.code import user_code
@@ -96,10 +97,12 @@ class CodeFolder:
             with self.importing(file):
                 sys.modules.setdefault(path.stem, module)  # its neighbours import it by its plain name, if that is not taken
                 spec.loader.exec_module(module)
-        except (Exception, SystemExit) as error:  # whatever a module raises while it is imported
+        except BaseException as error:  # whatever a module raises while it is imported
             del sys.modules[name]
             if self._neighbours[path.parent].get(path.stem) is module:
                 del self._neighbours[path.parent][path.stem]
+            if exits.is_of_signal(error):
+                raise
             raise StepError(f"{file} cannot be imported: {type(error).__name__}: {error}", code="bad_code") from error
         return module
 
