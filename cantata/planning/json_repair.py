@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Iterator
-from typing import NamedTuple, cast
+from contextlib import suppress
+from typing import NamedTuple, NoReturn, cast
 
 from pydantic import ConfigDict, TypeAdapter
 
@@ -14,6 +15,8 @@ from cantata.models.values import JsonValue
 _START = re.compile(r"""\{\s*(?:["'“\u2018}]|[A-Za-z_]\w*\s*:)""")  # a key, or the end: `{name}` and `{1, 2}` in prose are not objects
 _FIRST_KEY = re.compile(r"""\{\s*["'](\w+)["']\s*:""")
 _FENCE = re.compile(r"(?:```[\w-]*)?")
+_FENCED = re.compile(r"```[\w-]*\s(.*?)```", re.DOTALL)
+_ONLY_FENCED = re.compile(r"\s*```[\w-]*\s(.*?)```\s*", re.DOTALL)
 _AFTER = " \n\r\t`}],;"  # models often close once more than they opened
 
 MAX_OBJECT_STARTS = 1000
@@ -30,9 +33,28 @@ class FoundObject(NamedTuple):
     is_whole_text: bool
 
 
-def only_object(text: str) -> dict[str, JsonValue] | None:
+def only_object(text: str, *, is_incomplete: bool = False) -> dict[str, JsonValue] | None:
     """Return the object that the text consists of; None if there is none, or other text around it."""
-    return next((found.value for found in objects_in(text) if found.is_whole_text), None)
+    return next((found.value for found in objects_in(text, is_incomplete=is_incomplete) if found.is_whole_text), None)
+
+
+def value_in(text: str) -> JsonValue:
+    """Return the JSON value that the text is, or that its only fence contains; else the only object in it. Raises ValueError."""
+    try:
+        return cast(JsonValue, json.loads(text, parse_constant=_refuse_constant))
+    except (ValueError, RecursionError) as error:
+        fences = _FENCED.findall(text)
+        if len(fences) == 1:
+            with suppress(ValueError, RecursionError):
+                return cast(JsonValue, json.loads(fences[0], parse_constant=_refuse_constant))
+        found = list(objects_in(text))
+        if len(found) != 1:
+            raise ValueError(f"the reply is not JSON ({error})") from error
+        return found[0].value
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
 
 
 def objects_in(text: str, *, is_incomplete: bool = False) -> Iterator[FoundObject]:
@@ -88,9 +110,10 @@ def is_object(value: object) -> bool:
 
 
 def _is_other_json(text: str) -> bool:
-    """Return whether the text is JSON other than an object: objects in a list or text are parts of it."""
+    """Return whether the text, a fence around it aside, is JSON other than an object: objects in a list or text are parts of it."""
+    fenced = _ONLY_FENCED.fullmatch(text)
     try:
-        return not isinstance(_DECODER.decode(text), dict)
+        return not isinstance(_DECODER.decode((fenced[1] if fenced else text).strip()), dict)
     except (ValueError, RecursionError):
         return False
 

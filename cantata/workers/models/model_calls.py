@@ -196,7 +196,7 @@ def digests_of(model: Model, messages: Sequence[Message], options: Options) -> d
     """Return the model that is asked first, and a digest of each part of the request: of a prompt only the beginning is recorded."""
     tools, schema = [tool.model_dump() for tool in options.get("tools", ())], options.get("schema")
     called = {"tools": tools, "choice": options.get("tool_choice")} if tools else None
-    parts = {"messages": [*messages], "params": model.params, "tools": called, "schema": schema}
+    parts = {"messages": llm.without_reasoning(messages), "params": model.params, "tools": called, "schema": schema}
     return {"model": model.model} | {
         name: sha256(json.dumps(part, sort_keys=True).encode()).hexdigest()[:DIGEST_CHARS] for name, part in parts.items() if part
     }

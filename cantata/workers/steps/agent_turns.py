@@ -20,7 +20,7 @@ from cantata.workers.models.model_calls import call_models, recorded_prompt
 from cantata.workers.runtime.step_context import StepContext
 from cantata.workers.steps.model_turns import ModelTurn
 
-TRUNCATED = ("length", "content_filter")  # finish reasons of incomplete replies
+TRUNCATED = ("length",)  # finish reasons of incomplete replies
 TRUNCATED_JSON = "it ends in the middle of its JSON object"
 NO_WORKFLOW = "This tool has no workflow of its own; name one of its methods, with params."
 
@@ -63,6 +63,8 @@ def outcome_of(turn: ModelTurn, reply: llm.Reply, known: Sequence[ToolSchema], m
     done = (another or ModelRound()).model_copy(update={"reply": reply.text, "usage": reply.usage, "ms": ms, **memory})
     outcome = _expanded(turn, done) if another else _answered(turn, parsed, done)
     detail: dict[str, JsonValue] = {"model": reply.model, "finish": reply.finish_reason, "request": dict(reply.request)}
+    if reply.reasoning:
+        detail["reasoning"] = reply.reasoning.model_dump(mode="json", exclude_defaults=True)
     if reply.cached:
         detail["cached"] = True
     if not turn.rounds:

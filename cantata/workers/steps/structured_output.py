@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -56,11 +55,11 @@ class AnswerValidator:
     def parsed(self, reply: ParsedReply, text: str) -> JsonValue:
         """Return the valid JSON of an answer: the whole reply, or its `response`. Raises ValueError if neither is valid."""
         try:
-            return self._checked(_json_in(text))
+            return self._checked(json_repair.value_in(text))
         except ValueError:
             if reply.response == text:
                 raise
-            return self._checked(_json_in(reply.response) if isinstance(reply.response, str) else reply.response)
+            return self._checked(json_repair.value_in(reply.response) if isinstance(reply.response, str) else reply.response)
 
     def _checked(self, value: JsonValue) -> JsonValue:
         if self.output.json_schema is None:
@@ -83,21 +82,6 @@ class AnswerValidator:
         if not (isinstance(found, type) and issubclass(found, BaseModel)):
             raise StepError(f"{name} is not a pydantic model", code="bad_output_class")
         return found
-
-
-def _json_in(text: str) -> JsonValue:
-    """Return the JSON of a text: all of it, or the one object in it. Raises ValueError."""
-    try:
-        return cast(JsonValue, json.loads(text, parse_constant=_refuse_constant))
-    except (ValueError, RecursionError) as error:
-        found = list(json_repair.objects_in(text))
-        if len(found) != 1:
-            raise ValueError(f"the reply is not JSON ({error})") from error
-        return found[0].value
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")
 
 
 def _refuse(faults: Sequence[tuple[str, str]]) -> NoReturn:

@@ -156,6 +156,8 @@ def _record_reply(
     asked: tuple[ParsedCall, ...] = calls_of("", reply.tool_calls).calls if known and not is_closing else ()
     asked = tuple(resolve(call, names) for call in asked)
     detail: dict[str, JsonValue] = {"model": reply.model, "finish": reply.finish_reason}
+    if reply.reasoning:
+        detail["reasoning"] = reply.reasoning.model_dump(mode="json", exclude_defaults=True)
     note = ROUNDS_EXHAUSTED.format(MAX_TOOL_ROUNDS) if asked and len(rounds) + 1 >= MAX_TOOL_ROUNDS else ""
     done = ModelRound(reply=reply.text, calls=asked, usage=reply.usage, note=note)
     if not asked:

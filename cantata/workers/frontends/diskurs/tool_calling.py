@@ -84,8 +84,9 @@ def rounds_of(context: StepContext) -> tuple[tuple[ModelRound, ...], tuple[tuple
     """Return the rounds of tool calls before this call of a model, and the results of the tool calls. An error is its bare text."""
     base, number = str(context.params.get("base") or context.begun.step_id), int(cast(int, context.params.get("round", 0)))
     ids = [base if i == 0 else f"{base}/r{i}" for i in range(number)]
-    texts = context.process.ledger.reader.outputs(context.begun.run_id, ids) if ids else []
-    rounds = tuple(ModelRound.model_validate(json.loads(text)) for text in texts if text)
+    reader, run_id = context.process.ledger.reader, context.begun.run_id
+    texts, infos = (reader.outputs(run_id, ids), reader.infos(run_id, ids)) if ids else ([], [])
+    rounds = tuple(ModelRound.read(text, info) for text, info in zip(texts, infos, strict=True) if text)
     answers = []
     for step_id, done in zip(ids, rounds, strict=True):
         results = done.results(answers_of(context, [f"{step_id}/t{i}" for i in range(len(done.calls))]))

@@ -18,6 +18,8 @@ Dialect = Literal["native", "json"]
 UNKNOWN_FUNCTION = "unknown_function"
 """The name of a call that names no tool."""
 
+MAX_ENCODINGS = 3
+"""How often arguments may be JSON in JSON, in all."""
 MAX_QUOTED_CHARS = 100
 """Characters of a name that are quoted to a model; no tool has a longer one."""
 MAX_LISTED_TOOLS = 10
@@ -113,13 +115,21 @@ def _nameless(fault: str) -> ParsedCall:
 
 
 def _arguments(given: JsonValue) -> tuple[dict[str, JsonValue] | None, str]:
-    """Return the arguments, or None and what is wrong with them. For no arguments models write null or an empty text."""
+    """Return the arguments, or None and what is wrong with them.
+
+    For no arguments models write null or an empty text. Some write JSON in JSON, a fence, single quotes, or a brace too many.
+    """
     value = given
-    if isinstance(given, str):
+    for _ in range(MAX_ENCODINGS):
+        if not isinstance(value, str):
+            break
+        text = value
         try:
-            value = json.loads(given, strict=False) if given.strip() else None
+            value = json.loads(text, strict=False) if text.strip() else None
         except (ValueError, RecursionError) as error:
-            return None, f"The arguments are not valid JSON: {error}. They were {_quoted(given)}."
+            value = json_repair.only_object(text, is_incomplete=True)  # half a request must not be made: no brace is added
+            if value is None:
+                return None, f"The arguments are not valid JSON: {error}. They were {_quoted(given)}."
     if value is None:
         return {}, ""
     if not isinstance(value, dict):

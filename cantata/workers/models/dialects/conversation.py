@@ -11,6 +11,7 @@ from pydantic import Field
 
 from cantata.models.values import JsonValue, Usage, Value
 from cantata.workers.models.dialects.call_parsing import ParsedCall, calls_of
+from cantata.workers.models.dialects.reasoning import KEY, Reasoning
 
 HistoryMode = Literal["minimal", "progressive", "kitchen_sink"]
 Message = Mapping[str, JsonValue]
@@ -41,9 +42,18 @@ class ModelRound(Value):
     note: str = Field(default="", description="the next message to the model: after an empty reply, a correction, a limit that is reached")
     ms: float = Field(default=0.0, description="the duration of the model call")
     usage: Usage = Field(default_factory=Usage, description="the usage of the model call")
+    reasoning: Reasoning | None = Field(
+        default=None, exclude=True, description="recorded beside the round, not in it: workers of an older version read rounds too"
+    )
     memory: dict[str, str | None] = Field(
         default_factory=dict, description="in the first round: the memories that placeholders of the prompt name, kept for later rounds"
     )
+
+    @classmethod
+    def read(cls, output: str, info: Mapping[str, JsonValue]) -> ModelRound:
+        """Return a recorded round, with the reasoning that is recorded beside it."""
+        thought = Reasoning.model_validate(info["reasoning"]) if info.get("reasoning") else None
+        return cls.model_validate(json.loads(output)).model_copy(update={"reasoning": thought})
 
     def to_json(self) -> JsonValue:
         """Return the round as it is stored."""
@@ -59,32 +69,33 @@ def conversation(
 ) -> list[Message]:
     """Return the messages before the rounds and those of the rounds; `answers` has a list for each round, a result for each call.
 
-    minimal: every call and its result, and the note of the last round; progressive: also the texts beside native calls;
-    kitchen_sink: also the replies without calls and the notes of earlier rounds. A call in JSON is text, so it is always included.
+    minimal and progressive: every call with the text beside it and its result, and the note of the last round; kitchen_sink: also the
+    replies without calls and the notes of earlier rounds.
     """
     messages = list(base)
     for number, (done, came) in enumerate(zip(rounds, answers, strict=True), 1):
         is_complete = mode == "kitchen_sink" or number == len(rounds)
         if done.calls or is_complete:
-            messages += exchange(done, came, with_text=mode != "minimal")
+            messages += exchange(done, came)
         if done.note and is_complete:
             messages.append({"role": "user", "content": done.note})
     return messages
 
 
-def exchange(done: ModelRound, answers: Sequence[ToolResult], *, with_text: bool = True) -> list[Message]:
+def exchange(done: ModelRound, answers: Sequence[ToolResult]) -> list[Message]:
     """Return a reply and the results of its calls as messages.
 
-    Native calls are answered by a `tool` message each, calls in JSON by one `user` message. Without `with_text`, the text beside native
-    calls is left out. An empty reply has no message of its own, since some providers refuse that.
+    Native calls are answered by a `tool` message each, calls in JSON by one `user` message. An empty reply has no message of its own,
+    since some providers refuse that.
     """
     results = done.results(answers)
     native = [each for each in results if each[0].dialect == "native"]
     in_json = [each for each in results if each[0].dialect == "json"]
     messages: list[Message] = []
     if native:
-        text = done.reply if with_text or in_json else ""
-        messages.append({"role": "assistant", "content": text or None, "tool_calls": [_wire_call(call) for call, _ in native]})
+        thought: Message = {KEY: done.reasoning.model_dump(mode="json")} if done.reasoning else {}
+        calls = [_wire_call(call) for call, _ in native]
+        messages.append({"role": "assistant", "content": done.reply or None, "tool_calls": calls, **thought})
     elif done.reply.strip():
         messages.append({"role": "assistant", "content": done.reply})
     messages += (_tool_message(call, answer) for call, answer in native)

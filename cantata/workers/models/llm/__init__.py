@@ -1,5 +1,6 @@
 """Model calls through LiteLLM: with fallbacks, a cache, telemetry and estimates of their cost."""
 
+from cantata.workers.models.dialects.reasoning import without_reasoning
 from cantata.workers.models.llm.caching import cached_reply, complete_with_cache
 from cantata.workers.models.llm.completions import complete
 from cantata.workers.models.llm.failures import ERRORS
@@ -16,5 +17,5 @@ from cantata.workers.models.llm.model_replies import Reply
 
 __all__ = [
     "CHARACTERS_PER_TOKEN", "ERRORS", "Reply", "cached_reply", "complete", "complete_with_cache", "context_window", "estimate_tokens",
-    "estimate_usage", "load", "max_usd", "on_request_start",
+    "estimate_usage", "load", "max_usd", "on_request_start", "without_reasoning",
 ]  # fmt: skip

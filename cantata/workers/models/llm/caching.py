@@ -14,6 +14,7 @@ from cantata.models.definitions import Model
 from cantata.models.values import JsonValue, ToolSchema, Usage
 from cantata.state.memory import cache
 from cantata.state.redis.connection import Redis
+from cantata.workers.models.dialects.reasoning import without_reasoning
 from cantata.workers.models.llm.completions import OnDelta, complete
 from cantata.workers.models.llm.model_replies import Reply
 from cantata.workers.models.llm.openai_messages import Messages
@@ -54,7 +55,7 @@ async def cached_reply(redis: Redis, model: Model, messages: Messages, **options
 def key_of(model: Model, messages: Messages, **options: Unpack[Options]) -> str:
     """Return the key of a reply: a digest of all that it depends on."""
     request = {
-        "model": model.model, "params": model.params, "messages": list(messages), "schema": options.get("schema"),
+        "model": model.model, "params": model.params, "messages": without_reasoning(messages), "schema": options.get("schema"),
         "tools": [tool.model_dump() for tool in options.get("tools", ())], "tool_choice": options.get("tool_choice"),
     }  # fmt: skip
     return sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()

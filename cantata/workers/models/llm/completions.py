@@ -16,10 +16,19 @@ from cantata import fault_points
 from cantata.errors import ModelError
 from cantata.models.values import JsonValue, ToolSchema, Usage
 from cantata.observability.logs.secrets import secrets_in
+from cantata.workers.models.dialects.reasoning import may_think, reasoning_of, sent_back
 from cantata.workers.models.llm import openai_messages as wire
 from cantata.workers.models.llm.call_telemetry import measured, set_reply, traced
-from cantata.workers.models.llm.failures import Failure, ProviderInfo, explain
-from cantata.workers.models.llm.library import CHARACTERS_PER_TOKEN, estimate_tokens, estimate_usage, has_price, load, missing_keys
+from cantata.workers.models.llm.failures import TEXT_LIMIT, Failure, ProviderInfo, explain
+from cantata.workers.models.llm.library import (
+    CHARACTERS_PER_TOKEN,
+    estimate_tokens,
+    estimate_usage,
+    has_price,
+    load,
+    missing_keys,
+    provider_of,
+)
 from cantata.workers.models.llm.model_replies import Reply, ReplyBuilder
 from cantata.workers.models.llm.openai_messages import Messages, ToolNames
 
@@ -67,12 +76,28 @@ async def complete(
         except TimeoutError:
             raise ModelError(f"model {model!r} did not answer within {timeout_s:g} s", code="model_timeout", retryable=True) from None
         calls = builder.tool_calls(names, {str(call.get("id")) for call in wire.calls_in(messages)})
-        reply = Reply(text=builder.text, usage=usage, model=model, finish_reason=builder.finish_reason, tool_calls=calls)
+        reasoning = reasoning_of(
+            builder.message, provider_of(model, params), tagged=builder.tags.reasoning, call_ids=[call.id for call in calls]
+        )
+        reply = Reply(
+            text=builder.text, usage=usage, model=model, finish_reason=builder.finish_reason, tool_calls=calls, reasoning=reasoning
+        )  # fmt: skip
         set_reply(span, reply, builder)
+        _check_refusal(model, builder)
         if not (builder.text or calls or allow_empty):
             fault = f"gave an empty reply (finish reason {builder.finish_reason!r})"
             raise ModelError(f"model {model!r} {fault}", code="model_empty", retryable=True)
         return reply
+
+
+def _check_refusal(model: str, builder: ReplyBuilder) -> None:
+    """Raise a ModelError for a reply that a model refused, or its provider's filter stopped: another attempt would not help."""
+    if builder.refusal and not (builder.text.strip() or builder.calls):
+        raise ModelError(f"model {model!r} refuses to answer: {builder.refusal[:TEXT_LIMIT]}", code="refusal")
+    if builder.finish_reason == "content_filter":
+        text = (builder.refusal or builder.text)[:TEXT_LIMIT]
+        so_far = f"; it had said: {text}" if text.strip() else ""
+        raise ModelError(f"model {model!r}: the content filter of its provider stopped the reply{so_far}", code="content_filter")
 
 
 def request_of(
@@ -80,7 +105,11 @@ def request_of(
     schema: Mapping[str, JsonValue] | None = None, tools: Sequence[ToolSchema] = (), tool_choice: str | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Return the request of a call: the arguments of LiteLLM, as `complete` has them."""
-    request: dict[str, Any] = {**params, "model": model, "messages": [wire.on_the_wire(message, names) for message in messages]}
+    provider = provider_of(model, params)
+    sent = [wire.on_the_wire(sent_back(message, provider), names) for message in messages]
+    request: dict[str, Any] = {**params, "model": model, "messages": sent}
+    if "thinking" in request and not may_think(sent, provider):
+        del request["thinking"]
     if (examples := request.pop("examples", None)) is not None:
         request["messages"] = wire.with_examples(request["messages"], examples, schema)
     if schema is not None:
@@ -122,7 +151,10 @@ async def _streamed(request: dict[str, Any], params: Mapping[str, JsonValue], on
     if stream.received_finish_reason is None:  # LiteLLM invents a finish reason where a connection just ends
         raise ModelError(f"model {model!r}: the answer broke off before its end", code="model_unavailable", retryable=True)
     with model_errors(model, params):
-        usage = _usage(model, litellm.stream_chunk_builder(chunks))
+        response = litellm.stream_chunk_builder(chunks)
+        usage = _usage(model, response)
+    if rest := builder.end_stream(response):
+        on_delta(rest)
     if usage.input_tokens or usage.output_tokens:
         return builder, usage
     return builder, estimate_usage(model, estimate_tokens(request["messages"]), len(builder.text) // CHARACTERS_PER_TOKEN + 1)

@@ -11,13 +11,13 @@ import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import wraps
+from functools import cache, wraps
 from pathlib import Path
 from typing import Any
 
 from cantata.models.values import Usage
 from cantata.workers.code import prefork_imports
-from cantata.workers.models.llm.openai_messages import Messages
+from cantata.workers.models.llm.openai_messages import Messages, text_of_parts, thoughts_of_parts
 
 ENVIRONMENT = {
     "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # else it fetches its price list from GitHub
@@ -64,7 +64,34 @@ def _configure(litellm: Any) -> None:
     _patch(aiohttp)
     litellm.suppress_debug_info = True
     litellm.telemetry = False
+    _read_contents_whole(litellm)
     litellm.disable_token_counter = True  # of a stream it would count the prompt's tokens on the event loop, with 39 MB of tables
+
+
+def _read_contents_whole(litellm: Any) -> None:
+    """Have LiteLLM read contents that are lists of parts, as a text, and leave `<think>` tags to us.
+
+    It refuses lists, though OpenAI's and Mistral's APIs document them, and reads tags in whole replies only, not in streams.
+    """
+    from litellm.litellm_core_utils.prompt_templates import common_utils  # noqa: PLC0415  # as litellm itself
+    from litellm.types import utils  # noqa: PLC0415  # as above
+
+    common_utils._parse_content_for_reasoning = lambda text: (None, text)
+    for kind in (utils.Message, utils.Delta):
+        _join_parts(kind)
+
+
+def _join_parts(kind: Any) -> None:
+    init = kind.__init__
+
+    @wraps(init)
+    def patched(self: Any, content: Any = None, *args: Any, **more: Any) -> None:
+        if isinstance(content, list):
+            content, thoughts = text_of_parts(content), thoughts_of_parts(content)
+            more |= {"reasoning_content": thoughts} if thoughts and not more.get("reasoning_content") else {}
+        init(self, content, *args, **more)
+
+    kind.__init__ = patched
 
 
 def _register_local_models(litellm: Any, home: Path) -> None:
@@ -75,6 +102,19 @@ def _register_local_models(litellm: Any, home: Path) -> None:
 
     litellm.custom_provider_map = [{"provider": "local", "custom_handler": LocalModels(home.resolve())}]
     litellm.utils.custom_llm_setup()
+
+
+@cache
+def _provider_of(model: str, api_base: str | None) -> str:
+    try:
+        return str(load().get_llm_provider(model=model, api_base=api_base)[1])
+    except Exception:  # noqa: BLE001  # LiteLLM raises it for a model without a known provider
+        return model.partition("/")[0]
+
+
+def provider_of(model: str, params: Mapping[str, Any]) -> str:
+    """Return LiteLLM's name of a model's provider."""
+    return _provider_of(model, params.get("api_base"))
 
 
 def missing_keys(model: str, params: Mapping[str, Any]) -> list[str]:

@@ -10,6 +10,7 @@ from itertools import count
 from pydantic import Field
 
 from cantata.models.values import ToolCallRequest, Usage, Value
+from cantata.workers.models.dialects.reasoning import Reasoning, TagSplitter
 from cantata.workers.models.llm.openai_messages import ToolNames
 
 
@@ -21,6 +22,7 @@ class Reply(Value):
     model: str = Field(description="the name by which the model was called")
     finish_reason: str = Field(description="stop, length, tool_calls or content_filter")
     tool_calls: tuple[ToolCallRequest, ...] = Field(default=(), description="the tool calls that it requests, in its order")
+    reasoning: Reasoning | None = Field(default=None, description="what the model thought before it answered; no part of the answer")
     cached: bool = Field(default=False, description="whether it comes from the cache, and the model was not called")
     request: Mapping[str, str] = Field(default_factory=dict, description="the model that was asked first, and digests of the request")
 
@@ -30,6 +32,12 @@ class ReplyBuilder:
     """Builds a reply from a whole response, or chunk by chunk."""
 
     text: str = ""
+    """The answer so far, without reasoning in tags."""
+    refusal: str = ""
+    """The model's words where it refuses to answer."""
+    message: object = None
+    """The message of LiteLLM, with the provider's own fields."""
+    tags: TagSplitter = field(default_factory=TagSplitter)
     finish_reason: str = "no choices"
     calls: list[_Call] = field(default_factory=list)
     id: str = ""
@@ -42,13 +50,14 @@ class ReplyBuilder:
         """Set the reply from a whole response."""
         self._set_identity(response)
         for choice in _list(_get(response, "choices"))[:1]:
-            message = _get(choice, "message")
-            self.text = _join_surrogates(_text(_get(message, "content")))
+            self.message = message = _get(choice, "message")
+            self.text = _join_surrogates(self.tags.add(_text(_get(message, "content"))) + self.tags.end())
+            self.refusal = _text(_get(message, "refusal")) or _text(_get(_get(message, "provider_specific_fields"), "refusal"))
             self.finish_reason = _text(_get(choice, "finish_reason"))
             self.calls = [_call_parts(call, number) for number, call in enumerate(_list(_get(message, "tool_calls")))]
 
     def add_chunk(self, chunk: object) -> str:
-        """Add the next chunk of a stream; return its text."""
+        """Add the next chunk of a stream; return the part of the answer that is known by it."""
         if not self.id:
             self._set_identity(chunk)
         text = ""
@@ -56,12 +65,21 @@ class ReplyBuilder:
             delta = _get(choice, "delta")
             text = self.high_surrogate + _text(_get(delta, "content"))
             self.high_surrogate = text[-1] if "\ud800" <= text[-1:] <= "\udbff" else ""
-            text = _join_surrogates(text.removesuffix(self.high_surrogate))
+            text = self.tags.add(_join_surrogates(text.removesuffix(self.high_surrogate)))
             self.text += text
+            self.refusal += _text(_get(delta, "refusal"))
             self.finish_reason = _text(_get(choice, "finish_reason")) or self.finish_reason
             for piece in _list(_get(delta, "tool_calls")):
                 self._add_call(_call_parts(piece, _get(piece, "index")))
         return text
+
+    def end_stream(self, response: object) -> str:
+        """End a stream, whose chunks together are this response; return the rest of the answer."""
+        for choice in _list(_get(response, "choices"))[:1]:
+            self.message = _get(choice, "message")
+        rest = self.tags.end()
+        self.text += rest
+        return rest
 
     def _set_identity(self, response: object) -> None:
         self.id, self.model = _text(_get(response, "id")), _text(_get(response, "model"))

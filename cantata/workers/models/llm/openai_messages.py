@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import cast
+from typing import TypeGuard, cast
 
 from cantata.errors import ModelError
 from cantata.models.values import JsonValue, ToolSchema
@@ -37,6 +37,21 @@ def with_examples(messages: Messages, examples: JsonValue, schema: Mapping[str, 
                 raise ModelError(f"an example is {{text, label}}, not {example!r}", code="model_bad_request")
     first = next((number for number, message in enumerate(messages) if message.get("role") != "system"), len(messages))
     return [*messages[:first], *turns, *messages[first:]]
+
+
+def text_of_parts(parts: Sequence[object]) -> str:
+    """Return the text of a content that is a list of parts, without parts that are no answer, such as thinking."""
+    return "".join(each if isinstance(each, str) else str(each.get("text") or "") for each in parts if _is_text(each))
+
+
+def thoughts_of_parts(parts: Sequence[object]) -> str:
+    """Return the text of the thinking parts of a content, as Mistral and Anthropic write them."""
+    thoughts = [each["thinking"] for each in parts if isinstance(each, dict) and each.get("thinking")]
+    return "".join(text_of_parts(each) if isinstance(each, list) else str(each) for each in thoughts)
+
+
+def _is_text(part: object) -> TypeGuard[str | dict[str, object]]:
+    return isinstance(part, str) or (isinstance(part, dict) and part.get("type", "text") in ("text", "output_text"))
 
 
 def calls_in(messages: Messages) -> Iterator[JsonObject]:
