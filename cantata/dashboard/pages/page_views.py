@@ -114,6 +114,7 @@ class MessageView(Value):
 
     role: Literal["system", "user", "assistant", "tool"]
     text: str
+    reasoning: str = Field(default="", description="what the model thought before it wrote this, as far as people can read it")
     calls: list[CallView] = Field(default_factory=list)
     call_id: str | None = Field(default=None, description="of a tool message: the call it answers")
     name: str | None = Field(default=None, description="of a tool message: the tool")

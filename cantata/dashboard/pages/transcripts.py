@@ -56,7 +56,7 @@ def transcript(turns: Sequence[tuple[str, RecordedStep]], calls: Mapping[str, Re
         messages += _prompt(turn.info.get(PROMPT)) if number == 0 else []
         if turn.state != "done":
             continue
-        messages += _round(step_id, turn, calls) if turn.is_round else [_message("assistant", turn.output)]
+        messages += _round(step_id, turn, calls) if turn.is_round else [_reply(turn, turn.output)]
     return messages
 
 
@@ -77,7 +77,7 @@ def _round(step_id: str, turn: RecordedStep, calls: Mapping[str, RecordedStep]) 
         CallView(id=call.get("id") or f"call {i}", name=call["name"], arguments=_text(call.get("arguments")))
         for i, call in enumerate(calls_asked, 1)
     ]
-    yield _message("assistant", output.get("reply", "")).model_copy(update={"calls": shown})
+    yield _reply(turn, output.get("reply", "")).model_copy(update={"calls": shown})
     for number, (call, view) in enumerate(zip(calls_asked, shown, strict=True)):
         step = calls.get(f"{step_id}/t{number}")
         if call.get("fault") or (step is not None and step.state in ("done", "failed")):
@@ -93,6 +93,12 @@ def _tool_result(call: Mapping[str, Any], step: RecordedStep | None) -> JsonValu
     if error:
         return f"Error: {error['message']}"
     return step.output if step else None
+
+
+def _reply(turn: RecordedStep, text: JsonValue) -> MessageView:
+    """Return a reply, with the part of its reasoning that people can read."""
+    thought, truncation = cast("dict[str, Any]", turn.info.get("reasoning") or {}), Truncation()
+    return _message("assistant", text).model_copy(update={"reasoning": truncation.text(thought.get("text", ""))})
 
 
 def _message(role: Any, content: JsonValue) -> MessageView:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import cast
 
 from pydantic import Field
@@ -141,7 +141,8 @@ class TagSplitter:
     reasoning: str = ""
     _held: str = ""
     _tag: str = ""
-    _is_answer: bool = field(default=False)
+    _has_block: bool = False
+    _is_answer: bool = False
 
     def add(self, piece: str) -> str:
         """Add a piece of the content; return the part of the answer that is now known."""
@@ -158,7 +159,7 @@ class TagSplitter:
             if not closing:
                 return ""
             self.reasoning += text
-            self._tag, self._held = "", rest.lstrip()
+            self._tag, self._held, self._has_block = "", rest, True
 
     def end(self) -> str:
         """Return the rest of the answer, at the end of the content."""
@@ -171,7 +172,7 @@ class TagSplitter:
     def _answer(self) -> str:
         self._is_answer = True
         held, self._held = self._held, ""
-        return held
+        return held.lstrip() if self._has_block else held
 
 
 def _may_open(text: str) -> bool:

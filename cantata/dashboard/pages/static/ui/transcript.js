@@ -13,6 +13,7 @@ export function Transcript({ messages }) {
     ${message.omitted > 0 && html`<li class="muted">${plural(message.omitted, "message")} before this one were not recorded.</li>`}
     <li key=${index} class="message role-${message.role}">
     <span class="who">${WHO[message.role] ?? clip(message.role, 20)}${message.name ? html` <bdi class="tool-name">${clip(message.name, 60)}</bdi>` : ""}</span>
+    ${message.reasoning && html`<details class="reasoning"><summary class="muted">Reasoning</summary><pre class="text">${plain(message.reasoning)}</pre></details>`}
     ${message.text && (message.role === "assistant" ? html`<${Markdown} text=${message.text} />` : html`<pre class="text">${plain(message.text)}</pre>`)}
     ${(message.calls ?? []).map((call) => html`<div class="call" key=${call.id}><span>calls <bdi class="tool-name">${clip(call.name, 60)}</bdi></span>
       <pre class="text">${argumentsOf(call)}</pre></div>`)}

@@ -34,7 +34,11 @@ def test_no_arguments_are_an_empty_object(arguments: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "fault"),
     [
-        ('{"a": 1,}', "The arguments are not valid JSON: "),
+        ('{"a": 1', "The arguments are not valid JSON: "),
+        ('"{\\"a\\": 1"', "The arguments are not valid JSON: "),
+        ('[{"a": 1}]', "The arguments must be a JSON object, not [{'a': 1}]."),
+        ('```json\n[{"a": 1}]\n```', "The arguments are not valid JSON: "),
+        ('{"a": 1} and {"b": 2}', "The arguments are not valid JSON: "),
         ('{"a"', "The arguments are not valid JSON: Expecting ':' delimiter: line 1 column 5 (char 4). They were '{\"a\"'."),
         ("[1]", "The arguments must be a JSON object, not [1]."),
         ('{"a": NaN}', "The arguments hold a number that is not finite"),
@@ -50,6 +54,17 @@ def test_arguments_that_cannot_be_used_are_a_fault(arguments: str, fault: str) -
     assert call.arguments is None
     assert fault in call.fault
     assert len(call.fault) < 400
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    ['"{\\"a\\": 1}"', '```json\n{"a": 1}\n```', "{'a': 1}", '{"a": 1}}', '{"a": 1,}', ' {"a": 1} ', '"```json\\n{\\"a\\": 1}\\n```"'],
+)
+def test_arguments_that_are_almost_json_are_read_in_every_dialect(arguments: str) -> None:
+    (in_json,) = calls_of(json.dumps({"mcp": {"tool": "add", "params": arguments}})).calls
+
+    assert (native(arguments).arguments, native(arguments).fault) == ({"a": 1}, "")
+    assert (in_json.arguments, in_json.fault) == ({"a": 1}, "")
 
 
 def test_raw_newlines_in_arguments_are_read() -> None:

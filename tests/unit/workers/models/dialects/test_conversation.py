@@ -70,7 +70,7 @@ def test_several_calls_in_json_are_answered_with_their_names() -> None:
 
 
 def test_both_dialects_mix_in_one_reply() -> None:
-    messages = exchange(ModelRound(reply=SPOKEN, calls=(SAY, ADD)), [ToolResult(error="gone"), ToolResult(5)], with_text=False)
+    messages = exchange(ModelRound(reply=SPOKEN, calls=(SAY, ADD)), [ToolResult(error="gone"), ToolResult(5)])
 
     assert [message["role"] for message in messages] == ["assistant", "tool", "user"]
     assert messages[0]["content"] == SPOKEN
@@ -104,7 +104,7 @@ ANSWERS: tuple[list[ToolResult], ...] = ([ToolResult(1)], [], [ToolResult(2)], [
 @pytest.mark.parametrize(
     ("mode", "texts"),
     [
-        ("minimal", [None, "1", SPOKEN, "I read\n\nTool result: 2", "n4"]),
+        ("minimal", ["I add", "1", SPOKEN, "I read\n\nTool result: 2", "n4"]),
         ("progressive", ["I add", "1", SPOKEN, "I read\n\nTool result: 2", "n4"]),
         ("kitchen_sink", ["I add", "1", "n1", "hm", "n2", SPOKEN, "I read\n\nTool result: 2", "n4"]),
     ],

@@ -1,0 +1,122 @@
+"""Reasoning of models: parted from answers, recorded, and sent back to the provider that it came from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cantata.models.values import JsonValue
+from cantata.workers.models.dialects.call_parsing import ParsedCall
+from cantata.workers.models.dialects.conversation import ModelRound, ToolResult, conversation
+from cantata.workers.models.dialects.reasoning import KEY, Reasoning, TagSplitter, may_think, reasoning_of, sent_back, without_reasoning
+
+CALL = ParsedCall(id="c1", name="ping", arguments={})
+BLOCK: JsonValue = {"type": "thinking", "thinking": "I should ping.", "signature": "SIG"}
+
+
+def split(pieces: Sequence[str]) -> tuple[str, str]:
+    """The reasoning and the answer in a content that comes in pieces."""
+    tags = TagSplitter()
+    answer = "".join(map(tags.add, pieces)) + tags.end()
+    return tags.reasoning, answer
+
+
+@pytest.mark.parametrize(
+    ("content", "reasoning", "answer"),
+    [
+        ("<think>a plan</think>42", "a plan", "42"),
+        ("\n <think>a plan</think>\n\n42\n", "a plan", "42\n"),
+        ("<thinking>a <think> plan</thinking>42", "a <think> plan", "42"),
+        ("<think>one</think><think>two</think>42", "onetwo", "42"),
+        ("<think>never closed", "never closed", ""),
+        ("<think></think>42", "", "42"),
+        ("42 <think>a plan</think>", "", "42 <think>a plan</think>"),
+        ("  42", "", "  42"),
+        ("<thi", "", "<thi"),
+        ("<b>bold</b>", "", "<b>bold</b>"),
+        ("", "", ""),
+    ],
+)
+def test_tags_at_the_beginning_of_a_content_are_reasoning(content: str, reasoning: str, answer: str) -> None:
+    assert split([content]) == (reasoning, answer)
+    assert split(list(content)) == (reasoning, answer)
+
+
+@given(st.lists(st.sampled_from(["<think>", "</think>", "<th", "ink>", "a", " ", "<", "\n"])).map("".join), st.lists(st.integers(0, 30)))
+def test_a_content_is_split_alike_however_it_is_cut(content: str, cuts: list[int]) -> None:
+    ends = sorted({0, len(content), *(cut for cut in cuts if cut < len(content))})
+
+    assert split([content[first:last] for first, last in pairwise(ends)]) == split([content] if content else [])
+
+
+@pytest.mark.parametrize(
+    ("message", "fields", "text"),
+    [
+        ({"reasoning_content": "because"}, {"reasoning_content": "because"}, "because"),
+        ({"thinking_blocks": [BLOCK]}, {"thinking_blocks": [BLOCK]}, "I should ping."),
+        ({"reasoning_items": [{"id": "rs_1"}]}, {"reasoning_items": [{"id": "rs_1"}]}, ""),
+        (
+            {"provider_specific_fields": {"reasoning_details": [{"text": "hm"}], "refusal": None}},
+            {"reasoning_details": [{"text": "hm"}]}, "hm",
+        ),
+        (
+            {"provider_specific_fields": {"thought_signatures": ["s"], "citations": [1]}},
+            {"provider_specific_fields": {"thought_signatures": ["s"]}}, "",
+        ),
+    ],
+)  # fmt: skip
+def test_what_a_provider_wants_back_is_kept(message: Mapping[str, JsonValue], fields: Mapping[str, JsonValue], text: str) -> None:
+    found = reasoning_of(message, "p", tagged="", call_ids=[])
+
+    assert found == Reasoning(provider="p", text=text, fields=dict(fields))
+
+
+def test_a_reply_without_reasoning_has_none() -> None:
+    assert reasoning_of({"content": "hi", "provider_specific_fields": {"refusal": None}}, "p", tagged="", call_ids=[]) is None
+    assert reasoning_of(None, "p", tagged="", call_ids=[]) is None
+
+
+def test_reasoning_in_tags_is_for_people_only() -> None:
+    assert reasoning_of({"content": "42"}, "p", tagged=" a plan ", call_ids=[]) == Reasoning(provider="p", text="a plan")
+
+
+def test_the_fields_of_calls_go_back_with_them() -> None:
+    extra: JsonValue = {"google": {"thought_signature": "s"}}
+    calls: JsonValue = [
+        {"id": "x", "function": {"name": "ping"}, "provider_specific_fields": {"thought_signature": "t"}, "extra_content": extra}
+    ]
+    found = reasoning_of({"tool_calls": calls}, "gemini", tagged="", call_ids=["c1"])
+
+    (sent,) = conversation([], [ModelRound(calls=(CALL,), reasoning=found)], [[ToolResult("pong")]])[:1]
+    (call,) = sent_back(sent, "gemini")["tool_calls"]  # type: ignore[misc, union-attr]
+
+    assert (call["provider_specific_fields"], call["extra_content"]) == ({"thought_signature": "t"}, extra)
+    assert call["id"] == "c1"
+
+
+def test_only_the_provider_that_it_came_from_gets_it_back() -> None:
+    thought = Reasoning(provider="anthropic", text="I should ping.", fields={"thinking_blocks": [BLOCK]})
+    recorded = ModelRound(reply="let me see", calls=(CALL,), reasoning=thought)
+    info: JsonValue = json.loads(json.dumps({"reasoning": thought.model_dump(mode="json", exclude_defaults=True)}))
+
+    read = ModelRound.read(json.dumps(recorded.to_json()), info)  # type: ignore[arg-type]
+    message = conversation([], [read], [[ToolResult("pong")]])[0]
+
+    assert read == recorded
+    assert "reasoning" not in json.dumps(recorded.to_json())  # workers of an older version read it
+    assert sent_back(message, "anthropic")["thinking_blocks"] == [BLOCK]
+    assert sent_back(message, "openai") == {name: value for name, value in message.items() if name != KEY}
+    assert without_reasoning([message]) == [sent_back(message, "openai")]
+
+
+def test_claude_is_not_asked_to_think_behind_the_calls_of_another_model() -> None:
+    others: Sequence[Mapping[str, JsonValue]] = [{"role": "user", "content": "hi"}, {"role": "assistant", "tool_calls": [{"id": "c1"}]}]
+
+    assert not may_think(others, "anthropic")
+    assert may_think(others, "openai")
+    assert may_think([{**others[1], "thinking_blocks": [BLOCK]}], "anthropic")
