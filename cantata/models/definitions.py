@@ -279,6 +279,9 @@ class Agent(Value):
     response_mode: Literal["integrated", "streaming"] = Field(
         "integrated", description="after a JSON call: the model is asked again, or its reply and the result are the answer"
     )
+    fallback_on: list[Literal["refusal", "content_filter"]] = Field(
+        default_factory=list, description="errors after which the model's fallbacks are asked too, though the model, or a filter, refused"
+    )
     stream: bool | None = Field(
         None, description="whether events carry its model's reply while it streams; by default in turns, but not in chains"
     )

@@ -44,6 +44,7 @@ def _call_model(turn: ModelTurn, known: tuple[ToolSchema, ...]) -> llm.Reply:
         turn.context, turn.models(), turn.messages(known), stream=turn.is_streamed, timeout_s=turn.agent.timeout_s,
         tools=native, tool_choice="none" if native and turn.is_closing else None, schema=None if known else schema,
         allow_empty=isinstance(turn.instruction, AgenticStep) or turn.is_closing, fresh=turn.count("correction") > 0,
+        fallback_on=turn.agent.fallback_on,
     ))  # fmt: skip
 
 

@@ -175,7 +175,7 @@ RESULTS = ("tool", "2.0"), ("tool", "3.0")
 @pytest.mark.parametrize(
     ("mode", "expected"),
     [
-        ("minimal", [("user", "said"), SILENT, RESULTS[0], SILENT, RESULTS[1]]),
+        ("minimal", [("user", "said"), ("assistant", "I look"), RESULTS[0], SILENT, RESULTS[1]]),
         ("progressive", [("user", "said"), ("assistant", "I look"), RESULTS[0], SILENT, RESULTS[1]]),
         (
             "kitchen_sink",

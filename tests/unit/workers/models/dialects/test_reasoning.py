@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from typing import cast
 
 import pytest
 from hypothesis import given
@@ -87,15 +88,13 @@ def test_reasoning_in_tags_is_for_people_only() -> None:
 
 def test_the_fields_of_calls_go_back_with_them() -> None:
     extra: JsonValue = {"google": {"thought_signature": "s"}}
-    calls: JsonValue = [
-        {"id": "x", "function": {"name": "ping"}, "provider_specific_fields": {"thought_signature": "t"}, "extra_content": extra}
-    ]
-    found = reasoning_of({"tool_calls": calls}, "gemini", tagged="", call_ids=["c1"])
+    own: dict[str, JsonValue] = {"provider_specific_fields": {"thought_signature": "t"}, "extra_content": extra}
+    found = reasoning_of({"tool_calls": [{"id": "x", "function": {"name": "ping"}, **own}]}, "gemini", tagged="", call_ids=["c1"])
 
-    (sent,) = conversation([], [ModelRound(calls=(CALL,), reasoning=found)], [[ToolResult("pong")]])[:1]
-    (call,) = sent_back(sent, "gemini")["tool_calls"]  # type: ignore[misc, union-attr]
+    sent, _ = conversation([], [ModelRound(calls=(CALL,), reasoning=found)], [[ToolResult("pong")]])
+    (call,) = cast("list[dict[str, JsonValue]]", sent_back(sent, "gemini")["tool_calls"])
 
-    assert (call["provider_specific_fields"], call["extra_content"]) == ({"thought_signature": "t"}, extra)
+    assert {name: call[name] for name in own} == own
     assert call["id"] == "c1"
 
 
