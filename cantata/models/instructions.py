@@ -45,7 +45,7 @@ class AgenticStep(Value):
     max_tool_rounds: int = Field(40, ge=1, description="rounds of tool calls, before the model is asked to answer without tools")
     history_mode: Literal["minimal", "progressive", "kitchen_sink"] = Field(
         "minimal",
-        description="the earlier turns that a model turn sees: tool calls with their texts and results; kitchen_sink: the agent's earlier steps too",
+        description="the earlier turns that a model turn sees: calls with their texts and results; kitchen_sink: earlier instructions too",
     )
 
 
