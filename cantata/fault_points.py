@@ -40,6 +40,7 @@ LABELS = (
     "memory-replied",
     "advance-executed",  # of a workflow, behind a step; neither is recorded
     "commit-replied",
+    "outbox-replied",  # runs that post to webhooks are accepted, their first messages are not sent
     "committed",
     "graph-expanded",
     "run-closed",

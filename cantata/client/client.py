@@ -40,7 +40,7 @@ from cantata.coordinator.start import (
     new_id,
     send_ready,
 )
-from cantata.coordinator.webhooks import DELIVERY_QUEUE, accept_delivery
+from cantata.coordinator.webhooks import accept_delivery
 from cantata.dispatch import user_app
 from cantata.dispatch.celery_app import make_app
 from cantata.errors import ConfigError, UnavailableError
@@ -50,7 +50,7 @@ from cantata.models.waits import InboxItem
 from cantata.models.wire import ChainRequest, TurnRequest, WebhookRequest
 from cantata.observability import traces
 from cantata.planning import rewind as rewinding
-from cantata.planning.triggers.webhooks import check_target, webhooks_of
+from cantata.planning.triggers.webhooks import QUEUE, check_target, webhooks_of
 from cantata.settings import settings
 from cantata.state.batches.batch_store import BatchMode
 from cantata.state.fleet import registry
@@ -261,7 +261,7 @@ class Client:
         run_id = new_id()
         request = WebhookRequest(id=run_id, text=f"test of webhook {name}", to=name, event="test", at_ms=int(clock.now() * 1000))
         accepted = accept_delivery(self.ledger, request, self.definitions, self.definitions_text)
-        announce_runs(self.app, [(run_id, accepted.priority)], DELIVERY_QUEUE)
+        announce_runs(self.app, [(run_id, accepted.priority)], QUEUE)
         return WebhookRun(self, run_id)
 
     def _request_of(self, request: object) -> ChainRequest:

@@ -228,7 +228,10 @@ class Schedules:
         hooks = webhooks_of(definitions, asked, name=request.target, labels=spec.labels)
         next_ms = first_time(spec, _now_ms())
         session = conversations.run_session(spec.tenant, spec.turn.session if spec.turn else None, definitions.sessions)
-        offer = offer_of(kind=request.kind, tenant=spec.tenant, queue=COORDINATOR, webhooks=hooks, session=session, **settings)
+        offer = offer_of(
+            kind=request.kind, tenant=spec.tenant, queue=COORDINATOR, webhooks=hooks, session=session,
+            max_deliveries=definitions.limits.quota_of(spec.tenant).open_deliveries, **settings,
+        )  # fmt: skip
         fields = {
             "spec": spec.model_dump_json(exclude_defaults=True), "timing": spec.timing(), "request": request.text, "offer": to_json(offer),
             "labels": to_json(dict(spec.labels)), "quota": definitions.limits.quota_of(spec.tenant).model_dump_json(), "origin": origin,

@@ -16,6 +16,7 @@ from cantata.coordinator import permit_wakeups
 from cantata.coordinator.firing import fire_due
 from cantata.coordinator.isolation import Isolation, Item, are_outages, log_once
 from cantata.coordinator.start import send_ready
+from cantata.coordinator.webhooks import create_deliveries
 from cantata.dispatch.celery_app import App
 from cantata.dispatch.queues import heads_sent_at
 from cantata.dispatch.user_app import TASKS
@@ -98,6 +99,11 @@ def _item_of_ready(ready: tuple[str, Ready]) -> Item:
     return Item("sends", f"{ready[0]}|{ready[1].step_id}")
 
 
+def _create_deliveries(sweep: Sweep) -> None:
+    """Create and send runs that post events to webhooks."""
+    create_deliveries(sweep.app, sweep.ledger, sweep.shards, lambda name: sweep.isolation.of(Item("webhooks", name)))
+
+
 def _fire_schedules(sweep: Sweep) -> None:
     fire_due(sweep.app, sweep.ledger, [schedule for swept in sweep.found for schedule in swept.schedules], sweep.isolation)
 
@@ -171,6 +177,7 @@ def _note_unserved(sweep: Sweep) -> None:
 DUTIES: Sequence[tuple[str, Callable[[Sweep], None]]] = (
     ("shards", _report),
     ("sends", _send),
+    ("webhooks", _create_deliveries),
     ("schedules", _fire_schedules),
     ("tasks", _check_tasks),
     ("permits", _sweep_permits),

@@ -62,7 +62,8 @@ def accept_run(
     with traces.trace_submission(kind, __version__) as submission:
         accepted = ledger.runs.accept(
             run_id, kind=kind, request=request, definitions=definitions_text, labels=labels, queue=queue, session=session,
-            webhooks=webhooks, **run_settings(definitions, timeout),
+            webhooks=webhooks, max_deliveries=definitions.limits.quota_of((labels or {}).get("tenant", "")).open_deliveries,
+            **run_settings(definitions, timeout),
         )  # fmt: skip
         submission.run_id = run_id if accepted.new else ""
     if accepted.result == "new":

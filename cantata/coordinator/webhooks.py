@@ -1,21 +1,64 @@
-"""Messages to webhooks that no script of the ledger makes: alerts, and tests."""
+"""Runs that post to webhooks: those for events in the outbox, for alerts, and for tests."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
-from cantata.coordinator.start import Timeout, accept_run, id_of_key
+import structlog
+
+from cantata.coordinator.start import Timeout, accept_run, id_of_key, send_ready
+from cantata.dispatch.celery_app import App
 from cantata.models.definitions import Alert, Definitions
 from cantata.models.values import JsonValue
 from cantata.models.wire import WebhookRequest
+from cantata.planning.triggers.webhooks import QUEUE
 from cantata.state.ledger.ledger import Ledger
 from cantata.state.ledger.records import Accepted
 from cantata.state.redis import clock
+from cantata.state.redis.keys import shard_of
 
 DELIVERY = Timeout(25 * 3600.0, "of webhooks")
 """The time of a run that posts: its step gives up after a day."""
-DELIVERY_QUEUE = "agents"
-"""The queue of such a run: its worker only waits."""
+CREATION_S = 0.25  # for which one sweep creates such runs, some 1,000; the next goes on
+
+log = structlog.get_logger(__name__)
+
+
+def create_deliveries(
+    app: App, ledger: Ledger, shards: Sequence[int], isolate: Callable[[str], AbstractContextManager[object]] = nullcontext
+) -> None:  # fmt: skip
+    """Create and send the runs that post the events in the outboxes of some shards, for CREATION_S at most; the next call goes on.
+
+    The tenants of the shards take turns, each with a few runs. `isolate` keeps the error of one, given as `shard|tenant`, from the others.
+    """
+    give_up, due = time.monotonic() + CREATION_S, ledger.outbox.due(shards)
+    while due:
+        further = []
+        for shard, tenant in due:
+            with isolate(f"{shard}|{tenant}"):
+                if _create_some(app, ledger, shard, tenant, shards):
+                    further.append((shard, tenant))
+            if time.monotonic() > give_up:
+                return
+        due = further
+
+
+def create_deliveries_of(app: App, ledger: Ledger, run_id: str, tenant: str) -> None:
+    """Create and send the first runs that post for a tenant, right after an event of this run; a sweep creates the others."""
+    shard = shard_of(run_id)
+    shards = next((shards for shards in ledger.caller.nodes().values() if shard in shards), [shard])
+    _create_some(app, ledger, shard, tenant, shards)
+
+
+def _create_some(app: App, ledger: Ledger, shard: int, tenant: str, shards: Sequence[int]) -> bool:
+    """Create and send runs that post for a tenant in a shard; return whether further ones can be created now."""
+    created = ledger.outbox.create(shard, tenant, shards)
+    for run_id, fault in created.faults:
+        log.error("event_not_posted", run=run_id, tenant=tenant, error=fault)
+    send_ready(app, created.ready)
+    return created.has_more
 
 
 def accept_delivery(
@@ -24,7 +67,7 @@ def accept_delivery(
     """Accept a run that posts to a webhook of the definitions; the same request once. The sweep sends its first step, or the caller."""
     labels = {"webhook_of": request.run_id, "tenant": tenant}
     return accept_run(
-        ledger, request.id, kind="webhook", request=request.model_dump_json(exclude_defaults=True), timeout=DELIVERY, queue=DELIVERY_QUEUE,
+        ledger, request.id, kind="webhook", request=request.model_dump_json(exclude_defaults=True), timeout=DELIVERY, queue=QUEUE,
         definitions=with_attempts(definitions), definitions_text=definitions_text,
         labels={name: value for name, value in labels.items() if value},
     )  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import structlog
@@ -159,6 +160,9 @@ class App(Celery):
 
     namespace = DEFAULT_NAMESPACE
     """The prefix of all names in the broker."""
+
+    beside: Mapping[str, int] = MappingProxyType({})
+    """Queues that a worker serves beside its own, and how many messages of each it executes at once."""
 
     dead_letters: Redis
     """The client of a worker that stores messages which are not steps."""

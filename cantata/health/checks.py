@@ -14,7 +14,7 @@ from cantata.models.values import Value
 from cantata.models.wire import RUN_OVER, RunStatus
 from cantata.state.fleet import code_versions
 from cantata.state.fleet.load import USUAL_QUEUES, QueueLoad
-from cantata.state.fleet.registry import CLOCK_OFF_S, Worker, release, unserved
+from cantata.state.fleet.registry import CLOCK_OFF_S, SERVED_BY, Worker, release, unserved
 from cantata.text_format import duration, state_label, utc
 
 SLOW_MS = 200.0  # a longer round trip slows every step; usual is below 1
@@ -257,7 +257,7 @@ def _queue(name: str, load: QueueLoad) -> Check:
         return (failing if is_missed else degraded)(f"queue {name}", f"{problem}; {waiting}", action)
     message = f"{load.leased:,} of {load.slots:,} slots in use, {waiting}"
     if load.oldest_wait_s is not None and load.oldest_wait_s > LONG_WAIT_S:
-        return degraded(f"queue {name}", message, f"start more workers with `submit worker {name}`, or wait")
+        return degraded(f"queue {name}", message, f"start more workers with `submit worker {SERVED_BY.get(name, name)}`, or wait")
     return ok(f"queue {name}", message)
 
 

@@ -528,6 +528,9 @@ class Quota(Value):
     early_signals: int | None = Field(
         None, ge=0, description="signals of its open runs for steps that do not wait yet; if absent, only each run is limited"
     )
+    open_deliveries: int = Field(
+        default=10_000, ge=1, description="runs under way that post to webhooks; further messages wait, and none is refused"
+    )
     names: int | None = Field(default=None, ge=0, description="sessions, schedules, batches and builders, together; unlimited if absent")
     memory_namespaces: int = Field(default=10_000, ge=0, description="namespaces of memories, those of sessions included")
     memory_bytes: int = Field(default=1_000_000_000, ge=0, description="memories with their keys, until they are deleted or expire")

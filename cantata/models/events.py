@@ -330,13 +330,12 @@ class RunCancelling(RunEvent):
 
 
 class WebhookCreated(RunEvent):
-    """A run was created that posts an event of this run to a webhook."""
+    """An event of this run is posted to webhooks; a run of its own posts it to each."""
 
     type: Literal["webhook"] = "webhook"
-    run: str = Field("", description="the run that posts it")
-    to: str = Field("", description="the webhook or alert, or a URL")
+    to: str = Field("", description="the webhooks, alerts and URLs; of many the first three")
     on: str = Field("", description="end, wait or failure")
-    line = "webhook {to} on {on}: run {run}"
+    line = "webhook on {on}: {to}"
 
 
 class RunClosed(RunEvent):

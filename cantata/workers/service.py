@@ -35,6 +35,7 @@ from cantata.embedded.stack_plan import AGENT_THREADS, COORDINATOR_THREADS, TASK
 from cantata.errors import ConfigError
 from cantata.models.values import checked_name
 from cantata.observability.metrics.scrape_address import ScrapeAddress, scrape_address
+from cantata.planning.triggers import webhooks
 from cantata.settings import settings
 from cantata.state.fleet import registry
 from cantata.state.fleet.clock_skip import SkipListener
@@ -48,7 +49,7 @@ from cantata.workers.celery_tasks.result_watcher import ResultWatcher
 from cantata.workers.code import user_code
 from cantata.workers.models import llm
 from cantata.workers.runtime import resource_limits, shutdown_flush, threads
-from cantata.workers.runtime.consumer import Consumer
+from cantata.workers.runtime.consumer import BesideConsumers, Consumer
 from cantata.workers.runtime.process import Process
 from cantata.workers.runtime.threads import ToolThread
 from cantata.workers.tools import mcp
@@ -63,7 +64,9 @@ SWEEP_PATIENCE_S = 1.0  # a sweep that waited for Redis to come back would run b
 CLOSE_TIMEOUT_S = 3.0  # an MCP server that does not end by itself in 2 s is sent SIGTERM
 HAND_BACK = signal.SIGUSR2  # has a prefork child release its step
 
-THREADS = {"agents": AGENT_THREADS, "coordinator": COORDINATOR_THREADS, TASKS: TASK_THREADS}
+DELIVERIES = 16  # messages to webhooks at once in an agents worker, beside its turns: dead hosts occupy these slots, and no others
+
+THREADS = {"agents": AGENT_THREADS, "coordinator": COORDINATOR_THREADS, TASKS: TASK_THREADS, webhooks.QUEUE: DELIVERIES}
 """Queues that get threads. Python functions, and queues of users, get prefork: its children can be killed."""
 
 
@@ -78,6 +81,7 @@ class WorkerService:
         self.queues = queues
         self.pool = "threads" if queues[0] in THREADS else "prefork"
         self.concurrency = concurrency or THREADS.get(queues[0], os.cpu_count() or 1)
+        self.beside = {webhooks.QUEUE: DELIVERIES} if "agents" in queues and webhooks.QUEUE not in queues and self.pool == "threads" else {}
         self.name = f"{name}@{socket.gethostname()}"
         self.redis_url = redis_url
         user_app = user_applications.configured()
@@ -88,6 +92,8 @@ class WorkerService:
         self.app = make_app(redis_url, broker_url, beside=user_app)
         self._watcher: ResultWatcher | None = None
         self.app.conf.worker_consumer = Consumer
+        self.app.beside = self.beside
+        self.app.steps["consumer"].add(BesideConsumers)
         self.app.conf.worker_max_memory_per_child = resource_limits.recycle_above_kb()
         self._process: Process | None = None
         self._metrics_at = metrics_at
@@ -149,8 +155,8 @@ class WorkerService:
         signals.worker_process_shutdown.connect(self._shut_down, weak=False)  # in a prefork child
         worker = self.app.Worker(  # not `worker_main`: to read a command line it loads half of `celery.bin`, in 0.2 s
             hostname=self.name, queues=list(map(self.app.broker_queue, self.queues)), pool=self.pool,
-            concurrency=self.concurrency, loglevel=os.environ.get("CANTATA_LOG_LEVEL", "WARNING"), quiet=True, without_gossip=True,
-            without_mingle=True,
+            concurrency=self.concurrency + sum(self.beside.values()), loglevel=os.environ.get("CANTATA_LOG_LEVEL", "WARNING"), quiet=True,
+            without_gossip=True, without_mingle=True,
         )  # fmt: skip
         gc.freeze()  # these objects stay: collecting need not visit them, and children go on sharing their memory
         gc.enable()
@@ -295,8 +301,9 @@ class WorkerService:
     @cached_property
     def _worker(self) -> Worker:
         return Worker(
-            name=self.name, queues=self.queues, concurrency=self.concurrency, pid=os.getpid(), host=socket.gethostname(),
-            version=cantata.__version__, started_at=time.time(), metrics_url=self._metrics.url if self._metrics else "",
+            name=self.name, queues=(*self.queues, *self.beside), concurrency=self.concurrency, beside=self.beside, pid=os.getpid(),
+            host=socket.gethostname(), version=cantata.__version__, started_at=time.time(),
+            metrics_url=self._metrics.url if self._metrics else "",
         )  # fmt: skip
 
     def _shutting_down(self, **_: Any) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import cast
 
@@ -16,16 +16,19 @@ from celery.app.task import Context
 from cantata import fault_points
 from cantata.coordinator.duties import TASK_CHECK
 from cantata.coordinator.start import send_ready
+from cantata.coordinator.webhooks import create_deliveries_of
 from cantata.dispatch.celery_app import App, Carried, send
-from cantata.errors import StepError, UnavailableError
+from cantata.errors import CantataError, StepError, UnavailableError
 from cantata.models.graph import Graph, Spec
 from cantata.observability import metrics, traces
 from cantata.planning import canvas
 from cantata.planning.canvas import Dispatch, Followers
+from cantata.planning.triggers import webhooks
 from cantata.runs.results import is_over
 from cantata.state.ledger.records import Ahead, AttemptRecord, Begun, Committed, Ready
 from cantata.state.limits.step_costs import CHEAP_MS
 from cantata.state.redis import clock, outages
+from cantata.state.redis.connection import RedisFailure
 from cantata.state.runs import trace_roots
 from cantata.workers.celery_tasks import result_watcher
 from cantata.workers.celery_tasks.result_watcher import ResultWatcher
@@ -92,7 +95,7 @@ class MessageExecution:
 
     def run(self) -> str | None:
         """Execute the steps; return 'joined' if Celery is to send the join of this message's chord."""
-        with self._process.threads.busy():
+        with nullcontext() if self._delivery.queue == webhooks.QUEUE else self._process.threads.busy():
             self._execute(self._begin_next())
         return self._hand_over_to_celery()
 
@@ -239,6 +242,8 @@ class MessageExecution:
         self._dispatch_ready(committed.sends, record.outcome.fragment, committed_at)
         with self._leaving_to_sweep(len(committed.following)):  # the first step of the session's next turn
             send_ready(self._app, committed.following)
+        if committed.has_posts:
+            self._create_deliveries(begun.tenant)
         fault_points.at("successors-sent")
         if is_over(committed.run_status):
             trace_roots.end(traces.active(), self._process.ledger, self._run_id)
@@ -373,6 +378,14 @@ class MessageExecution:
         canvases = canvas.build(self._dispatch, steps, self._followers, self._process.batch_policy(self._definitions))
         with self._leaving_to_sweep(len(steps)):
             send(self._app, canvases, sent_at=sent_at)
+
+    def _create_deliveries(self, tenant: str) -> None:
+        """Create runs that post an event of this run. Whatever fails, a sweep goes on."""
+        try:
+            with self._leaving_to_sweep(0):
+                create_deliveries_of(self._app, self._process.ledger, self._run_id, tenant)
+        except (CantataError, RedisFailure) as error:
+            log.warning("deliveries_not_created", run=self._run_id, error=str(error), note="the sweep creates them later")
 
     @contextmanager
     def _leaving_to_sweep(self, steps: int) -> Iterator[None]:

@@ -24,6 +24,7 @@ from cantata.state.fleet import load, registry
 from cantata.state.fleet.registry import Worker
 from cantata.state.ledger.ledger import Ledger
 from cantata.state.redis import clock
+from cantata.state.redis.keys import SHARDS, shard_of
 from cantata.state.runs import listing
 from cantata.state.runs.listing import RunFilter
 from cantata.workers.runtime.process import Process
@@ -95,6 +96,7 @@ def deliveries(
         play.do("a", "the answer")
     else:
         play.fail("a")
+    ledger.outbox.create(shard_of(run_id), "acme", range(SHARDS))
     return list(ledger.reader.read(run_id).webhook_runs)
 
 

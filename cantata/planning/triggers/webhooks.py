@@ -14,6 +14,8 @@ from cantata.suggestions import did_you_mean
 
 DELIVER = "deliver"
 """The step that posts."""
+QUEUE = "webhooks"
+"""The queue of the runs that post. Agents workers serve it too, with slots beside those of their turns."""
 TIMEOUT_S = 30.0  # of an attempt, with the reading of the result
 MAX_RETRIES = 1000  # more than fit into the day after which the step gives up
 
@@ -59,5 +61,5 @@ def plan_delivery(request: WebhookRequest) -> Graph:
     """Return the graph of a run that posts to a webhook. A test is tried once."""
     params: dict[str, JsonValue] = {"delivery": request.model_dump(mode="json", exclude_defaults=True)}
     retries = 0 if request.event == "test" else MAX_RETRIES
-    step = Step(id=DELIVER, kind="webhook.deliver", queue="agents", params=params, retries=retries, timeout_s=TIMEOUT_S, cheap=False)
+    step = Step(id=DELIVER, kind="webhook.deliver", queue=QUEUE, params=params, retries=retries, timeout_s=TIMEOUT_S, cheap=False)
     return Graph(steps=(step,), terminals=(DELIVER,))

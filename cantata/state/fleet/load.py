@@ -150,7 +150,7 @@ def _load(queue: str, fleet: FleetLoad, waiting: Waiting) -> QueueLoad:
     serving = [worker for worker in fleet.workers if queue in worker.queues]
     leased = fleet.leased.get(queue, 0)
     return QueueLoad(
-        ready=waiting.count, leased=leased, work=waiting.count + leased, slots=sum(worker.concurrency for worker in serving),
+        ready=waiting.count, leased=leased, work=waiting.count + leased, slots=sum(worker.slots_of(queue) for worker in serving),
         workers=len(serving), oldest_wait_s=waiting.oldest_s,
     )  # fmt: skip
 

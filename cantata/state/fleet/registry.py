@@ -34,12 +34,17 @@ MAX_INTERVAL_S = 5.0
 _workers = 0  # of the fleet, as last read by this process
 
 
+SERVED_BY = {"webhooks": "agents"}
+"""Queues that the workers of another queue serve too."""
+
+
 class Worker(Value):
     """A worker process that serves queues."""
 
     name: str
     queues: tuple[str, ...]
-    concurrency: int = Field(description="steps it does at once")
+    concurrency: int = Field(description="steps it does at once, without those of the queues beside")
+    beside: dict[str, int] = Field(default_factory=dict, description="queues that it serves with slots of their own: queue -> slots")
     pid: int
     host: str
     version: str
@@ -50,6 +55,10 @@ class Worker(Value):
     code: tuple[str, ...] = Field(default=(), description="the modules of user code it serves, as `module@digest`")
     code_faults: dict[str, str] = Field(default_factory=dict, description="modules of user code that it cannot import: name -> why")
     duplicate: str = Field(default="", description="another live process of the same name, if there is one: both count as one")
+
+    def slots_of(self, queue: str) -> int:
+        """Return how many steps of one of its queues it can execute at once."""
+        return self.beside.get(queue, self.concurrency)
 
 
 def interval_s(usual_s: float, most_s: float = MAX_INTERVAL_S) -> float:
@@ -137,7 +146,7 @@ def _slots_of(fleet: Iterable[Worker]) -> dict[str, int]:
     counts: dict[str, int] = {}
     for worker in fleet:
         for queue in worker.queues:
-            counts[queue] = counts.get(queue, 0) + worker.concurrency
+            counts[queue] = counts.get(queue, 0) + worker.slots_of(queue)
     return counts
 
 
@@ -163,7 +172,7 @@ def fleet_warnings(fleet: Iterable[Worker], version: str) -> list[str]:
 
 def unserved(queue: str) -> str:
     """Return the message about a queue without workers."""
-    command = "submit worker --app MODULE:APP" if queue == "tasks" else f"submit worker {queue}"
+    command = "submit worker --app MODULE:APP" if queue == "tasks" else f"submit worker {SERVED_BY.get(queue, queue)}"
     if settings().app and queue in ("coordinator", "agents", "tools", "tasks"):  # it serves them all, for the application
         command = "submit worker"
     return f"no worker serves queue {queue!r}: start one with `{command}`"

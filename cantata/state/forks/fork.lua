@@ -35,12 +35,12 @@ if fork.is_retry then
   redis.call('HSET', source, 'retried_as', run)
 end
 
-local deadline_at, priority = now + tonumber(past.timeout_ms), priority_among(past.tenant, past.kind)
+local deadline_at, priority = now + tonumber(past.timeout_ms), priority_among(run, past.tenant, past.kind)
 redis.call('HSET', R, 'status', 'running', 'created_at', now, 'started_at', now, 'deadline_at', string.format('%d', deadline_at),
   'priority', priority, 'accepted_by', fork.accepted_by, 'request', fork.request, 'labels', fork.labels, 'left', fork.left, 'count', fork.count,
   'terminals', fork.terminals)
 for _, field in ipairs({'definitions', 'kind', 'tenant', 'timeout_ms', 'timeout_by', 'max_attempts', 'max_steps', 'retention_ms',
-                        'session', 'session_keep_ms', 'session_entries', 'has_workflow', 'webhooks'}) do
+                        'session', 'session_keep_ms', 'session_entries', 'has_workflow', 'webhooks', 'max_deliveries'}) do
   if past[field] then redis.call('HSET', R, field, past[field]) end
 end
 if fork.failures > 0 then redis.call('HSET', R, 'failures', fork.failures) end

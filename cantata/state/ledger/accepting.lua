@@ -22,7 +22,7 @@ local function accept(run_id, offer, definitions_text)
   if queue and redis.call('LLEN', queue) > offer.max_waiting then return {'full', 0} end
   if not store_definitions(fields.definitions, definitions_text) then return {'undefined', 0} end
 
-  local priority = priority_among(fields.tenant, fields.kind, fields.batch)
+  local priority = priority_among(run_id, fields.tenant, fields.kind, fields.batch)
   write_run(run_id, step, offer.spec, fields, priority)
   use(run_id)
   if kind_of_run ~= 'webhook' then count_total('accepted') end

@@ -7,7 +7,7 @@
 -- advance?: the outcome of a workflow's advance that was executed already, which counts only if this call begins that step,
 -- before?: [the outcome of a pure step, ...], which are recorded first}
 -- Replies {result, sends {step, spec, ...}, begun or false, run status, {run, priority, step, spec, ...} of the next runs of sessions, 1 if the advance
--- is recorded too, and the others are of its commit, else 0, [result, ...] of `before`};
+-- is recorded too, and the others are of its commit, else 0, [result, ...] of `before`, 1 if the outbox got an entry};
 -- result: ok, again (a repetition; steps that the first call made ready are sent by a sweep), stale, closed, gone.
 local lease_ms, resend_ms = outcome.lease_ms, outcome.resend_ms
 
@@ -131,11 +131,11 @@ local was_begun = advance and reply[1] == 'again' and get(outcome.step).owner ==
 if advance then advance.ahead, advance.next_step = outcome.ahead, outcome.next_step end
 if advance and not cancelling and #sends == 0 and (in_place or was_begun) then
   local result = commit(advance, ARGV[4])
-  if result[1] == 'ok' or result[1] == 'again' then return {reply[1], result[2], result[3], status, following, 1, results} end
+  if result[1] == 'ok' or result[1] == 'again' then return {reply[1], result[2], result[3], status, following, 1, results, #posts > 0 and 1 or has_posts} end
 end
 if in_place then -- the advance is to be executed again
   local id, waited = in_place.id, in_place.waited
   in_place = nil
   reply[3] = lease_begun(get(id), lease_ms, waited)
 end
-return {reply[1], sends, reply[3], status, following, 0, results}
+return {reply[1], sends, reply[3], status, following, 0, results, #posts > 0 and 1 or has_posts}

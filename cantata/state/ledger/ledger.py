@@ -12,6 +12,7 @@ from redis import Redis
 
 from cantata.state.ledger.intervals import LEASE_S
 from cantata.state.ledger.lease_store import LeaseStore
+from cantata.state.ledger.outbox import Outbox
 from cantata.state.ledger.run_reader import RunReader
 from cantata.state.ledger.run_store import RunStore
 from cantata.state.ledger.script_caller import ScriptCaller
@@ -36,6 +37,7 @@ class Ledger:
         self.runs = RunStore(caller)
         self.steps = StepStore(caller, lease_s=lease_s)
         self.leases = LeaseStore(caller, lease_s=lease_s)
+        self.outbox = Outbox(caller)
         self.reader = RunReader(caller)
         self.caller = caller
         self.quotas = Quotas(caller)

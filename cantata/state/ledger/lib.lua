@@ -8,6 +8,8 @@ local ended = {}      -- steps that ended in this call, though a list here may s
 local to_skip = {}    -- steps whose in-edges are resolved and none was taken
 local signalled = {}  -- waiting steps whose signal came early: {step, value, author}
 local ended_runs = {} -- runs that ended in this call
+local webhooks_of = {} -- {hooks, details of their events} of runs with webhooks, by run; false without
+local NAMED_WEBHOOKS = 3 -- in one event
 
 local function count_total(what) redis.call('HINCRBY', S .. ':totals', what, 1) end
 
@@ -71,15 +73,25 @@ local function question_of(spec, text)
   return #shown > 0 and '{' .. table.concat(shown, ',') .. '}' or nil
 end
 
+local function level_of(open) return open <= 1 and 0 or open <= 4 and 3 or open <= 16 and 6 or 9 end
+
+-- Counts one more open delivery of a tenant, a run that posts to a webhook, and replies its priority among these. `elsewhere` are those in other shards.
+-- It is no open run of the tenant: its receiver may be away for a day.
+local function count_delivery(id, of_tenant, elsewhere)
+  local key = S .. ':posting:' .. of_tenant
+  redis.call('ZREMRANGEBYSCORE', key, '-inf', now) -- those that a worker of a version ended which does not count them
+  redis.call('ZADD', key, now + DELIVERY_MS, id)
+  redis.call('PEXPIRE', key, DELIVERY_MS)
+  return level_of(redis.call('ZCARD', key) + elsewhere)
+end
+
 -- Counts one more open run of a tenant, and replies its priority: the more are open, the lower it is. The runs of a tenant are spread over all shards,
--- except those of one session, so each shard counts its own. Rows of batches are counted apart, and one level lower. A run that posts to a webhook is not
--- counted: its receiver may be away for a day.
-local function priority_among(of_tenant, of_kind, is_row)
-  if of_kind == 'webhook' then return 0 end
+-- except those of one session, so each shard counts its own. Rows of batches are counted apart, and one level lower, and deliveries too.
+local function priority_among(id, of_tenant, of_kind, is_row)
+  if of_kind == 'webhook' then return count_delivery(id, of_tenant, 0) end
   local open = redis.call('HINCRBY', S .. ':tenants', of_tenant, 1)
   local rows = is_row and redis.call('HINCRBY', S .. ':rows', of_tenant, 1) or redis.call('HGET', S .. ':rows', of_tenant) or 0
-  local like = is_row and rows or open - rows
-  local level = like <= 1 and 0 or like <= 4 and 3 or like <= 16 and 6 or 9
+  local level = level_of(is_row and rows or open - rows)
   return is_row and math.min(level + 3, 9) or level
 end
 
@@ -245,8 +257,12 @@ local function release_definitions(digest, keep_ms)
   if redis.call('HINCRBY', key, 'runs', -1) <= 0 then redis.call('PEXPIREAT', key, last) end
 end
 
--- Deletes the keys that only open runs need, and has the others expire after the run's retention.
+-- Whether entries of the outbox need the run and its definitions.
+local function is_in_outbox() return #posts > 0 or tonumber(meta('outbox') or 0) > 0 end
+
+-- Deletes the keys that only open runs need, and has the others expire after the run's retention. Entries in the outbox keep it until they are gone.
 local function expire_run()
+  if is_in_outbox() then return end
   redis.call('UNLINK', R .. ':joins', R .. ':window', R .. ':signals')
   local keep_ms = meta('retention_ms') or 1 -- a run that somebody deleted
   for _, part in ipairs(KEPT_KEYS) do redis.call('PEXPIRE', R .. part, keep_ms) end
@@ -310,12 +326,18 @@ local function start_run(id, step, timeout_ms, resend_ms)
   redis.call('ZADD', S .. ':ready', now + resend_ms, id .. '|' .. step)
 end
 
--- The CRC-32 of a text, or of what follows a text with the CRC `crc`.
+-- CRC-32 of the 16 values of half a byte.
+local CRC_OF_HALF = {[0] = 0x00000000, 0x1db71064, 0x3b6e20c8, 0x26d930ac, 0x76dc4190, 0x6b6b51f4, 0x4db26158, 0x5005713c,
+                     0xedb88320, 0xf00f9344, 0xd6d6a3e8, 0xcb61b38c, 0x9b64c2b0, 0x86d3d2d4, 0xa00ae278, 0xbdbdf21c}
+
+-- The CRC-32 of a text, or of what follows a text with the CRC `crc`. Half a byte a step: bit by bit, the ids of ten runs took 20 ms.
 local function crc32(text, crc)
+  local xor, shift, both = bit.bxor, bit.rshift, bit.band
   crc = bit.bnot(crc or 0)
   for i = 1, #text do
-    crc = bit.bxor(crc, string.byte(text, i))
-    for _ = 1, 8 do crc = bit.bxor(bit.rshift(crc, 1), bit.band(0xEDB88320, -bit.band(crc, 1))) end
+    crc = xor(crc, string.byte(text, i))
+    crc = xor(shift(crc, 4), CRC_OF_HALF[both(crc, 15)])
+    crc = xor(shift(crc, 4), CRC_OF_HALF[both(crc, 15)])
   end
   return bit.bnot(crc)
 end
@@ -323,39 +345,53 @@ end
 -- The next number behind one with which an id that begins with a prefix is in this shard and no run has it, and the id. A run that was accepted
 -- anew, after its end was deleted or expired, may have left runs that are still kept.
 local function next_id(prefix, number)
-  local shard, crc, id = tonumber(string.match(S, '{(%d+)}')), crc32(prefix), nil
+  local shard, of_prefix, id = tonumber(string.match(S, '{(%d+)}')), crc32(prefix), nil
+  local lead, of_lead -- all digits but the last: sixteen numbers share them
   repeat
-    repeat number = number + 1 until bit.band(crc32(string.format('%x', number), crc), SHARDS - 1) == shard
+    repeat
+      number = number + 1
+      local before = math.floor(number / 16)
+      if before ~= lead then lead, of_lead = before, before > 0 and crc32(string.format('%x', before), of_prefix) or of_prefix end
+    until bit.band(crc32(string.format('%x', number % 16), of_lead), SHARDS - 1) == shard
     id = prefix .. string.format('%x', number)
   until redis.call('EXISTS', S .. ':run:' .. id) == 0
   return number, id
 end
 
--- Creates a run of its own, in this shard, for each webhook of the run that is for one of these events. It posts the first of them, with more data if given.
-local function notify(events, step, data)
-  local webhooks = meta('webhooks')
-  if not webhooks then return end
-  local number, id = tonumber(meta('deliveries') or 0), nil
-  local before = number
-  for _, hook in ipairs(cjson.decode(webhooks)) do
-    local what
-    for _, each in ipairs(events) do what = what or hook.on[each] and each end
+-- The first of some events that a webhook is for, or nil.
+local function event_for(hook, events)
+  for _, each in ipairs(events) do
+    if hook.on[each] then return each end
+  end
+end
+
+-- What an event of the run says of the webhooks that are for one of these events (JSON); false if none is.
+local function post_detail(hooks, events)
+  local count, names, on = 0, {}, nil
+  for _, hook in ipairs(hooks) do
+    local what = event_for(hook, events)
     if what then
-      number, id = next_id(run .. 'w', number)
-      local request = {id = id, text = what .. ' of run ' .. run .. ' to ' .. (hook.alert or hook.to), to = hook.to, alert = hook.alert,
-                       event = what, run_id = run, step = step, status = status, at_ms = now, data = data}
-      local labels = {webhook_of = run, tenant = tenant ~= '' and tenant or nil}
-      write_run(id, '@start', DELIVERY_START, {
-        kind = 'webhook', request = cjson.encode(request), labels = cjson.encode(labels), definitions = definitions, tenant = tenant,
-        timeout_ms = DELIVERY_MS, timeout_by = 'of webhooks', max_attempts = 1000, max_steps = 10, retention_ms = meta('retention_ms'),
-        accepted_by = '',
-      }, priority)
-      start_run(id, '@start', DELIVERY_MS, SOON)
-      for _, item in ipairs({id, priority, '@start', DELIVERY_START}) do following[#following + 1] = item end
-      event('webhook', step, nil, nil, cjson.encode({run = id, to = hook.alert or hook.to, on = what}))
+      count, on = count + 1, on or what
+      if count <= NAMED_WEBHOOKS then names[count] = truncate(hook.alert or hook.to, 200) end
     end
   end
-  if number > before then redis.call('HSET', R, 'deliveries', number) end
+  local more = count > #names and ' and ' .. count - #names .. ' more' or ''
+  return count > 0 and cjson.encode({to = table.concat(names, ', ') .. more, on = on})
+end
+
+-- Has an event of the run posted to its webhooks that are for one of these events, with more data if given. write_changes writes it to the outbox of the
+-- tenant, whatever their number; outbox.lua creates the runs that post.
+local function notify(events, step, data)
+  if webhooks_of[run] == nil then
+    local text = meta('webhooks')
+    webhooks_of[run] = text and {hooks = cjson.decode(text), details = {}} or false
+  end
+  local known = webhooks_of[run]
+  if not known then return end
+  if known.details[events[1]] == nil then known.details[events[1]] = post_detail(known.hooks, events) end
+  if not known.details[events[1]] then return end
+  event('webhook', step, nil, nil, known.details[events[1]])
+  posts[#posts + 1] = {events = events, step = step, status = status, data = data}
 end
 
 -- Creates a run, in this shard, that cancels the batch of the provider that this cancelled run may have created.
@@ -366,7 +402,7 @@ local function cancel_provider_batch()
   local spec, start = spec_of('create'), select(2, spec_of('@start'))
   local request = {text = 'cancel the batch of run ' .. run, agent = string.match(spec.work, '^batches:(.*)$'), cancels = run}
   local kept = redis.call('HMGET', R, 'max_attempts', 'retention_ms')
-  local of_priority = priority_among(tenant, kind_of_run)
+  local of_priority = priority_among(id, tenant, kind_of_run)
   write_run(id, '@start', start, {
     kind = kind_of_run, request = with_members(cjson.encode(request), {batch = output_of('create')}), labels = cjson.encode({tenant = tenant ~= '' and tenant or nil, cancels = run}),
     definitions = definitions, tenant = tenant, timeout_ms = DELIVERY_MS, timeout_by = 'of provider batches', max_attempts = kept[1], max_steps = 10,
@@ -402,7 +438,11 @@ local function close(outcome, error_json)
   status = outcome
   ended_runs[#ended_runs + 1] = run
   redis.call('ZREM', S .. ':due', 'deadline|' .. run .. '|')
-  if kind_of_run ~= 'webhook' then count('tenants', tenant, -1) end
+  if kind_of_run ~= 'webhook' then
+    count('tenants', tenant, -1)
+  elseif redis.call('ZREM', S .. ':posting:' .. tenant, run) == 1 then
+    redis.call('ZADD', S .. ':outbox', 'XX', 'LT', now, tenant) -- a further one may have waited for it
+  end
   if batch then
     count('rows', tenant, -1)
     redis.call('RPUSH', S .. ':ended:' .. batch, run)
@@ -426,7 +466,7 @@ local function close(outcome, error_json)
   if kept[2] then wake_schedule(kept[2]) end
   redis.call('HSET', R, 'parts', count_parts(R))
   if outcome == 'succeeded' then expire_run() else clear(':window 0') end
-  release_definitions(definitions, keep_ms)
+  if is_in_outbox() then redis.call('HSET', R, 'held', 1) else release_definitions(definitions, keep_ms) end
   redis.call('ZADD', S .. ':finished', now + keep_ms, run)
   fresh, to_skip, signalled = {}, {}, {}
   if session then dequeue_run(outcome, error_json) end

@@ -126,6 +126,8 @@ class Committed:
     """The advance that was executed already is recorded too, and what is to be sent or has begun follows from it."""
     results_before: tuple[str, ...] = ()
     """The results of the steps that were recorded by the same call before it."""
+    has_posts: bool = False
+    """The outbox has an event of the run to post to webhooks."""
 
 
 @dataclass(frozen=True, slots=True)

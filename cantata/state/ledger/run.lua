@@ -19,6 +19,13 @@
 --               list  runs of its rows that ended, for whoever feeds it          entries go when it reads them, or after ten minutes without another
 --   S:totals    hash  accepted, closed:<status>, delivered:<status> (of runs that post to webhooks), lost, recovered, retried (runs), rows:<outcome> (delivered,
 --                      of batches) -> how often it happened in this shard; batches:<state> -> how many are in it   lives for ever
+--   S:outbox    zset  tenant -> when to create further runs that post for it (ms)   entries go with the last of S:outbox:<tenant>
+--   S:outbox:<tenant>
+--               list  what is to be posted for its runs, the oldest first: the     an entry goes when the last of its runs is created
+--                     next of the posts and of the run's webhooks, from 1, and
+--                     (JSON) {run, at, keep_ms, posts: [{events: of which the first that a webhook is for counts, status, step?, data?}, ...]}
+--   S:posting:<tenant>
+--               zset  open run that posts for it -> when it ends at the latest   entries go when the run ends, or that time is over
 --   S:costs:<day>
 --               hash  tenant -> cost (USD) of its model calls that ended on      expires after a month
 --                     that day, in days since 1970, UTC
@@ -49,6 +56,8 @@
 --                       failures: steps of its plan, and items, that failed;
 --                       retried_as: the newest run that retries it; refused: when a step of it was last refused (ms), and why (JSON), until one starts it;
 --                       webhooks: [{to, on: {event: true}, alert?}, ...]; deliveries: the last number tried in the ids of the runs that post for it;
+--                       outbox: entries in the outbox of its tenant; held: it has ended, and expires when there are none; max_deliveries: open runs
+--                       that post for its tenant, beyond which further ones wait;
 --                       cancelling: the error with which it ends when its workflows have cleaned up; cancelled:<step>: an advance whose code gets
 --                       CancelledError
 --   R:steps      hash   step -> its spec (JSON), or =<step> for the spec it shares
@@ -88,7 +97,7 @@ local SHARDS = 64
 local RUN_BYTES = 3000  -- of a run beside its texts: its keys, the fields that every run has, its streams, entries in lists of the shard
 local STEP_BYTES = 600  -- of a step beside its texts: its state, the events that every step has, entries in lists of the shard
 local EVENT_BYTES = 60  -- of another event beside its detail
-local DELIVERY_START = '{"kind":"run.start","queue":"agents","decides":true,"expands":true}' -- the first step of such a run
+local POSTS_AN_ENTRY = 50 -- events in one entry of the outbox: it is decoded once for each call that creates runs for it
 local DELIVERY_MS = 25 * 3600 * 1000 -- the longest time of a run that posts to a webhook; its step gives up after 24 hours
 
 local OPEN = {accepted = true, running = true}
@@ -101,6 +110,8 @@ local states = {}     -- packed states of steps that this call read or put, by i
 local unwritten = {}  -- those that write_changes is to write: {id, ..., [id] = true}
 local outputs = {}    -- outputs that this call wrote, as R:out has them, by id
 local new_edges = {}  -- out-edges (JSON) of steps that this call added, by id
+local posts = {}      -- events of the run, to be posted to its webhooks, that write_changes is to write to the outbox
+local has_posts = 0   -- 1 if it wrote some
 
 local COUNTS = {'left', 'count', 'bytes', 'working', 'asking', 'tool_calls'}
 local counts = {left = 0, count = 0, bytes = 0, working = 0, asking = 0, tool_calls = 0} -- these numbers of the run, as this call has left them
@@ -167,6 +178,17 @@ write_changes = function()
     count('bytes', tenant, counts.bytes - known_bytes)
     if counts.bytes ~= known_bytes and not OPEN[status] then record_size() end
     known_bytes = counts.bytes
+  end
+  if #posts > 0 then
+    flat = {}
+    for i = 1, #posts, POSTS_AN_ENTRY do
+      local some = {unpack(posts, i, math.min(i + POSTS_AN_ENTRY - 1, #posts))}
+      flat[#flat + 1] = '1 1 ' .. cjson.encode({run = run, at = now, keep_ms = redis.call('HGET', R, 'retention_ms'), posts = some})
+    end
+    redis.call('RPUSH', S .. ':outbox:' .. tenant, unpack(flat))
+    redis.call('ZADD', S .. ':outbox', 'NX', now, tenant)
+    redis.call('HINCRBY', R, 'outbox', #flat)
+    posts, has_posts = {}, 1
   end
   if #unwritten == 0 then return end
   flat = {}

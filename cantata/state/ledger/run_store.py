@@ -22,13 +22,15 @@ from cantata.state.redis.keys import definitions_digest, definitions_key, run_ke
 
 def offer_of(
     *, kind: str, tenant: str, timeout_s: float, max_attempts: int, max_steps: int, retention_s: float, queue: str, timeout_by: str = "",
-    webhooks: Sequence[JsonValue] = (), session: RunSession | None = None,
+    webhooks: Sequence[JsonValue] = (), max_deliveries: int | None = None, session: RunSession | None = None,
 ) -> dict[str, JsonValue]:  # fmt: skip
     """Return an offer for `accept` of `accepting.lua`, without the fields that name a run's request, definitions and labels."""
     fields: dict[str, JsonValue] = {
         "kind": kind, "tenant": tenant, "timeout_ms": int(timeout_s * 1000), "timeout_by": timeout_by, "max_attempts": max_attempts,
         "max_steps": max_steps, "retention_ms": int(retention_s * 1000), **({"webhooks": to_json([*webhooks])} if webhooks else {}),
     }  # fmt: skip
+    if webhooks and max_deliveries is not None:
+        fields["max_deliveries"] = max_deliveries
     start = step_text(Step(id=START, kind="run.start", queue=queue, decides=True, expands=True))
     offer: dict[str, JsonValue] = {"step": START, "spec": start, "resend_ms": RESEND_MS, "fields": fields}
     if session is not None:
@@ -47,7 +49,7 @@ class RunStore:
     def accept(
         self, run_id: str, *, kind: str, request: str, definitions: str, timeout_s: float, max_attempts: int, max_steps: int,
         queue: str = "coordinator", labels: Mapping[str, str] | None = None, retention_s: float = RETENTION_S,
-        session: RunSession | None = None, timeout_by: str = "", webhooks: Sequence[JsonValue] = (),
+        session: RunSession | None = None, timeout_by: str = "", webhooks: Sequence[JsonValue] = (), max_deliveries: int | None = None,
     ) -> Accepted:  # fmt: skip
         """Accept a run, whose first step waits on `queue`. Repeated with the same id it changes nothing.
 
@@ -56,11 +58,12 @@ class RunStore:
         Args:
             timeout_by: The setting that `timeout_s` comes from, for messages.
             webhooks: As `planning.webhooks` gives them.
+            max_deliveries: Open runs that post for its tenant, beyond which its messages wait.
         """
         offer = _offer(
             request=request, definitions=definitions, labels=labels or {}, session=session, webhooks=webhooks, kind=kind,
             timeout_s=timeout_s, timeout_by=timeout_by, max_attempts=max_attempts, max_steps=max_steps, retention_s=retention_s,
-            queue=queue,
+            queue=queue, max_deliveries=max_deliveries,
         )  # fmt: skip
         result, priority = self._caller.call("ledger/accept", run_id, to_json(offer))
         if result == "undefined":

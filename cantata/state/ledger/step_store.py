@@ -96,10 +96,12 @@ class StepStore:
             envelope["before"] = [self._envelope(each, record, None) for each, record in before]
             outputs = [output, "", *(record.output for _, record in before)]
         reply = self._caller.call("ledger/commit", begun.run_id, storable(to_json(envelope)), *outputs)
-        word, sends, next_begun, run_status, following, has_advanced, results_before = reply
+        word, sends, next_begun, run_status, following, has_advanced, results_before, *posts = reply
         owner = following_owner if has_advanced else own
         next_step = self._begun(begun.run_id, owner, asked_at, next_begun) if next_begun else None
-        return Committed(word, ready_of(sends), next_step, run_status, ready_of_runs(following), bool(has_advanced), tuple(results_before))
+        return Committed(
+            word, ready_of(sends), next_step, run_status, ready_of_runs(following), bool(has_advanced), tuple(results_before), any(posts)
+        )  # fmt: skip
 
     def _envelope(self, begun: Begun, record: AttemptRecord, ahead: Ahead | None) -> dict[str, JsonValue]:
         """Return an outcome as `commit.lua` takes it, without its output."""

@@ -1,6 +1,6 @@
 """Celery's consumer for steps alone: it refuses the queues and tasks of others, and stores messages that are not steps as dead letters.
 
-It publishes task events ten times a second.
+It publishes task events ten times a second, and serves queues beside those of the worker, each with slots of its own.
 """
 
 from __future__ import annotations
@@ -10,7 +10,10 @@ import time
 from typing import Any
 
 import structlog
+from celery import bootsteps
 from celery.worker import consumer
+from celery.worker.consumer.tasks import Tasks
+from kombu.common import ignore_errors
 
 from cantata.dispatch.celery_app import App
 from cantata.dispatch.transport import FIRST
@@ -44,6 +47,18 @@ class Consumer(_CeleryConsumer):  # type: ignore[misc]  # for the same reason
             log.error("queue_refused", queue=queue, reason="it is not one of Cantata's, so its messages belong to another application")
             return
         super().add_task_queue(queue, *args, **options)
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.initial_prefetch_count -= self._slots_beside * self.prefetch_multiplier
+
+    @property
+    def max_prefetch_count(self) -> int:
+        """The messages of the worker's own queues that it holds at once: all slots, but for those of the queues beside."""
+        return int((self.pool.num_processes - self._slots_beside) * self.prefetch_multiplier)
+
+    @property
+    def _slots_beside(self) -> int:
+        return sum(self.app.beside.values())
 
     def on_send_event_buffered(self) -> None:
         """Flush a moment later, with the events that come until then. Called by many threads."""
@@ -108,3 +123,39 @@ def _has_steps(message: Any) -> bool:
         return isinstance(args[0], str) and isinstance(args[1], list)
     except Exception:  # noqa: BLE001  # whatever is in a message, and whatever kombu raises about it
         return False
+class BesideConsumers(bootsteps.StartStopStep):
+    """Serves the queues beside the worker's own: a channel for each, which holds no more messages than the queue has slots.
+
+    A message is acknowledged when its task has ended, so the others of the pool's slots are free for the worker's own queues.
+    """
+
+    requires = (Tasks,)
+
+    def __init__(self, parent: Any, **options: Any) -> None:
+        self._consumers: list[Any] = []
+        super().__init__(parent, **options)
+
+    def start(self, parent: Any) -> None:
+        """Begin to consume, on the current connection."""
+        app, self._consumers = parent.app, []
+        for queue, slots in app.beside.items():
+            found = app.amqp.TaskConsumer(
+                parent.connection.channel(), queues=[app.amqp.queues[app.broker_queue(queue)]], on_decode_error=parent.on_decode_error
+            )
+            found.on_message = parent.create_task_handler()
+            found.qos(prefetch_count=slots)
+            found.consume()
+            self._consumers.append(found)
+
+    def stop(self, parent: Any) -> None:
+        """Receive no more messages."""
+        for each in self._consumers:
+            ignore_errors(parent, each.cancel)
+
+    def shutdown(self, parent: Any) -> None:
+        """Close the channels, which returns the messages that did not begin."""
+        self.stop(parent)
+        for each in self._consumers:
+            ignore_errors(parent, each.close)
+            ignore_errors(parent, each.channel.close)
+        self._consumers = []

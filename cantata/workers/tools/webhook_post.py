@@ -1,4 +1,4 @@
-"""Signed posts to webhooks, as Standard Webhooks says, to addresses that may be posted to."""
+"""Signed posts to webhooks, as Standard Webhooks says, to addresses that may be posted to, a few at once to each host."""
 
 from __future__ import annotations
 
@@ -9,6 +9,11 @@ import hmac
 import ipaddress
 import socket
 from binascii import Error as Base64Error
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
 
 import httpx
 
@@ -18,7 +23,10 @@ from cantata.models.definitions import Webhook
 from cantata.state.redis import clock
 from cantata.workers.code.config_folder import variable
 
-POST_S = 10.0  # of an attempt, with the look-up of the host
+POST_S = 10.0  # of an attempt, with the look-up of the host and the head of the answer, however slowly it comes
+HOST_POSTS = 4  # at once, to one host, by one worker: a dead one occupies no more of its slots
+HOST_WAIT_S = 0.5  # for one of these, in a slot of the worker
+LOOKUPS = 16  # of hosts at once; those that hang occupy these threads, and not the loop's, which model calls use
 KEY_PREFIX = "whsec_"  # of a secret in base64
 CARRIES_IPV4 = tuple(map(ipaddress.IPv6Network, ("64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "2001::/32")))  # to any IPv4 address
 
@@ -27,13 +35,30 @@ class NoAnswer(Exception):
     """Nobody answered; the text says why."""
 
 
+class HostBusy(Exception):
+    """This worker posts as much to the host as it may."""
+
+
+@dataclass(slots=True)
+class _Host:
+    """The posts to a host."""
+
+    places: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(HOST_POSTS))
+    users: int = 0
+    """Posts under way, and those that wait for their place."""
+
+
+_hosts: dict[str, _Host] = {}
+_lookups = ThreadPoolExecutor(LOOKUPS, "webhook lookup")
+
+
 async def post(hook: Webhook, message_id: str, body: bytes) -> int:
     """Post a signed message, and return the status of the answer. Redirects are not followed, nor proxies of the environment used.
 
-    Raises NoAnswer; StepError without a secret, with the code address_refused for a private address.
+    Raises NoAnswer; HostBusy; StepError without a secret, with the code address_refused for a private address.
     """
     try:
-        async with asyncio.timeout(POST_S):
+        async with _place_at(httpx.URL(hook.url).host), asyncio.timeout(POST_S):
             return await _post(hook, message_id, body)
     except (TimeoutError, httpx.TimeoutException):
         raise NoAnswer(f"no answer in {POST_S:g} s") from None
@@ -56,7 +81,28 @@ async def _post(hook: Webhook, message_id: str, body: bytes) -> int:
             "POST", url.copy_with(host=address), content=body, headers={**headers, "host": host}, extensions={"sni_hostname": url.host}
         ) as answer,
     ):  # the connection goes to the address that was checked: the host's name is not looked up again
-        return answer.status_code
+        return answer.status_code  # its body may have no end, and is not read: the connection is closed
+
+
+@asynccontextmanager
+async def _place_at(host: str) -> AsyncIterator[None]:
+    """Take one of the places for posts to a host. Raises HostBusy if none becomes free in HOST_WAIT_S."""
+    found = _hosts.setdefault(host, _Host())
+    found.users += 1
+    try:
+        try:
+            async with asyncio.timeout(HOST_WAIT_S):
+                await found.places.acquire()
+        except TimeoutError:
+            raise HostBusy(host) from None
+        try:
+            yield
+        finally:
+            found.places.release()
+    finally:
+        found.users -= 1
+        if not found.users:
+            _hosts.pop(host, None)
 
 
 def sign(secret: str, message_id: str, signed_at: int, body: bytes) -> str:
@@ -76,7 +122,8 @@ def sign(secret: str, message_id: str, signed_at: int, body: bytes) -> str:
 
 async def _address_of(host: str, port: int, *, allow_private: bool) -> str:
     """Return an address of a host. Raises StepError if one of them is not public, unless that is allowed."""
-    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    look_up = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
+    found = await asyncio.get_running_loop().run_in_executor(_lookups, look_up)
     addresses = [str(each[4][0]) for each in found]
     if not allow_private and (private := next((each for each in addresses if not is_public(each)), None)):
         message = f"{host} has the address {private}, which is not public; set 'allow_private' of its webhook if that is meant"

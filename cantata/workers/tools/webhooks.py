@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
+from functools import partial
+from typing import ParamSpec, TypeVar
 
 from cantata import fault_points
-from cantata.errors import CantataError, StepError, UnavailableError
+from cantata.errors import CantataError, MustWait, StepError, UnavailableError
 from cantata.models.definitions import Webhook
 from cantata.models.graph import Outcome
 from cantata.models.values import JsonValue
@@ -20,9 +23,15 @@ from cantata.state.redis import clock
 from cantata.state.runs import alert_counts
 from cantata.workers.runtime.step_context import StepContext
 
+P = ParamSpec("P")
+Result = TypeVar("Result")
+
 GIVE_UP_S = 24 * 3600.0  # after the event
 MIN_DELAY_S, MAX_DELAY_S = 5.0, 3600.0  # between two attempts
+BUSY_S = 1.0  # until a message is tried again whose host gets as many as it may
 MAX_BYTES = 1_000_000  # of a message; a larger result is left out
+
+_threads = ThreadPoolExecutor(4, "webhook message")  # they read runs; the loop's own are for model calls
 
 
 async def webhook_deliver(context: StepContext) -> Outcome:
@@ -30,14 +39,16 @@ async def webhook_deliver(context: StepContext) -> Outcome:
     request = WebhookRequest.model_validate(context.params["delivery"])
     hook = context.definitions.webhooks.get(request.to) or Webhook(url=request.to)
     is_counted = context.begun.failures > 0  # an earlier attempt was to post
-    if request.alert and request.event == "failure" and not is_counted and not await asyncio.to_thread(_is_due, context, request):
+    if request.alert and request.event == "failure" and not is_counted and not await _in_thread(_is_due, context, request):
         return Outcome(output={"posted": False})
-    body = await asyncio.to_thread(_message, context, request, hook)
+    body = await _in_thread(_message, context, request, hook)
     fault_points.at("tool-started")
-    from cantata.workers.tools.webhook_post import NoAnswer, post  # noqa: PLC0415  # loads httpx, which few processes need
+    from cantata.workers.tools.webhook_post import HOST_POSTS, HostBusy, NoAnswer, post  # noqa: PLC0415  # loads httpx, which few processes need
 
     try:
         status = await post(hook, request.id, body.encode())
+    except HostBusy as error:
+        raise MustWait(BUSY_S, f"this worker posts {HOST_POSTS} messages to {error} already") from None
     except NoAnswer as error:
         raise _failure(context, request, f"{request.to}: {error}") from None
     except StepError as error:
@@ -49,6 +60,10 @@ async def webhook_deliver(context: StepContext) -> Outcome:
         raise StepError(f"{request.to} answered 410: it wants no more messages; remove the webhook", code="webhook_gone")
     hint = "; redirects are not followed: set 'url' to the new place" if 300 <= status < 400 else ""
     raise _failure(context, request, f"{request.to} answered {status}{hint}")
+
+
+async def _in_thread(function: Callable[P, Result], *args: P.args, **named: P.kwargs) -> Result:
+    return await asyncio.get_running_loop().run_in_executor(_threads, partial(function, *args, **named))
 
 
 def _failure(context: StepContext, request: WebhookRequest, message: str) -> StepError:

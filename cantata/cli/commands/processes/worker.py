@@ -27,13 +27,15 @@ from cantata.embedded.supervision.child import set_death_signal
 from cantata.errors import ConfigError, UnavailableError
 from cantata.models.values import checked_name
 from cantata.observability.metrics.scrape_address import port_after, scrape_address
+from cantata.planning.triggers import webhooks
 from cantata.settings import settings
 from cantata.state.redis import address
 from cantata.suggestions import did_you_mean
 
 TASKS = "tasks"
+WEBHOOKS = webhooks.QUEUE
 STANDARD_QUEUES = ("coordinator", "agents", "tools")
-DEDICATED_QUEUES = ("coordinator", "agents", TASKS)
+DEDICATED_QUEUES = ("coordinator", "agents", TASKS, WEBHOOKS)
 """Queues with a process each; all others share one, whose child processes can be killed."""
 
 
@@ -95,7 +97,7 @@ def worker(
 
 def unused_queues(queues: Sequence[str]) -> list[str]:
     """Return a warning for each queue that nothing in the configuration uses, if there is one; it may be of another project's runs."""
-    own = [queue for queue in queues if queue not in (*STANDARD_QUEUES, TASKS)]
+    own = [queue for queue in queues if queue not in (*STANDARD_QUEUES, TASKS, WEBHOOKS)]
     if not own:
         return []
     try:

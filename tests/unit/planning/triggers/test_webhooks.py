@@ -84,6 +84,6 @@ def test_a_test_message_is_tried_once_and_any_other_for_a_day() -> None:
     (step,) = plan_delivery(message).steps
     (test,) = plan_delivery(message.model_copy(update={"event": "test"})).steps
 
-    assert (step.id, step.queue, test.retries) == (DELIVER, "agents", 0)
+    assert (step.id, step.queue, test.retries) == (DELIVER, "webhooks", 0)
     assert step.retries > 24, "even if the pause is an hour each time"
     assert WebhookRequest.model_validate(step.params["delivery"]) == message
