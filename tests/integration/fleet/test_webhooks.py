@@ -129,9 +129,9 @@ def test_a_message_is_sent_though_the_sweeper_dies(cantata_stack: KillableStack)
         until(lambda: receiver.messages, "the message that it waits")
         receiver.messages.clear()
 
-        with cantata_stack.kill_at("swept") as fault:
-            assert run.cancel() == "cancelled"  # no worker ended it, so only a sweep sends what posts it
+        with cantata_stack.kill_at("outbox-replied") as fault:
+            assert run.cancel() == "cancelled"  # no worker ended it, so only a sweep creates what posts it
+            until(lambda: fault.happened, "the death")
             until(lambda: receiver.messages, "the message")
-            assert fault.happened
 
     assert receiver.messages[0].content["data"]["status"] == "cancelled"

@@ -122,7 +122,7 @@ def check_all(redis: Redis) -> None:
             planned = run_snapshot.plan(Ledger(redis), run_id)  # raises an error for edges in a circle
             assert len(planned) == len(set(planned))
             assert set(planned) <= run.cells.keys()
-            held[run.meta["definitions"]] += run.status not in RUN_OVER
+            held[run.meta["definitions"]] += run.status not in RUN_OVER or "held" in run.meta  # by the outbox
         for schedule in cast("list[str]", redis.zrange(f"{shard_key(None, shard)}:schedules", 0, -1)):
             held[str(redis.hget(f"{shard_key(None, shard)}:schedule:{schedule}", "definitions"))] += 1
         _check_definitions(redis, shard, held)
@@ -261,8 +261,10 @@ def check_keys(redis: Redis, run_id: str) -> None:
     keys = [name for name in mine if name not in staged]
     is_over = redis.hget(key, "status") in RUN_OVER
     is_cleared = not redis.hexists(f"{shard_key(None, shard_of(run_id))}:clearing", run_id)
+    is_posted = not redis.hget(key, "outbox")
     for name in keys:
-        assert (redis.pttl(name) >= 0) == (is_over and is_cleared), f"{name} expires if and only if its run is over and cleared"
+        expires = is_over and is_cleared and is_posted
+        assert (redis.pttl(name) >= 0) == expires, f"{name} expires if and only if its run is over, cleared, and not in the outbox"
     if is_over:
         assert redis.zscore(f"{shard_key(None, shard_of(run_id))}:finished", run_id) is not None
         assert f"{key}:closed" in keys, "waiters are told"

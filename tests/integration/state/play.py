@@ -53,6 +53,7 @@ class Play:
         definitions: str = "{}",
         webhooks: Sequence[JsonValue] = (),
         labels: Mapping[str, str] | None = None,
+        max_deliveries: int | None = None,
     ) -> None:
         self.ledger = ledger
         self.run_id = run_id
@@ -61,6 +62,7 @@ class Play:
         self.accepted = ledger.runs.accept(
             run_id, kind=kind, request=request, definitions=definitions, timeout_s=timeout_s, max_attempts=max_attempts,
             max_steps=max_steps, retention_s=retention_s, session=session, webhooks=webhooks, labels=labels,
+            max_deliveries=max_deliveries,
         )  # fmt: skip
         self.new = self.accepted.new
 

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
 
 from cantata.errors import StepError
 from cantata.models.definitions import Webhook
-from cantata.workers.tools.webhook_post import NoAnswer, is_public, post, sign
+from cantata.workers.tools import webhook_post
+from cantata.workers.tools.webhook_post import HOST_POSTS, HostBusy, NoAnswer, is_public, post, sign
 from tests.acceptance.pages import blocks
 
 BODY = b'{"test": 2432232314}'
@@ -67,6 +72,130 @@ def test_a_host_that_refuses_connections_gives_no_answer(monkeypatch: pytest.Mon
     monkeypatch.setenv("CANTATA_WEBHOOK_SECRET", "s")
     with pytest.raises(NoAnswer):
         asyncio.run(post(Webhook(url="http://127.0.0.1:1/", allow_private=True), "m", BODY))
+
+
+@contextmanager
+def server(answer: Callable[[socket.socket, threading.Event], None]) -> Iterator[str]:
+    """The URL of a server that reads a message, and then answers as it is told, until the block ends."""
+    ended = threading.Event()
+
+    def serve(connection: socket.socket) -> None:
+        with connection, suppress(OSError):
+            connection.recv(65536)
+            answer(connection, ended)
+
+    def accept() -> None:
+        with suppress(OSError):
+            while True:
+                threading.Thread(target=serve, args=(listening.accept()[0],), daemon=True).start()
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        threading.Thread(target=accept, daemon=True).start()
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}/"
+        ended.set()
+
+
+def drip(connection: socket.socket, ended: threading.Event) -> None:
+    """Send a byte of a head at a time, without end."""
+    connection.sendall(b"HTTP/1.1 200 OK\r\nx: ")
+    while not ended.wait(0.02):
+        connection.sendall(b"x")
+
+
+def swell(connection: socket.socket, ended: threading.Event) -> None:
+    """Send a head without end."""
+    connection.sendall(b"HTTP/1.1 200 OK\r\n")
+    while not ended.is_set():
+        connection.sendall(b"x: " + b"x" * 60_000 + b"\r\n")
+
+
+def endless(connection: socket.socket, ended: threading.Event) -> None:
+    """Send a status, and a body without end."""
+    connection.sendall(b"HTTP/1.1 202 Accepted\r\ncontent-type: text/plain\r\n\r\n")
+    while not ended.is_set():
+        connection.sendall(b"x" * 65536)
+
+
+def slow_body(connection: socket.socket, ended: threading.Event) -> None:
+    """Send a status, and a byte of a body now and then."""
+    connection.sendall(b"HTTP/1.1 500 Oh\r\ncontent-length: 1000000\r\n\r\n")
+    while not ended.wait(0.02):
+        connection.sendall(b"x")
+
+
+def hang(connection: socket.socket, ended: threading.Event) -> None:
+    """Answer nothing."""
+    ended.wait()
+
+
+def hook_at(url: str) -> Webhook:
+    return Webhook(url=url, allow_private=True)
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CANTATA_WEBHOOK_SECRET", "s")
+    monkeypatch.setattr(webhook_post, "POST_S", 0.5)
+    monkeypatch.setattr(webhook_post, "HOST_WAIT_S", 0.05)
+
+
+@pytest.mark.usefixtures("short")
+@pytest.mark.parametrize(("answer", "status"), [(endless, 202), (slow_body, 500)])
+def test_a_body_without_end_costs_nothing_beyond_the_status(answer: Callable[..., None], status: int) -> None:
+    with server(answer) as url:
+        assert asyncio.run(post(hook_at(url), "m", BODY)) == status
+
+
+@pytest.mark.usefixtures("short")
+@pytest.mark.parametrize(("answer", "message"), [(hang, "no answer in 0.5 s"), (drip, "no answer in 0.5 s"), (swell, "RemoteProtocolError")])
+def test_a_head_without_end_is_no_answer(answer: Callable[..., None], message: str) -> None:
+    with server(answer) as url, pytest.raises(NoAnswer, match=message):
+        asyncio.run(post(hook_at(url), "m", BODY))
+
+
+@pytest.mark.usefixtures("short")
+def test_a_host_gets_a_few_messages_at_once_and_others_do_not_wait_for_it() -> None:
+    async def post_all(dead: str, living: str) -> tuple[list[object], float]:
+        to_dead = [asyncio.create_task(post(hook_at(dead), f"m{number}", BODY)) for number in range(HOST_POSTS + 3)]
+        await asyncio.sleep(0)  # they take their places
+        since = time.monotonic()
+        assert await post(hook_at(living), "m", BODY) == 202
+        took = time.monotonic() - since
+        return [*await asyncio.gather(*to_dead, return_exceptions=True)], took
+
+    with server(hang) as dead, server(endless) as living:
+        living = living.replace("127.0.0.1", "localhost")
+        found, took = asyncio.run(post_all(dead, living))
+
+    assert [type(each) for each in found] == [*[NoAnswer] * HOST_POSTS, *[HostBusy] * 3]
+    assert took < 0.5
+    assert webhook_post._hosts == {}, "nothing is kept of a host without posts"
+
+
+@pytest.mark.usefixtures("short")
+def test_look_ups_that_hang_leave_the_threads_of_the_loop_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended, look_up = threading.Event(), socket.getaddrinfo
+
+    def resolve(host: str, *rest: Any, **more: Any) -> Any:
+        if host.endswith(".invalid"):
+            ended.wait()
+            raise OSError("no such host")
+        return look_up(host, *rest, **more)
+
+    async def look_up_beside() -> object:
+        posts = [asyncio.create_task(post(Webhook(url=f"http://h{number}.invalid/"), "m", BODY)) for number in range(40)]
+        await asyncio.sleep(0.05)
+        found = await asyncio.get_running_loop().getaddrinfo("127.0.0.1", 80)  # as model calls do
+        for each in posts:
+            each.cancel()
+        await asyncio.gather(*posts, return_exceptions=True)
+        return found
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    try:
+        assert asyncio.run(asyncio.wait_for(look_up_beside(), 5))
+    finally:
+        ended.set()
 
 
 def test_the_example_of_the_page_verifies_a_message_and_no_other() -> None:
