@@ -43,7 +43,8 @@ class Message(NamedTuple):
 class Receiver:
     """The server, and what it got."""
 
-    def __init__(self, statuses: Sequence[int]) -> None:
+    def __init__(self, statuses: Sequence[int], host: str = "127.0.0.1") -> None:
+        self.host = host
         self.messages: list[Message] = []
         self._statuses = list(statuses)
         self._ended = threading.Event()
@@ -66,13 +67,13 @@ class Receiver:
             def log_message(self, *_: object) -> None:
                 """Keep quiet."""
 
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._http = ThreadingHTTPServer((host, 0), Handler)
         threading.Thread(target=self._http.serve_forever, args=(0.02,), daemon=True).start()
 
     @property
     def url(self) -> str:
         """Its URL."""
-        return f"http://127.0.0.1:{self._http.server_port}"
+        return f"http://{self.host}:{self._http.server_port}"
 
     def has(self, count: int) -> bool:
         """Whether it got so many messages."""
@@ -86,9 +87,9 @@ class Receiver:
 
 
 @contextmanager
-def receiving(*statuses: int) -> Iterator[Receiver]:
+def receiving(*statuses: int, host: str = "127.0.0.1") -> Iterator[Receiver]:
     """A receiver that answers its first messages with these statuses, and the others with 200."""
-    receiver = Receiver(statuses)
+    receiver = Receiver(statuses, host)
     try:
         yield receiver
     finally:

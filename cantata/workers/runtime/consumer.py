@@ -47,6 +47,7 @@ class Consumer(_CeleryConsumer):  # type: ignore[misc]  # for the same reason
             log.error("queue_refused", queue=queue, reason="it is not one of Cantata's, so its messages belong to another application")
             return
         super().add_task_queue(queue, *args, **options)
+
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.initial_prefetch_count -= self._slots_beside * self.prefetch_multiplier
@@ -123,6 +124,8 @@ def _has_steps(message: Any) -> bool:
         return isinstance(args[0], str) and isinstance(args[1], list)
     except Exception:  # noqa: BLE001  # whatever is in a message, and whatever kombu raises about it
         return False
+
+
 class BesideConsumers(bootsteps.StartStopStep):
     """Serves the queues beside the worker's own: a channel for each, which holds no more messages than the queue has slots.
 

@@ -8,12 +8,13 @@ import hashlib
 import hmac
 import ipaddress
 import socket
+import ssl
 from binascii import Error as Base64Error
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
+from functools import cache, partial
 
 import httpx
 
@@ -24,8 +25,9 @@ from cantata.state.redis import clock
 from cantata.workers.code.config_folder import variable
 
 POST_S = 10.0  # of an attempt, with the look-up of the host and the head of the answer, however slowly it comes
-HOST_POSTS = 4  # at once, to one host, by one worker: a dead one occupies no more of its slots
-HOST_WAIT_S = 0.5  # for one of these, in a slot of the worker
+HOST_POSTS = 4  # at once, to one host, by one worker: a dead one occupies no more of its 16 slots
+TENANT_POSTS = 12  # at once, for one tenant, by one worker: the other slots are for others, whatever its hosts do
+PLACE_WAIT_S = 0.5  # for one of these, in a slot of the worker
 LOOKUPS = 16  # of hosts at once; those that hang occupy these threads, and not the loop's, which model calls use
 KEY_PREFIX = "whsec_"  # of a secret in base64
 CARRIES_IPV4 = tuple(map(ipaddress.IPv6Network, ("64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "2001::/32")))  # to any IPv4 address
@@ -35,30 +37,31 @@ class NoAnswer(Exception):
     """Nobody answered; the text says why."""
 
 
-class HostBusy(Exception):
-    """This worker posts as much to the host as it may."""
+class PostsBusy(Exception):
+    """This worker posts as much to the host, or for the tenant, as it may; the text says which."""
 
 
 @dataclass(slots=True)
-class _Host:
-    """The posts to a host."""
+class _Places:
+    """The posts to one host, or for one tenant."""
 
-    places: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(HOST_POSTS))
+    semaphore: asyncio.Semaphore
     users: int = 0
     """Posts under way, and those that wait for their place."""
 
 
-_hosts: dict[str, _Host] = {}
+_places: dict[str, _Places] = {}
 _lookups = ThreadPoolExecutor(LOOKUPS, "webhook lookup")
 
 
-async def post(hook: Webhook, message_id: str, body: bytes) -> int:
+async def post(hook: Webhook, message_id: str, body: bytes, *, tenant: str = "") -> int:
     """Post a signed message, and return the status of the answer. Redirects are not followed, nor proxies of the environment used.
 
-    Raises NoAnswer; HostBusy; StepError without a secret, with the code address_refused for a private address.
+    Raises NoAnswer; PostsBusy; StepError without a secret, with the code address_refused for a private address.
     """
     try:
-        async with _place_at(httpx.URL(hook.url).host), asyncio.timeout(POST_S):
+        host = httpx.URL(hook.url).host
+        async with _place(f"for tenant {tenant!r}", TENANT_POSTS), _place(f"to {host}", HOST_POSTS), asyncio.timeout(POST_S):
             return await _post(hook, message_id, body)
     except (TimeoutError, httpx.TimeoutException):
         raise NoAnswer(f"no answer in {POST_S:g} s") from None
@@ -76,7 +79,7 @@ async def _post(hook: Webhook, message_id: str, body: bytes) -> int:
     host = url.netloc.decode()
     address = await _address_of(url.host, url.port or (443 if url.scheme == "https" else 80), allow_private=hook.allow_private)
     async with (
-        httpx.AsyncClient(timeout=POST_S, trust_env=False) as client,
+        httpx.AsyncClient(timeout=POST_S, trust_env=False, verify=_tls()) as client,
         client.stream(
             "POST", url.copy_with(host=address), content=body, headers={**headers, "host": host}, extensions={"sni_hostname": url.host}
         ) as answer,
@@ -84,25 +87,31 @@ async def _post(hook: Webhook, message_id: str, body: bytes) -> int:
         return answer.status_code  # its body may have no end, and is not read: the connection is closed
 
 
+@cache
+def _tls() -> ssl.SSLContext:
+    """Return what all posts share: to read the certificates takes the loop, on which model calls run too, some 20 ms."""
+    return httpx.create_ssl_context(trust_env=False)
+
+
 @asynccontextmanager
-async def _place_at(host: str) -> AsyncIterator[None]:
-    """Take one of the places for posts to a host. Raises HostBusy if none becomes free in HOST_WAIT_S."""
-    found = _hosts.setdefault(host, _Host())
+async def _place(what: str, most: int) -> AsyncIterator[None]:
+    """Take one of the places for posts of a kind. Raises PostsBusy if none becomes free in PLACE_WAIT_S."""
+    found = _places.setdefault(what, _Places(asyncio.Semaphore(most)))
     found.users += 1
     try:
         try:
-            async with asyncio.timeout(HOST_WAIT_S):
-                await found.places.acquire()
+            async with asyncio.timeout(PLACE_WAIT_S):
+                await found.semaphore.acquire()
         except TimeoutError:
-            raise HostBusy(host) from None
+            raise PostsBusy(f"{most} messages {what}") from None
         try:
             yield
         finally:
-            found.places.release()
+            found.semaphore.release()
     finally:
         found.users -= 1
         if not found.users:
-            _hosts.pop(host, None)
+            _places.pop(what, None)
 
 
 def sign(secret: str, message_id: str, signed_at: int, body: bytes) -> str:

@@ -28,7 +28,7 @@ Result = TypeVar("Result")
 
 GIVE_UP_S = 24 * 3600.0  # after the event
 MIN_DELAY_S, MAX_DELAY_S = 5.0, 3600.0  # between two attempts
-BUSY_S = 1.0  # until a message is tried again whose host gets as many as it may
+BUSY_S = 1.0  # until a message is tried again whose host or tenant has as many under way as it may
 MAX_BYTES = 1_000_000  # of a message; a larger result is left out
 
 _threads = ThreadPoolExecutor(4, "webhook message")  # they read runs; the loop's own are for model calls
@@ -43,12 +43,12 @@ async def webhook_deliver(context: StepContext) -> Outcome:
         return Outcome(output={"posted": False})
     body = await _in_thread(_message, context, request, hook)
     fault_points.at("tool-started")
-    from cantata.workers.tools.webhook_post import HOST_POSTS, HostBusy, NoAnswer, post  # noqa: PLC0415  # loads httpx, which few processes need
+    from cantata.workers.tools.webhook_post import NoAnswer, PostsBusy, post  # noqa: PLC0415  # loads httpx, which few processes need
 
     try:
-        status = await post(hook, request.id, body.encode())
-    except HostBusy as error:
-        raise MustWait(BUSY_S, f"this worker posts {HOST_POSTS} messages to {error} already") from None
+        status = await post(hook, request.id, body.encode(), tenant=context.begun.tenant)
+    except PostsBusy as error:
+        raise MustWait(BUSY_S, f"its worker posts {error} already") from None
     except NoAnswer as error:
         raise _failure(context, request, f"{request.to}: {error}") from None
     except StepError as error:

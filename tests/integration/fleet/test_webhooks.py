@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from contextlib import ExitStack
 from functools import partial
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -14,11 +16,15 @@ from cantata.client.client import Client
 from cantata.client.run_service import RunService
 from cantata.client.runs import Run
 from cantata.models.definitions import Command, Definitions, Webhook
+from cantata.models.values import JsonValue
 from cantata.state.redis.keys import shard_key, shard_of
-from cantata.testing import KillableStack
-from tests.integration.receiver import Receiver, receiving
+from cantata.testing import KillableStack, ScriptedModels
+from cantata.workers.tools.webhook_post import TENANT_POSTS
+from tests.integration.fleet.conftest import definitions
+from tests.integration.receiver import HANG, Receiver, receiving
 from tests.waiting import until
 
+ACME = {"tenant": "acme"}
 SECRET = "PATH"  # a variable that the workers of every stack have
 WAIT = {"entry_node": "ask", "nodes": [{"node_id": "ask", "kind": "wait"}]}
 SAY = {"node_id": "say", "kind": "proc", "name": "say"}  # so that a worker ends the run
@@ -135,3 +141,34 @@ def test_a_message_is_sent_though_the_sweeper_dies(cantata_stack: KillableStack)
             until(lambda: receiver.messages, "the message")
 
     assert receiver.messages[0].content["data"]["status"] == "cancelled"
+
+
+MANY_WAITS = 30
+
+
+@pytest.mark.slow("a stack of its own, whose slots for messages are all occupied")
+def test_messages_to_hosts_that_hang_delay_no_turn_and_no_message_of_another_tenant(tmp_path: Path, models: ScriptedModels) -> None:
+    names = [f"w{number}" for number in range(MANY_WAITS)]
+    waits: list[JsonValue] = [{"node_id": name, "kind": "wait"} for name in names]
+    fan: JsonValue = {"node_id": "fan", "kind": "proc", "name": "say", "next_node": [*names]}
+    many: dict[str, JsonValue] = {"entry_node": "fan", "nodes": [fan, *waits]}
+    with ExitStack() as stack:
+        dead = [stack.enter_context(receiving(*[HANG] * 1000, host=f"127.0.0.{number}")) for number in range(2, 8)]
+        living = stack.enter_context(receiving())
+        hooks = {each.host: Webhook(url=each.url, secret_env=SECRET, allow_private=True) for each in dead}
+        hooks["ops"] = Webhook(url=living.url, secret_env=SECRET, allow_private=True, on=["end"], labels=ACME)
+        config = definitions().model_copy(update={"webhooks": hooks})
+        client = stack.enter_context(Client.embedded(tmp_path / "stack", config=config, agents=1, tools=1))
+        models.script([{"reply": "hello"}])
+        assert client.submit_turn("warm", agent="ann").result(40).output == "hello"
+
+        run = client.submit_chain(many, labels={"tenant": "evil"}, webhooks=[f"wait={each.host}" for each in dead])
+        until(lambda: sum(len(each.messages) for each in dead) >= TENANT_POSTS, "as many wait for hosts that hang as may")
+        until(lambda: len(run.record().webhook_runs) == 100, "the others wait in the queue")  # as many of them are named
+        turns = [client.submit_turn(f"number {number}", agent="ann", labels=ACME) for number in range(20)]
+
+        assert {turn.result(20).output for turn in turns} == {"hello"}
+        until(partial(living.has, 20), "the messages of the other tenant, before the hundreds of the first")
+        assert sum(len(each.messages) for each in dead) < 100, "they overtook those"
+        assert run.status() == "waiting"
+        models.script([])

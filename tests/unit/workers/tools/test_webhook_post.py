@@ -6,8 +6,8 @@ import asyncio
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import pytest
@@ -15,7 +15,7 @@ import pytest
 from cantata.errors import StepError
 from cantata.models.definitions import Webhook
 from cantata.workers.tools import webhook_post
-from cantata.workers.tools.webhook_post import HOST_POSTS, HostBusy, NoAnswer, is_public, post, sign
+from cantata.workers.tools.webhook_post import HOST_POSTS, TENANT_POSTS, NoAnswer, PostsBusy, is_public, post, sign
 from tests.acceptance.pages import blocks
 
 BODY = b'{"test": 2432232314}'
@@ -75,7 +75,7 @@ def test_a_host_that_refuses_connections_gives_no_answer(monkeypatch: pytest.Mon
 
 
 @contextmanager
-def server(answer: Callable[[socket.socket, threading.Event], None]) -> Iterator[str]:
+def server(answer: Callable[[socket.socket, threading.Event], None], host: str = "127.0.0.1") -> Iterator[str]:
     """The URL of a server that reads a message, and then answers as it is told, until the block ends."""
     ended = threading.Event()
 
@@ -89,9 +89,9 @@ def server(answer: Callable[[socket.socket, threading.Event], None]) -> Iterator
             while True:
                 threading.Thread(target=serve, args=(listening.accept()[0],), daemon=True).start()
 
-    with socket.create_server(("127.0.0.1", 0)) as listening:
+    with socket.create_server((host, 0)) as listening:
         threading.Thread(target=accept, daemon=True).start()
-        yield f"http://127.0.0.1:{listening.getsockname()[1]}/"
+        yield f"http://{host}:{listening.getsockname()[1]}/"
         ended.set()
 
 
@@ -136,40 +136,64 @@ def hook_at(url: str) -> Webhook:
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CANTATA_WEBHOOK_SECRET", "s")
     monkeypatch.setattr(webhook_post, "POST_S", 0.5)
-    monkeypatch.setattr(webhook_post, "HOST_WAIT_S", 0.05)
 
 
-@pytest.mark.usefixtures("short")
 @pytest.mark.parametrize(("answer", "status"), [(endless, 202), (slow_body, 500)])
-def test_a_body_without_end_costs_nothing_beyond_the_status(answer: Callable[..., None], status: int) -> None:
+def test_a_body_without_end_costs_nothing_beyond_the_status(
+    answer: Callable[..., None], status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CANTATA_WEBHOOK_SECRET", "s")
     with server(answer) as url:
         assert asyncio.run(post(hook_at(url), "m", BODY)) == status
 
 
 @pytest.mark.usefixtures("short")
-@pytest.mark.parametrize(("answer", "message"), [(hang, "no answer in 0.5 s"), (drip, "no answer in 0.5 s"), (swell, "RemoteProtocolError")])
+@pytest.mark.parametrize(("answer", "message"), [(hang, "no answer in 0.5 s"), (drip, "no answer in 0.5 s"), (swell, "Protocol")])
 def test_a_head_without_end_is_no_answer(answer: Callable[..., None], message: str) -> None:
     with server(answer) as url, pytest.raises(NoAnswer, match=message):
         asyncio.run(post(hook_at(url), "m", BODY))
 
 
-@pytest.mark.usefixtures("short")
-def test_a_host_gets_a_few_messages_at_once_and_others_do_not_wait_for_it() -> None:
-    async def post_all(dead: str, living: str) -> tuple[list[object], float]:
-        to_dead = [asyncio.create_task(post(hook_at(dead), f"m{number}", BODY)) for number in range(HOST_POSTS + 3)]
-        await asyncio.sleep(0)  # they take their places
-        since = time.monotonic()
+def test_a_host_gets_a_few_messages_at_once_and_others_do_not_wait_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CANTATA_WEBHOOK_SECRET", "s")
+    monkeypatch.setattr(webhook_post, "PLACE_WAIT_S", 0.05)
+
+    async def post_all(dead: str, living: str) -> None:
+        tasks = [asyncio.create_task(post(hook_at(dead), f"m{number}", BODY)) for number in range(HOST_POSTS + 3)]
+        refused, waiting = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        while len(refused) < 3:
+            refused, waiting = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED, timeout=0.01)
         assert await post(hook_at(living), "m", BODY) == 202
-        took = time.monotonic() - since
-        return [*await asyncio.gather(*to_dead, return_exceptions=True)], took
+        assert not any(each.done() for each in waiting)
+        for each in waiting:
+            each.cancel()
+        found = await asyncio.gather(*tasks, return_exceptions=True)
+        assert [type(each) for each in found] == [*[asyncio.CancelledError] * HOST_POSTS, *[PostsBusy] * 3]
 
     with server(hang) as dead, server(endless) as living:
-        living = living.replace("127.0.0.1", "localhost")
-        found, took = asyncio.run(post_all(dead, living))
+        asyncio.run(post_all(dead, living.replace("127.0.0.1", "localhost")))
 
-    assert [type(each) for each in found] == [*[NoAnswer] * HOST_POSTS, *[HostBusy] * 3]
-    assert took < 0.5
-    assert webhook_post._hosts == {}, "nothing is kept of a host without posts"
+    assert webhook_post._places == {}, "nothing is kept of a host without posts"
+
+
+def test_a_tenant_leaves_places_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CANTATA_WEBHOOK_SECRET", "s")
+    monkeypatch.setattr(webhook_post, "PLACE_WAIT_S", 0.05)
+
+    async def post_all(dead: Sequence[str], living: str) -> None:
+        tasks = [asyncio.create_task(post(hook_at(url), "m", BODY, tenant="evil")) for url in dead for _ in range(HOST_POSTS)]
+        assert len(tasks) == TENANT_POSTS
+        await asyncio.sleep(0)
+        with pytest.raises(PostsBusy, match="12 messages for tenant 'evil'"):
+            await post(hook_at(living), "m", BODY, tenant="evil")
+        assert await post(hook_at(living), "m", BODY, tenant="acme") == 202
+        for each in tasks:
+            each.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    with ExitStack() as stack:
+        dead = [stack.enter_context(server(hang, f"127.0.0.{number}")) for number in range(2, 5)]
+        asyncio.run(post_all(dead, stack.enter_context(server(endless))))
 
 
 @pytest.mark.usefixtures("short")
