@@ -76,6 +76,7 @@ for _, text in ipairs(redis.call('LRANGE', list, 0, MAX_ENTRIES - 1)) do
     break
   end
   redis.call('LPOP', list)
+  count('bytes', of_tenant, -#string.match(text, '^%d* ?%d* ?(.*)$'))
   if not is_ok then note_fault(run, left) end
 end
 local is_left = redis.call('EXISTS', list) == 1

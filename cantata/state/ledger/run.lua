@@ -183,7 +183,9 @@ write_changes = function()
     flat = {}
     for i = 1, #posts, POSTS_AN_ENTRY do
       local some = {unpack(posts, i, math.min(i + POSTS_AN_ENTRY - 1, #posts))}
-      flat[#flat + 1] = '1 1 ' .. cjson.encode({run = run, at = now, keep_ms = redis.call('HGET', R, 'retention_ms'), posts = some})
+      local entry = cjson.encode({run = run, at = now, keep_ms = redis.call('HGET', R, 'retention_ms'), posts = some})
+      flat[#flat + 1] = '1 1 ' .. entry
+      count('bytes', tenant, #entry)
     end
     redis.call('RPUSH', S .. ':outbox:' .. tenant, unpack(flat))
     redis.call('ZADD', S .. ':outbox', 'NX', now, tenant)

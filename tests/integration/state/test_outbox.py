@@ -227,6 +227,7 @@ def test_a_run_and_its_definitions_are_kept_until_its_messages_exist(ledger: Led
 def test_an_entry_that_cannot_be_read_costs_itself_and_is_reported(ledger: Ledger) -> None:
     shard = Play(ledger).shard
     gone = id_in_shard(shard_of("run"), "gone")
+    ledger.redis.hset(f"{shard}:bytes", "", 1_000_000)  # theirs are counted
     ledger.redis.rpush(f"{shard}:outbox:", "1 1 {not json", "no entry", f'1 1 {{"run":"{gone}","at":1,"posts":[]}}')
     ledger.redis.zadd(f"{shard}:outbox", {"": 1})
     ledger.runs.cancel("run")
