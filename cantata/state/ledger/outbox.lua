@@ -71,11 +71,11 @@ redis.call('ZADD', S .. ':outbox', 'XX', now, of_tenant) -- a Redis that is full
 redis.call('ZREMRANGEBYSCORE', posting, '-inf', now)
 for _, text in ipairs(redis.call('LRANGE', list, 0, MAX_ENTRIES - 1)) do
   local is_ok, left = pcall(work_off, text)
+  redis.call('LPOP', list)
   if is_ok and left then
-    redis.call('LSET', list, 0, left)
+    redis.call('LPUSH', list, left)
     break
   end
-  redis.call('LPOP', list)
   count('bytes', of_tenant, -#string.match(text, '^%d* ?%d* ?(.*)$'))
   if not is_ok then note_fault(run, left) end
 end
