@@ -20,9 +20,9 @@ from cantata.cli.views import live_view, plain_view
 from cantata.client import queries
 from cantata.client.run_service import RunService
 from cantata.client.runs import MAX_LISTED, ChainRun, TurnRun, unknown_wait
-from cantata.config.json_schemas import errors_in
 from cantata.coordinator.fork_requests import FORKED_AT, FORKED_FROM
 from cantata.errors import ConfigError, UnknownRunError
+from cantata.json_schemas import value_faults
 from cantata.models.graph import is_named
 from cantata.models.values import JsonValue, as_text
 from cantata.models.wire import RUN_OVER
@@ -229,7 +229,7 @@ class RunQueries(RunSubmission):
         schemas = [wait_options(found.spec.params).answer_schema for found in run.steps(named).values()] if len(named) == 1 else []
 
         def fits(value: JsonValue) -> bool:
-            return any(schema is not None and not any(errors_in(value, schema)) for schema in schemas)
+            return any(schema is not None and not value_faults(value, schema, most=1) for schema in schemas)
 
         try:
             value: JsonValue = json_of(text)

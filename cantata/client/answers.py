@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from itertools import islice
 from typing import TYPE_CHECKING
 
-from cantata.config.json_schemas import errors_in
 from cantata.errors import CantataError, ConfigError, Fault
+from cantata.json_schemas import Allowance, value_faults
 from cantata.models.values import JsonValue
 from cantata.models.waits import Answer
 from cantata.models.wire import AnswerOutcome, FaultInfo
+from cantata.patterns import SearchTime
 from cantata.state.runs.inbox import wait_options
 
 if TYPE_CHECKING:
     from cantata.client.run_service import SignalAnswer
 
 MAX_FAULTS = 20  # of one answer that are reported
+MAX_EVALUATIONS = 50_000  # of one answer: 0.05 s, since one request may have a thousand of them
+SEARCH_S = 0.1  # processor time of all patterns of one answer
 
 
 def split_id(item_id: str) -> tuple[str, str]:
@@ -45,8 +47,9 @@ def check_answer(
     if groups is not None and who is not None and not {*groups}.intersection(who):
         return "not_allowed"
     if options.answer_schema is not None:
-        errors = islice(errors_in(value, options.answer_schema), MAX_FAULTS)
-        faults = [Fault(error.message, ".".join(["value", *map(str, error.absolute_path)])) for error in errors]
+        allowance = Allowance(MAX_EVALUATIONS, SearchTime(SEARCH_S))
+        found = value_faults(value, options.answer_schema, most=MAX_FAULTS, allowance=allowance)
+        faults = [Fault(each.message, ".".join(["value", *map(str, each.path)])) for each in found]
         if faults:
             raise ConfigError(faults, source=f"answer to {step!r}", code="bad_answer")
     return ""

@@ -16,6 +16,7 @@ from cantata.config.texts import read_texts
 from cantata.config.user_code.decorators import check_parameters, read_decorators
 from cantata.config.user_code.function_source import fault_of
 from cantata.errors import ConfigError, Fault
+from cantata.json_schemas import schema_faults
 from cantata.models.definitions import Definitions
 from cantata.models.values import JsonValue
 from cantata.suggestions import did_you_mean, nearest
@@ -63,6 +64,9 @@ _FUNCTIONS = (
     "tools.*.function", "skills.*.function", "workflows.*.function", "agents.*.instructions.*.function", "agents.*.chainbreakers.*",
     "agents.*.chainbreakers.*.function", "agents.*.output.class",
     "teams.*.rules.*.function", "teams.*.router.function",
+)  # fmt: skip
+_SCHEMAS = (
+    "agents.*.output.schema", "tools.*.parameters", "skills.*.parameters", "tools.*.asks.answer_schema", "skills.*.asks.answer_schema",
 )  # fmt: skip
 _AGENTS_TOOLS = ("agents.*.tools.*", "agents.*.instructions.*.*.*")  # of an instruction: `tools: [...]`, or `[text, [...]]`
 _ASKS = {"agents.*.instructions.*.agent": "agents", "agents.*.instructions.*.chain": "chains", "teams.*.agents.*": "agents"}
@@ -247,6 +251,14 @@ def _check_functions(document: Document, folder: Path | None) -> Iterator[Fault]
             yield document.fault(path, message)
 
 
+def _check_schemas(document: Document, folder: Path | None) -> Iterator[Fault]:
+    for pattern in _SCHEMAS:
+        for path, schema in find(document.data, pattern):
+            if isinstance(schema, dict):  # the model refuses others
+                for fault in schema_faults(schema):
+                    yield document.fault((*path, *fault.path), f"this is not a valid JSON Schema: {fault.message}")
+
+
 _CHECKS: tuple[Callable[[Document, Path | None], Iterator[Fault]], ...] = (
     _check_folder,
     _check_scripts,
@@ -259,6 +271,7 @@ _CHECKS: tuple[Callable[[Document, Path | None], Iterator[Fault]], ...] = (
     _check_routers,
     _check_models,
     _check_functions,
+    _check_schemas,
     check_parameters,
 )
 

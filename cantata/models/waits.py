@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Self, cast
+from typing import Self, cast
 
-from pydantic import Field, JsonValue, field_validator, model_validator
+from pydantic import Field, JsonValue, model_validator
 
 from cantata.models.values import Value
 
@@ -26,18 +26,6 @@ class WaitOptions(Value):
     remind_after_s: float | None = Field(default=None, gt=0, description="wait: seconds until the event `reminded`")
     escalate_after_s: float | None = Field(default=None, gt=0, description="wait: seconds until those in `escalate_to` may answer too")
     escalate_to: list[str] = Field(default_factory=list, description="wait: who may answer after an escalation, beside `who`")
-
-    @field_validator("answer_schema")
-    @classmethod
-    def _is_schema(cls, schema: dict[str, JsonValue] | None) -> dict[str, JsonValue] | None:
-        from jsonschema import Draft202012Validator, SchemaError  # noqa: PLC0415  # takes 0.15 s, and few waits have a schema
-
-        try:
-            Draft202012Validator.check_schema(cast("dict[str, Any]", schema or {}))
-        except SchemaError as error:
-            place = "".join(f".{part}" for part in error.absolute_path)
-            raise ValueError(f"'answer_schema{place}' is not a valid JSON schema: {error.message[:300]}") from None
-        return schema
 
     @model_validator(mode="after")
     def _escalates_some_time(self) -> Self:

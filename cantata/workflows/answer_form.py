@@ -10,11 +10,10 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
 
 from cantata.errors import StepError
+from cantata.json_schemas import schema_faults, value_faults
 from cantata.models.values import JsonValue
 from cantata.models.waits import WaitOptions
 from cantata.workflows.conversion import describe_fault
-
-MAX_MESSAGE = 300  # characters
 
 
 class AnswerForm:
@@ -26,9 +25,11 @@ class AnswerForm:
         schema = {"answer_schema": _schema(answer_type)} if self._adapter else {}
         try:
             checked = WaitOptions.model_validate({**options, **schema})
-            self.params, self._schema = checked.params(), checked.answer_schema
         except ValidationError as error:
             raise StepError(f"wf.wait({name!r}): {describe_fault(error, 'the options')}", code="bad_arguments") from None
+        self.params, self._schema = checked.params(), checked.answer_schema
+        for fault in schema_faults(self._schema) if self._schema is not None else ():
+            raise StepError(f"wf.wait({name!r}): 'answer_schema' is not a valid JSON Schema: {fault}", code="bad_arguments")
 
     def convert(self, value: JsonValue) -> Any:
         """Return an answer, converted to the type. One that came before the wait was not checked: StepError if it does not fit."""
@@ -40,10 +41,8 @@ class AnswerForm:
 
     def _checked(self, value: JsonValue) -> JsonValue:
         if self._schema:
-            from jsonschema import Draft202012Validator  # noqa: PLC0415  # takes 0.15 s, and few waits have a schema
-
-            for error in Draft202012Validator(self._schema).iter_errors(value):
-                raise ValueError(error.message[:MAX_MESSAGE])
+            for fault in value_faults(value, self._schema, most=1):
+                raise ValueError(fault.message)
         return value
 
 

@@ -15,6 +15,7 @@ from cantata.frontends.langswarm.config_part import MISTYPED, ConfigPart, either
 from cantata.frontends.langswarm.filesystem import read_filesystem
 from cantata.frontends.langswarm.symbol_table import SymbolTable
 from cantata.frontends.langswarm.vocabulary import AGENT, BEHAVIORS, PROVIDERS, TOOL
+from cantata.json_schemas import schema_faults
 from cantata.models.definitions import Agent, History, McpServer, Tool
 from cantata.models.values import JsonValue
 from cantata.suggestions import hint, nearest
@@ -172,7 +173,10 @@ class AgentReader:
         description = _first_in((part, part.at("metadata")), *_DESCRIPTIONS)
         parameters = _first_in((part, part.at("metadata")), "parameters")
         known |= {"function": found, "description": description.text() if description else ""}
-        known |= {"parameters": _schema(parameters.value)} if parameters else {}
+        if parameters:
+            known["parameters"] = _schema(parameters.value)
+            for fault in schema_faults(known["parameters"]) if isinstance(known["parameters"], dict) else ():
+                parameters.fault(f"not a JSON schema: {fault}")
         self._symbols.tools[name] = (self._made(Tool, known, part) if found else None) or _PLACEHOLDER
 
     def _methods(self, name: str, part: ConfigPart) -> None:

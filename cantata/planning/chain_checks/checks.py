@@ -8,6 +8,7 @@ from itertools import chain as chain_of
 from itertools import islice
 
 from cantata.errors import MAX_FAULTS, Fault, first_of
+from cantata.json_schemas import Allowance
 from cantata.models.definitions import Chain, Definitions
 from cantata.models.values import JsonValue
 from cantata.models.wire import NODE_KINDS, ChainNode, ChainRequest
@@ -133,7 +134,8 @@ class _Chain:
         self._outline = outline(nodes if self._fits else [], self._meant(entry) or entry, self._meant)
         self._bodies = self._outline.nodes.bodies
         self._declared = declared
-        self._names = ReadableNames(self._places.keys(), declared_inputs.sound(declared), given)
+        self._allowance = Allowance()  # of all schemas and validations of the request
+        self._names = ReadableNames(self._places.keys(), declared_inputs.sound(declared, self._allowance), given)
 
     def faults(self) -> Found:
         """Yield all faults: of each node, then of the whole chain."""
@@ -146,7 +148,8 @@ class _Chain:
         yield from self._input_faults()
         unreadable = self._outline.nodes.unreadable
         for place, node in enumerate(self._nodes):
-            own = (*faults_of(node, self._definitions, unreadable), *self._name_faults(node), *call_faults(node, self._definitions))
+            called = call_faults(node, self._definitions, self._allowance)
+            own = (*faults_of(node, self._definitions, unreadable, self._allowance), *self._name_faults(node), *called)
             for field, message in (*own, *self._place_faults(place, node)):
                 yield "bad_request", self._fault(place, field, message)
         yield from self._entry_faults()
@@ -168,11 +171,11 @@ class _Chain:
         return Fault(message, f"{self._prefix}nodes[{place}] {node_id!r}{f'.{field}' if field else ''}")
 
     def _input_faults(self) -> Found:
-        for place, message in declared_inputs.declaration_faults(self._declared):
+        for place, message in declared_inputs.declaration_faults(self._declared, self._allowance):
             yield "bad_request", Fault(message, ".".join(filter(None, (f"{self._prefix}inputs", place))))
         declared, given = self._names.declared, self._names.given
-        for name, message in declared.faults(given) if declared and given is not None else ():
-            yield "bad_request", Fault(message, f"initial_input.{name}")
+        for name, message in declared.faults(given, self._allowance) if declared and given is not None else ():
+            yield "bad_request", Fault(message, f"initial_input.{name}" if name else "initial_input")
 
     # --- a node among the others --------------------------------------------------------------------------------------
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
-from typing import Any, cast
+from typing import cast
 
 from cantata.errors import StepError
+from cantata.json_schemas import Allowance, SchemaFault, keyword_faults, schema_faults, value_faults
 from cantata.models.definitions import Chain, Definitions
 from cantata.models.values import JsonValue
 from cantata.models.wire import ChainNode
@@ -30,13 +30,12 @@ KEYWORDS = frozenset(
         "minimum", "maximum", "minLength", "maxLength", "minItems", "maxItems", "$schema",
     }
 )  # fmt: skip
-"""The allowed keywords of a schema: their time depends on the size of the value only. Patterns and references may take for ever."""
+"""The allowed keywords of a schema. What uses declared inputs, as the columns of a batch, need not follow references and choices."""
 
 TURN_INPUTS = ("user_input", "user_query", "input")
 """The inputs of a chain that answers a turn: the text, under each of the names that workflows use for it."""
 
-_MAX_MESSAGE = 200  # characters of a message, which quotes the value
-_MAX_VALUE_FAULTS = 5  # faults of one value
+_MAX_VALUE_FAULTS = 5  # of all inputs that do not match
 
 
 @dataclass(frozen=True)
@@ -48,11 +47,11 @@ class DeclaredInputs:
     is_open: bool = False
     """True if it accepts other inputs too."""
 
-    def faults(self, given: Mapping[str, JsonValue]) -> Faults:
-        """Yield all faults of an input."""
+    def faults(self, given: Mapping[str, JsonValue], allowance: Allowance | None = None) -> Faults:
+        """Yield the faults of an input; its validation uses an allowance of its own if it shares none."""
         yield from self.missing(given)
         yield from self.unknown(given)
-        yield from self.misfits(given)
+        yield from self.misfits(given, allowance)
 
     def missing(self, given: Collection[str]) -> Faults:
         """Yield faults of the required inputs that are missing."""
@@ -65,10 +64,12 @@ class DeclaredInputs:
         for name in () if self.is_open else sorted(set(given) - self.schemas.keys()):
             yield name, f"is not an input of the chain{hint(name, self.schemas)}"
 
-    def misfits(self, given: Mapping[str, JsonValue]) -> Faults:
-        """Yield faults of the inputs that do not match their schemas."""
-        for name in sorted(given.keys() & self.schemas.keys()):
-            yield from ((name, message) for message in _value_faults(given[name], self.schemas[name]))
+    def misfits(self, given: Mapping[str, JsonValue], allowance: Allowance | None = None) -> Faults:
+        """Yield the first faults of the inputs that do not match their schemas. One of all inputs has no name: they take too long."""
+        values: dict[str, JsonValue] = {name: given[name] for name in sorted(given.keys() & self.schemas.keys())}
+        whole = {"properties": {name: self.schemas[name] for name in values}}
+        for fault in value_faults(values, whole, most=_MAX_VALUE_FAULTS, allowance=allowance):
+            yield (str(fault.path[0]), str(SchemaFault(fault.path[1:], fault.message))) if fault.path else ("", fault.message)
 
     def filled(self, given: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
         """Return an input with the defaults of missing values."""
@@ -91,9 +92,9 @@ def read(declared: Mapping[str, JsonValue]) -> DeclaredInputs | None:
     return DeclaredInputs(schemas, frozenset(name for name in required if "default" not in schemas.get(name, {})), is_open)
 
 
-def sound(declared: Mapping[str, JsonValue]) -> DeclaredInputs | None:
+def sound(declared: Mapping[str, JsonValue], allowance: Allowance | None = None) -> DeclaredInputs | None:
     """Return the declared inputs; None if there are none, or the declaration has faults."""
-    return None if any(True for _ in declaration_faults(declared)) else read(declared)
+    return None if any(True for _ in declaration_faults(declared, allowance)) else read(declared)
 
 
 def is_schema(declared: Mapping[str, JsonValue]) -> bool:
@@ -101,19 +102,20 @@ def is_schema(declared: Mapping[str, JsonValue]) -> bool:
     return declared.get("type") == "object" and isinstance(declared.get("properties"), dict)
 
 
-def declaration_faults(declared: Mapping[str, JsonValue]) -> Faults:
+def declaration_faults(declared: Mapping[str, JsonValue], allowance: Allowance | None = None) -> Faults:
     """Yield the faults of a declaration: the path in it, and the message."""
+    allowance = allowance or Allowance()
     schemas: Mapping[str, JsonValue] = {"": dict(declared)} if is_schema(declared) else declared
     for place, said in schemas.items():
         if isinstance(said, dict):
-            yield from _schema_faults(said, place)
+            yield from _schema_faults(said, place, allowance)
         elif not isinstance(said, str):
             yield place, f"expected a type, such as 'string', or a JSON Schema; found {said!r}"
         elif said.removesuffix("?") not in TYPES:
             yield place, f"there is no type {said!r}{hint(said.removesuffix('?'), TYPES)}"
 
 
-def call_faults(node: ChainNode, definitions: Definitions) -> Iterator[tuple[str, str]]:
+def call_faults(node: ChainNode, definitions: Definitions, allowance: Allowance | None = None) -> Iterator[tuple[str, str]]:
     """Yield the field and message of each fault in the input of a node that runs a named chain, as far as it is known before the run."""
     if section_of(node.kind, node.name, definitions) != "chains":
         return
@@ -127,8 +129,8 @@ def call_faults(node: ChainNode, definitions: Definitions) -> Iterator[tuple[str
     for name, message in declared.unknown(given):
         yield f"{'input_map' if name in node.input_map else 'input'}.{name}", message.replace("of the chain", named)
     fixed = {name: value for name, value in node.input.items() if name not in node.input_map}
-    for name, message in declared.misfits(fixed):
-        yield f"input.{name}", message
+    for name, message in declared.misfits(fixed, allowance):
+        yield f"input.{name}" if name else "input", message
 
 
 def turn_faults(name: str, chain: Chain) -> Iterator[str]:
@@ -144,7 +146,7 @@ def given_to(name: str, chain: Chain, given: Mapping[str, JsonValue]) -> dict[st
     if declared is None:
         return dict(given)
     filled = declared.filled(given)
-    faults = [f"{each}: {message}" for each, message in (*declared.missing(filled), *declared.misfits(filled))]
+    faults = [f"{each}: {message}" if each else message for each, message in (*declared.missing(filled), *declared.misfits(filled))]
     if faults:
         raise StepError(f"chain {name!r} cannot take its input: {'; '.join(faults)}", code="bad_input")
     return filled
@@ -162,40 +164,15 @@ def _own(said: JsonValue) -> dict[str, JsonValue]:
     return {} if kind == ANY else {"type": kind}
 
 
-def _schema_faults(schema: dict[str, JsonValue], place: str) -> Faults:
-    from jsonschema import Draft202012Validator, SchemaError  # noqa: PLC0415  # takes 0.15 s, and few chains declare what they are given
-
-    yield from _unknown_keywords(schema, place)
-    try:
-        Draft202012Validator.check_schema(cast(dict[str, Any], schema))
-    except SchemaError as error:
-        yield (
-            ".".join([*([place] if place else []), *map(str, error.absolute_path)]),
-            f"this is not a valid JSON Schema: {error.message[:_MAX_MESSAGE]}",
-        )
+def _schema_faults(schema: dict[str, JsonValue], place: str, allowance: Allowance) -> Faults:
+    for fault in keyword_faults(schema, KEYWORDS):
+        yield _in(place, fault), fault.message
+    for fault in schema_faults(schema, allowance):
+        yield _in(place, fault), f"this is not a valid JSON Schema: {fault.message}"
 
 
-def _unknown_keywords(schema: JsonValue, place: str) -> Faults:
-    if not isinstance(schema, dict):
-        return
-    for word in schema.keys() - KEYWORDS:
-        yield _in(place, word), f"the keyword {word!r} is not available here{Nearest(KEYWORDS).hint(word)}"
-    properties = schema.get("properties")
-    for name, each in properties.items() if isinstance(properties, dict) else ():
-        yield from _unknown_keywords(each, _in(_in(place, "properties"), name))
-    yield from _unknown_keywords(schema.get("items"), _in(place, "items"))
-
-
-def _in(place: str, key: str) -> str:
-    return f"{place}.{key}" if place else key
-
-
-def _value_faults(value: JsonValue, schema: Schema) -> Iterator[str]:
-    from jsonschema import Draft202012Validator  # noqa: PLC0415  # as above
-
-    for error in islice(Draft202012Validator(cast(dict[str, Any], schema)).iter_errors(value), _MAX_VALUE_FAULTS):
-        where = ".".join(map(str, error.absolute_path))
-        yield f"{where}: {error.message[:_MAX_MESSAGE]}" if where else error.message[:_MAX_MESSAGE]
+def _in(place: str, fault: SchemaFault) -> str:
+    return ".".join(filter(None, (place, fault.place)))
 
 
 EVERYWHERE = frozenset({"input", "output"})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 
+from cantata.json_schemas import Allowance, schema_faults
 from cantata.models.definitions import Definitions
 from cantata.models.waits import WaitOptions
 from cantata.models.wire import ChainNode, fault_of_kind
@@ -54,7 +55,7 @@ class Nearest:
         return hint(self.of(word))
 
 
-def faults_of(node: ChainNode, definitions: Definitions, unreadable: Mapping[str, str]) -> Faults:
+def faults_of(node: ChainNode, definitions: Definitions, unreadable: Mapping[str, str], allowance: Allowance) -> Faults:
     """Yield the faults of a node; `unreadable` has the reasons for expressions that cannot be parsed."""
     yield from _id_faults(node.node_id)
     if node.kind in _OF_KIND:
@@ -63,6 +64,8 @@ def faults_of(node: ChainNode, definitions: Definitions, unreadable: Mapping[str
         yield from _OF_KIND[node.kind](node, definitions)
     else:
         yield "kind", fault_of_kind(node.kind) or ""
+    for fault in schema_faults(node.answer_schema, allowance) if node.answer_schema is not None else ():
+        yield ".".join(filter(None, ("answer_schema", fault.place))), f"this is not a valid JSON Schema: {fault.message}"
     for field, text in expressions(node):
         if text in unreadable and (text or node.input_map):  # a missing field is reported already
             yield field, unreadable[text]

@@ -14,6 +14,7 @@ from cantata.errors import StepError
 from cantata.models.definitions import Team
 from cantata.models.graph import RAW, Outcome
 from cantata.models.values import ErrorInfo, JsonValue
+from cantata.patterns import SearchTime
 from cantata.planning.turns import choices, routing
 from cantata.planning.turns.choices import RouterDecision
 from cantata.planning.turns.mentions import prefix_of
@@ -31,8 +32,7 @@ NO_DECISION: Mapping[str, str] = {
 }
 """The beginning of the error of a turn whose router cannot be called."""
 
-PATTERN_TIMEOUT_S = 1.0
-"""The time-out of one pattern. With some patterns and texts, `re` would search for years and block its process."""
+SEARCH_S = 1.0  # processor time of a team's patterns; each has its share, so that none keeps the others from a text
 MAX_QUOTED_CHARS = 150  # of the last input, in the error when the steps are used up
 
 
@@ -182,14 +182,13 @@ def agent_by_rule(context: StepContext, team: Team, number: int, text: str, warn
     rule = team.rules[number]
     try:
         agent: Any = None
-        if rule.match is not None and regex.search(rule.match, text, timeout=PATTERN_TIMEOUT_S, concurrent=True):
+        if rule.match is not None and SearchTime(SEARCH_S / len(team.rules)).is_found(regex.compile(rule.match), text):
             agent = rule.agent
         elif rule.function:
             answer = functions.result_of(context, functions.load_for(rule.function, context)(text))
             agent = rule.agent if answer is True else answer
-    except TimeoutError:
-        fault = f"its pattern {rule.match!r} searched this text for more than {PATTERN_TIMEOUT_S:g} s"
-        warnings.append(f"rule {number + 1} chooses no agent: {fault}")
+    except TimeoutError as error:
+        warnings.append(f"rule {number + 1} chooses no agent: {error}")
         return None
     except Exception as error:  # noqa: BLE001  # whatever a user's function raises
         warnings.append(f"rule {number + 1} ({rule.function}) chooses no agent: {type(error).__name__}: {error}")

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ValidationError
 
 from cantata import exits
 from cantata.errors import StepError
+from cantata.json_schemas import schema_faults, value_faults
 from cantata.models.definitions import OutputSchema
 from cantata.models.values import JsonValue
 from cantata.planning import json_repair
@@ -35,13 +36,9 @@ class AnswerValidator:
         declared = self.output.json_schema
         if declared is None:
             return cast("dict[str, JsonValue]", self._model.model_json_schema())
-        from jsonschema import Draft202012Validator, SchemaError  # noqa: PLC0415  # takes 2 MB, and few agents declare a schema
-
-        try:
-            Draft202012Validator.check_schema(declared)
-        except SchemaError as error:
-            fault = _truncated(error.message)
-            raise StepError(f"'output.schema' of agent {self.agent!r} is not a JSON schema: {fault}", code="bad_schema") from error
+        for fault in schema_faults(declared):
+            where = ".".join(filter(None, ("output.schema", fault.place)))
+            raise StepError(f"{where!r} of agent {self.agent!r} is not a JSON Schema: {fault.message}", code="bad_schema")
         return declared
 
     def fault_of(self, reply: ParsedReply, text: str) -> str | None:
@@ -68,11 +65,9 @@ class AnswerValidator:
                     return cast(JsonValue, self._model.model_validate(value).model_dump(mode="json"))
             except ValidationError as error:
                 _refuse([(".".join(map(str, each["loc"])), each["msg"]) for each in error.errors()])
-        from cantata.config.json_schemas import errors_in  # noqa: PLC0415  # as above
-
-        faults = list(errors_in(value, self.schema))
+        faults = value_faults(value, self.schema)
         if faults:
-            _refuse([(".".join(map(str, fault.absolute_path)), fault.message) for fault in faults])
+            _refuse([(fault.place, fault.message) for fault in faults])
         return value
 
     @cached_property

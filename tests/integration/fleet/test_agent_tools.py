@@ -412,7 +412,10 @@ def test_an_invalid_schema_is_reported_before_a_model_is_called(stage: AgentStag
 
     assert stage.requests() == []
     assert result.error is not None
-    assert result.error.message == "'output.schema' of agent 'it' is not a JSON schema: 'objct' is not valid under any of the given schemas"
+    assert (
+        result.error.message
+        == "'output.schema.type' of agent 'it' is not a JSON Schema: 'objct' is not valid under any of the given schemas"
+    )
 
 
 def test_an_agent_with_tools_gets_the_schema_and_corrections_after_its_last_round(stage: AgentStage) -> None:

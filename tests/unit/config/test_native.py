@@ -247,6 +247,30 @@ def test_the_kinds_of_nodes_are_told_with_the_faults_of_the_form(folder: Path) -
     ]
 
 
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        (
+            "agents:\n  a:\n    output:\n      schema:\n        items:\n          $ref: http://127.0.0.1:9/x\n",
+            "line 6: agents.a.output.schema.items.$ref: this is not a valid JSON Schema: 'http://127.0.0.1:9/x' is outside of the schema",
+        ),
+        (
+            "tools:\n  t:\n    function: m:f\n    parameters:\n      type: object\n      properties:\n        x: {pattern: (}\n",
+            "line 7: tools.t.parameters.properties.x.pattern: this is not a valid JSON Schema: '(' is not a pattern",
+        ),
+        (
+            "tools:\n  t:\n    asks:\n      answer_schema: {type: strin}\n    parameters: {type: object}\n",
+            "line 4: tools.t.asks.answer_schema.type: this is not a valid JSON Schema: 'strin' is not valid",
+        ),
+    ],
+)
+def test_a_schema_that_cannot_be_used_is_a_fault_with_its_line(folder: Path, text: str, fault: str) -> None:
+    (folder / "m.py").write_text("def f(x): ...\n")
+
+    (found,) = faults_of(text, folder)
+    assert found.startswith(fault)
+
+
 ROUTER = "agents: {a: {description: A}, b: {description: B}}\nteams:\n  t:\n    mode: router\n    agents: [a, b]\n"
 
 

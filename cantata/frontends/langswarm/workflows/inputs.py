@@ -9,6 +9,7 @@ from typing import cast
 from cantata.config.faults import shown
 from cantata.frontends.langswarm.config_part import ConfigPart
 from cantata.frontends.langswarm.workflows.reference_expressions import USER_INPUT
+from cantata.json_schemas import schema_faults, value_faults
 from cantata.models.values import JsonValue
 from cantata.suggestions import did_you_mean
 
@@ -55,26 +56,20 @@ def read_inputs(part: ConfigPart) -> WorkflowInputs:
 
 def read_schema(part: ConfigPart) -> Schema | None:
     """Return the JSON schema in a part; None with a fault if it is not valid."""
-    from jsonschema import Draft202012Validator, SchemaError  # noqa: PLC0415  # only workflows with a schema need it
-
     if part.value is None:
         return None
     if not isinstance(part.value, dict):
         part.fault(f"expected a JSON schema, found {shown(part.value)}")
         return None
-    try:
-        Draft202012Validator.check_schema(part.value)
-    except SchemaError as error:
-        part.at(*error.absolute_path).fault(f"not a JSON schema: {error.message}")
-        return None
-    return part.value
+    faults = schema_faults(part.value)
+    for fault in faults:
+        part.at(*fault.path).fault(f"not a JSON schema: {fault.message}")
+    return None if faults else part.value
 
 
 def faults_in(value: JsonValue, schema: JsonValue) -> list[str]:
     """Return the faults of a value against a schema."""
-    from cantata.config.json_schemas import errors_in  # noqa: PLC0415  # as above
-
-    return [": ".join(filter(None, (".".join(map(str, error.absolute_path)), error.message))) for error in errors_in(value, schema)]
+    return [str(fault) for fault in value_faults(value, schema)]
 
 
 def _declared(part: ConfigPart) -> Iterator[tuple[str, JsonValue]]:

@@ -16,6 +16,7 @@ from mcp import ClientSession, McpError, types
 
 import cantata
 from cantata.errors import StepError
+from cantata.json_schemas import value_faults
 from cantata.models.definitions import McpServer
 from cantata.models.values import JsonValue, ToolSchema
 from cantata.observability.logs.secrets import redact
@@ -27,6 +28,7 @@ log = structlog.get_logger(__name__)
 
 PING_INTERVAL_S = 2.0  # finds a server that has ended, where the transport does not: HTTP waits on for an answer that was lost
 PING_TIMEOUT_S = 30.0  # a server that executes one request at a time answers a ping late, or not at all
+MAX_FAULTS = 5  # of a result that does not fit its schema
 MAX_TEXT_CHARS = 400  # of a server's text about a failure
 IDLE_S = 900.0  # so that the servers of configurations that are no longer used do not stay
 CLOSE_S = 5.0  # the SDK gives a command 2 s to end by itself, and 2 s after SIGTERM
@@ -220,13 +222,31 @@ class Connection:
 
     def _new_session(self, read: Read, write: Write) -> ClientSession:
         client = types.Implementation(name="cantata", version=cantata.__version__)
-        return ClientSession(read, write, message_handler=self._on_message, client_info=client)
+        return _Session(read, write, message_handler=self._on_message, client_info=client)
 
     async def _on_message(self, message: object) -> None:
         """Drop the cached tools when the server notifies that they changed."""
         if isinstance(message, types.ServerNotification) and isinstance(message.root, types.ToolListChangedNotification):
             self._tool_changes += 1
             self._tools = None
+
+
+class _Session(ClientSession):
+    """The SDK's session, with our own validation of results.
+
+    The SDK's has no time-out, and runs on the event loop, where a pattern in a server's schema would stop all steps of the process.
+    """
+
+    async def _validate_tool_result(self, name: str, result: types.CallToolResult) -> None:
+        """Raise ValueError if the structured content of a result does not fit the schema that the server listed for the tool."""
+        schema = self._tool_output_schemas.get(name)
+        if schema is None:
+            return
+        if result.structuredContent is None:
+            raise ValueError("its tool has an output schema, but the result has no structured content")
+        faults = await asyncio.to_thread(value_faults, result.structuredContent, schema, most=MAX_FAULTS)
+        if faults:
+            raise ValueError(f"the result does not fit the tool's output schema: {'; '.join(map(str, faults))}")
 
 
 async def _list_tools(session: ClientSession) -> tuple[ToolSchema, ...]:

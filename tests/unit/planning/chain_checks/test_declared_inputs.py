@@ -130,6 +130,11 @@ def test_defaults_are_part_of_the_input() -> None:
         ({"n": {"type": "text"}}, "inputs.n.type: this is not a valid JSON Schema: 'text' is not valid under any of the given schemas"),
         ({"n": {"pattern": "(a+)+$"}}, "inputs.n.pattern: the keyword 'pattern' is not available here"),
         (
+            {"n": {"type": "object", "additionalProperties": {"type": "string", "pattern": "^(a+)+$"}}},
+            "inputs.n.additionalProperties.pattern: the keyword 'pattern' is not available here",
+        ),
+        ({"n": {"additionalProperties": {"anyOf": [{"pattern": "x"}]}}}, "inputs.n.additionalProperties.anyOf: the keyword 'anyOf'"),
+        (
             {"type": "object", "properties": {"n": {"items": {"$ref": "http://example.org/schema"}}}},
             "inputs.properties.n.items.$ref: the keyword '$ref' is not available here",
         ),

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import pytest
 
+from cantata.json_schemas import Allowance
 from cantata.models.wire import ChainNode, fault_of_kind
 from cantata.planning.chain_checks.node_checks import Nearest, faults_of
 from tests.unit.planning.sample_chains import DEFINITIONS
 
+FOR_EVER = "these refer to each other for ever, with one and the same value"
+
 
 def faults(**fields: object) -> list[str]:
     node = ChainNode.model_validate({"node_id": "n", **fields})
-    return [f"{field}: {message}" for field, message in faults_of(node, DEFINITIONS, {"bad": "cannot be read"})]
+    return [f"{field}: {message}" for field, message in faults_of(node, DEFINITIONS, {"bad": "cannot be read"}, Allowance())]
 
 
 @pytest.mark.parametrize("node_id", ["list-files", "2nd", "42", "a.b", "ä", "input", "output", "true", "a b", "'", "x" * 128])
@@ -32,6 +35,11 @@ def test_ids_of_many_kinds_are_allowed(node_id: str) -> None:
         ({"kind": "tool", "name": "slwo"}, ["name: 'slwo' is not under 'tools'; did you mean 'slow'?"]),
         ({"kind": "chain"}, ["name: is missing: a chain needs a name under 'chains'"]),
         ({"kind": "tool", "name": "t", "input_map": {"x": "bad"}}, ["input_map.x: cannot be read"]),
+        (
+            {"kind": "wait", "answer_schema": {"items": {"type": "strin"}}},
+            ["answer_schema.items.type: this is not a valid JSON Schema: 'strin' is not valid under any of the given schemas"],
+        ),
+        ({"kind": "wait", "answer_schema": {"$ref": "#"}}, [f"answer_schema: this is not a valid JSON Schema: {FOR_EVER}: '#' → '#'"]),
         ({"kind": "tol", "name": "t"}, ["kind: " + str(fault_of_kind("tol"))]),
     ],
 )  # fmt: skip
