@@ -90,6 +90,32 @@ def test_answers_become_json(server: McpServer) -> None:
     assert run(scenario()) == [{"result": 3}, {"title": "T", "lines": ["a", "b"]}, "hi", None, "one", "two", picture]
 
 
+def test_a_server_s_schema_neither_holds_up_the_process_nor_has_anything_retrieved() -> None:
+    async def scenario(listening: socket.socket) -> tuple[list[str], JsonValue, float]:
+        address = f"http://127.0.0.1:{listening.getsockname()[1]}/schema"
+        server = McpServer(command=[sys.executable, str(SCRIPT.with_name("hostile_server.py")), address])
+        longest, before = 0.0, time.monotonic()
+        calls = asyncio.gather(*(failure(server, tool) for tool in ("slow_pattern", "address", "wrong")))
+        while not calls.done():
+            await asyncio.sleep(0.01)
+            longest, before = max(longest, time.monotonic() - before), time.monotonic()
+        assert {error.code for error in calls.result()} == {"bad_output"}
+        return [str(error) for error in calls.result()], await call(server, "right"), longest
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        (slow, address, wrong), right, longest = run(scenario(listening))
+        listening.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            listening.accept()
+
+    assert "does not fit the tool's output schema: the pattern" in slow
+    assert "takes too long: the search has 0.25 s" in slow
+    assert "is outside of the schema, and nothing is retrieved" in address
+    assert "text: 'x' is not of type 'integer'" in wrong
+    assert right == {"text": "x"}
+    assert longest < 5, "the event loop went on"
+
+
 def test_a_large_answer_comes_whole(server: McpServer) -> None:
     assert len(run(call(server, "large", kilobytes=3000))) == 3_000_000
 
