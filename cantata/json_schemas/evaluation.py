@@ -28,7 +28,7 @@ SAME_LIST = ("allOf", "anyOf", "oneOf")
 
 @dataclass(slots=True)
 class Allowance:
-    """The limits of one validation, or of several together: that of one value, or of all values and schemas that come in with one request."""
+    """The limits of one validation, or of several together, such as those of all values and schemas that come in with one request."""
 
     evaluations: int = MAX_EVALUATIONS
     searches: patterns.SearchTime = field(default_factory=patterns.SearchTime)
