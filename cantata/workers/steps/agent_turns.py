@@ -10,6 +10,7 @@ from cantata.models.graph import Outcome
 from cantata.models.instructions import AgenticStep
 from cantata.models.values import JsonValue, ToolSchema
 from cantata.planning import json_repair
+from cantata.planning.provider_schemas import fit_tools
 from cantata.planning.turns.agent_steps import next_round, tool_step
 from cantata.state.ledger.encoding import to_json
 from cantata.workers.models import llm
@@ -70,7 +71,7 @@ def outcome_of(turn: ModelTurn, reply: llm.Reply, known: Sequence[ToolSchema], m
         detail["cached"] = True
     if not turn.rounds:
         detail["prompt"] = recorded_prompt(turn.messages(known))
-    warnings = () if turn.rounds else tuple(_instruction_warnings(turn))
+    warnings = () if turn.rounds else (*_instruction_warnings(turn), *_tool_warnings(turn, known))
     if is_cut:
         warnings = (*warnings, f"a reply to agent {turn.name!r} is incomplete: its finish reason is {reply.finish_reason!r}")
     if parsed.calls and turn.is_closing:
@@ -144,6 +145,14 @@ def _without_workflow(call: ParsedCall) -> ParsedCall:
 
 def _is_empty(response: JsonValue) -> bool:
     return response is None or (isinstance(response, str) and not response.strip())
+
+
+def _tool_warnings(turn: ModelTurn, known: Sequence[ToolSchema]) -> Iterator[str]:
+    """Yield a warning for each tool that the provider of the agent's model does not take."""
+    model = turn.models()[0]
+    provider = llm.provider_of(model.model, model.params)
+    for name, reason in fit_tools(known, provider).left_out.items() if turn.agent.dialect == "native" else ():
+        yield f"agent {turn.name!r} is not offered tool {name!r}: {reason}"
 
 
 def _instruction_warnings(turn: ModelTurn) -> Iterator[str]:

@@ -19,6 +19,7 @@ from cantata.planning.turns import history
 from cantata.planning.turns.agent_steps import is_workflow, template, tools_of
 from cantata.workers.celery_tasks import task_calls
 from cantata.workers.models.dialects.conversation import Message, ModelRound, ToolResult, conversation
+from cantata.workers.models.llm.openai_messages import ANSWER
 from cantata.workers.runtime.step_context import StepContext, placeholder_values, text_input
 from cantata.workers.steps import session_history
 from cantata.workers.steps.structured_output import AnswerValidator
@@ -28,7 +29,6 @@ OBJECTIVE = (
     "Your objective: {objective}\n\nWork towards it step by step, with the tools you have if they help. "
     "When it is reached, answer without calling a tool: that answer is what you are judged by."
 )
-ANSWER = "Your answer is JSON, and nothing else, that fits this JSON schema:"
 JSON_TOOLS = (
     'To call a tool, reply with a JSON object only: {"response": "what you are about to do", '
     '"mcp": {"tool": "name", "method": "", "params": {...}}}. To answer, reply without "mcp". The tools:'

@@ -15,6 +15,7 @@ from cantata.json_schemas import schema_faults, value_faults
 from cantata.models.definitions import OutputSchema
 from cantata.models.values import JsonValue
 from cantata.planning import json_repair
+from cantata.planning.provider_schemas import without_fillers
 from cantata.workers.models.dialects.call_parsing import ParsedReply
 from cantata.workers.tools import functions
 
@@ -59,6 +60,7 @@ class AnswerValidator:
             return self._checked(json_repair.value_in(reply.response) if isinstance(reply.response, str) else reply.response)
 
     def _checked(self, value: JsonValue) -> JsonValue:
+        value = without_fillers(value, self.schema)
         if self.output.json_schema is None:
             try:
                 with exits.contained(str(self.output.model_class), code="bad_output_class"):

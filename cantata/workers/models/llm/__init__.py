@@ -12,10 +12,11 @@ from cantata.workers.models.llm.library import (
     load,
     max_usd,
     on_request_start,
+    provider_of,
 )
 from cantata.workers.models.llm.model_replies import Reply
 
 __all__ = [
     "CHARACTERS_PER_TOKEN", "ERRORS", "Reply", "cached_reply", "complete", "complete_with_cache", "context_window", "estimate_tokens",
-    "estimate_usage", "load", "max_usd", "on_request_start", "without_reasoning",
+    "estimate_usage", "load", "max_usd", "on_request_start", "provider_of", "without_reasoning",
 ]  # fmt: skip

@@ -16,6 +16,7 @@ from cantata import fault_points
 from cantata.errors import ModelError
 from cantata.models.values import JsonValue, ToolSchema, Usage
 from cantata.observability.logs.secrets import secrets_in
+from cantata.planning import provider_schemas
 from cantata.workers.models.dialects.reasoning import may_think, reasoning_of, sent_back
 from cantata.workers.models.llm import openai_messages as wire
 from cantata.workers.models.llm.call_telemetry import measured, set_reply, traced
@@ -113,9 +114,11 @@ def request_of(
     if (examples := request.pop("examples", None)) is not None:
         request["messages"] = wire.with_examples(request["messages"], examples, schema)
     if schema is not None:
-        request["response_format"] = {"type": "json_schema", "json_schema": {"name": "answer", "strict": True, "schema": dict(schema)}}
-    if tools:
-        request["tools"] = wire.functions(tools, names)
+        request["response_format"] = provider_schemas.response_format(schema, provider)
+        if not provider_schemas.taken_by(provider).json_schema:
+            request["messages"] = wire.with_schema(request["messages"], schema)
+    if fitted := provider_schemas.fit_tools(tools, provider).tools:
+        request["tools"] = wire.functions(fitted, names)
         request |= {"tool_choice": wire.choice(tool_choice, names)} if tool_choice else {}
     return request
 

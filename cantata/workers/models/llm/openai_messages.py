@@ -21,6 +21,7 @@ Message = Mapping[str, JsonValue]
 Messages = Sequence[Message]
 JsonObject = dict[str, JsonValue]
 
+ANSWER = "Your answer is JSON, and nothing else, that fits this JSON schema:"
 CHOICES = ("auto", "none", "required")
 MAX_NAME_CHARS = 64  # OpenAI's limit, the lowest
 
@@ -37,6 +38,14 @@ def with_examples(messages: Messages, examples: JsonValue, schema: Mapping[str, 
                 raise ModelError(f"an example is {{text, label}}, not {example!r}", code="model_bad_request")
     first = next((number for number, message in enumerate(messages) if message.get("role") != "system"), len(messages))
     return [*messages[:first], *turns, *messages[first:]]
+
+
+def with_schema(messages: Messages, schema: Mapping[str, JsonValue]) -> list[Message]:
+    """Return the messages with the schema of the answer in the system message, for providers that take no schema."""
+    text = f"{ANSWER}\n{json.dumps(schema, ensure_ascii=False)}"
+    if messages and messages[0].get("role") == "system":
+        return [{**messages[0], "content": f"{messages[0].get('content') or ''}\n\n{text}"}, *messages[1:]]
+    return [{"role": "system", "content": text}, *messages]
 
 
 def text_of_parts(parts: Sequence[object]) -> str:
