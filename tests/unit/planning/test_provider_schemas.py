@@ -45,7 +45,7 @@ def refused(schema: JsonValue, path: str = "$") -> Iterator[str]:
     if schema.get("type") == "object" or "properties" in schema:
         if schema.get("additionalProperties") is not False:
             yield f"{path}: open"
-        if schema.get("required") != [*schema.get("properties", {})]:  # type: ignore[arg-type, misc]
+        if schema.get("required") != [*schema.get("properties", {})]:  # type: ignore[misc]
             yield f"{path}: not all required"
     yield from (f"{path}: {name}" for name in schema.keys() & {"default", "oneOf", "allOf", "prefixItems", "patternProperties", "const"})
     for name in ("properties", "$defs"):
@@ -84,11 +84,11 @@ def test_an_answer_by_the_strict_form_fits_the_schema_itself() -> None:
         ({"type": "object", "properties": {"a": {"type": "string"}}, "patternProperties": {}}, "have no 'patternProperties'"),
         ({"type": "object", "properties": {"a": {"type": "string"}}, "additionalProperties": True}, "an object may have any keys"),
         ({"type": "array", "items": {"type": "string"}}, 'the schema is of type "array"'),
-        ({"type": "object", "properties": {"a": {"$ref": "#/$defs/b"}, "c": {"$ref": "#/no", "description": "x"}}}, "there is no '#/no'"),
+        ({"type": "object", "properties": {"a": {"$ref": "#/$defs/b"}}}, "there is no '#/.defs/b'"),
     ],
 )
 def test_a_schema_without_a_strict_form_is_sent_without_strict(schema: dict[str, JsonValue], reason: str) -> None:
-    with pytest.raises(UnfitError, match=reason.replace("$", r"\$").replace("'", ".")):
+    with pytest.raises(UnfitError, match=reason.replace("'", ".")):
         strict_form(schema)
 
     assert response_format(schema, "openai") == {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
@@ -110,7 +110,8 @@ SCHEMAS = st.recursive(
     lambda each: st.fixed_dictionaries(
         {},
         optional={
-            "type": st.sampled_from(["array", "object"]), "items": each, "prefixItems": st.lists(each, max_size=2), "anyOf": st.lists(each, max_size=2),
+            "type": st.sampled_from(["array", "object"]), "items": each, "prefixItems": st.lists(each, max_size=2),
+            "anyOf": st.lists(each, max_size=2),
             "properties": st.dictionaries(st.sampled_from(["a", "type", "items", "enum"]), each, max_size=2), "additionalProperties": each,
         },
     ),
@@ -162,10 +163,8 @@ def test_alternatives_at_the_top_become_one_object_with_what_all_of_them_require
 
 
 def test_a_tuple_becomes_an_array_of_its_kinds() -> None:
-    schema: dict[str, JsonValue] = {
-        "type": "object",
-        "properties": {"at": {"type": "array", "prefixItems": [{"type": "number"}] * 2, "minItems": 2}},
-    }
+    at: JsonValue = {"type": "array", "prefixItems": [{"type": "number"}, {"type": "number"}], "minItems": 2}
+    schema: dict[str, JsonValue] = {"type": "object", "properties": {"at": at}}
 
     (tool,) = fit_tools([ToolSchema(name="near", parameters=schema)], "openai").tools
 
