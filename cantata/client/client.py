@@ -483,6 +483,9 @@ class Client:
             raise ConfigError(message, source=request.kind, code="session_full")
         if accepted.result == "new":
             announce_runs(self.app, [(run_id, accepted.priority)], queue)
+        elif self.ledger.runs.request_of(run_id)[3].get("tenant", "") != labels.get("tenant", ""):
+            message = f"the idempotency key {idempotency_key!r} is that of a run of another tenant; begin keys with the tenant's name"
+            raise ConfigError(message, source=request.kind, code="key_taken")
         return run_id
 
     @contextmanager

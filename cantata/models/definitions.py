@@ -34,6 +34,9 @@ class ReplyCache(Value):
     """A cache of replies: the same request is answered without another model call."""
 
     ttl_s: float = Field(gt=0, le=30 * 86400, description="seconds that a reply is cached")
+    share: Literal["tenant", "all"] = Field(
+        "tenant", description="who gets a cached reply: the runs of the tenant that asked, or all; then tenants can learn what others asked"
+    )
 
 
 class Model(Value):
@@ -189,6 +192,11 @@ class Command(Value):
         default_factory=list, description="environment variables of the workers that are passed to it, beside PATH, HOME and the like"
     )
     timeout_s: float = Field(default=60.0, gt=0, description="time limit in seconds; then it is killed")
+    args: Literal["operands", "any", "none"] | None = Field(
+        default=None,
+        description="what a node's `args` may be: `operands`, before which `--` is put, so that none is an option; `any`; or `none`. "
+        "If absent, as `any`, and `submit check` warns",
+    )
 
 
 class PythonWorkflow(Value):

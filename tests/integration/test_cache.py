@@ -42,10 +42,12 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedModels]:
         yield server
 
 
-async def ask(redis: Redis, text: str = "hi", *, model: Model = MODEL, fresh: bool = False, **options: Any) -> llm.Reply:
+async def ask(
+    redis: Redis, text: str = "hi", *, model: Model = MODEL, fresh: bool = False, tenant: str = "", **options: Any
+) -> llm.Reply:  # fmt: skip
     messages = [{"role": "user", "content": text}]
-    known = None if fresh else await llm.cached_reply(redis, model, messages, **options)
-    return known or await llm.complete_with_cache(redis, model, messages, **options)
+    known = None if fresh else await llm.cached_reply(redis, tenant, model, messages, **options)
+    return known or await llm.complete_with_cache(redis, tenant, model, messages, **options)
 
 
 @pytest.mark.slow("a stack of its own starts and ends")
@@ -74,6 +76,26 @@ def test_whatever_the_reply_depends_on_tells_requests_apart(loop: asyncio.Runner
     ]
 
     assert not any(reply.cached for reply in replies)
+
+
+TENANTS = ["", "acme", "acme:x", "*", "%2A", "evil"]
+
+
+def test_a_tenant_gets_no_reply_of_another(loop: asyncio.Runner, redis: Redis, server: ScriptedModels) -> None:
+    first, second = ([loop.run(ask(redis, tenant=tenant)).cached for tenant in TENANTS] for _ in range(2))
+
+    assert (first, second) == ([False] * len(TENANTS), [True] * len(TENANTS))
+    assert len(server.journal()) == len(redis.keys("*")) == len(TENANTS)
+
+
+def test_tenants_share_replies_where_the_model_says_so(loop: asyncio.Runner, redis: Redis, server: ScriptedModels) -> None:
+    shared = MODEL.model_copy(update={"cache": ReplyCache(ttl_s=60, share="all")})
+
+    loop.run(ask(redis, tenant=""))
+    loop.run(ask(redis, tenant="acme"))
+
+    assert [loop.run(ask(redis, model=shared, tenant=tenant)).cached for tenant in TENANTS] == [False, *[True] * (len(TENANTS) - 1)]
+    assert not loop.run(ask(redis, tenant="evil")).cached, "another configuration, which does not share"
 
 
 def test_a_stream_from_the_cache_is_one_piece(loop: asyncio.Runner, redis: Redis, server: ScriptedModels) -> None:
@@ -121,11 +143,11 @@ def test_an_unknown_price_stays_unknown(loop: asyncio.Runner, redis: Redis, serv
 
 
 def test_what_is_remembered_is_forgotten_in_time(redis: Redis) -> None:
-    cache.remember(redis, "key", "text", ttl_s=600)
+    cache.remember(redis, "acme", "key", "text", ttl_s=600)
 
-    assert cache.recall(redis, "key") == "text"
-    assert 500_000 < redis.pttl("cantata:{cache}:key") <= 600_000
-    assert cache.recall(redis, "other") is None
+    assert cache.recall(redis, "acme", "key") == "text"
+    assert 500_000 < redis.pttl("cantata:{cache}:acme:key") <= 600_000
+    assert cache.recall(redis, "acme", "other") is None
 
 
 def test_what_another_version_remembered_is_as_if_forgotten(loop: asyncio.Runner, redis: Redis, server: ScriptedModels) -> None:

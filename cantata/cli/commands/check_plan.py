@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -150,8 +150,18 @@ def _check_configuration(document: Document, path: Path) -> tuple[Sequence[Fault
     folder = Path(found.definitions.folder or ".")
     planned = [*checks.check_chains(found.definitions), *checks.check_schedules(found.definitions)]
     code = [each for name in found.definitions.workflows.values() for each in _workflow_faults(name.function, folder, found.definitions)]
-    faults = [*found.locate(planned), *import_faults(document, folder), *task_faults(document), *code]
+    commands = _command_warnings(document, found.definitions)
+    faults = [*found.locate(planned), *import_faults(document, folder), *task_faults(document), *commands, *code]
     return faults, _count_entries(found.definitions)
+
+
+def _command_warnings(document: Document, definitions: Definitions) -> Iterator[Fault]:
+    """Yield a warning for each command whose program may read an argument of a run as an option, such as `--output=FILE`."""
+    for name, command in definitions.commands.items():
+        if command.args is None and command.command[-1] != "--":
+            message = "a run's 'args' that begin with '-' are options of this program: set 'args' to 'operands', before which '--' is put"
+            fault = document.fault(("commands", name, "command"), f"{message}, to 'none', or to 'any' if options are meant")
+            yield replace(fault, is_warning=True)
 
 
 def _count_entries(definitions: Definitions) -> str:

@@ -122,10 +122,10 @@ def _wait_or_fail(context: StepContext, pause: MustPause, error: ModelError) -> 
 async def _reply_of(
     context: StepContext, model: Model, messages: Sequence[Message], *, stream: bool, fresh: bool, **options: Unpack[Options]
 ) -> llm.Reply:
-    redis = context.process.ledger.redis
+    redis, tenant = context.process.ledger.redis, context.begun.tenant
     async with Deltas(context) as deltas:
         options["on_delta"] = deltas.add if stream else None
-        if not fresh and (known := await llm.cached_reply(redis, model, messages, **options)):
+        if not fresh and (known := await llm.cached_reply(redis, tenant, model, messages, **options)):
             return known  # without a permit: it uses nothing of the limits
         async with permit_for_call(context, model, messages) as permit:
 
@@ -134,7 +134,7 @@ async def _reply_of(
                 deltas.add(text)
 
             options["on_delta"] = add if stream else None
-            permit.reply = await llm.complete_with_cache(redis, model, messages, **options)
+            permit.reply = await llm.complete_with_cache(redis, tenant, model, messages, **options)
             return permit.reply
 
 

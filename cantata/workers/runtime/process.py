@@ -360,7 +360,7 @@ class Process:
                         with suppress(CantataError, RedisFailure):
                             self._renewal_ledger.steps.release(other.begun)
                 shutdown_flush.flush_before_kill()
-                _kill_descendants(os.getpid())
+                kill_descendants(os.getpid())
                 os.kill(os.getpid(), signal.SIGKILL)
 
     def _exchange_costs(self) -> None:
@@ -386,10 +386,10 @@ def _is_late(step: LeasedStep, *, now: float) -> bool:
     return step.deadline is not None and step.deadline < now
 
 
-def _kill_descendants(pid: int) -> None:
+def kill_descendants(pid: int) -> None:
     """Kill the processes that a process started, such as the command of a `proc` step, and theirs. Linux only; elsewhere they are left."""
     for listed in Path(f"/proc/{pid}/task").glob("*/children"):
         with suppress(OSError):
             for child in map(int, listed.read_text().split()):
-                _kill_descendants(child)
+                kill_descendants(child)
                 os.kill(child, signal.SIGKILL)

@@ -30,7 +30,19 @@ TENANT_POSTS = 12  # at once, for one tenant, by one worker: the other slots are
 PLACE_WAIT_S = 0.5  # for one of these, in a slot of the worker
 LOOKUPS = 16  # of hosts at once; those that hang occupy these threads, and not the loop's, which model calls use
 KEY_PREFIX = "whsec_"  # of a secret in base64
-CARRIES_IPV4 = tuple(map(ipaddress.IPv6Network, ("64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "2001::/32")))  # to any IPv4 address
+SPECIAL_IPV4 = tuple(map(ipaddress.IPv4Network, (
+    "0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.0.0.0/24", "192.0.2.0/24",
+    "192.31.196.0/24", "192.52.193.0/24", "192.88.99.0/24", "192.168.0.0/16", "192.175.48.0/24", "198.18.0.0/15", "198.51.100.0/24",
+    "203.0.113.0/24", "224.0.0.0/4", "240.0.0.0/4",
+)))  # fmt: skip
+"""The special-purpose addresses of IANA's registry, and multicast; versions of Python know different ones."""
+GLOBAL_IPV6 = ipaddress.IPv6Network("2000::/3")
+"""All other addresses are local, of a site, multicast, reserved, or carry an IPv4 address."""
+SPECIAL_IPV6 = tuple(map(ipaddress.IPv6Network, (
+    "2001::/23",  # IETF protocols: Teredo, which carries an IPv4 address, benchmarks, ORCHID
+    "2001:db8::/32", "3fff::/20",  # documentation
+    "2002::/16",  # 6to4, which carries an IPv4 address
+)))  # fmt: skip
 
 
 class NoAnswer(Exception):
@@ -146,6 +158,5 @@ def is_public(address: str) -> bool:
     if isinstance(ip, ipaddress.IPv6Address):
         if ip.ipv4_mapped:
             return is_public(str(ip.ipv4_mapped))
-        if any(ip in network for network in CARRIES_IPV4):
-            return False
-    return ip.is_global and not ip.is_multicast
+        return ip in GLOBAL_IPV6 and not any(ip in network for network in SPECIAL_IPV6)
+    return not any(ip in network for network in SPECIAL_IPV4)

@@ -8,7 +8,7 @@ import pytest
 
 from cantata.client.client import EmbeddedClient
 from cantata.client.runs import Run
-from cantata.models.definitions import Model, Synthesizer, Team
+from cantata.models.definitions import Model, ReplyCache, Synthesizer, Team
 from cantata.models.events import ReplyDelta
 from tests.integration.fleet.agent_stage import MAIN, OTHER, PATIENCE_S, AgentStage, agent, call
 from tests.integration.fleet.conftest import skip_pauses
@@ -309,3 +309,16 @@ def test_no_secret_in_the_words_of_a_tool_or_a_provider_reaches_a_record(stage: 
     assert stage.results() == [{"error": "agent_tools:leak raised RuntimeError: the key *** is wrong"}]
     assert any(breaker in warning for warning in result.warnings)
     assert "0123456789" not in repr(result) + repr(list(run.log())) + repr(run.record())
+
+
+@pytest.mark.parametrize(("share", "calls"), [("tenant", 2), ("all", 1)])
+def test_a_tenant_gets_a_cached_reply_of_another_only_where_the_model_says_so(stage: AgentStage, share: Any, calls: int) -> None:
+    cached = {"main": Model(model=MAIN, params={"temperature": 0.5, "seed": calls}, cache=ReplyCache(ttl_s=60, share=share))}
+    client = stage.client(agent(model="main"), models=cached)
+
+    results = [
+        client.submit_turn("merger?", agent="it", labels={"tenant": tenant}).result(PATIENCE_S) for tenant in ("acme", "evil", "acme")
+    ]
+
+    assert len(stage.requests()) == calls
+    assert [bool(result.usage.model_calls) for result in results] == [True, calls == 2, False]

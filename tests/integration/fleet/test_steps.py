@@ -198,6 +198,18 @@ def test_cancel_stops_the_running_tool(client: EmbeddedClient, journal: Journal)
     assert run.cancel() == "cancelled"
 
 
+def test_a_tenant_gets_no_run_of_another_by_its_idempotency_key(client: EmbeddedClient) -> None:
+    request = {"nodes": [tool("sum", "add", a=1, b=2)], "entry_node": "sum"}
+    first = client.submit_chain(request, idempotency_key="order-18", labels={"tenant": "acme"})
+
+    for labels in ({"tenant": "evil"}, {}):
+        with pytest.raises(ConfigError, match="the idempotency key 'order-18' is that of a run of another tenant") as refused:
+            client.submit_chain(request, idempotency_key="order-18", labels=labels)
+        assert refused.value.code == "key_taken"
+    assert client.submit_chain(request, idempotency_key="order-18", labels={"tenant": "acme"}).run_id == first.run_id
+    assert first.result(40).final_output == 3
+
+
 def test_the_same_idempotency_key_gives_the_same_run(client: EmbeddedClient) -> None:
     request = {"nodes": [tool("n", "add", a=1)], "entry_node": "n"}
 

@@ -28,7 +28,7 @@ def test_a_run_of_the_same_id_in_another_namespace_is_another_run(ledger: Ledger
 
     mine.ledger.runs.cancel("same")
     other.redis.set("unrelated", 1)
-    cache.remember(other.redis, "digest", "reply", ttl_s=60)
+    cache.remember(other.redis, "acme", "digest", "reply", ttl_s=60)
     step_costs.share(other.redis, {("d", "w"): Measured(1, 2.0)})
     load.record_sweep(other.redis)
     rotation.take(other, tenant="", team="t", session="", step="s")
@@ -36,7 +36,7 @@ def test_a_run_of_the_same_id_in_another_namespace_is_another_run(ledger: Ledger
     Limiter(other).pause("m", 60)
 
     assert (ledger.runs.status("same"), other.runs.status("same")) == ("cancelled", "accepted")
-    assert cache.recall(valkey, "digest") is None
+    assert cache.recall(valkey, "acme", "digest") is None
     assert step_costs.known(valkey) == {}
     assert [paused.model for paused in paused_models(other.redis)] == ["m"]
     assert paused_models(valkey) == []

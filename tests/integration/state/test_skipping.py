@@ -155,13 +155,13 @@ def test_memories_and_cached_replies_go_when_their_time_was_skipped(ledger: Ledg
     for key, ttl_s in (("short", 60), ("long", DAY_S), ("lasting", None)):
         bank.store_memory(key, key, ttl_s=ttl_s)
         bank.of(session="chat").store_memory(key, key, "namespaces", ttl_s=ttl_s)
-    cache.remember(ledger.redis, "request", "reply", ttl_s=HOUR_S)
+    cache.remember(ledger.redis, "acme", "request", "reply", ttl_s=HOUR_S)
 
     bring_nearer(ledger.redis, HOUR_S)
 
     assert bank.list_memories() == ["lasting", "long"]
     assert bank.of(session="chat").list_memories("namespaces") == ["lasting", "long"]
-    assert cache.recall(ledger.redis, "request") is None
+    assert cache.recall(ledger.redis, "acme", "request") is None
     bring_nearer(ledger.redis, DAY_S)
     assert (bank.list_memories(), bank.namespaces()) == (["lasting"], ["default"])
 

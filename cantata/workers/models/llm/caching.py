@@ -10,7 +10,7 @@ from typing import TypedDict, Unpack
 
 from pydantic import ValidationError
 
-from cantata.models.definitions import Model
+from cantata.models.definitions import Model, ReplyCache
 from cantata.models.values import JsonValue, ToolSchema, Usage
 from cantata.state.memory import cache
 from cantata.state.redis.connection import Redis
@@ -33,20 +33,20 @@ class Options(TypedDict, total=False):
     allow_empty: bool
 
 
-async def complete_with_cache(redis: Redis, model: Model, messages: Messages, **options: Unpack[Options]) -> Reply:
-    """Return the reply of `complete`, and store that of a model with `cache`."""
+async def complete_with_cache(redis: Redis, tenant: str, model: Model, messages: Messages, **options: Unpack[Options]) -> Reply:
+    """Return the reply of `complete`, and store that of a model with `cache` for the tenant, or for all."""
     reply = await complete(model.model, messages, params=model.params, **options)
     if model.cache and reply.finish_reason in FINISHED and (reply.text or reply.tool_calls):
-        key = key_of(model, messages, **options)
-        await asyncio.to_thread(cache.remember, redis, key, reply.model_dump_json(), ttl_s=model.cache.ttl_s)
+        key, owner = key_of(model, messages, **options), _owner(tenant, model.cache)
+        await asyncio.to_thread(cache.remember, redis, owner, key, reply.model_dump_json(), ttl_s=model.cache.ttl_s)
     return reply
 
 
-async def cached_reply(redis: Redis, model: Model, messages: Messages, **options: Unpack[Options]) -> Reply | None:
-    """Return the reply of a model with `cache` to the same request before, which costs nothing; None if the model must be called."""
+async def cached_reply(redis: Redis, tenant: str, model: Model, messages: Messages, **options: Unpack[Options]) -> Reply | None:
+    """Return the reply of a model with `cache` to the same request of the tenant before, which costs nothing; None if it must be called."""
     if model.cache is None:
         return None
-    known = await asyncio.to_thread(_look_up, redis, key_of(model, messages, **options))
+    known = await asyncio.to_thread(_look_up, redis, _owner(tenant, model.cache), key_of(model, messages, **options))
     if known and known.text and (on_delta := options.get("on_delta")):
         on_delta(known.text)
     return known
@@ -61,8 +61,12 @@ def key_of(model: Model, messages: Messages, **options: Unpack[Options]) -> str:
     return sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()
 
 
-def _look_up(redis: Redis, key: str) -> Reply | None:
-    text = cache.recall(redis, key)
+def _owner(tenant: str, settings: ReplyCache) -> str | None:
+    return None if settings.share == "all" else tenant
+
+
+def _look_up(redis: Redis, owner: str | None, key: str) -> Reply | None:
+    text = cache.recall(redis, owner, key)
     try:
         reply = Reply.model_validate_json(text) if text else None
     except ValidationError:  # of another version

@@ -335,3 +335,17 @@ def test_unknown_names_in_a_workflow_of_a_configuration_have_file_and_line(docum
         "5: wf.sleeep: a workflow has no 'sleeep'; did you mean 'sleep'? (in 'answer')",
         "6: the configuration has no tool 'duoble'; did you mean 'double'? (in 'answer')",
     ]
+
+
+def test_a_command_to_which_anybody_may_give_options_is_warned_of(documents: Path) -> None:
+    commands = {"open": "[sort]", "ended": "[sort, --]", **{each: f"[sort], args: {each}" for each in ("operands", "any", "none")}}
+    (documents / "own.yaml").write_text("commands:\n" + "".join(f"  {name}: {{command: {text}}}\n" for name, text in commands.items()))
+
+    found = run("check", "own.yaml")
+
+    assert found.exit_code == 0
+    warnings = [line for line in found.stdout.splitlines() if "warning" in line and "commands" in line]
+    assert [line.partition(" warning: ")[0] for line in warnings] == ["own.yaml:2: commands.open.command:"]
+    assert (
+        "a run's 'args' that begin with '-' are options of this program: set 'args' to 'operands', before which '--' is put" in warnings[0]
+    )
