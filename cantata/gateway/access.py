@@ -18,6 +18,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from cantata.config.documents import Document, parse
 from cantata.config.faults import faults_of
+from cantata.dashboard.http.blocking_calls import CALLER
+from cantata.dashboard.http.failed_logins import FailedLogins
 from cantata.dashboard.http.origins import foreign_page, is_local_request
 from cantata.dashboard.http.rejections import RequestRejected
 from cantata.errors import ConfigError, Fault
@@ -95,11 +97,15 @@ def read_tokens_file(path: Path) -> Tokens:
 
 
 class Access:
-    """Rejects unauthenticated requests, and adds rights and tenant to the state of the others."""
+    """Rejects unauthenticated requests, and adds rights and tenant to the state of the others.
+
+    Of unknown tokens it only answers so many a minute of one address with 401; the others get 429. A known token always gets in.
+    """
 
     def __init__(self, app: ASGIApp, *, tokens: Tokens | None) -> None:
         self._app = app
         self._tokens = tokens
+        self._failed = FailedLogins()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] in ("http", "websocket"):
@@ -108,20 +114,26 @@ class Access:
                 _check_origin(headers, scope["path"])
                 grant = UNLIMITED
             else:
-                grant = NO_RIGHTS if is_public(scope["path"]) else _grant_in(self._tokens, headers, scope)
+                grant = NO_RIGHTS if is_public(scope["path"]) else self._grant_in(self._tokens, headers, scope)
             scope.setdefault("state", {}).update(grant=grant, tenant=grant.tenant)
+            CALLER.set(None if is_public(scope["path"]) else grant.tenant)
         await self._app(scope, receive, send)
 
-
-def _grant_in(tokens: Tokens, headers: Headers, scope: Scope) -> Grant:
-    kind, _, token = headers.get("authorization", "").partition(" ")
-    if kind.lower() != "bearer":
-        offered = (each for each in scope.get("subprotocols", ()) if each.startswith(TOKEN_SUBPROTOCOL))
-        token = next(offered, "").removeprefix(TOKEN_SUBPROTOCOL)
-    grant = tokens.grant_of(token.strip()) if token else None
-    if grant is None:
-        raise RequestRejected(401, "unknown token" if token else "a token is required: send `Authorization: Bearer TOKEN`")
-    return grant
+    def _grant_in(self, tokens: Tokens, headers: Headers, scope: Scope) -> Grant:
+        kind, _, token = headers.get("authorization", "").partition(" ")
+        if kind.lower() != "bearer":
+            offered = (each for each in scope.get("subprotocols", ()) if each.startswith(TOKEN_SUBPROTOCOL))
+            token = next(offered, "").removeprefix(TOKEN_SUBPROTOCOL)
+        if not token:
+            raise RequestRejected(401, "a token is required: send `Authorization: Bearer TOKEN`")
+        grant = tokens.grant_of(token.strip())
+        if grant is None:
+            address = scope["client"][0] if scope.get("client") else ""
+            if wait_s := self._failed.record(address):
+                message = f"unknown token, the last of too many; retry in {wait_s:.0f} s, or at once with a known token"
+                raise RequestRejected(429, message, code="too_many_failures", retry_after_s=wait_s)
+            raise RequestRejected(401, "unknown token")
+        return grant
 
 
 def _check_origin(headers: Headers, path: str) -> None:

@@ -1,4 +1,4 @@
-"""Assembly of the gateway: layers, routes, and the task that reads events."""
+"""Assembly of the gateway: layers, routes, and the tasks that read events and batches."""
 
 from __future__ import annotations
 
@@ -16,9 +16,11 @@ from cantata.gateway import http_errors, metrics
 from cantata.gateway.access import Access, Tokens
 from cantata.gateway.api import batches, bodies, chat_socket, inbox, pages, routes, schedules
 from cantata.gateway.config_reload import reload_on_change
+from cantata.gateway.open_requests import MAX_WAITING, OpenRequestLimit, OpenRequests
 from cantata.gateway.outer_layer import OuterLayer, prefix_of
-from cantata.gateway.request_limits import BodySizeLimit, RequestRateLimit
+from cantata.gateway.request_limits import BodyLimit, RequestRateLimit
 from cantata.gateway.tenant_service import TenantService
+from cantata.state.batches.batch_streams import BatchStreams
 from cantata.state.limits.request_rate import RequestRate
 from cantata.state.runs.streams import Streams, connect_async
 
@@ -43,11 +45,12 @@ ABOUT = "Turns, chains, schedules, sessions and memory. A run does not depend on
 
 def create_app(
     client: Client, *, tokens: Tokens | None = None, request_bytes: int = REQUEST_BYTES, per_s: float = PER_S, burst: int | None = None,
-    flower: str = "", url_prefix: str = "",
+    max_open: int = MAX_WAITING, flower: str = "", url_prefix: str = "",
 ) -> FastAPI:  # fmt: skip
     """Return the gateway as an ASGI application. Without tokens every client has the runs without a tenant.
 
     Args:
+        max_open: streams, WebSockets and waiting requests that one tenant may have open at once.
         flower: the address of Flower, for links of the run pages.
         url_prefix: the prefix that a proxy adds to every path.
 
@@ -55,21 +58,21 @@ def create_app(
     """
     prefix = prefix_of(url_prefix, own_names=_first_names())
     redis = connect_async(client.redis_url, namespace=client.app.namespace)
-    streams = Streams(redis)
-    service = TenantService(client, streams, prefix=prefix)
+    streams, batch_streams = Streams(redis), BatchStreams(redis)
+    service = TenantService(client, streams, batch_streams, prefix=prefix)
     request_rate = RequestRate(redis, per_s=per_s, burst=burst or max(1, int(per_s * BURST_S)))
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        reading = asyncio.create_task(streams.run())
+        reading = [asyncio.create_task(streams.run()), asyncio.create_task(batch_streams.run())]
         reloading = asyncio.create_task(reload_on_change(service))
         try:
             yield
         finally:
             reloading.cancel()
-            streams.end()
+            service.end_streams()
             with suppress(asyncio.CancelledError):
-                await reading
+                await asyncio.gather(*reading)
             service.call.close()
             await redis.aclose()
 
@@ -82,8 +85,9 @@ def create_app(
     for router in ROUTERS:
         app.include_router(router)
     http_errors.install(app)
-    app.add_middleware(BodySizeLimit, max_bytes=request_bytes)
+    app.add_middleware(BodyLimit, max_bytes=request_bytes)
     app.add_middleware(RequestRateLimit, request_rate=request_rate)
+    app.add_middleware(OpenRequestLimit, open_requests=OpenRequests(max_waiting=max_open))
     app.add_middleware(Access, tokens=tokens)
     app.add_middleware(OuterLayer, prefix=prefix)  # the outermost
     _describe(app, has_tokens=tokens is not None)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import resource
 import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import ClassVar
 
 import uvicorn
 from fastapi import FastAPI
+from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from cantata.dashboard.http.origins import is_loopback
@@ -17,6 +21,12 @@ from cantata.embedded import stack_member
 from cantata.errors import ConfigError, UnavailableError
 
 GRACE_S = 5.0  # for requests under way at shutdown; event streams end at once
+REQUEST_S = 20.0  # for the head of a request, from the first connection on
+STALLED_S = 60.0  # for a client that reads nothing of a response or stream; the kernel and 64 kB here have more of it
+RESERVED_FILES = 200  # of the process: connections to Redis, files, and the gateway's own
+MAX_FILES = 65_536  # more connections need more gateways
+FULL_BODY = b'{"error": {"code": "busy", "message": "the gateway has too many connections; retry in 1 s", "faults": []}}'
+FULL = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nConnection: close\r\nContent-Type: application/json\r\n"
 CLOSE_GRACE_S = 2.0  # to send the rest on a closed WebSocket
 TICKS = 10  # of a tenth of a second, between checks whether the stack still runs
 BACKLOG = 2048  # connections that may come at once
@@ -57,18 +67,27 @@ def url_of(listening: socket.socket) -> str:
     return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
+def max_connections() -> int:
+    """Allow this process as many open files as it may have, and return how many connections that leaves."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    files = MAX_FILES if most == resource.RLIM_INFINITY else min(most, MAX_FILES)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (files, most))
+    return max(RESERVED_FILES, files - RESERVED_FILES)
+
+
 class GatewayServer(uvicorn.Server):
     """uvicorn that reports when it listens, ends event streams before it shuts down, and ends with its stack."""
 
     def __init__(self, app: FastAPI, *, ready: Callable[[], None] = lambda: None, max_bytes: int) -> None:
         super().__init__(
             uvicorn.Config(
-                app, log_config=None, access_log=False, http="h11", ws=_WebSocketProtocol, ws_max_size=max_bytes,
+                app, log_config=None, access_log=False, http=_HttpProtocol, ws=_WebSocketProtocol, ws_max_size=max_bytes,
                 ws_per_message_deflate=False, lifespan="on", timeout_graceful_shutdown=int(GRACE_S), server_header=False,
             )
         )  # fmt: skip  # compression would take 40 kB of memory a connection, and frames are small
         self._app = app
         self._ready = ready
+        _HttpProtocol.max_connections = max_connections()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -80,7 +99,7 @@ class GatewayServer(uvicorn.Server):
         return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self._app.state.service.streams.end()
+        self._app.state.service.end_streams()
         await super().shutdown(sockets)
 
     @contextmanager
@@ -95,6 +114,57 @@ class GatewayServer(uvicorn.Server):
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+
+class _HttpProtocol(H11Protocol):
+    """uvicorn's HTTP, with time limits for clients that send no request and for those that do not read, and a bound of connections."""
+
+    _idle: ClassVar[dict[_HttpProtocol, None]] = {}
+    """Connections without a request, the oldest first."""
+    max_connections: ClassVar[int] = 1_000_000
+    _waiting: asyncio.TimerHandle | None = None
+    _stalled: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
+        super().connection_made(transport)
+        if len(self.connections) > self.max_connections:
+            if not self._idle:
+                transport.write(FULL + b"Content-Length: %d\r\n\r\n" % len(FULL_BODY) + FULL_BODY)
+                transport.close()
+                return
+            next(iter(self._idle)).transport.abort()
+        self._note_request()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._note_request()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._idle.pop(self, None)
+        for timer in filter(None, (self._waiting, self._stalled)):
+            timer.cancel()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._stalled = self.loop.call_later(STALLED_S, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._stalled:
+            self._stalled.cancel()
+
+    def _note_request(self) -> None:
+        """Let a connection without a whole request wait for so long and no longer; uvicorn ends those that wait for a further request."""
+        has_request = self.cycle is not None and not self.cycle.response_complete
+        if has_request or self.transport.get_protocol() is not self or self.transport.is_closing():
+            self._idle.pop(self, None)
+            if self._waiting:
+                self._waiting.cancel()
+                self._waiting = None
+        elif self._waiting is None:
+            self._idle[self] = None
+            self._waiting = self.loop.call_later(REQUEST_S, self.transport.abort)
 
 
 class _WebSocketProtocol(WebSocketsSansIOProtocol):

@@ -25,12 +25,14 @@ from cantata.models.waits import Answer, Inbox, InboxItem
 from cantata.models.wire import RUN_OVER, AnswerOutcome, ChainRequest, ProviderBatchRequest, RunStatus, TurnRequest
 from cantata.planning import rewind as rewinding
 from cantata.planning.turns.mentions import mention_of
+from cantata.state.batches.batch_streams import BatchStreams
 from cantata.state.forks import fork_store
 from cantata.state.runs import inbox
 from cantata.state.runs.streams import Streams
 
 THREADS = 32  # calls of Redis at once; each takes about a millisecond, so that is thousands a second
 MAX_WAITING = 2000  # calls that wait for a thread, before more are rejected: Redis is away, or far too slow
+MAX_OF_TENANT = 500  # of one tenant among them: two and a half seconds' worth of its usual request rate
 
 
 class TenantService:
@@ -39,17 +41,22 @@ class TenantService:
     Those that take a grant raise RequestRejected if the token may not do it. The same `key` of a tenant gives the same run.
     """
 
-    def __init__(self, client: Client, streams: Streams, *, prefix: str = "") -> None:
+    def __init__(self, client: Client, streams: Streams, batch_streams: BatchStreams, *, prefix: str = "") -> None:
         self.client = client
-        self.streams = streams
+        self.streams, self.batch_streams = streams, batch_streams
         self.prefix = prefix  # of the URLs in responses
         self.pages = RunPages(client)
-        self.call = BlockingCalls("the gateway", threads=THREADS, max_waiting=MAX_WAITING)
+        self.call = BlockingCalls("the gateway", threads=THREADS, max_waiting=MAX_WAITING, max_of_one=MAX_OF_TENANT)
         self.readiness = Readiness(client, self.call)
 
     def runs(self, tenant: str) -> RunService:
         """Return the runs, sessions and memory of a tenant."""
         return RunService(self.client, tenant)
+
+    def end_streams(self) -> None:
+        """End all streams, so that their clients reconnect to another gateway."""
+        self.streams.end()
+        self.batch_streams.end()
 
     async def is_over(self, run: Run, wait_s: float) -> bool:
         """Return whether a run is closed, as soon as it is, or after `wait_s`. Waiting needs no thread."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from typing import Annotated, Any
@@ -14,17 +13,17 @@ from cantata.client.batches import given_rows
 from cantata.client.batches.batches import Batches, BatchPage, Row, RowRequests, batch_target
 from cantata.dashboard.http.rejections import ErrorBody, RequestRejected
 from cantata.dashboard.http.server_sent_events import HEADERS, KEEP_ALIVE_S, MEDIA_TYPE
-from cantata.errors import ConfigError, Fault
+from cantata.errors import CantataError, ConfigError, Fault
 from cantata.gateway.api import bodies
 from cantata.gateway.api.bodies import document_body
-from cantata.gateway.api.routes import ERRORS, UNKNOWN, CallerGrant, Limit, ReaderTenant, ServiceDep
+from cantata.gateway.api.routes import ERRORS, UNKNOWN, CallerGrant, Limit, OpenRequestDep, ReaderTenant, ServiceDep
 from cantata.gateway.grants import STARTS, Grant
+from cantata.gateway.http_errors import rejection
 from cantata.gateway.outer_layer import PathName
 from cantata.gateway.tenant_service import TenantService
 from cantata.models.wire import ChainNode, ChainRequest, TurnRequest
 from cantata.state.batches.batch_store import BatchInfo, BatchTarget
-
-FOLLOW_S = 0.5  # between looks at a followed batch
+from cantata.state.runs.streams import StreamsEnded
 
 ROWS = '{"text": "Where is my order?"}\n{"text": "I want my money back."}\n'
 CONFLICT: dict[int | str, dict[str, Any]] = {409: {"model": ErrorBody, "description": "its state does not allow this, or it is another"}}
@@ -95,28 +94,30 @@ async def show_batch(name: PathName, service: ServiceDep, tenant: ReaderTenant) 
     "/batches/{name}/events", response_class=Response,
     responses={200: {"description": "server-sent events; `data` is the batch, when it has changed", "content": {"text/event-stream": {}}}},
 )  # fmt: skip
-async def follow_batch(name: PathName, service: ServiceDep, tenant: ReaderTenant) -> Response:
+async def follow_batch(name: PathName, service: ServiceDep, tenant: ReaderTenant, this: OpenRequestDep) -> Response:
     """Stream the state of a batch whenever it changes, until it is done or cancelled."""
-    first = await service.call(_batches(service, tenant).find, name)
+    this.wait()
+    batches = _batches(service, tenant)
+    first = await service.call(batches.find, name)
 
     async def lines() -> AsyncIterator[str]:
-        found, quiet_s = first, 0.0
-        yield _event(found)
-        while not found.is_over:
-            await asyncio.sleep(FOLLOW_S)
-            before, found = found, await service.call(_batches(service, tenant).find, name)
-            quiet_s = 0.0 if found != before else quiet_s + FOLLOW_S
-            if found != before:
-                yield _event(found)
-            elif quiet_s >= KEEP_ALIVE_S:
-                quiet_s = 0.0
-                yield ": still here\n\n"
+        yield f"event: batch\ndata: {first.model_dump_json()}\n\n"
+        if first.is_over:
+            return
+        with service.batch_streams.follow(batches.store.key_of(name), first) as follower:
+            while True:
+                try:
+                    update = await follower.changed(KEEP_ALIVE_S)
+                except StreamsEnded:
+                    return  # the client reconnects, to another server
+                except CantataError as error:
+                    yield f"event: error\ndata: {rejection(error).body.model_dump_json()}\n\n"
+                    return
+                yield ": still here\n\n" if update is None else f"event: batch\ndata: {update.text}\n\n"
+                if update and update.batch.is_over:
+                    return
 
     return StreamingResponse(lines(), media_type=MEDIA_TYPE, headers=HEADERS)
-
-
-def _event(batch: BatchInfo) -> str:
-    return f"event: batch\ndata: {batch.model_dump_json()}\n\n"
 
 
 @router.post(
@@ -178,8 +179,11 @@ async def list_results(
     "/batches/{name}/download", response_class=Response,
     responses={200: {"description": "results as JSON lines", "content": {"application/x-ndjson": {}}}},
 )  # fmt: skip
-async def download_results(name: PathName, service: ServiceDep, tenant: ReaderTenant, failed: bool = False) -> Response:
+async def download_results(
+    name: PathName, service: ServiceDep, tenant: ReaderTenant, this: OpenRequestDep, failed: bool = False
+) -> Response:
     """Return all results that were not delivered, or all delivered rows that failed, as JSON lines."""
+    this.wait()
     batches = _batches(service, tenant)
     read: Callable[..., BatchPage] = batches.failed if failed else batches.results
     first = await service.call(read, name)

@@ -128,17 +128,21 @@ class _ChatConnection:
             await self._send({"type": "error", "id": named, **_fault(error)})
 
     async def _submit(self, text: ChatText) -> None:
-        if len(self._followed) >= MAX_FOLLOWED:
-            raise RequestRejected(429, f"{MAX_FOLLOWED} turns of this connection are still open", code="too_many_turns", retry_after_s=1)
+        self._check_followed()
         turn = apply_mention(TurnRequest(session=self._session, **text.model_dump(exclude={"id"})))
         key = None if text.id is None else f"{self._session}\n{text.id}"
         run = await self._service.call(self._service.submit_turn, self._grant, turn, key)
         await self._send({"type": "accepted", "run_id": run.run_id, "id": text.id})
         self._follow(run, 0)
 
+    def _check_followed(self) -> None:
+        if len(self._followed) >= MAX_FOLLOWED:
+            raise RequestRejected(429, f"{MAX_FOLLOWED} turns of this connection are still open", code="too_many_turns", retry_after_s=1)
+
     async def _resume(self, request: ResumeRequest) -> None:
         for run_id, after in request.resume.items():
             try:
+                self._check_followed()
                 run = await self._service.call(self._find_turn, run_id)
             except CantataError as error:
                 await self._send({"type": "error", "run_id": run_id, **_fault(error)})

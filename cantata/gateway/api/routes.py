@@ -18,6 +18,7 @@ from cantata.gateway.api import bodies
 from cantata.gateway.api.bodies import document_body
 from cantata.gateway.grants import Grant, Scope
 from cantata.gateway.http_errors import chain_rejection
+from cantata.gateway.open_requests import OpenRequest
 from cantata.gateway.outer_layer import PathName
 from cantata.gateway.tenant_service import TenantService
 from cantata.models.wire import ChainRequest, ChainResponse, RunStatus, TurnRequest
@@ -36,6 +37,11 @@ def _service(request: Request) -> TenantService:
 async def _grant(request: Request) -> Grant:
     grant: Grant = request.state.grant
     return grant
+
+
+async def _open_request(request: Request) -> OpenRequest:
+    found: OpenRequest = request.state.open_request
+    return found
 
 
 def grant_with(scope: Scope) -> Callable[[Request], Awaitable[Grant]]:
@@ -69,7 +75,19 @@ SubmitGrant = Annotated[Grant, Depends(grant_with("submit"))]
 SignalGrant = Annotated[Grant, Depends(grant_with("signal"))]
 CallerGrant = Annotated[Grant, Depends(_grant)]
 """The rights of a token; the service checks them for the run."""
-Wait = Annotated[float, Query(ge=0, le=MAX_WAIT_S, description="seconds to wait until the run is closed")]
+OpenRequestDep = Annotated[OpenRequest, Depends(_open_request)]
+"""The request, to count it as one that stays open."""
+Seconds = Annotated[float, Query(ge=0, le=MAX_WAIT_S, description="seconds to wait until the run is closed")]
+
+
+async def _wait(this: OpenRequestDep, wait: Seconds = 0) -> float:
+    if wait:
+        this.wait()
+    return wait
+
+
+Wait = Annotated[float, Depends(_wait)]
+"""How long to wait; the request is counted as one that stays open before anything is done."""
 Limit = Annotated[int, Query(ge=1, le=MAX_LISTED, description="maximum number")]
 Key = Annotated[str | None, Header(alias="Idempotency-Key", min_length=1, max_length=200, description="the same key gives the same run")]
 Offset = Annotated[int, Query(ge=0, le=2**53, description="the offset after which the events start")]
@@ -84,7 +102,7 @@ ERRORS: dict[int | str, dict[str, Any]] = {
         413: "the body is too large",
         415: "the body has another type",
         422: "all faults of the request",
-        429: "too many requests; `Retry-After` has the seconds to wait",
+        429: "too many requests, open connections or failed logins; `Retry-After` has the seconds to wait",
         503: "Redis cannot be reached, or no worker serves a queue",
     }.items()
 }
@@ -102,7 +120,7 @@ probes = APIRouter()
     responses={200: {"model": bodies.RunState, "description": "the run is closed"}},
 )  # fmt: skip
 async def submit_turn(
-    request: Request, response: Response, service: ServiceDep, caller: ChatGrant, key: Key = None, wait: Wait = 0
+    request: Request, response: Response, service: ServiceDep, caller: ChatGrant, wait: Wait, key: Key = None
 ) -> bodies.RunState:
     """Submit a user's turn for a team or an agent."""
     turn = await bodies.read_body(request, TurnRequest)
@@ -117,7 +135,7 @@ async def submit_turn(
     },
 )  # fmt: skip
 async def submit_chain(
-    request: Request, response: Response, service: ServiceDep, caller: SubmitGrant, key: Key = None, wait: Wait = 0
+    request: Request, response: Response, service: ServiceDep, caller: SubmitGrant, wait: Wait, key: Key = None
 ) -> bodies.RunState | Response:
     """Submit a chain request."""
     try:
@@ -141,7 +159,7 @@ async def accepted(run: TurnRun | ChainRun, response: Response, service: TenantS
 
 
 @router.get("/runs/{run_id}", tags=["runs"], responses=UNKNOWN)
-async def show_run(run_id: PathName, service: ServiceDep, tenant: ReaderTenant, wait: Wait = 0) -> bodies.RunState:
+async def show_run(run_id: PathName, service: ServiceDep, tenant: ReaderTenant, wait: Wait) -> bodies.RunState:
     """Return the state of a run, and its result."""
     run = await service.call(service.runs(tenant).find, run_id)
     if wait:
@@ -157,8 +175,11 @@ async def show_run(run_id: PathName, service: ServiceDep, tenant: ReaderTenant, 
         204: {"description": "the run is closed, and has no events after this offset: do not reconnect"},
     },
 )  # fmt: skip
-async def follow_run(run_id: PathName, service: ServiceDep, tenant: ReaderTenant, after: Offset = 0, last_id: LastId = None) -> Response:
+async def follow_run(
+    run_id: PathName, service: ServiceDep, tenant: ReaderTenant, this: OpenRequestDep, after: Offset = 0, last_id: LastId = None
+) -> Response:
     """Stream the events of a run, up to and including `closed`."""
+    this.wait()
     offset = after if last_id is None else _offset(last_id)
     if not await service.call(service.runs(tenant).has_events, run_id, offset):
         return Response(status_code=204)

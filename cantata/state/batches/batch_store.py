@@ -110,13 +110,13 @@ class BatchStore:
             "settings": {**settings, "keep_ms": str(KEEP_MS)},
         }  # fmt: skip
         is_new, *flat = self._call("open", name, identity=json.dumps(identity, sort_keys=True, ensure_ascii=False), **given)
-        return bool(is_new), _info(name, flat)
+        return bool(is_new), info_of(name, _fields(flat))
 
     def find(self, name: str) -> BatchInfo | None:
         """Return a batch; None if there is none of this name."""
-        keys, redis = (self._batch_key(name), f"{self._batch_key(name)}:prices"), self._ledger.redis
+        keys, redis = (self.key_of(name), f"{self.key_of(name)}:prices"), self._ledger.redis
         found, prices = self._ledger.with_retries(lambda: ask_each(redis, keys, lambda pipe, key: pipe.hgetall(key)))
-        return _info(name, [str(each) for pair in (found | prices).items() for each in pair]) if "identity" in found else None
+        return info_of(name, found | prices) if "identity" in found else None
 
     def newest(self, most: int = 100) -> Sequence[BatchInfo]:
         """Return the newest batches, newest first."""
@@ -139,7 +139,7 @@ class BatchStore:
     def change(self, name: str, what: Change, *, out_bytes: int | None = None) -> tuple[bool, BatchInfo | None]:
         """Change the state of a batch; return whether this call did, and the batch after that."""
         reply = self._call("change", name, what=what, **({} if out_bytes is None else {"out_bytes": out_bytes}))
-        return (bool(reply[0]), _info(name, reply[1:])) if reply else (False, None)
+        return (bool(reply[0]), info_of(name, _fields(reply[1:]))) if reply else (False, None)
 
     def feed(self, name: str, feeder: str, ms: int) -> tuple[str, BatchInfo]:
         """Take, renew, or with `ms` 0 give up the right to feed a batch; return the process that has it, and the batch."""
@@ -171,7 +171,8 @@ class BatchStore:
         """Return a batch as it is counted for its tenant."""
         return KeptItem(self._shard, f"batch:{self.scope(name)}")
 
-    def _batch_key(self, name: str) -> str:
+    def key_of(self, name: str) -> str:
+        """Return the key of a batch's record; that of its prices is `:prices` below it."""
         return f"{self._key}:batch:{self.scope(name)}"
 
     def _call(self, script: str, batch: str, /, **given: Any) -> Sequence[Any]:
@@ -186,12 +187,16 @@ def unknown(name: str) -> ConfigError:
 def _known(name: str, flat: Sequence[str]) -> BatchInfo:
     if not flat:
         raise unknown(name)
-    return _info(name, flat)
+    return info_of(name, _fields(flat))
 
 
-def _info(name: str, flat: Sequence[str]) -> BatchInfo:
-    """Return a batch from the fields and values of its hash."""
-    known = dict(zip(flat[::2], flat[1::2], strict=True))
+def _fields(flat: Sequence[str]) -> dict[str, str]:
+    return dict(zip(flat[::2], flat[1::2], strict=True))
+
+
+def info_of(name: str, fields: Mapping[str, str]) -> BatchInfo:
+    """Return a batch from the fields of its record and its prices. Raises ValueError or KeyError if they cannot be read."""
+    known = dict(fields)
     identity, _ = json.loads(known.pop("identity")), known.pop("keep_ms")
     usage = {field: known.pop(field, None) for field in ("input_tokens", "output_tokens", "cost_usd")}
     times = {field: int(known.pop(field)) / 1000 for field in ("created_at", "closed_at") if field in known}

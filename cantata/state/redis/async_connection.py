@@ -17,7 +17,7 @@ from cantata.state.redis.connection import sentinel_options
 
 __all__ = ["Redis", "connect_async"]
 
-CONNECTIONS = 3  # one reads events, one waits for those of idle runs, one checks request rates
+CONNECTIONS = 4  # one reads events, one waits for those of idle runs, one reads followed batches, one checks request rates
 
 
 class _MasterPool(SentinelConnectionPool, BlockingConnectionPool):

@@ -316,7 +316,12 @@ def masked(message: Json) -> bytes:
 
 def open_sockets(gateway: Gateway) -> int:
     """Connections of clients that a gateway holds."""
-    port = f"{int(gateway.url.rpartition(':')[2]):04X}"
+    return open_sockets_at(int(gateway.url.rpartition(":")[2]))
+
+
+def open_sockets_at(number: int) -> int:
+    """Connections that are open at a port of this machine."""
+    port = f"{number:04X}"
     rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     return sum(row[1].endswith(f":{port}") and row[3] == "01" for row in rows)
 

@@ -14,6 +14,7 @@ from cantata.embedded import stack_member, stack_plan
 from cantata.errors import CantataError
 from cantata.gateway import access, serve
 from cantata.gateway.app import PER_S, REQUEST_BYTES, create_app
+from cantata.gateway.open_requests import MAX_WAITING
 from cantata.observability.logs import configure_logs
 from cantata.observability.metrics.scrape_address import scrape_address
 from cantata.settings import settings
@@ -43,11 +44,15 @@ REQUEST_RATE = click.FloatRange(0.001, 1e6)
 @click.option(
     "--max-bytes", type=click.IntRange(1), default=REQUEST_BYTES, show_default=True, help="The largest size of a request or message."
 )
+@click.option(
+    "--max-open", type=click.IntRange(1), default=MAX_WAITING, show_default=True,
+    help="Streams, WebSockets and waiting requests that one tenant may have open.",
+)  # fmt: skip
 @metrics_port_option
 @config_option
 @json_option
 def gateway(
-    host: str, port: int, url_prefix: str, tokens_file: str | None, rate: float, max_bytes: int, metrics_port: int | None,
+    host: str, port: int, url_prefix: str, tokens_file: str | None, rate: float, max_bytes: int, max_open: int, metrics_port: int | None,
     config: str | None, as_json: bool,
 ) -> int:  # fmt: skip
     """Serve turns, chains, sessions and memory over HTTP and WebSockets. Ctrl-C stops it."""
@@ -58,11 +63,13 @@ def gateway(
         client.definitions  # noqa: B018  # so that a fault in it stops the start, not the first request
         for warning in client.warnings:
             click.echo(f"warning: {warning}", err=True)
+        most = min(max_open, serve.max_connections() // 2)  # one tenant must not take all
         with serve.bind(host, port) as listening:
             url = serve.url_of(listening)
             app = create_app(
-                client, tokens=tokens, request_bytes=max_bytes, per_s=rate, flower=settings().flower_url or "", url_prefix=url_prefix
-            )
+                client, tokens=tokens, request_bytes=max_bytes, per_s=rate, max_open=most, flower=settings().flower_url or "",
+                url_prefix=url_prefix,
+            )  # fmt: skip
             metrics = scrape_address(metrics_port)
             addresses = {"url": url, "pid": os.getpid(), **({"metrics_url": app.state.fleet_monitor.serve(metrics).url} if metrics else {})}
 
