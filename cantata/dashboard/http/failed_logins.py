@@ -43,7 +43,7 @@ class FailedLogins:
         return round(max(0.0, own, self._all_free_at - now - (OVERALL - 1) * OVERALL_S), 3)  # sums of decimals are not exact
 
     def record(self, address: str) -> float:
-        """Count a failed login of an address; return `wait_s` before it: above 0, the client is to be told to wait."""
+        """Count a failed login of an address; return `wait_s` before it: above 0, the client must wait."""
         now, network, wait_s = self._clock(), _network(address), self.wait_s(address)
         self._count += 1
         if now - self._logged_at >= LOG_S:

@@ -24,7 +24,7 @@ STANDING = FleetLoad(
         Worker(name="u@h", queues=("tools",), concurrency=4, pid=2, host="h", version="1", started_at=0),
     ],
     leased={"tools": 3, "lost": 1}, runs_open=5, runs_kept=9, steps_ready=40, totals={"accepted": 9, "closed:failed": 1, "recovered": 2},
-    sweep_age_s=0.5, memory_bytes=1000, memory_limit_bytes=0, paused_models=[PausedModel("openai/x", 0.0, 5e9)],
+    sweep_age_s=0.5, memory_bytes=1000, memory_limit_bytes=0, paused_models=[PausedModel("openai/x", 0.0, 5e9, 60.0, "slow down")],
 )  # fmt: skip
 
 
