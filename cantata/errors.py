@@ -5,6 +5,7 @@ CantataError
 ├── UnavailableError   a service is not reachable, or cannot be trusted  (exit status 3)
 ├── MustWait           a step cannot begin yet                           (it is tried again later)
 │   └── MustPause      the provider of its model asked for a pause
+├── StoredDataError    stored data cannot be read by any version         (that step or run fails)
 ├── UnknownRunError    a run id that the ledger does not know            (exit status 2)
 ├── RunError           a run that a caller waited for did not succeed
 └── StepError          while a step is executed                          (becomes the step's outcome)
@@ -88,6 +89,10 @@ class ConfigError(CantataError):
 
 class UnavailableError(CantataError):
     """A required service cannot be reached, or cannot be trusted with runs."""
+
+
+class StoredDataError(CantataError, ValueError):
+    """Stored data can be read by no version: they are damaged, or nested too deeply."""
 
 
 class UnknownRunError(CantataError):

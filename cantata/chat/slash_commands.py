@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
@@ -10,6 +9,7 @@ from typing import NamedTuple
 from cantata.chat.conversation import ChatBackend
 from cantata.chat.output import ChatOutput
 from cantata.errors import ConfigError
+from cantata.models.bounds import OutOfBoundsError, read_json
 from cantata.models.values import JsonValue, as_text
 
 PREFERENCES = "preferences"
@@ -127,7 +127,9 @@ COMMANDS: Mapping[str, tuple[str, CommandHandler, str]] = {
 def _value(text: str) -> JsonValue:
     """Return the JSON value of a text, or the text itself."""
     try:
-        value: JsonValue = json.loads(text)
+        value: JsonValue = read_json(text)
+    except OutOfBoundsError:
+        raise
     except ValueError:
         return text
     return value

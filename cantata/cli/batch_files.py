@@ -21,6 +21,7 @@ from cantata.client.batches.batches import BatchRow, Row
 from cantata.client.batches.text_rows import TextRow
 from cantata.errors import ConfigError
 from cantata.extras import check_extras
+from cantata.models.bounds import read_json
 from cantata.models.values import JsonValue, as_text
 
 DIGESTED_BYTES = 1_000_000  # of a file, which with its size tell it from another
@@ -91,9 +92,11 @@ class RowFile:
             if line.isspace():
                 continue
             try:
-                row = json.loads(line)
+                row = read_json(line, "the row")
             except json.JSONDecodeError as error:
                 raise self._fault(f"no JSON: {error.msg}", number, f"column {error.colno}") from error
+            except ValueError as error:
+                raise self._fault(str(error), number) from error
             if not isinstance(row, (dict, str)):
                 raise self._fault(f"expected an object or a text in each line, found {line.strip()[:40]}", number)
             yield row

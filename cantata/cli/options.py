@@ -6,11 +6,14 @@ import getpass
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import click
 
+from cantata.models.bounds import read_json
+
 SECONDS = click.FloatRange(min=0, min_open=True, max=30 * 86_400)
+MAX_QUOTED = 200  # characters of a text in a message
 
 config_option = click.option(
     "--config",
@@ -79,20 +82,16 @@ def parse_json(ctx: click.Context, option: click.Parameter, text: str | None) ->
 def json_of(text: str) -> Any:
     """Return the JSON value of a text of the command line."""
     try:
-        return _json(text)
+        return read_json(text)
     except json.JSONDecodeError as error:
         hint = "" if "{" in text else "; a text needs its own quotes: '\"text\"'"
-        raise click.BadParameter(f"{text!r} is not JSON: {error.msg} (column {error.colno}){hint}") from error
+        raise click.BadParameter(f"{_beginning(text)} is not JSON: {error.msg} (column {error.colno}){hint}") from error
     except ValueError as error:
         raise click.BadParameter(str(error)) from error
 
 
-def _json(text: str) -> Any:
-    return json.loads(text, parse_constant=_refuse_constant)
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON; numbers in JSON are finite")
+def _beginning(text: str) -> str:
+    return repr(text) if len(text) <= MAX_QUOTED else f"{text[:MAX_QUOTED]!r}..."
 
 
 def parse_assignments(ctx: click.Context, option: click.Parameter, texts: tuple[str, ...]) -> dict[str, Any]:
@@ -102,9 +101,11 @@ def parse_assignments(ctx: click.Context, option: click.Parameter, texts: tuple[
 
 def _json_or_text(text: str) -> Any:
     try:
-        return _json(text)
-    except ValueError:
+        return read_json(text)
+    except json.JSONDecodeError:
         return text
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
 
 
 def parse_json_object(ctx: click.Context, option: click.Parameter, text: str | None) -> Any:

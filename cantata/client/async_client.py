@@ -19,7 +19,7 @@ from celery import Celery
 from cantata.client.batches.batches import BatchRow, Row
 from cantata.client.client import Client
 from cantata.client.run_service import RunService
-from cantata.client.runs import ChainRun, Run, TurnRun
+from cantata.client.runs import ChainRun, Run, TurnRun, check_timeout
 from cantata.models.definitions import Definitions
 from cantata.models.events import RunEvent
 from cantata.models.wire import RUN_OVER, ChainEvent, ChainResponse, RunResult
@@ -90,6 +90,7 @@ class AsyncRun(_InThreads[Any], Generic[Outcome_co, Event]):
 
     async def result(self, timeout_s: float | None = None) -> Outcome_co:
         """Wait until it is over and return its result. Raises TimeoutError past `timeout_s`; the run goes on."""
+        check_timeout(timeout_s)
         streams = await self._client.streams()
         if not await streams.wait_closed(self.run_id, timeout_s) and await self.status() not in RUN_OVER:
             raise TimeoutError(f"run {self.run_id} is not over after {timeout_s} s; it goes on")
@@ -111,6 +112,7 @@ class AsyncRun(_InThreads[Any], Generic[Outcome_co, Event]):
 
     async def _follow(self, from_offset: int | None, timeout_s: float | None) -> AsyncGenerator[Sequence[RunEvent], None]:
         """Yield the events after an offset, as they come, up to `closed` or until `timeout_s` has passed."""
+        check_timeout(timeout_s)
         loop, streams = asyncio.get_running_loop(), await self._client.streams()
         give_up = None if timeout_s is None else loop.time() + timeout_s
         after = from_offset or 0

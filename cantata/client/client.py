@@ -14,7 +14,6 @@ from types import TracebackType
 from typing import Any, Self, overload
 
 from celery import Celery
-from pydantic_core import to_jsonable_python
 
 from cantata import __version__, embedded, fault_points
 from cantata.client.answers import split_id
@@ -27,6 +26,7 @@ from cantata.client.runs import ChainRun, TurnRun, WebhookRun
 from cantata.client.schedules import Schedules
 from cantata.config import chain_requests
 from cantata.config import loading as configuration
+from cantata.config.faults import checked, shown
 from cantata.coordinator import fork_requests
 from cantata.coordinator.run_requests import RunRequest, chain_request, check_chain, turn_request, workflow_request
 from cantata.coordinator.start import (
@@ -34,6 +34,7 @@ from cantata.coordinator.start import (
     accept_run,
     announce_runs,
     check_labels,
+    check_size,
     choose_start_queue,
     definitions_from,
     id_of_key,
@@ -43,7 +44,8 @@ from cantata.coordinator.start import (
 from cantata.coordinator.webhooks import accept_delivery
 from cantata.dispatch import user_app
 from cantata.dispatch.celery_app import make_app
-from cantata.errors import ConfigError, UnavailableError
+from cantata.errors import ConfigError, Fault, UnavailableError
+from cantata.models import bounds
 from cantata.models.definitions import Definitions
 from cantata.models.values import JsonValue
 from cantata.models.waits import InboxItem
@@ -55,6 +57,7 @@ from cantata.settings import settings
 from cantata.state.batches.batch_store import BatchMode
 from cantata.state.fleet import registry
 from cantata.state.forks import fork_store
+from cantata.state.ledger.encoding import to_json
 from cantata.state.ledger.ledger import Ledger
 from cantata.state.ledger.records import RunRecord, RunSession
 from cantata.state.limits import step_costs
@@ -67,6 +70,7 @@ from cantata.state.runs import inbox
 from cantata.state.runs.inbox import InboxFilter
 from cantata.state.sessions import conversations
 from cantata.state.sessions.conversations import Sessions
+from cantata.workflows.conversion import plain_input
 from cantata.workflows.decorator import reference_of
 
 COSTS_TTL_S = 2.0
@@ -156,10 +160,10 @@ class Client:
             ConfigError: There is no such receiver, the session is full, or the tenant's quota is used up. Nothing was run.
             UnavailableError: Redis cannot be reached.
         """
-        turn = TurnRequest(
-            text=text, team=team, agent=agent, workflow=workflow, session=session, send_history=send_history, timeout_s=timeout_s,
-            webhooks=[*webhooks],
-        )  # fmt: skip
+        turn = checked(TurnRequest, {
+            "text": text, "team": team, "agent": agent, "workflow": workflow, "session": session, "send_history": send_history,
+            "timeout_s": timeout_s, "webhooks": [*webhooks],
+        }, source="turn")  # fmt: skip
         request = turn_request(turn, self.definitions)
         return TurnRun(self, self._accept(request, idempotency_key, labels, session=session))
 
@@ -184,7 +188,8 @@ class Client:
 
         Args:
             workflow: Its name in the configuration; of one in Python also its function.
-            given: The text of a turn, otherwise like `submit_turn`; for a workflow in Python also the arguments of its function by name.
+            given: The text of a turn, otherwise like `submit_turn`; for a workflow in Python also the arguments of its function by name:
+                JSON, pydantic models, dataclasses, dates and times, enums, UUIDs, decimals, sets and tuples.
             session: The conversation of a turn.
             timeout_s: The time limit of the run, in seconds; that of the configuration if None.
             idempotency_key: As in `submit_turn`.
@@ -195,12 +200,14 @@ class Client:
             ConfigError: The configuration has no such workflow, or the input is not JSON.
         """
         name = workflow if isinstance(workflow, str) else _workflow_name(workflow, self.definitions)
+        if timeout_s is not None:
+            bounds.duration_of(timeout_s, "timeout_s")
         if isinstance(given, str):
             return self.submit_turn(
                 given, workflow=name, session=session, timeout_s=timeout_s, idempotency_key=idempotency_key, labels=labels,
                 webhooks=webhooks,
             )  # fmt: skip
-        request = workflow_request(name, to_jsonable_python(dict(given)), self.definitions, timeout_s)
+        request = workflow_request(name, plain_input(given), self.definitions, timeout_s)
         return self.submit_chain(request, idempotency_key=idempotency_key, labels=labels, webhooks=webhooks)
 
     def submit_chain(
@@ -236,6 +243,7 @@ class Client:
     ) -> ChainRequest:  # fmt: skip
         request = self._request_of(request)
         if initial_input is not None:
+            bounds.check(dict(initial_input), "initial_input", max_bytes=self.definitions.limits.input_bytes)
             request = chain_requests.request_from({**request.model_dump(), "initial_input": dict(initial_input)})
         if timeout_s is not None:
             request = chain_requests.request_from({**request.model_dump(), "timeout": timeout_s})
@@ -249,7 +257,8 @@ class Client:
     def submit_checked(
         self, request: ChainRequest, *, idempotency_key: str | None = None, labels: Mapping[str, str] | None = None
     ) -> ChainRun:
-        """Submit a chain request in which `chains.check` found no fault with this client's definitions."""
+        """Submit a chain request in which `chains.check` found no fault with this client's definitions. Raises ConfigError."""
+        bounds.check(request.initial_input, "initial_input", max_bytes=self.definitions.limits.input_bytes)
         if not request.chain_id:
             request = request.model_copy(update={"chain_id": uuid.uuid4().hex[:8]})
         queue = choose_start_queue(request, self.definitions, self._costs())
@@ -310,10 +319,14 @@ class Client:
     def _fork(
         self, source: str, from_step: str | None, changes: Mapping[str, JsonValue], key: str | None, own: Mapping[str, str] | None
     ) -> TurnRun | ChainRun:
+        bounds.check(dict(changes), "changes", max_bytes=self.definitions.limits.input_bytes)
+        check_key(key)
         past = fork_store.read(self.ledger, source)
         fork = rewinding.retry(past) if from_step is None else rewinding.fork(past, from_step)
         definitions = definitions_from(self.ledger.runs.definitions(source, past.definitions))
         request, given = fork_requests.request_of(past, from_step, changes, definitions)
+        if changes:
+            check_size(past.kind, to_json(request), definitions)
         run_id = id_in_shard(shard_of(source), new_id() if key is None else id_of_key(f"{source}\n{key}"))
         labels = {**fork_requests.labels_of(past, from_step), **(own or {})}
         check_labels(labels)
@@ -466,6 +479,7 @@ class Client:
         session: str | None = None,
     ) -> str:  # fmt: skip
         definitions = self.definitions
+        check_key(idempotency_key)
         labels = labels or {}
         check_labels(labels)
         scoped_session = conversations.run_session(labels.get("tenant", ""), session, self.definitions.sessions)
@@ -537,6 +551,12 @@ class EmbeddedClient(Client):
         """Close the connections and stop the stack."""
         super().close()
         self.stack.stop()
+
+
+def check_key(idempotency_key: object) -> None:
+    """Raise ConfigError unless an idempotency key is None, or a text."""
+    if idempotency_key is not None and not (isinstance(idempotency_key, str) and bounds.is_text(idempotency_key)):
+        raise ConfigError([Fault(f"expected a text, found {shown(idempotency_key)}", where="idempotency_key")], source="request")
 
 
 def run_id_of(idempotency_key: str) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from cantata.client.answers import split_id
 from cantata.client.runs import MAX_COMPARED, ChainRun, ProviderBatchRun, TurnRun, WebhookRun
 from cantata.errors import ConfigError, UnknownRunError
-from cantata.models.values import JsonValue
+from cantata.models.values import JsonValue, stored
 from cantata.models.waits import Inbox, InboxItem
 from cantata.models.wire import RUN_OVER, ChainRequest, ChainResponse, HistoryEntry, ProviderBatchRequest, RunResult, RunStatus, TurnRequest
 from cantata.planning.turns.turn_plan import target_of
@@ -87,7 +87,7 @@ class RunService:
 
     def request(self, run_id: str, kind: type[TurnOrChain]) -> TurnOrChain:
         """Return the request of a run that `find` returned."""
-        return kind.model_validate_json(self.client.ledger.runs.request_of(run_id)[1])
+        return stored(kind, self.client.ledger.runs.request_of(run_id)[1])
 
     def has_events(self, run_id: str, after: int) -> bool:
         """Return whether a run has events after an offset, or may have some later."""

@@ -13,9 +13,10 @@ from cantata.client import queries, run_export
 from cantata.client.answers import check_answer
 from cantata.coordinator.start import send_ready
 from cantata.errors import CantataError, ConfigError, UnavailableError, UnknownRunError
+from cantata.models import bounds
 from cantata.models.events import RunEvent, RunWarning
 from cantata.models.graph import START
-from cantata.models.values import JsonValue
+from cantata.models.values import JsonValue, stored
 from cantata.models.wire import RUN_OVER, ChainEvent, ChainRequest, ChainResponse, RunResult, RunStatus
 from cantata.observability import traces
 from cantata.observability.logs.lines import LogLine
@@ -69,6 +70,7 @@ class Run:
             from_offset: The `seq` of the last event that is known; None for all events.
             timeout_s: Seconds after which to end although the run goes on; 0 yields what there is now. None for no limit.
         """
+        check_timeout(timeout_s)
         return event_log.follow(self._client.redis, self.run_id, after=from_offset or 0, timeout_s=timeout_s)
 
     def view(self, before: RunView | None = None, *, wait_s: float = 0.0, max_usages: int = 200) -> RunView:
@@ -99,6 +101,7 @@ class Run:
 
     def wait(self, timeout_s: float | None = None) -> RunRecord:
         """Wait until it is over. Raises TimeoutError past `timeout_s`, and the run goes on; UnknownRunError if it is gone."""
+        check_timeout(timeout_s)
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while not event_log.wait_closed(self._client.redis, self.run_id, timeout_s=_remaining_s(POLL_INTERVAL_S, deadline)):
             self.status()  # raises for a run that Redis lost, which would never be over
@@ -130,15 +133,15 @@ class Run:
 
         Raises:
             UnknownRunError: The step waits for no signal, or the run has no such step while others wait, which the message names.
-            ConfigError: The value is not JSON, or does not fit the step's `answer_schema` (`bad_answer`, with each field that is wrong), or
+            ConfigError: The value is not JSON, is beyond a bound, or does not fit the step's `answer_schema` (`bad_answer`, with each field
+                that is wrong), or
                 the run's tenant keeps as many early signals, or bytes, as it may (`quota_exceeded`). A value of up to 4 kB for a step that
                 waits is taken nevertheless.
             UnavailableError: Redis cannot be reached, or is nearly full; a step that waits takes such a value nevertheless.
         """
-        try:
-            size = len(to_json(value).encode())
-        except (TypeError, ValueError) as error:
-            raise ConfigError(f"the value for step {step_id!r} is not JSON: {error}") from error
+        bounds.check(value, f"the value for step {step_id!r}")
+        size = len(to_json(value).encode())
+        bounds.check_size(size, f"the value for step {step_id!r}", self._client.definitions.limits.output_bytes)
         limits, quotas = self._client.definitions.limits, self._client.ledger.quotas
         tenant = quotas.tenant_of(self.run_id) if limits.quotas else ""
         with ExitStack() as stack:
@@ -168,7 +171,7 @@ class Run:
         """Check the value for a step as `check_answer`, for an unplanned one by the chain request. None if that has no such wait."""
         if params is None:
             kind, request, _, _ = self._client.ledger.runs.request_of(self.run_id)
-            nodes = ChainRequest.model_validate_json(request).nodes if kind == "chain" else ()
+            nodes = stored(ChainRequest, request).nodes if kind == "chain" else ()
             node = next((node for node in nodes if node.node_id == step_id and node.kind == "wait"), None)
             if node is None:
                 return None
@@ -286,7 +289,7 @@ class ChainRun(Run):
     @cached_property
     def request(self) -> ChainRequest:
         """The chain request."""
-        return ChainRequest.model_validate_json(self._client.ledger.runs.request_of(self.run_id)[1])
+        return stored(ChainRequest, self._client.ledger.runs.request_of(self.run_id)[1])
 
 
 def unknown_wait(run: Run, name: str) -> UnknownRunError:
@@ -297,6 +300,12 @@ def unknown_wait(run: Run, name: str) -> UnknownRunError:
     listed = f"waiting: {', '.join(map(repr, ids[:MAX_LISTED]))}{more}{hint(near)}"
     about = listed if ids else f"none waits now: `submit runs show {run.run_id}` shows its steps"
     return UnknownRunError(f"no step {name!r} of run {run.run_id!r} waits for a signal; {about}")
+
+
+def check_timeout(timeout_s: object) -> None:
+    """Raise ConfigError unless a time to wait is None, or a number of seconds from 0 up to ten years."""
+    if timeout_s is not None:
+        bounds.duration_of(timeout_s, "timeout_s", may_be_zero=True)
 
 
 def _remaining_s(max_s: float, deadline: float | None) -> float:

@@ -8,19 +8,17 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from pydantic import ValidationError
-
-from cantata.config.documents import Document
-from cantata.config.faults import faults_of
+from cantata.config.faults import checked
 from cantata.coordinator.firing import STARTED, item_of, started
 from cantata.coordinator.run_requests import RunRequest, scheduled_request
 from cantata.coordinator.start import COORDINATOR, announce_runs, check_labels, check_size, new_id, run_settings
 from cantata.errors import ConfigError, Fault
+from cantata.models import bounds
 from cantata.models.definitions import Quota
 from cantata.models.schedules import Schedule
-from cantata.models.values import NAME, JsonValue, as_text, checked_name
+from cantata.models.values import NAME, JsonValue, as_text, checked_name, stored
 from cantata.planning.triggers.schedules import delay_ms, first_time, times
 from cantata.planning.triggers.webhooks import webhooks_of
 from cantata.state.ledger.encoding import to_json
@@ -142,7 +140,7 @@ class Schedules:
         check_labels(own)
         item = item_of(known.schedule, known.scope, known.request, own, known.now_ms, run_id=run_id)
         firing = Firing(known.shard, known.scope, known.mark, known.schedule.overlap, [item])
-        quota = Quota.model_validate_json(known.quota, extra="ignore")
+        quota = stored(Quota, known.quota, ignores_unknown=True)
         with self._client.ledger.quotas.start(self._tenant, quota, len(item["request"])):
             if known.schedule.overlap == "cancel_previous":
                 for run in known.runs:
@@ -167,6 +165,8 @@ class Schedules:
         A time whose run is kept is not run again. While the schedule is paused, they wait. Returns the number of times.
         """
         known = self.get(name)
+        for moment, word in ((start, "start"), (end, "end")):
+            bounds.check_moment(moment, word)
         first_ms, last_ms = (_moment_ms(each, known.schedule) for each in (start, end))
         within = itertools.takewhile(lambda at_ms: at_ms <= last_ms, times(known.schedule, first_ms - 1))
         found = builtins.list(itertools.islice(within, MAX_PENDING + 1))
@@ -263,11 +263,9 @@ def _checked(name: str, schedule: Schedule | Mapping[str, Any]) -> Schedule:
     source = f"schedule {name!r}"
     try:
         checked_name("schedule", name)
-        return schedule if isinstance(schedule, Schedule) else Schedule.model_validate(dict(schedule))
-    except ValidationError as error:
-        raise ConfigError(faults_of(error, Document(cast(JsonValue, dict(schedule))), Schedule), source=source) from None
     except ValueError as error:
         raise ConfigError([Fault(str(error))], source=source) from None
+    return schedule if isinstance(schedule, Schedule) else checked(Schedule, dict(schedule), source=source)
 
 
 def _moment_ms(moment: datetime, spec: Schedule) -> int:

@@ -14,8 +14,9 @@ from functools import cached_property, partial
 
 import yaml
 
-from cantata.config.source_map import MAX_LEVELS, MAX_VALUES, KeyPath, SourceMapBuilder, SourceNode, is_text, number, path_text
+from cantata.config.source_map import MAX_VALUES, KeyPath, SourceMapBuilder, SourceNode, number, path_text
 from cantata.errors import ConfigError, Fault
+from cantata.models.bounds import READ_DEPTH, is_text
 from cantata.models.values import JsonValue
 
 _YAML = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml is eight times as fast, but not in every build of PyYAML
@@ -24,7 +25,7 @@ _JSON_START = re.compile(r'\s*[{\["]')
 _JSON_TOKEN = re.compile(r'[{}\[\]:,]|"[^"\\]*(?:\\.[^"\\]*)*"|[^\s{}\[\]:,"]+')
 _STRING = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"')
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
-_TOO_DEEP = f"it is nested more than {MAX_LEVELS} levels deep"
+_TOO_DEEP = f"it is nested deeper than {READ_DEPTH} levels"
 
 
 @dataclass(frozen=True)
@@ -217,7 +218,7 @@ def _syntax_fault(error: yaml.MarkedYAMLError, text: str) -> Fault:
 
 def _is_deep(data: JsonValue) -> bool:
     level: list[JsonValue] = [data]
-    for _ in range(MAX_LEVELS):
+    for _ in range(READ_DEPTH):
         level = [
             child for value in level if isinstance(value, (dict, list)) for child in (value.values() if isinstance(value, dict) else value)
         ]

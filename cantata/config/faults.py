@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from itertools import islice
 from types import UnionType
-from typing import Annotated, Union, get_args, get_origin
+from typing import Annotated, TypeVar, Union, cast, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
@@ -14,9 +14,11 @@ from pydantic_core import ErrorDetails
 
 from cantata.config.documents import Document
 from cantata.config.source_map import KeyPath, value_at
-from cantata.errors import Fault
+from cantata.errors import ConfigError, Fault
 from cantata.models.values import JsonValue
 from cantata.suggestions import did_you_mean, hint, nearest
+
+Model = TypeVar("Model", bound=BaseModel)
 
 _MAX_ERRORS = 1000  # that are reported; a request of 16 MB may have a million, each of which takes 1 kB in Python
 _SAMPLE = 50  # keys of a mapping, and items of a list, that are validated if there are more errors
@@ -75,6 +77,14 @@ def faults_of(error: ValidationError, document: Document, model: type[BaseModel]
     return in_order(faults)
 
 
+def checked(model: type[Model], data: Mapping[str, object], *, source: str) -> Model:
+    """Return the model of plain data from a program. Raises ConfigError with every fault."""
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        raise ConfigError(faults_of(error, Document(cast(JsonValue, data)), model), source=source) from error
+
+
 def unknown_keys(data: JsonValue, model: type[BaseModel]) -> dict[KeyPath, str | None]:
     """Return the paths of the keys that a model does not know, each with the known key that it resembles; of a huge document none."""
     try:
@@ -127,6 +137,8 @@ def _message(detail: ErrorDetails, field: FieldInfo | None) -> str:
     kind, value, context = detail["type"], detail["input"], detail.get("ctx", {})
     if kind == "value_error":  # from one of our validators, whose text is the message
         return str(context["error"])
+    if kind == "out_of_bounds":  # likewise
+        return str(context["fault"])
     if kind == "string_pattern_mismatch" and field and field.description:
         return f"expected {field.description}; found {shown(value)}"
     if not detail["loc"] and value is None:
@@ -154,7 +166,7 @@ def _path(detail: ErrorDetails, data: JsonValue) -> KeyPath:
         if (isinstance(data, dict) and part in data) or (isinstance(data, list) and isinstance(part, int)):
             path.append(part)
             data = value_at(data, part)
-    return (*path, detail["loc"][-1]) if detail["type"] == "missing" else tuple(path)
+    return (*path, detail["loc"][-1]) if detail["type"] == "missing" else (*path, *detail.get("ctx", {}).get("path", ()))
 
 
 def _keys_at(model: type[BaseModel], path: KeyPath, hidden: Collection[str]) -> list[str]:

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from typing import NoReturn
 
 from cantata.errors import ConfigError, Fault
+from cantata.models.bounds import MAX_DIGITS, READ_DEPTH, is_text
 from cantata.models.values import JsonValue
 
 KeyPath = tuple[str | int, ...]
 """The keys and indexes that lead to a value."""
 
-MAX_LEVELS = 100  # levels; pydantic gives up at 255
 TEXT_VALUE = 64  # characters of a text that count as one more value
 MAX_VALUES = 1_000_000  # an alias counts as the values that it refers to; a request of 10,000 nodes has about 150,000
 
@@ -64,8 +64,8 @@ class SourceMapBuilder:
 
     def open(self, empty: dict[str, JsonValue] | list[JsonValue], line: int, *, anchor: str | None = None) -> None:
         """Begin a mapping or list."""
-        if len(self._stack) == MAX_LEVELS:
-            self.stop(f"it is nested more than {MAX_LEVELS} levels deep", line)
+        if len(self._stack) == READ_DEPTH:
+            self.stop(f"it is nested deeper than {READ_DEPTH} levels", line)
         self._stack.append(_OpenNode(SourceNode(empty, line), anchor))
 
     def close(self) -> None:
@@ -226,21 +226,8 @@ def _entries(data: JsonValue) -> Iterable[tuple[str | int, JsonValue]]:
 
 def number(digits: str) -> int | float:
     """Parse a JSON number. Raises ValueError if it is too large."""
-    try:
-        value = int(digits) if digits.lstrip("-").isdecimal() else float(digits)
-    except ValueError:  # Python parses no integer of more than 4,300 digits
-        value = float("inf")
-    if abs(value) == float("inf"):
+    is_whole = digits.lstrip("-").isdecimal()
+    value = int(digits) if is_whole and len(digits.lstrip("-")) <= MAX_DIGITS else float(digits)
+    if abs(value) == float("inf") or (is_whole and isinstance(value, float)):
         raise ValueError(f"the number {digits[:20]}{'...' * (len(digits) > 20)} is too large")
     return value
-
-
-def is_text(text: str) -> bool:
-    """Return whether a text can be encoded as UTF-8; half of a surrogate pair cannot."""
-    if text.isascii():
-        return True
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

@@ -17,10 +17,10 @@ from cantata.coordinator.isolation import Isolation, Item
 from cantata.coordinator.start import announce_runs, definitions_from
 from cantata.coordinator.webhooks import raise_alerts
 from cantata.dispatch.celery_app import App
-from cantata.errors import ConfigError, UnavailableError, UnknownRunError
+from cantata.errors import ConfigError, StoredDataError, UnavailableError, UnknownRunError
 from cantata.models.definitions import Quota
 from cantata.models.schedules import Schedule
-from cantata.models.values import ErrorInfo
+from cantata.models.values import ErrorInfo, stored
 from cantata.observability import metrics
 from cantata.planning.triggers.schedules import delay_ms, due_times, placeholders, request_at
 from cantata.state.ledger.encoding import to_json
@@ -102,9 +102,10 @@ def started(firing: Firing, result: Fired) -> Iterable[tuple[str, int]]:
 
 def _look(ledger: Ledger, quotas: Quotas, due: DueSchedule) -> _Look:
     try:
-        spec = Schedule.model_validate_json(due.spec, extra="ignore")
-    except ValidationError as error:  # such as a time zone that the system of this process does not have
-        message = f"the schedule cannot be read: {error.errors()[0]['msg']}"
+        spec = stored(Schedule, due.spec, ignores_unknown=True)
+    except (ValidationError, StoredDataError) as error:  # such as a time zone that the system of this process does not have
+        why = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
+        message = f"the schedule cannot be read: {why}"
         return _Look(due, None, _later(due, "skip", due.next_at, 0, UNREADABLE_RETRY_MS, message))
     return _Look(due, spec, _firing(ledger, quotas, due, spec))
 
@@ -150,7 +151,7 @@ def _firing(ledger: Ledger, quotas: Quotas, due: DueSchedule, spec: Schedule) ->
 
 def _refusal(quotas: Quotas, tenant: str, quota: str) -> str | None:
     try:
-        quotas.check(tenant, Quota.model_validate_json(quota, extra="ignore"))
+        quotas.check(tenant, stored(Quota, quota, ignores_unknown=True))
     except (ConfigError, UnavailableError) as error:
         return str(error)
     return None

@@ -9,7 +9,7 @@ from cantata.errors import ConfigError
 from cantata.models.definitions import Definitions
 from cantata.models.forks import EndedRun
 from cantata.models.graph import START
-from cantata.models.values import JsonValue
+from cantata.models.values import JsonValue, stored
 from cantata.models.waits import ESCALATED_TO
 from cantata.models.wire import ChainRequest, TurnRequest
 from cantata.planning.chain_checks import checks
@@ -43,7 +43,7 @@ def request_of(
             raise _refused("what a webhook gets, and the rows of a batch, cannot be changed")
         return source.request, cast("dict[str, JsonValue]", source.request)["text"]
     if source.kind == "chain":
-        request = ChainRequest.model_validate(source.request)
+        request = stored(ChainRequest, source.request)
         node = request.nodes[0]
         if is_workflow := len(request.nodes) == 1 and node.kind == "workflow" and not (request.initial_input or node.input_map):
             if changes and from_step != START:
@@ -54,7 +54,7 @@ def request_of(
         faults, code = checks.check(request, definitions)
         given: JsonValue = expansion.input_of(request)
     else:
-        turn = TurnRequest.model_validate(source.request)
+        turn = stored(TurnRequest, source.request)
         text = _text(turn.text, changes)
         faults, code, given = turn_plan.check_turn(turn.model_copy(update={"text": text}), definitions), "bad_request", text
     if faults:

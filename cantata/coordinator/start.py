@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,7 +16,7 @@ from cantata.dispatch.celery_app import App, send
 from cantata.errors import ConfigError, UnavailableError
 from cantata.models.definitions import Definitions
 from cantata.models.graph import START, Outcome, Spec
-from cantata.models.values import ErrorInfo, JsonValue, fault_of_labels
+from cantata.models.values import ErrorInfo, JsonValue, fault_of_labels, stored
 from cantata.models.wire import ChainRequest, ProviderBatchRequest, TurnRequest, WebhookRequest
 from cantata.observability import traces
 from cantata.planning import canvas
@@ -123,15 +122,15 @@ def plan_run(kind: str, request: JsonValue, definitions: Definitions) -> Outcome
     """Return the outcome of a run's first step: the run's input, and the planned graph as its expansion."""
     try:
         if kind == "chain":
-            chain = ChainRequest.model_validate(request)
+            chain = stored(ChainRequest, request)
             return Outcome(output=expansion.input_of(chain), fragment=expansion.plan(chain, definitions))
         if kind == "webhook":
-            delivery = WebhookRequest.model_validate(request)
+            delivery = stored(WebhookRequest, request)
             return Outcome(output=delivery.text, fragment=plan_delivery(delivery))
         if kind == "batch":
-            rows = ProviderBatchRequest.model_validate(request)
+            rows = stored(ProviderBatchRequest, request)
             return Outcome(output=rows.text, fragment=provider_batches.plan(rows, definitions))
-        turn = TurnRequest.model_validate(request)
+        turn = stored(TurnRequest, request)
         return Outcome(output=turn.text, fragment=turn_plan.plan_turn(turn, definitions))
     except ConfigError as error:
         return Outcome(status="failed", error=ErrorInfo(code=error.code, message=str(error)))
@@ -171,4 +170,4 @@ def send_ready(app: App, ready: Iterable[tuple[str, Ready]], *, sent_at: float |
 
 def definitions_from(text: str) -> Definitions:
     """Parse definitions from the ledger's JSON text."""
-    return Definitions.model_validate(json.loads(text))
+    return stored(Definitions, text)

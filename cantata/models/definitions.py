@@ -10,9 +10,10 @@ from typing import Annotated, Literal
 import regex
 from pydantic import AfterValidator, Field, JsonValue, ValidationInfo, field_validator, model_validator
 
+from cantata.models.bounds import MAX_BYTES, MAX_DURATION_S
 from cantata.models.instructions import FUNCTION, Chainbreaker, Instruction, PromptStep
 from cantata.models.schedules import Schedule, ScheduleName
-from cantata.models.values import Params, Value, checked_name
+from cantata.models.values import BoundedObject, Duration, NumberOfSeconds, Params, Value, checked_name
 from cantata.models.waits import WaitOptions
 from cantata.models.wire import ChainNode, WebhookEvent
 
@@ -33,7 +34,7 @@ VariableName = Annotated[str, AfterValidator(_variable_name)]
 class ReplyCache(Value):
     """A cache of replies: the same request is answered without another model call."""
 
-    ttl_s: float = Field(gt=0, le=30 * 86400, description="seconds that a reply is cached")
+    ttl_s: NumberOfSeconds = Field(gt=0, le=30 * 86400, description="seconds that a reply is cached")
     share: Literal["tenant", "all"] = Field(
         "tenant", description="who gets a cached reply: the runs of the tenant that asked, or all; then tenants can learn what others asked"
     )
@@ -47,8 +48,11 @@ class Model(Value):
     fallbacks: list[str] = Field(
         default_factory=list, description="names under `models` or LiteLLM names, asked in this order if the model fails"
     )
-    fallback_after_s: float = Field(
-        10.0, ge=0, description="the longest pause, in seconds, that a call waits for while a fallback is left; else that is asked at once"
+    fallback_after_s: NumberOfSeconds = Field(
+        10.0,
+        ge=0,
+        le=MAX_DURATION_S,
+        description="the longest pause, in seconds, that a call waits for while a fallback is left; else that is asked at once",
     )
     cache: ReplyCache | None = Field(default=None, description="cache of its replies; if absent, none are cached")
 
@@ -65,9 +69,9 @@ class McpServer(Value):
     headers: dict[str, str] = Field(
         default_factory=dict, description="HTTP header → the environment variable of the workers that contains its value"
     )
-    timeout_s: float = Field(default=60.0, gt=0, description="time limit of one call, in seconds")
-    connect_timeout_s: float = Field(
-        30.0, gt=0, description="time limit of its start, in seconds; the first start of a packaged server may download it"
+    timeout_s: Duration = Field(default=60.0, description="time limit of one call, in seconds")
+    connect_timeout_s: Duration = Field(
+        30.0, description="time limit of its start, in seconds; the first start of a packaged server may download it"
     )
 
     @model_validator(mode="after")
@@ -112,9 +116,8 @@ class Tool(Value):
         description="the queue whose workers run it; agents for an MCP server, whose calls only wait. Of a task your own queue; if absent, "
         "your application's routes choose it",
     )
-    timeout_s: float | None = Field(
+    timeout_s: Duration | None = Field(
         None,
-        gt=0,
         description="time limit of one attempt, in seconds; then the worker child is killed. Of a task, 600 if absent, with its time in "
         "your queue; then it is revoked, but not killed",
     )
@@ -128,7 +131,7 @@ class Tool(Value):
     hidden: list[str] = Field(
         default_factory=list, description="parameters that no model sees: their values are in `values`, or the defaults"
     )
-    parameters: dict[str, JsonValue] | None = Field(
+    parameters: BoundedObject | None = Field(
         None, description="JSON schema of the arguments, for models; needed where agents run without the function's module"
     )
 
@@ -191,7 +194,7 @@ class Command(Value):
     env: list[VariableName] = Field(
         default_factory=list, description="environment variables of the workers that are passed to it, beside PATH, HOME and the like"
     )
-    timeout_s: float = Field(default=60.0, gt=0, description="time limit in seconds; then it is killed")
+    timeout_s: Duration = Field(default=60.0, description="time limit in seconds; then it is killed")
     args: Literal["operands", "any", "none"] | None = Field(
         default=None,
         description="what a node's `args` may be: `operands`, before which `--` is put, so that none is an option; `any`; or `none`. "
@@ -203,11 +206,14 @@ class PythonWorkflow(Value):
     """A workflow in Python."""
 
     function: str = Field(description="`module:name` of the function, decorated with @workflow")
-    timeout_s: float | None = Field(
-        default=None, gt=0, description="time limit of a run of it, in seconds; none if absent, since it may sleep"
+    timeout_s: Duration | None = Field(
+        default=None, description="time limit of a run of it, in seconds; none if absent, since it may sleep"
     )
-    cancel_grace_s: float | None = Field(
-        None, ge=0, description="how long it may clean up when its run is cancelled, in seconds, 30 if absent; with 0 it ends at once"
+    cancel_grace_s: NumberOfSeconds | None = Field(
+        None,
+        ge=0,
+        le=MAX_DURATION_S,
+        description="how long it may clean up when its run is cancelled, in seconds, 30 if absent; with 0 it ends at once",
     )
     queue: QueueName = Field(default="tools", description="the queue whose workers execute its code, between its awaits")
 
@@ -222,9 +228,7 @@ class Example(Value):
 class OutputSchema(Value):
     """The schema of an agent's answer."""
 
-    json_schema: dict[str, JsonValue] | None = Field(
-        None, alias="schema", description="JSON schema; the agent's output is the parsed object"
-    )
+    json_schema: BoundedObject | None = Field(None, alias="schema", description="JSON schema; the agent's output is the parsed object")
     model_class: str | None = Field(
         None,
         alias="class",
@@ -305,7 +309,7 @@ class Agent(Value):
     output: OutputSchema | None = Field(default=None, description="structured output of the last instruction")
     history: History = Field(default_factory=History, description="the part of its session's conversation that it sees")
     queue: QueueName = Field(default="agents", description="the queue whose workers call its model")
-    timeout_s: float = Field(default=60.0, gt=0, description="time limit of one model call, in seconds")
+    timeout_s: Duration = Field(default=60.0, description="time limit of one model call, in seconds")
     retries: int = Field(default=3, ge=0, le=100, description="retries after a failure that may pass (429, 5xx, timeouts, connections)")
 
     @model_validator(mode="after")
@@ -324,7 +328,7 @@ class Synthesizer(Value):
     model: str | None = Field(default=None, description="as of an agent")
     prompt: str = Field(description="template; `{agent_responses}` is a JSON object name → text, `{user_input}` the turn's text")
     params: Params = Field(default_factory=dict, description="model parameters, over those of the model")
-    timeout_s: float = Field(default=60.0, gt=0, description="time limit of its model call, in seconds")
+    timeout_s: Duration = Field(default=60.0, description="time limit of its model call, in seconds")
     retries: int = Field(default=3, ge=0, le=100, description="retries after a failure that may pass")
 
 
@@ -371,7 +375,7 @@ class Router(Value):
     function: str | None = Field(
         None, description="module:name, called with (user_input, history, agent_descriptions) in place of a model", pattern=FUNCTION
     )
-    timeout_s: float = Field(default=30.0, gt=0, description="time limit of a decision, in seconds")
+    timeout_s: Duration = Field(default=30.0, description="time limit of a decision, in seconds")
     retries: int = Field(default=3, ge=0, le=100, description="retries after a failure of its model that may pass")
 
     @model_validator(mode="after")
@@ -411,7 +415,7 @@ class Team(Value):
         default=None, description="broadcast: merges the answers; without it the answer is their JSON object"
     )
     min_responses: int | None = Field(default=None, ge=1, description="broadcast: continue when this many agents have answered")
-    deadline_s: float | None = Field(default=None, gt=0, description="broadcast: seconds after which late agents are cancelled and listed")
+    deadline_s: Duration | None = Field(default=None, description="broadcast: seconds after which late agents are cancelled and listed")
 
     @field_validator("mode", mode="before", json_schema_input_type=Mode | Literal["round-robin"])
     @classmethod
@@ -453,7 +457,7 @@ class Chain(Value):
     nodes: list[ChainNode] = Field(min_length=1, description="all nodes")
     entry_node: str = Field(description="starting node id")
     description: str = Field(default="", description="what it does, for people")
-    inputs: dict[str, JsonValue] = Field(
+    inputs: BoundedObject = Field(
         default_factory=dict, description="its declared inputs: name → type, or a JSON Schema with `type: object` and `properties`"
     )
     answers: dict[str, str] = Field(
@@ -463,7 +467,9 @@ class Chain(Value):
         "output, it is that of the last node that has one",
     )
     dropped: list[str] = Field(default_factory=list, description="nodes whose outputs are never its output")
-    timeout_s: float | None = Field(default=None, gt=0, le=30 * 86400, description="time limit of a turn that it answers, in seconds")
+    timeout_s: NumberOfSeconds | None = Field(
+        default=None, gt=0, le=30 * 86400, description="time limit of a turn that it answers, in seconds"
+    )
 
 
 class Defaults(Value):
@@ -472,10 +478,10 @@ class Defaults(Value):
     model: str = Field(default="local/smollm2", description="model of agents that name none")
     team: str | None = Field(default=None, description="team of turns that name none")
     agent: str | None = Field(default=None, description="agent of turns that name none, if there is no default team")
-    timeout_s: float = Field(
+    timeout_s: NumberOfSeconds = Field(
         300.0, gt=0, le=30 * 86400, description="time limit of a run, in seconds; time in which it only waits for a person is free"
     )
-    retention_s: float = Field(default=86_400.0, gt=0, le=30 * 86400, description="seconds that a finished run is kept")
+    retention_s: NumberOfSeconds = Field(default=86_400.0, gt=0, le=30 * 86400, description="seconds that a finished run is kept")
     max_attempts: int = Field(default=3, ge=1, le=100, description="workers that may die on a step before it fails as a poison step")
     max_concurrency: int = Field(
         256,
@@ -488,7 +494,7 @@ class Defaults(Value):
 class SessionSettings(Value):
     """Retention and limits of the conversations of sessions."""
 
-    retention_s: float = Field(
+    retention_s: NumberOfSeconds = Field(
         default=30 * 86400.0, gt=0, le=3650 * 86400, description="seconds that a conversation is kept after its last turn"
     )
     max_entries: int = Field(default=1000, ge=2, le=100_000, description="entries kept of one conversation; the oldest are dropped")
@@ -549,16 +555,16 @@ class Limits(Value):
 
     max_nodes: int = Field(default=10_000, ge=1, description="nodes in one chain request")
     max_steps: int = Field(default=100_000, ge=1, description="steps of one run, expansions included")
-    output_bytes: int = Field(default=16_000_000, ge=1, description="size of one output as JSON; 16 MB keeps Redis calls under 0.1 s")
-    input_bytes: int = Field(default=16_000_000, ge=1, description="size of one request as JSON")
+    output_bytes: int = Field(default=MAX_BYTES, ge=1, description="size of one output as JSON; 16 MB keeps Redis calls under 0.1 s")
+    input_bytes: int = Field(default=MAX_BYTES, ge=1, description="size of one request as JSON")
     expression_nodes: int = Field(
         2_000_000, ge=1, description="values that the expressions of one step may visit; 2 million take about 2 s"
     )
     expression_bytes: int = Field(
         default=64_000_000, ge=1, description="size of the values that the expressions of one step produce, as JSON"
     )
-    render_s: float = Field(
-        10.0, gt=0, description="time limit of a Jinja template of a prompt, in seconds; then the rendering process is killed"
+    render_s: Duration = Field(
+        10.0, description="time limit of a Jinja template of a prompt, in seconds; then the rendering process is killed"
     )
     max_pause_s: float = Field(
         60.0,
@@ -633,7 +639,7 @@ class Alert(Value):
     )
     count: int = Field(default=1, ge=1, le=10_000, description="failed_runs: how many")
     share: float = Field(default=0.1, ge=0, lt=1, description="batch_failures: the part of the rows that may fail, from 20 rows on")
-    within_s: float = Field(
+    within_s: NumberOfSeconds = Field(
         default=600.0, ge=60, le=30 * 86400, description="seconds; an alert of failed runs comes at most once in so long"
     )
 

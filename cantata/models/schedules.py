@@ -9,14 +9,14 @@ from typing import Annotated, Literal
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from cronsim import CronSim, CronSimError
-from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, Strict, field_validator, model_validator
 
-from cantata.models.values import Labels, Value, checked_name
+from cantata.models.bounds import DAY_S, MAX_DURATION_S
+from cantata.models.values import BoundedObject, Instant, Labels, Value, checked_name
 from cantata.models.wire import ChainRequest, TurnRequest
 
 Overlap = Literal["skip", "queue", "cancel_previous", "allow"]
 
-DAY_S = 86_400.0
 UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": DAY_S}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
 _FIELDS = 5  # of a cron expression; the library reads a sixth as seconds
@@ -36,7 +36,7 @@ def _seconds(given: object) -> object:
     return sum(float(number) * UNITS_S[unit] for number, unit in _DURATION.findall(text))
 
 
-Seconds = Annotated[float, BeforeValidator(_seconds, json_schema_input_type=float | str)]
+Seconds = Annotated[float, Strict(), BeforeValidator(_seconds, json_schema_input_type=float | str)]
 """A number of seconds, also written as `90s`, `10m`, `1h30m` or `2d`."""
 
 
@@ -45,14 +45,14 @@ class Schedule(Value):
 
     cron: str | None = Field(None, description="five fields with names, such as `0 7 * * mon-fri`: minute, hour, day, month, weekday")
     every: Seconds | None = Field(
-        None, ge=1, le=3650 * DAY_S, description="seconds, or a duration such as `10m`; counted from 1970, so `10m` is at :00, :10, ..."
+        None, ge=1, le=MAX_DURATION_S, description="seconds, or a duration such as `10m`; counted from 1970, so `10m` is at :00, :10, ..."
     )
-    at: datetime | None = Field(None, description="one date and time, such as `2030-05-01T09:00`")
+    at: Instant | None = Field(None, description="one date and time, such as `2030-05-01T09:00`")
     timezone: str = Field("UTC", description="time zone of `cron`, of an `at` without one, and of the placeholders")
     turn: TurnRequest | None = Field(None, description="the turn of each run; its text may have placeholders, its session may not")
     chain: str | ChainRequest | None = Field(None, description="the chain of each run: its name in the configuration, or a chain request")
     workflow: str | None = Field(None, description="the workflow in Python of each run, by its name in the configuration")
-    input: dict[str, JsonValue] = Field(default_factory=dict, description="input of the chain or workflow; its texts may have placeholders")
+    input: BoundedObject = Field(default_factory=dict, description="input of the chain or workflow; its texts may have placeholders")
     overlap: Overlap = Field(
         "skip",
         description="while a run of the schedule is open: `skip` the time, `queue` it, `cancel_previous`, or `allow` both to run",

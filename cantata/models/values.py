@@ -5,10 +5,17 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Protocol, Self
+from datetime import datetime
+from typing import Annotated, Any, Literal, Protocol, Self, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, Strict, ValidationError, ValidationInfo
 from pydantic import JsonValue as JsonValue  # for all other modules
+from pydantic_core import PydanticCustomError
+
+from cantata.errors import StoredDataError
+from cantata.models import bounds
+
+Model = TypeVar("Model", bound=BaseModel)
 
 
 class ToolMemory(Protocol):
@@ -51,6 +58,87 @@ class Value(BaseModel):
 def as_text(value: JsonValue) -> str:
     """Return a value as text: a text as it is, anything else as JSON."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+# --- fields with bounds ---------------------------------------------------------------------------------------------------------
+
+_STORED = {"stored": True}
+
+
+def stored(model: type[Model], data: str | Any, *, ignores_unknown: bool = False) -> Model:
+    """Return the model of stored data, or of its JSON text, without the bounds of fields: those of the version that stored it may be wider.
+
+    `ignores_unknown` leaves out fields of newer versions.
+
+    Raises:
+        ValidationError: A newer version wrote fields or words that this one does not know.
+        StoredDataError: No version can read them.
+    """
+    extra: Literal["ignore"] | None = "ignore" if ignores_unknown else None
+    try:
+        if not isinstance(data, str):
+            return model.model_validate(data, context=_STORED, extra=extra)
+        try:
+            return model.model_validate_json(data, context=_STORED, extra=extra)
+        except ValidationError as error:
+            if error.errors(include_input=False)[0]["type"] != "json_invalid":
+                raise
+        # older versions stored 255 levels, and pydantic reads 200 of a text
+        return model.model_validate(json.loads(data), context=_STORED, extra=extra)
+    except ValidationError as error:
+        first = error.errors(include_input=False)[0]
+        if first["type"] in _TOO_DEEP:
+            raise StoredDataError(f"the stored {model.__name__} is nested too deeply") from None
+        if not first["loc"] and first["type"] in _NO_OBJECT:
+            raise StoredDataError(f"the stored {model.__name__} is no object") from None
+        raise
+    except RecursionError:
+        raise StoredDataError(f"the stored {model.__name__} is nested too deeply") from None
+    except json.JSONDecodeError as error:
+        raise StoredDataError(f"the stored {model.__name__} is not JSON: {error}") from None
+
+
+_TOO_DEEP = ("recursion_depth_exceeded", "recursion_loop")
+_NO_OBJECT = ("model_type", "model_attributes_type", "dict_type")
+
+
+def _is_stored(info: ValidationInfo) -> bool:
+    return info.context is _STORED
+
+
+def _bounded(value: Any, info: ValidationInfo) -> Any:
+    if not _is_stored(info) and (excess := bounds.find(value, max_bytes=4 * bounds.MAX_BYTES)):
+        raise PydanticCustomError("out_of_bounds", "{fault}", {"fault": excess.message, "path": excess.path[: bounds.MAX_SHOWN_PARTS]})
+    return value
+
+
+BoundedJson = Annotated[JsonValue, BeforeValidator(_bounded)]
+"""Any JSON within the bounds: at most 64 levels, whole numbers of at most 300 digits."""
+BoundedObject = Annotated[dict[str, JsonValue], BeforeValidator(_bounded)]
+"""A JSON object within the bounds."""
+
+
+def _at_most_ten_years(seconds: float, info: ValidationInfo) -> float:
+    if seconds > bounds.MAX_DURATION_S and not _is_stored(info):
+        raise ValueError(f"expected at most {bounds.MAX_DURATION_S:.0f} seconds (10 years), found {seconds:g}")
+    return seconds
+
+
+def _between_2000_and_2200(moment: datetime) -> datetime:
+    if not bounds.FIRST_YEAR <= moment.year <= bounds.LAST_YEAR:
+        raise ValueError(f"expected a date and time between {bounds.FIRST_YEAR} and {bounds.LAST_YEAR + 1}, found {moment.isoformat()}")
+    return moment
+
+
+NumberOfSeconds = Annotated[float, Strict()]
+"""Seconds: neither a text nor true or false. The field has its own bounds."""
+Duration = Annotated[float, Strict(), Field(gt=0, json_schema_extra={"maximum": bounds.MAX_DURATION_S}), AfterValidator(_at_most_ten_years)]
+"""Seconds, above 0 and at most ten years."""
+Instant = Annotated[datetime, AfterValidator(_between_2000_and_2200)]
+"""A date and time between 2000 and 2200."""
+
+
+# --- values -------------------------------------------------------------------------------------------------------------
 
 
 class Usage(Value):
@@ -133,22 +221,21 @@ def checked_name(what: str, name: str) -> str:
     return name
 
 
-MAX_LABELS = 40  # of a run; lists look at all labels of each run
-LABEL_NAME_BYTES = 100
-LABEL_BYTES = 500
-
-
 def fault_of_labels(labels: Mapping[str, str]) -> str | None:
     """Return why a run cannot have these labels; None if it can."""
-    if len(labels) > MAX_LABELS:
-        return f"a run has at most {MAX_LABELS} labels, not {len(labels):,}; put the rest into its input"
+    if len(labels) > bounds.MAX_LABELS:
+        return f"a run has at most {bounds.MAX_LABELS} labels, not {len(labels):,}; put the rest into its input"
     for name, value in labels.items():
+        if not isinstance(name, str):
+            return f"the name of a label must be a text, not {type(name).__name__}"
         if not isinstance(value, str):
-            return f"the value of label {name[:LABEL_NAME_BYTES]!r} must be a text, not {type(value).__name__}"
-        for what, text, most in (("name", name, LABEL_NAME_BYTES), ("value", value, LABEL_BYTES)):
+            return f"the value of label {name[: bounds.LABEL_NAME_BYTES]!r} must be a text, not {type(value).__name__}"
+        for what, text, most in (("name", name, bounds.LABEL_NAME_BYTES), ("value", value, bounds.LABEL_BYTES)):
             if (size := len(text.encode(errors="replace"))) > most:
                 shown = f"the {what} of label {name[:50]!r} has {size:,} bytes"
                 return f"{shown}; at most {most} are allowed; shorten it, or put it into the run's input"
+            if "\0" in text or not bounds.is_text(text):
+                return f"the {what} of label {name[:50]!r} has a NUL character, or half a surrogate pair"
     return None
 
 
@@ -169,5 +256,5 @@ def _no_secrets(params: dict[str, JsonValue]) -> dict[str, JsonValue]:
     return params
 
 
-Params = Annotated[dict[str, JsonValue], AfterValidator(_no_secrets)]
+Params = Annotated[BoundedObject, AfterValidator(_no_secrets)]
 """Parameters of model calls. They hold no secrets, since they are stored with every run."""

@@ -7,7 +7,7 @@ from typing import Self, cast
 
 from pydantic import Field, JsonValue, model_validator
 
-from cantata.models.values import Value
+from cantata.models.values import BoundedJson, BoundedObject, Duration, Value
 
 ESCALATED_TO = "escalated_to"
 """Label of a run: those whom its last escalation let answer, separated by commas."""
@@ -19,12 +19,12 @@ class WaitOptions(Value):
     """The options of a wait for people."""
 
     question: str = Field(default="", description="wait: the question, in text or Markdown; that in the input if absent")
-    answer_schema: dict[str, JsonValue] | None = Field(default=None, description="wait: JSON schema of the answer; others are refused")
+    answer_schema: BoundedObject | None = Field(default=None, description="wait: JSON schema of the answer; others are refused")
     who: list[str] | None = Field(
         None, min_length=1, description="wait: who may answer: names, groups or scopes of tokens; all that may send signals if absent"
     )
-    remind_after_s: float | None = Field(default=None, gt=0, description="wait: seconds until the event `reminded`")
-    escalate_after_s: float | None = Field(default=None, gt=0, description="wait: seconds until those in `escalate_to` may answer too")
+    remind_after_s: Duration | None = Field(default=None, description="wait: seconds until the event `reminded`")
+    escalate_after_s: Duration | None = Field(default=None, description="wait: seconds until those in `escalate_to` may answer too")
     escalate_to: list[str] = Field(default_factory=list, description="wait: who may answer after an escalation, beside `who`")
 
     @model_validator(mode="after")
@@ -82,4 +82,4 @@ class Answer(Value):
     """The answer to a step that waits."""
 
     id: str = Field(description="the `id` of the item: `RUN/STEP`")
-    value: JsonValue = Field(description="any JSON that fits its `answer_schema`; it is the output of the step")
+    value: BoundedJson = Field(description="any JSON that fits its `answer_schema`; it is the output of the step")

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self, get_args
 from pydantic import BeforeValidator, Field, JsonValue, model_validator
 
 from cantata.errors import RunError
-from cantata.models.values import ErrorInfo, Usage, Value
+from cantata.models.values import BoundedJson, BoundedObject, Duration, ErrorInfo, NumberOfSeconds, Usage, Value
 from cantata.models.waits import WaitOptions
 from cantata.suggestions import hint, nearest
 
@@ -58,7 +58,7 @@ class ChainNode(_WithoutNulls, WaitOptions):
         description="what the node does", json_schema_extra={"enum": list(NODE_KINDS)}
     )  # validated with the other fields of a node, so that no fault hides the others
     name: str = Field(default="", description="skill, tool, agent, chain, workflow or command to call")
-    input: dict[str, JsonValue] = Field(default_factory=dict, description="static input")
+    input: BoundedObject = Field(default_factory=dict, description="static input")
     input_map: dict[str, str] = Field(default_factory=dict, description="JMESPath expressions over earlier outputs; they win over `input`")
     condition: str = Field(default="", description="branch: expression that decides")
     true_node: str | list[str] | None = Field(default=None, description="branch: next node, or nodes, if the condition holds")
@@ -69,10 +69,10 @@ class ChainNode(_WithoutNulls, WaitOptions):
     on_error: str = Field(default="abort", description="abort, skip, or a node id to jump to")
     deps: list[str] = Field(default_factory=list, description="nodes that must be over before this one starts")
     retry: int = Field(default=0, ge=0, le=100, description="retries after the first attempt")
-    timeout: float | None = Field(default=None, gt=0, description="time limit of one attempt of this node, in seconds")
+    timeout: Duration | None = Field(default=None, description="time limit of one attempt of this node, in seconds")
     max_concurrency: int | None = Field(default=None, ge=1, le=10_000, description="map: items under way at once")
     max_iterations: int = Field(default=25, ge=1, le=10_000, description="branch that points back: rounds of its loop")
-    default: JsonValue = Field(default=None, description="wait: output after its timeout without a signal")
+    default: BoundedJson = Field(default=None, description="wait: output after its timeout without a signal")
 
 
 _WEBHOOKS = (
@@ -88,19 +88,19 @@ class ChainRequest(_WithoutNulls):
     id: str = Field(default="", description="the id of the message, returned as `req_id` on every event and the response")
     a2e: _Version = Field(default="1.0", exclude=True, description="the version of the protocol, as every A2E message has it")
     version: _Version = Field(default="1.0", exclude=True, description="the same, as the examples of chain requests have it")
-    ts: JsonValue = Field(default=None, exclude=True, description="when the message was sent; without effect")
+    ts: BoundedJson = Field(default=None, exclude=True, description="when the message was sent; without effect")
     session_id: str = Field(default="", description="session identifier, returned unchanged")
     chain_id: str = Field(default="", description="chain identifier; generated if empty")
     nodes: list[ChainNode] = Field(description="all nodes")
     entry_node: str = Field(default="", description="starting node id")
-    inputs: dict[str, JsonValue] = Field(
+    inputs: BoundedObject = Field(
         default_factory=dict,
         description="declared inputs of `initial_input`: name → type, or a JSON Schema with `type: object` and `properties`",
     )
-    initial_input: dict[str, JsonValue] = Field(default_factory=dict, description="input to the chain")
+    initial_input: BoundedObject = Field(default_factory=dict, description="input to the chain")
     correlation_id: str = Field(default="", description="returned on every event and the response")
     streaming: bool = Field(default=True, description="whether events are sent to the caller; they are recorded in any case")
-    timeout: float = Field(
+    timeout: NumberOfSeconds = Field(
         default=0.0, ge=0, le=30 * 86400, description="time limit of the whole chain, in seconds; 0: the configured default"
     )
     webhooks: list[str] = Field(default_factory=list, max_length=10, description=_WEBHOOKS)
@@ -115,7 +115,7 @@ class TurnRequest(Value):
     workflow: str | None = Field(default=None, description="the chain or workflow in Python to answer, by its name in the configuration")
     session: str | None = Field(default=None, description="the conversation it belongs to; its turns run one after the other")
     send_history: bool = Field(default=False, description="whether the agent's input begins with the conversation so far, as text")
-    timeout_s: float | None = Field(default=None, gt=0, le=30 * 86400, description="time limit of the run, in seconds")
+    timeout_s: NumberOfSeconds | None = Field(default=None, gt=0, le=30 * 86400, description="time limit of the run, in seconds")
     webhooks: list[str] = Field(default_factory=list, max_length=10, description=_WEBHOOKS)
 
 

@@ -8,8 +8,7 @@ from collections.abc import Collection, Iterator
 from contextlib import suppress
 from typing import NamedTuple, NoReturn, cast
 
-from pydantic import ConfigDict, TypeAdapter
-
+from cantata.models import bounds
 from cantata.models.values import JsonValue
 
 _START = re.compile(r"""\{\s*(?:["'“\u2018}]|[A-Za-z_]\w*\s*:)""")  # a key, or the end: `{name}` and `{1, 2}` in prose are not objects
@@ -23,7 +22,6 @@ MAX_OBJECT_STARTS = 1000
 """Each start that is not an object costs a scan of all the text before it: a reply of a megabyte, written for that, took over a minute."""
 
 _DECODER = json.JSONDecoder(strict=False)  # raw newlines in texts are allowed
-_OBJECT = TypeAdapter(dict[str, JsonValue], config=ConfigDict(allow_inf_nan=False))
 
 
 class FoundObject(NamedTuple):
@@ -101,12 +99,7 @@ def _is_at_start(text: str, first: int) -> bool:
 
 def is_object(value: object) -> bool:
     """Return whether a value can be stored and sent as a JSON object: not too deep, numbers finite, texts valid UTF-8."""
-    try:
-        _OBJECT.validate_python(value)
-        json.dumps(value, ensure_ascii=False).encode()
-    except (ValueError, RecursionError):
-        return False
-    return True
+    return isinstance(value, dict) and bounds.find(value) is None
 
 
 def _is_other_json(text: str) -> bool:

@@ -11,7 +11,7 @@ from typing import Literal, cast
 from cantata.errors import ConfigError
 from cantata.models.events import RunEvent
 from cantata.models.graph import START
-from cantata.models.values import ErrorInfo, JsonValue
+from cantata.models.values import ErrorInfo, JsonValue, stored
 from cantata.models.wire import (
     RUN_OVER,
     ChainError,
@@ -75,7 +75,7 @@ def _parents(step_id: str) -> Iterator[str]:
 
 def chain_response(run: RunRecord) -> ChainResponse:
     """Return the response of a chain, or its response so far; it has the outputs so far in any case."""
-    request = ChainRequest.model_validate_json(run.request)
+    request = stored(ChainRequest, run.request)
     bodies = bodies_of(request)
     answers = {node.node_id: run.answering(node.node_id) for node in request.nodes}
     outputs = {name: step.output for name, step in answers.items() if step is not None and step.state in ("done", "failed")}
@@ -222,7 +222,7 @@ def is_over(status: str) -> bool:
 def describe_request(run: RunRecord) -> str:
     """Return the request of a run in one line."""
     if run.kind == "chain":
-        return f"chain {ChainRequest.model_validate_json(run.request).chain_id}"
+        return f"chain {stored(ChainRequest, run.request).chain_id}"
     return " ".join(str(json.loads(run.request)["text"]).split())[:60]
 
 

@@ -23,7 +23,7 @@ from cantata.errors import ConfigError, ModelError, StepError
 from cantata.models.definitions import Chain, Definitions, Model
 from cantata.models.graph import START, STEP_OVER, Graph, Outcome
 from cantata.models.step_kinds import kind_named
-from cantata.models.values import JsonValue, ToolCallRequest, Usage, as_text
+from cantata.models.values import JsonValue, ToolCallRequest, Usage, as_text, stored
 from cantata.models.wire import ChainRequest, ChainResponse, HistoryEntry, TurnRequest
 from cantata.observability.logs.secrets import secrets_in
 from cantata.runs.results import is_over
@@ -156,12 +156,12 @@ class _Replay:
     def _submit(self, changed: ChainRequest | Mapping[str, Any] | str | Path | None) -> TurnRun | ChainRun:
         client, labels = self._runner.client.with_definitions(self._definitions), self._head["labels"]
         if self._head["kind"] == "turn":
-            turn = TurnRequest.model_validate(self._head["request"])
+            turn = stored(TurnRequest, self._head["request"])
             if turn.session is not None:
                 entries = [HistoryEntry.model_validate(entry) for entry in self._document["conversation"]]
                 client.sessions.of(labels.get("tenant", "")).restore(turn.session, entries)
             return client.submit_turn(**{name: getattr(turn, name) for name in turn.model_fields_set}, labels=labels)
-        recorded = ChainRequest.model_validate(self._head["request"])
+        recorded = stored(ChainRequest, self._head["request"])
         return client.submit_chain(changed or self._chain_now(recorded), initial_input=recorded.initial_input, labels=labels)
 
     def _chain_now(self, recorded: ChainRequest) -> ChainRequest:

@@ -13,7 +13,7 @@ import structlog
 from pydantic import ValidationError
 
 from cantata import exits
-from cantata.errors import CantataError, CodeMismatchError, MustWait, StepError, UnavailableError
+from cantata.errors import CantataError, CodeMismatchError, MustWait, StepError, StoredDataError, UnavailableError
 from cantata.models.graph import Outcome
 from cantata.observability import logs, traces
 from cantata.observability.logs.lines import bind
@@ -75,6 +75,8 @@ def _attempt(context: StepContext, handlers: Mapping[str, Handler]) -> AttemptRe
         if process.ledger.steps.may_have_expired(begun):
             log.warning("step_not_done", run=begun.run_id, step=begun.step_id, reason="this process was frozen since it began the step")
             return None
+        if begun.unreadable:
+            return outcomes.failure_record(begun, StepError(begun.unreadable, code="unreadable"))
         if reason := _refusal(context):
             process.ledger.steps.refuse(begun.run_id, begun.step_id, begun.attempt, begun.owner, reason)
             return None
@@ -121,13 +123,17 @@ def _refusal(context: StepContext) -> str:
         context.definitions  # noqa: B018  # parsed now, before the handler runs
     except ValidationError as error:
         return refused_steps.too_old(unknown_fields(error))
+    except StoredDataError as error:
+        raise StepError(f"the definitions of the run cannot be read: {error}", code="unreadable") from error
     return inline_scripts.refusal(context)
 
 
 def _refusal_of_import(context: StepContext, error: StepError) -> str:
     """Return why this worker refuses a tool whose module it cannot import: another worker can; empty if none can."""
+    if error.code != "tool_import" or error.__cause__ is None:
+        return ""
     name = context.tool.function if context.tool else None
-    if not name or error.code != "tool_import" or error.__cause__ is None:
+    if not name:
         return ""
     begun, module = context.begun, name.partition(":")[0].partition(".")[0]
     try:

@@ -7,11 +7,13 @@ import datetime
 import inspect
 import math
 import re
+import sys
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from typing import Any, NoReturn, ParamSpec, TypeVar, cast, overload
 
 from cantata.errors import StepError
+from cantata.models import bounds
 from cantata.models.values import JsonValue
 from cantata.planning.chains.specs import unknown_name
 from cantata.workflows.answer_form import AnswerForm
@@ -25,6 +27,7 @@ Result = TypeVar("Result")
 Query = TypeVar("Query", bound=Callable[..., Any])
 
 NO_DEFAULT: Any = object()
+_MAX_FLOAT = sys.float_info.max
 _NAME = re.compile(r"[\w.-]+")
 
 
@@ -53,7 +56,7 @@ class Workflow:
             at_most_once: Whether to leave it to a person, instead of repeating it, if its worker dies.
             queue: The queue of a function's or tool's step.
         """
-        if (timeout_s is not None and not timeout_s > 0) or (retries is not None and retries < 0):
+        if (timeout_s is not None and not 0 < timeout_s < math.inf) or (retries is not None and retries < 0):
             raise StepError(f"wf.options: timeout_s={timeout_s!r} must be above 0, retries={retries!r} at least 0", code="bad_arguments")
         given = {"timeout_s": timeout_s, "retries": retries, "at_most_once": at_most_once, "queue": queue}
         return Workflow(self._replay, {**self._options, **{name: value for name, value in given.items() if value is not None}})
@@ -139,7 +142,7 @@ class Workflow:
         """
         if not _NAME.fullmatch(name):
             raise StepError(f"wf.wait: {name!r} is no name for a signal; use letters, digits, '-', '_' and '.'", code="bad_arguments")
-        if timeout_s is not None and not timeout_s > 0:
+        if timeout_s is not None and not 0 < timeout_s < math.inf:
             raise StepError(f"wf.wait: timeout_s={timeout_s!r} must be above 0", code="bad_arguments")
 
         answer = AnswerForm(name, answer_type, options)
@@ -160,7 +163,7 @@ class Workflow:
 
     def sleep(self, seconds: float) -> asyncio.Future[None]:
         """Sleep, for seconds or for months: no worker waits meanwhile."""
-        if not math.isfinite(seconds):
+        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not -_MAX_FLOAT <= seconds <= _MAX_FLOAT:
             raise StepError(f"wf.sleep takes a number of seconds, not {seconds!r}", code="bad_arguments")
         return self._replay.sleep(max(0.0, float(seconds)))
 
@@ -177,7 +180,10 @@ class Workflow:
 
         Commands that are open are stopped. The result is that of the last history.
         """
-        raise ContinueAs(_json(arguments))
+        given = _json(arguments)
+        if excess := bounds.find(given):
+            raise StepError(f"wf.continue_as: {excess.of('')}", code="bad_arguments")
+        raise ContinueAs(given)
 
     def _named(self, kind: str, name: str, arguments: Mapping[str, Any]) -> asyncio.Future[Any]:
         if message := unknown_name((kind,), name, self._replay.definitions):

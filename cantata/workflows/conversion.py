@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from datetime import date, time, timedelta
+from decimal import Decimal
+from enum import Enum
 from functools import lru_cache
 from inspect import Parameter
 from typing import Any, cast, get_type_hints
+from uuid import UUID
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
-from cantata.errors import StepError
+from cantata.errors import ConfigError, StepError
+from cantata.models import bounds
 from cantata.models.values import JsonValue
 
+_CONVERTIBLE_LEVELS = 250  # pydantic writes 255
+_CONVERTED = (BaseModel, date, time, timedelta, Enum, UUID, Decimal)  # datetime is a date
 _POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 
 
@@ -68,7 +76,38 @@ def jsonable(value: Any, what: str) -> JsonValue:
     try:
         return cast(JsonValue, to_jsonable_python(value))
     except (PydanticSerializationError, ValueError, RecursionError) as error:
-        raise StepError(f"{what} is not JSON: {error}", code="not_json") from None
+        excess = bounds.find(value, depth=_CONVERTIBLE_LEVELS)
+        fault = excess.of(what) if excess and "nested" in excess.message else f"{what} is not JSON: {error}"
+        raise StepError(str(fault), code="not_json") from None
+
+
+def plain_input(given: Mapping[str, Any]) -> dict[str, JsonValue]:
+    """Return the input of a workflow as JSON.
+
+    Pydantic models, dataclasses, dates and times, enums, UUIDs, decimals, sets and tuples are converted.
+
+    Raises:
+        ConfigError: A value is of another type, or beyond a bound; the error has its place.
+    """
+    if not isinstance(given, Mapping):
+        raise ConfigError(f"expected the arguments by name, found a {type(given).__name__}", source="input")
+    found = cast("dict[str, JsonValue]", _plain(dict(given), 0))
+    bounds.check(found, "input")
+    return found
+
+
+def _plain(value: Any, level: int) -> Any:
+    """Return a value as JSON as far as that is possible; at most one level more than a value may have."""
+    if level > bounds.MAX_DEPTH:
+        return value
+    if isinstance(value, dict):
+        return {key: _plain(each, level + 1) for key, each in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_plain(each, level + 1) for each in value]
+    if isinstance(value, _CONVERTED) or (dataclasses.is_dataclass(value) and not isinstance(value, type)):
+        with suppress(PydanticSerializationError, ValueError, RecursionError):  # then it stays, and the check has its place
+            return to_jsonable_python(value)
+    return value
 
 
 def _converted(types: Mapping[str, TypeAdapter[Any]], name: str, value: JsonValue, what: str) -> Any:

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from os.path import basename
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from cantata import exits
 from cantata.errors import MISMATCH, CodeMismatchError, ConfigError, StepError
+from cantata.models import bounds
 from cantata.models.definitions import Definitions
 from cantata.models.values import JsonValue
 from cantata.suggestions import did_you_mean
@@ -161,10 +162,12 @@ class Replay:
         if index < len(self.commands):
             was = self.commands[index]
             if not asked.same_as(was):
+                _check_bounds(kind, target, arguments, options, line)  # raised then too: the code caught it, and gave another command
                 what = "" if asked.target != was.target or asked.kind != was.kind else " with other arguments"
                 self._fault = NonDeterminismError(f"command {index} was {was}, and now is {asked}{what}")
                 return self.loop.create_future()
         else:
+            _check_bounds(kind, target, arguments, options, line)
             self._new.append(WorkflowCommand(asked, arguments, options))
         self._given.append(asked)
         future = CommandFuture(self, index)
@@ -329,6 +332,26 @@ class Replay:
         if any(future._callbacks for future in {*others}.difference(commands)):
             return []
         return [future.index for future in commands if not future.done()] if len(commands) == len(futures) else []
+
+
+def _check_bounds(
+    kind: str, target: str, arguments: Mapping[str, JsonValue], options: Mapping[str, JsonValue], line: str
+) -> None:  # fmt: skip
+    """Raise StepError if a value or a time of a new command is beyond its bound."""
+    of_call = cast("list[JsonValue]", arguments["args"] if kind == "call" else [])
+    named = cast("Mapping[str, JsonValue]", arguments["kwargs"] if kind == "call" else arguments)
+    times = {**options, **(arguments if kind in ("wait", "sleep") else {})}
+    try:
+        for index, value in enumerate(of_call):
+            bounds.check(value, f"args[{index}]")
+        for name, value in named.items():
+            bounds.check(value, name)
+        for name in ("timeout_s", "seconds"):
+            if times.get(name) is not None:
+                bounds.duration_of(times[name], name, may_be_zero=True)
+    except bounds.OutOfBoundsError as error:
+        what = f"wf.{kind}({target!r})" if target else f"wf.{kind}"
+        raise StepError(f"{what}: {error} (at {line})", code="bad_arguments") from None
 
 
 def _is_stopped(outcome: CommandOutcome) -> bool:

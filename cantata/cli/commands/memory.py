@@ -15,10 +15,11 @@ from cantata.cli.main import FAILED
 from cantata.cli.options import json_option
 from cantata.cli.views.progress import await_own
 from cantata.client.memory_bank import MemoryBank
+from cantata.models.bounds import MAX_MEMORY_TTL_S, OutOfBoundsError, read_json
 from cantata.models.values import JsonValue
-from cantata.state.memory.memory_store import DEFAULT, MAX_TTL_S
+from cantata.state.memory.memory_store import DEFAULT
 
-TTL = click.FloatRange(min=0, min_open=True, max=int(MAX_TTL_S))
+TTL = click.FloatRange(min=0, min_open=True, max=int(MAX_MEMORY_TTL_S))
 
 
 @click.group()
@@ -128,14 +129,12 @@ def _open_bank(tenant: str, session: str | None, *, may_start: bool = False) -> 
 
 def _json_or_text(text: str) -> JsonValue:
     try:
-        value: JsonValue = json.loads(text, parse_constant=_reject_constant)
-    except (ValueError, RecursionError):
+        value: JsonValue = read_json(text)
+    except OutOfBoundsError as error:
+        raise click.BadParameter(str(error)) from error
+    except ValueError:
         return text
     return value
-
-
-def _reject_constant(constant: str) -> None:
-    raise ValueError(f"{constant} is not JSON")
 
 
 def _print_names(names: list[str], as_json: bool, if_none: str) -> None:

@@ -17,6 +17,7 @@ from cantata.coordinator.run_requests import workflow_request
 from cantata.coordinator.start import COORDINATOR, Timeout, accept_rows, check_labels, choose_start_queue, id_of_key
 from cantata.coordinator.webhooks import accept_delivery, raise_alerts, with_attempts
 from cantata.errors import ConfigError
+from cantata.models import bounds
 from cantata.models.definitions import fault_of_url
 from cantata.models.values import ErrorInfo, JsonValue, Usage, Value, as_text
 from cantata.models.wire import ChainRequest, ProviderBatchRequest, RowOutcome, RunState, TurnRequest, WebhookRequest
@@ -115,8 +116,13 @@ class RowRequests:
 
     def request(self, number: int, row: Row) -> str:
         """Return the request of a row as JSON text; its text for a provider's batch. Raises ConfigError."""
+        if not isinstance(row, str | Mapping):
+            raise ConfigError(f"row {number} is a {type(row).__name__}; a row is a text or an object", source="batch")
+        bounds.check(row if isinstance(row, str) else dict(row), f"row {number}", max_bytes=self._client.definitions.limits.input_bytes)
         try:
             return self._request(number, row)
+        except ConfigError:
+            raise
         except ValueError as error:  # such as half a character
             raise ConfigError(f"row {number} cannot be stored as JSON: {error}", source="batch") from error
 
@@ -227,6 +233,8 @@ class Batches:
         """
         if not NAME.fullmatch(name):
             raise ConfigError(f"a batch's name has letters from A to Z, digits and . _ -, at most 100 of them; found {name[:110]!r}")
+        if budget_usd is not None and not (isinstance(budget_usd, int | float) and 0 < budget_usd < math.inf):
+            raise ConfigError(f"budget_usd is {budget_usd!r}; it is a number of US dollars above 0")
         concurrency = CONCURRENCY[mode] if concurrency is None else concurrency
         if budget_usd is not None and not 0 < budget_usd < math.inf:
             raise ConfigError(f"budget_usd is {budget_usd}; it is a number of US dollars above 0, or None for no budget", source="batch")

@@ -16,6 +16,7 @@ from cantata.client.batches.batches import (
 )  # fmt: skip
 from cantata.client.client import Client
 from cantata.errors import ConfigError, UnknownRunError
+from cantata.models.values import stored
 from cantata.models.wire import ChainRequest, TurnRequest
 from cantata.state.batches.batch_store import BatchInfo, BatchTarget
 from cantata.state.runs import outcomes
@@ -104,6 +105,6 @@ def _input(client: Client, run_id: str, target: BatchTarget) -> Row:
     """Return the input of a row, from the request of its run."""
     _, text, _, _ = client.ledger.runs.request_of(run_id)
     if target.kind in ("agent", "team"):
-        return TurnRequest.model_validate_json(text).text
-    request = ChainRequest.model_validate_json(text)
+        return stored(TurnRequest, text).text
+    request = stored(ChainRequest, text)
     return request.nodes[0].input if target.kind == "workflow" else request.initial_input

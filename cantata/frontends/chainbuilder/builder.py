@@ -11,7 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Self
 
 from cantata.client.client import run_id_of
-from cantata.client.runs import ChainRun
+from cantata.client.runs import ChainRun, check_timeout
 from cantata.errors import ConfigError, RunError
 from cantata.frontends.chainbuilder import plan, run_request
 from cantata.frontends.chainbuilder.builder_arguments import read_base, read_parts, tasks_in
@@ -21,6 +21,7 @@ from cantata.frontends.chainbuilder.run_request import Executor
 from cantata.frontends.promptchain.instruction_lists import script_folder
 from cantata.frontends.promptchain.memory_methods import MemoryMethods, memory_function
 from cantata.frontends.promptchain.run_calls import MAX_CONCURRENT_RUNS, shared_client
+from cantata.models.bounds import duration_of
 from cantata.models.values import JsonValue
 
 DEFAULT_STEP_TIMEOUT_S = 60.0  # as of any agent
@@ -69,6 +70,8 @@ class ChainBuilder(MemoryMethods):
     def _initialise(self, name: str, timeout_s: float | None, labels: Mapping[str, str] | None) -> None:
         if timeout_s is not None and timeout_s <= 0:
             raise ValueError(f"timeout_s is more than 0 seconds, not {timeout_s}")
+        if timeout_s is not None:
+            duration_of(timeout_s, "timeout_s")
         self.name = name
         """The name that `open` takes."""
         self._timeout_s = timeout_s
@@ -204,6 +207,7 @@ class ChainBuilder(MemoryMethods):
     def wait_group(self, group: str, timeout_s: float | None = None) -> dict[str, JsonValue]:
         """Wait for a group's open runs, whoever started them; return the outputs of completed chains. Raises TimeoutError; runs go on."""
         members = self._state.plan().group(group)
+        check_timeout(timeout_s)
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         for run_id in dict.fromkeys(each.run_id for each in self._state.progress(members).values() if each.is_open):
             shared_client().run(run_id).wait(None if deadline is None else max(0.0, deadline - time.monotonic()))

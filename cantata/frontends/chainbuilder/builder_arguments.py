@@ -12,6 +12,7 @@ from cantata.frontends.chainbuilder.plan import BuilderBase, ChainParts, Techniq
 from cantata.frontends.promptchain import PromptChain
 from cantata.frontends.promptchain.instruction_lists import models_for
 from cantata.frontends.promptchain.prompt_chain import CHAIN
+from cantata.models.bounds import duration_of
 from cantata.models.definitions import Agent, Definitions
 from cantata.models.instructions import FunctionStep, Instruction, NestedStep
 from cantata.suggestions import did_you_mean
@@ -30,6 +31,7 @@ def read_base(model: str | Mapping[str, Any], instruction: str, technique: str, 
         raise ValueError(f"Template missing required placeholder: {PLACEHOLDERS[0]} (or {PLACEHOLDERS[1]}), in {instruction!r}")
     if step_timeout_s <= 0:
         raise ValueError(f"step_timeout_s is more than 0 seconds, not {step_timeout_s}")
+    duration_of(step_timeout_s, "step_timeout_s")
     (base_model,) = models_for([model], ["{input}"])
     template = instruction if PLACEHOLDERS[0] in instruction else instruction.replace(PLACEHOLDERS[1], PLACEHOLDERS[0])
     return BuilderBase.model_validate(

@@ -16,6 +16,7 @@ from cantata.frontends.langswarm.filesystem import read_filesystem
 from cantata.frontends.langswarm.symbol_table import SymbolTable
 from cantata.frontends.langswarm.vocabulary import AGENT, BEHAVIORS, PROVIDERS, TOOL
 from cantata.json_schemas import schema_faults
+from cantata.models.bounds import MAX_DURATION_S
 from cantata.models.definitions import Agent, History, McpServer, Tool
 from cantata.models.values import JsonValue
 from cantata.suggestions import hint, nearest
@@ -68,7 +69,7 @@ class AgentReader:
             "stream": either(part, "streaming", "streaming_enabled").boolean(),
             "response_mode": _response_mode(part.at("response_mode")),
             "retries": either(part, "retry", "retry_count").count(),
-            "timeout_s": either(part, "timeout", "timeout_seconds").number(least=0.001),
+            "timeout_s": either(part, "timeout", "timeout_seconds").number(least=0.001, most=MAX_DURATION_S),
         }
         known["tools"], limit = read_tool_list(part.at("tools"), self._symbols)
         own_limit = either(part, "max_tool_iterations", "max_iterations").count()
@@ -212,7 +213,7 @@ class AgentReader:
         if headers:
             known["headers"] = {key: self._variable(key, item) for key, item in headers.entries() if key.lower() != "content-type"}
         if timeout:
-            known["timeout_s"] = timeout.number(least=0.001)
+            known["timeout_s"] = timeout.number(least=0.001, most=MAX_DURATION_S)
         settings = part.at("settings")
         settings.check_keys(("command", "args", "url", "mcp_url", "env", "headers", "timeout"))
         server = self._made(McpServer, known, part)
@@ -241,7 +242,7 @@ class AgentReader:
             values["permissions"] = part.at("permissions").value
         return {
             "values": values,
-            "timeout_s": part.at("timeout").number(least=0.001),
+            "timeout_s": part.at("timeout").number(least=0.001, most=MAX_DURATION_S),
             "retries": either(part, "retry", "retry_count").count(),
         }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
-from math import isfinite
+from math import inf, isfinite
 
 from cantata.config.documents import Document
 from cantata.config.faults import shown
@@ -85,8 +85,8 @@ class ConfigPart:
         self.fault(f"expected true or false, found {shown(self.value)}")
         return False
 
-    def number(self, *, least: float, whole: bool = False) -> float | None:
-        """Return the number, also if it is written as a text, or null; None, with a fault, if it is neither or below `least`."""
+    def number(self, *, least: float, most: float = inf, whole: bool = False) -> float | None:
+        """Return the number, also if it is written as a text, or null; None, with a fault, if it is neither or outside the bounds."""
         value = self.value
         if value is None:
             return None
@@ -95,9 +95,11 @@ class ConfigPart:
                 value = float(value.removesuffix("s"))
             except ValueError:
                 value = None
-        fits = isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value) and value >= least
+        fits = isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value) and least <= value <= most
         if not fits or (whole and value != int(value)):  # type: ignore[arg-type]  # it fits
-            self.fault(f"expected {'a whole number' if whole else 'a number'} of at least {least:g}, found {shown(self.value)}")
+            is_above = isinstance(value, int | float) and most < value < inf
+            bound = f"at most {most:.0f}" if is_above else f"at least {least:g}"
+            self.fault(f"expected {'a whole number' if whole else 'a number'} of {bound}, found {shown(self.value)}")
             return None
         return value  # type: ignore[return-value]  # it fits
 

@@ -16,6 +16,7 @@ from cantata.frontends.promptchain.instruction_lists import models_for, script_f
 from cantata.frontends.promptchain.memory_methods import MemoryMethods, memory_function
 from cantata.frontends.promptchain.run_calls import TurnCall, answer_of, enable_log_output, log, log_event, shared_client
 from cantata.frontends.promptchain.toolbox import Toolbox
+from cantata.models.bounds import duration_of
 from cantata.models.definitions import Agent, Definitions, Tool
 from cantata.models.instructions import AgenticStep, FunctionStep, Instruction, MemoryStep, NestedStep, PromptStep
 from cantata.models.values import JsonValue
@@ -63,6 +64,7 @@ class PromptChain(MemoryMethods):
             log.warning("%s", warning)
         if step_timeout_s <= 0:
             raise ValueError(f"step_timeout_s is more than 0 seconds, not {step_timeout_s}")
+        duration_of(step_timeout_s, "step_timeout_s")
         self._toolbox = Toolbox(mcp_servers or ())
         self._functions: dict[str, Path | None] = {}
         self._prompt_folders = prompt_folders(additional_prompt_dirs or ())

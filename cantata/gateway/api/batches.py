@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
@@ -21,6 +21,7 @@ from cantata.gateway.grants import STARTS, Grant
 from cantata.gateway.http_errors import rejection
 from cantata.gateway.outer_layer import PathName
 from cantata.gateway.tenant_service import TenantService
+from cantata.models.bounds import OutOfBoundsError, read_json
 from cantata.models.wire import ChainNode, ChainRequest, TurnRequest
 from cantata.state.batches.batch_store import BatchInfo, BatchTarget
 from cantata.state.runs.streams import StreamsEnded
@@ -153,17 +154,15 @@ def _rows(body: bytes, start: int) -> dict[int, Row]:
         if not line.strip():
             continue
         try:
-            row = json.loads(line, parse_constant=_refuse_constant)
-        except (ValueError, RecursionError) as error:
+            row = read_json(line, "the row")
+        except OutOfBoundsError as error:
+            raise ConfigError([replace(fault, line=number) for fault in error.faults], source="body") from error
+        except ValueError as error:
             raise ConfigError([Fault(f"no JSON: {error}", line=number)], source="body") from error
         if not isinstance(row, (dict, str)):
             raise ConfigError([Fault("expected an object or a text in each line", line=number)], source="body")
         found[start + len(found)] = row
     return found
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not JSON; numbers in JSON are finite")
 
 
 @router.get("/batches/{name}/results")

@@ -13,7 +13,8 @@ from cantata.config.documents import parse_json
 from cantata.config.faults import faults_of
 from cantata.dashboard.http.rejections import RequestRejected
 from cantata.errors import ConfigError
-from cantata.models.values import JsonValue, Value
+from cantata.models.bounds import MAX_MEMORY_TTL_S
+from cantata.models.values import BoundedJson, BoundedObject, JsonValue, NumberOfSeconds, Value
 from cantata.models.waits import Answer
 from cantata.models.wire import AnswerOutcome, ChainRequest, ChainResponse, HistoryEntry, RunResult, RunStatus, SessionInfo, TurnRequest
 from cantata.observability.logs.lines import LogLine
@@ -115,14 +116,14 @@ class MemoryValue(Value):
 class MemoryBody(Value):
     """A value to store in memory."""
 
-    value: JsonValue = Field(description="any JSON")
-    ttl_s: float | None = Field(default=None, gt=0, description="seconds it is stored; without it, for ever")
+    value: BoundedJson = Field(description="any JSON")
+    ttl_s: NumberOfSeconds | None = Field(default=None, gt=0, le=MAX_MEMORY_TTL_S, description="seconds it is stored; without it, for ever")
 
 
 class SignalBody(Value):
     """The value for a waiting step."""
 
-    value: JsonValue = Field(description="any JSON; it is the output of the step")
+    value: BoundedJson = Field(description="any JSON; it is the output of the step")
 
 
 class Signalled(Value):
@@ -149,7 +150,7 @@ class ForkBody(Value):
     """The fork of a run."""
 
     from_step: str = Field(description="a step, or a name that a step had at the end of the run")
-    changes: dict[str, JsonValue] = Field(
+    changes: BoundedObject = Field(
         default_factory=dict, description='changes of the input, such as {"input.x": 5}; only steps that are executed again read them'
     )
 

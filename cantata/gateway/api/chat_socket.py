@@ -30,7 +30,7 @@ from cantata.gateway.http_errors import rejection
 from cantata.gateway.outer_layer import PathName
 from cantata.gateway.request_limits import check_rate
 from cantata.gateway.tenant_service import TenantService, apply_mention
-from cantata.models.values import Value
+from cantata.models.values import NumberOfSeconds, Value
 from cantata.models.wire import TurnRequest
 from cantata.state.limits.request_rate import RequestRate
 from cantata.state.redis.connection import RedisFailure
@@ -57,7 +57,7 @@ class ChatText(Value):
     team: str | None = Field(default=None, description="the team to answer; the default one if neither is named")
     agent: str | None = Field(default=None, description="the agent to answer")
     send_history: bool = Field(default=False, description="whether the agent's input begins with the conversation so far, as text")
-    timeout_s: float | None = Field(default=None, gt=0, le=30 * 86400, description="seconds the run may take")
+    timeout_s: NumberOfSeconds | None = Field(default=None, gt=0, le=30 * 86400, description="seconds the run may take")
 
 
 class ResumeRequest(Value):

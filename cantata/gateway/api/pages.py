@@ -15,6 +15,7 @@ from cantata.gateway.api import bodies
 from cantata.gateway.api.bodies import document_body
 from cantata.gateway.api.routes import ERRORS, UNKNOWN, CallerGrant, Key, Limit, ReaderTenant, ServiceDep, accepted
 from cantata.gateway.outer_layer import PathName
+from cantata.models.bounds import FIRST_INSTANT_S, LAST_INSTANT_S
 from cantata.models.wire import RunStatus
 from cantata.state.limits import daily_costs
 from cantata.state.limits.daily_costs import MAX_DAYS
@@ -22,13 +23,16 @@ from cantata.state.runs import listing, log_store
 from cantata.state.runs.listing import MAX_SEARCH_CHARS, RunCounts, RunFilter, RunList
 
 MAX_OPENED = 20
-MAX_TIME = 1e11  # seconds since 1970: year 5138
 
 Statuses = Annotated[list[RunStatus] | None, Query(alias="status", description="only runs with this status; may be repeated")]
 Kind = Annotated[Literal["turn", "chain", "webhook"] | None, Query(description="only runs of this kind")]
 SearchText = Annotated[str, Query(max_length=MAX_SEARCH_CHARS, description="only runs with this in their id, title, session or labels")]
-Since = Annotated[float | None, Query(ge=0, le=MAX_TIME, description="only runs accepted since then, seconds since 1970")]
-Until = Annotated[float | None, Query(ge=0, le=MAX_TIME, description="only runs accepted until then, seconds since 1970")]
+Since = Annotated[
+    float | None, Query(ge=FIRST_INSTANT_S, le=LAST_INSTANT_S, description="only runs accepted since then, seconds since 1970")
+]
+Until = Annotated[
+    float | None, Query(ge=FIRST_INSTANT_S, le=LAST_INSTANT_S, description="only runs accepted until then, seconds since 1970")
+]
 Days = Annotated[int, Query(ge=1, le=MAX_DAYS, description="number of days")]
 Before = Annotated[str | None, Query(max_length=220, description="`next` of the previous page")]
 Opened = Annotated[list[str] | None, Query(alias="open", max_length=MAX_OPENED, description="a map whose items are included")]

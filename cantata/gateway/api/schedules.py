@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
@@ -15,7 +14,7 @@ from cantata.gateway.grants import Grant
 from cantata.gateway.outer_layer import PathName
 from cantata.gateway.tenant_service import TenantService
 from cantata.models.schedules import Schedule, ScheduleView
-from cantata.models.values import Value
+from cantata.models.values import Instant, Value
 from cantata.state.schedules.schedule_store import ScheduleRecord
 
 SCHEDULE = {"cron": "0 7 * * mon-fri", "timezone": "Europe/Berlin", "turn": {"text": "Report of {date}", "agent": "writer"}}
@@ -40,8 +39,8 @@ class TriggeredRun(Value):
 class BackfillBody(Value):
     """A range of past times of a schedule; without a time zone in that of the schedule."""
 
-    start: datetime = Field(description="the first time")
-    end: datetime = Field(description="the last time")
+    start: Instant = Field(description="the first time")
+    end: Instant = Field(description="the last time")
 
 
 class Backfilled(Value):

@@ -8,6 +8,7 @@ from typing import cast
 from weakref import ref
 
 from cantata.models.definitions import Definitions
+from cantata.models.values import stored
 from cantata.models.wire import ChainRequest
 
 MAX_KNOWN = 64
@@ -50,4 +51,4 @@ class ChainKey:
     def request(self) -> ChainRequest:
         """Return a request with these nodes, and null for each input."""
         nodes = json.loads(self.text)  # pydantic's parser refuses deep values
-        return ChainRequest.model_validate(nodes).model_copy(update={"initial_input": dict.fromkeys(self.inputs)})
+        return stored(ChainRequest, nodes).model_copy(update={"initial_input": dict.fromkeys(self.inputs)})

@@ -10,7 +10,7 @@ from typing import cast
 from cantata.errors import CantataError, ConfigError, UnknownRunError
 from cantata.models.forks import EndedRun, EndedStep, Expansion, Fork, ForkSpec
 from cantata.models.graph import START
-from cantata.models.values import JsonValue
+from cantata.models.values import JsonValue, stored
 from cantata.models.wire import RUN_OVER
 from cantata.state.forks.staging import LOST, Stage
 from cantata.state.ledger.encoding import ready_of, states_in, to_json
@@ -44,7 +44,7 @@ def read(ledger: Ledger, run_id: str) -> EndedRun:
     if not ledger.reader.check_complete(run_id, meta):
         raise ConfigError(f"run {run_id} is open again after a failover; wait until it is over")
     steps = states_in(meta["status"], steps)
-    own = {step_id: ForkSpec.model_validate_json(text, extra="ignore") for step_id, text in spec_texts.items() if not text.startswith("=")}
+    own = {step_id: stored(ForkSpec, text, ignores_unknown=True) for step_id, text in spec_texts.items() if not text.startswith("=")}
     shared = {step_id: text[1:] for step_id, text in spec_texts.items() if text.startswith("=")}
     specs = {step_id: own[shared.get(step_id, step_id)] for step_id in steps}
     if not expansions.keys() >= set(order):

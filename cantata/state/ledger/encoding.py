@@ -9,8 +9,9 @@ from typing import Any, TypeVar, cast
 
 from pydantic import ValidationError
 
+from cantata.errors import StoredDataError
 from cantata.models.graph import STEP_OVER, Graph, Spec, Step
-from cantata.models.values import ErrorInfo, JsonValue, Usage
+from cantata.models.values import ErrorInfo, JsonValue, Usage, stored
 from cantata.models.wire import RUN_OVER, RunStatus
 from cantata.state.ledger.records import DueSchedule, ItemFault, Overdue, Ready, RunRecord, StepRecord, Swept
 from cantata.state.redis.keys import webhook_runs_of
@@ -23,21 +24,41 @@ _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(","
 
 
 def spec_of(text: str) -> Spec:
-    """Return a spec to be sent on; fields of newer versions are ignored."""
+    """Return a spec to be sent on or shown; fields of newer versions are ignored.
+
+    Of one that cannot be read it has the fields that can: the worker that begins the step fails it, and whoever lists it goes on.
+    """
     return _usual_spec(text) if len(text) <= USUAL_SPEC_BYTES else _any_spec(text)
 
 
 def own_spec_of(text: str) -> Spec:
-    """Return a spec to be executed here, of which every field must be known. Raises ValidationError."""
-    return _usual_own_spec(text) if len(text) <= USUAL_SPEC_BYTES else Spec.model_validate_json(text)
+    """Return a spec to be executed here, of which every field must be known. Raises ValidationError, StoredDataError."""
+    return _usual_own_spec(text) if len(text) <= USUAL_SPEC_BYTES else _own_spec(text)
 
 
 def _any_spec(text: str) -> Spec:
-    return Spec.model_validate_json(text, extra="ignore")
+    try:
+        return stored(Spec, text, ignores_unknown=True)
+    except (ValidationError, StoredDataError):
+        return _readable_part(text)
+
+
+def _own_spec(text: str) -> Spec:
+    return stored(Spec, text)
+
+
+def _readable_part(text: str) -> Spec:
+    """Return the plain fields of a spec that cannot be read as a whole; those of a plan if there are none."""
+    try:
+        known = json.loads(text)
+        plain = {name: value for name, value in known.items() if name in Spec.model_fields and not isinstance(value, dict | list)}
+        return Spec.model_validate(plain)
+    except (ValueError, RecursionError, AttributeError):
+        return Spec(kind="run.start")
 
 
 _usual_spec = lru_cache(maxsize=4096)(_any_spec)
-_usual_own_spec = lru_cache(maxsize=4096)(Spec.model_validate_json)
+_usual_own_spec = lru_cache(maxsize=4096)(_own_spec)
 
 
 def step_text(step: Step, *, given: bool = False) -> str:
@@ -225,5 +246,6 @@ def run_record(run_id: str, meta: Mapping[str, str], steps: Mapping[str, StepRec
 
 
 def unknown_fields(error: ValidationError) -> str:
-    """Return the fields that a newer version wrote and this one does not know, as a phrase."""
-    return "field " + ", ".join(".".join(map(str, each["loc"])) for each in error.errors())
+    """Return what a newer version wrote and this one does not know, as a phrase."""
+    errors = error.errors(include_input=False)
+    return "field " + ", ".join(".".join(map(str, each["loc"])) for each in errors)

@@ -73,6 +73,8 @@ class Begun:
     """The time of the request for the lease, by this process's monotonic clock."""
     waited_s: float | None = None
     """The time since it was sent; None if it was begun without a message of its own."""
+    unreadable: str = ""
+    """Why nobody can execute it: its record, or one of its inputs, cannot be read. Its spec then has the fields that can."""
 
     @property
     def lease(self) -> str:

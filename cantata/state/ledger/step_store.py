@@ -15,6 +15,7 @@ import structlog
 from pydantic import ValidationError
 
 from cantata import fault_points
+from cantata.errors import StoredDataError
 from cantata.models.graph import Outcome
 from cantata.models.values import JsonValue, Usage
 from cantata.state.ledger import refused_steps
@@ -227,15 +228,22 @@ class StepStore:
             "tuple[str, int, str, str, int, list[str], str, str, str, str, int]", tuple(answer[:11])
         )
         waited_s = int(cast(int, answer[11])) / 1000 if answer[11:] and answer[11] != "" else None
-        inputs = {flat[i]: json.loads(flat[i + 1]) for i in range(0, len(flat), 2)}
-        value = json.loads(given) if given else None
+        own, inputs, value, fault = None, {}, None, ""
         try:
             own = own_spec_of(spec)
+            inputs = {flat[i]: json.loads(flat[i + 1]) for i in range(0, len(flat), 2)}
+            value = json.loads(given) if given else None
         except ValidationError as error:
             self.refuse(run_id, step_id, int(attempt), owner, refused_steps.too_old(unknown_fields(error)))
             return None
+        except StoredDataError as error:
+            fault = f"this step cannot be executed: {error}"
+        except (ValueError, RecursionError) as error:
+            why = "is nested too deeply" if isinstance(error, RecursionError) else f"is not JSON: {error}"
+            fault = f"this step cannot be executed: a value that it gets {why}"
         run = (digest, tenant, kind, session, int(priority))
-        return Begun(run_id, step_id, int(attempt), owner, own, value, int(failures), inputs, *run, asked_at, waited_s)
+        spec_here = own or spec_of(spec)
+        return Begun(run_id, step_id, int(attempt), owner, spec_here, value, int(failures), inputs, *run, asked_at, waited_s, fault)
 
 
 def _woken(reply: Sequence[Any]) -> Woken:

@@ -16,6 +16,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from cantata import fault_points
 from cantata.errors import ConfigError, UnavailableError
+from cantata.models import bounds
 from cantata.models.definitions import Limits
 from cantata.models.values import JsonValue
 from cantata.state.ledger.encoding import to_json
@@ -32,8 +33,6 @@ CONVERSATIONS = "conversations"
 
 KEY_BYTES = 1024
 NAMESPACE_BYTES = 256
-VALUE_BYTES = 1_000_000  # an append copies the value within Redis, which takes 8 ms at this size
-MAX_TTL_S = 100 * 365 * 86_400.0
 MAX_ATTEMPTS = 10_000  # of an update; each that fails means that another writer succeeded
 
 _KINDS = {'"': "a text", "{": "an object", "t": "true", "f": "false", "n": "null"}
@@ -112,7 +111,7 @@ class MemoryStore:
         """Append an item to a list, which is created if absent; return its length. Concurrent writers lose nothing."""
         text = _json(key, item)
         with self._storing(text):
-            word, more, *used = self._call("append", self._write(key, namespace, value_bytes=VALUE_BYTES), text)
+            word, more, *used = self._call("append", self._write(key, namespace, value_bytes=bounds.MAX_MEMORY_BYTES), text)
         if word == "quota":
             raise self._exceeded(more, *used)
         if word == "other":
@@ -222,14 +221,12 @@ def _value(packed: str) -> JsonValue:
 
 
 def _json(key: str, value: JsonValue) -> str:
-    try:
-        text = to_json(value)
-        size = len(text.encode())
-    except (TypeError, ValueError, RecursionError) as error:
-        raise _refused(
-            f"the value of {key!r} is no JSON: {error}; store texts, numbers, booleans, None, lists and dicts of them"
-        ) from error
-    if size > VALUE_BYTES:
+    if excess := bounds.find(value):
+        fault = excess.of("the value")
+        raise _refused(f"the value of {key!r} is no JSON to store: {fault}; store texts, numbers, booleans, None, lists and dicts of them")
+    text = to_json(value)
+    size = len(text.encode())
+    if size > bounds.MAX_MEMORY_BYTES:
         raise _too_large(key, size)
     return text
 
@@ -272,13 +269,17 @@ def _size(what: str, text: str) -> int:
 def _ms(ttl_s: float | None) -> str:
     if ttl_s is None:
         return ""
-    if not isinstance(ttl_s, int | float) or not (0 < ttl_s <= MAX_TTL_S):
-        raise _refused(f"'ttl_s' is a number of seconds above 0 and up to 100 years, not {ttl_s!r}; leave it out to keep a value for good")
-    return str(max(1, math.ceil(ttl_s * 1000)))
+    try:
+        seconds = bounds.duration_of(ttl_s, "ttl_s", most=bounds.MAX_MEMORY_TTL_S)
+    except bounds.OutOfBoundsError:
+        found = bounds.shown(ttl_s)
+        message = f"'ttl_s' is a number of seconds above 0 and up to 100 years, not {found}; leave it out to keep a value for good"
+        raise _refused(message) from None
+    return str(max(1, math.ceil(seconds * 1000)))
 
 
 def _too_large(key: str, size: int) -> ConfigError:
-    message = f"the value of {key!r} would have {size:,} bytes as JSON; at most {VALUE_BYTES:,} are allowed"
+    message = f"the value of {key!r} would have {size:,} bytes as JSON; at most {bounds.MAX_MEMORY_BYTES:,} are allowed"
     return _refused(f"{message}; keep it elsewhere and store where it is, or use several keys")
 
 

@@ -17,6 +17,7 @@ from urllib.parse import quote
 from pydantic import Field
 
 from cantata.errors import ConfigError, UnknownRunError
+from cantata.models.bounds import check_instant
 from cantata.models.values import JsonValue, Value
 from cantata.models.wire import RunStatus
 from cantata.state.ledger.encoding import to_json
@@ -75,6 +76,9 @@ class RunFilter:
             raise ConfigError(f"no run is {odd[0]!r}; a status is one of {', '.join(sorted(_STATUSES))}", source="runs")
         if self.kind is not None and self.kind not in _KINDS:
             raise ConfigError(f"no run is of kind {self.kind!r}; it is turn, chain or webhook", source="runs")
+        for name, time in (("since", self.since), ("until", self.until)):
+            if time is not None:
+                check_instant(time, name)
         if len(self.text) > MAX_SEARCH_CHARS:
             raise ConfigError(f"the search text has {len(self.text)} characters; at most {MAX_SEARCH_CHARS} are allowed", source="runs")
 

@@ -19,7 +19,7 @@ from pydantic import Field
 
 from cantata.errors import ConfigError
 from cantata.models.schedules import Schedule, ScheduledRun, ScheduleView, describe_target, describe_timing
-from cantata.models.values import JsonValue
+from cantata.models.values import JsonValue, stored
 from cantata.planning.triggers.schedules import times
 from cantata.state.ledger.encoding import to_json
 from cantata.state.ledger.ledger import Ledger
@@ -244,7 +244,7 @@ def _text(number: int | None) -> str:
 def _record(scope: str, flat: Sequence[str], pending: int, runs: Sequence[Sequence[str]], now_ms: int) -> ScheduleRecord:
     fields = dict(zip(flat[::2], flat[1::2], strict=True))
     tenant, name = names_in(scope)
-    spec, skipped_ms = Schedule.model_validate_json(fields["spec"], extra="ignore"), int(fields.get("skipped_ms", 0))
+    spec, skipped_ms = stored(Schedule, fields["spec"], ignores_unknown=True), int(fields.get("skipped_ms", 0))
     next_ms = int(fields["next"]) if fields.get("next") else None
     shown = [] if next_ms is None or "paused" in fields else [next_ms, *islice(times(spec, next_ms), NEXT_TIMES - 1)]
     last = [

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import math
 import random
 from os import environ
 
-from pydantic import TypeAdapter
-
 from cantata.errors import MustWait, StepError
-from cantata.models.graph import Outcome
+from cantata.models import bounds
+from cantata.models.graph import Graph, Outcome
+from cantata.models.step_kinds import StepRole, kind_named
 from cantata.models.values import ErrorInfo, JsonValue
 from cantata.observability.logs.secrets import redact_beginning, secrets_in
 from cantata.state.ledger.encoding import to_json
 from cantata.state.ledger.records import AttemptRecord, Begun
 
-_json = TypeAdapter[JsonValue](JsonValue)
-
 MIN_RETRY_DELAY_S = 0.5
 MAX_RETRY_DELAY_S = 30.0
 RECHECK_S = 1.0  # until a sweep makes sure that a call waits in a queue of the limits: it may be woken before its wait is recorded
+_ROLES_OF_VALUES: frozenset[StepRole] = frozenset({"tool", "function", "turn", "expansion"})
+"""Roles of steps whose output is a value of somebody else's code, or of a model."""
 MAX_MESSAGE_CHARS = 4000  # of an error: it is recorded with the step, in events, and with the run
 
 
@@ -29,7 +28,9 @@ def record_of(begun: Begun, outcome: Outcome, *, limit_bytes: int, took_ms: floa
     An output that is not JSON or too large becomes a failure whose message names `source`, by default the step's work or kind.
     """
     try:
-        output = _output_text(outcome.output, limit_bytes)
+        output = _output_text(outcome.output, limit_bytes, depth=_max_depth(begun, outcome))
+        if outcome.fragment is not None:
+            _check_fragment(outcome.fragment, limit_bytes)
     except StepError as error:
         return failure_record(begun, StepError(f"{source or begun.spec.work or begun.spec.kind} {error}", code=error.code), took_ms=took_ms)
     if outcome.warnings:
@@ -80,38 +81,30 @@ def _info(begun: Begun, outcome: Outcome, took_ms: float) -> dict[str, JsonValue
     return info
 
 
-def _output_text(value: JsonValue, limit_bytes: int) -> str:
-    try:
-        _json.validate_python(value, strict=True)
-    except (ValueError, RecursionError) as error:
-        fault = "it is nested too deeply" if isinstance(error, RecursionError) else _part_not_json(value)
-        if fault:
-            raise StepError(f"returned a value that is not JSON: {fault}", code="bad_output") from error
-    try:
-        text = to_json(value)
-        size = len(text.encode())
-    except (ValueError, RecursionError) as error:
-        raise StepError(f"returned a value that is not JSON: {_part_not_json(value)}", code="bad_output") from error
+def _max_depth(begun: Begun, outcome: Outcome) -> int:
+    """Return the levels that an output may have: more for one of ours that wraps those of others, as that of a map, or a history."""
+    is_wrapped = outcome.fragment is not None or kind_named(begun.spec.kind).role not in _ROLES_OF_VALUES
+    return bounds.READ_DEPTH if is_wrapped else bounds.MAX_DEPTH
+
+
+def _output_text(value: JsonValue, limit_bytes: int, *, depth: int) -> str:
+    if excess := bounds.find(value, max_bytes=limit_bytes, depth=depth):
+        raise StepError(f"returned a value that cannot be recorded: {excess.of('output')}", code="bad_output")
+    text = to_json(value)
+    size = len(text.encode())
     if size > limit_bytes:
         message = f"returned {size / 1e6:.1f} MB of output; the limit is {limit_bytes / 1e6:.1f} MB (limits.output_bytes)"
         raise StepError(message, code="output_too_large")
     return text
 
 
-def _part_not_json(value: object, path: str = "the value") -> str:
-    if isinstance(value, float) and not math.isfinite(value):
-        return f"{path} is {value}"
-    if isinstance(value, str) and any("\ud800" <= char <= "\udfff" for char in value):
-        return f"{path} is text with half a surrogate pair"
-    if isinstance(value, dict):
-        for key, item in value.items():
-            if not isinstance(key, str):
-                return f"{path} has the key {key!r} of type {type(key).__name__}"
-            if found := _part_not_json(item, f"{path}[{key!r}]"):
-                return found
-        return ""
-    if isinstance(value, list | tuple):
-        return next((found for i, item in enumerate(value) if (found := _part_not_json(item, f"{path}[{i}]"))), "")
-    if value is None or isinstance(value, str | int | float | bool):
-        return ""
-    return f"{path} is of type {type(value).__name__}"
+def _check_fragment(fragment: Graph, limit_bytes: int) -> None:
+    """Check the values with which steps are added: items of a map, arguments of calls, contexts of waits. Raises StepError."""
+    items = fragment.items.given if fragment.items else ()
+    values: list[tuple[str, JsonValue, int]] = [(f"items[{index}]", value, bounds.MAX_DEPTH) for index, value in enumerate(items)]
+    for step in fragment.steps:
+        values.append((f"the value of step {step.id!r}", step.given, bounds.MAX_DEPTH))
+        values.append((f"the parameters of step {step.id!r}", step.params, bounds.READ_DEPTH))
+    for name, value, depth in values:
+        if excess := bounds.find(value, max_bytes=limit_bytes, depth=depth):
+            raise StepError(f"adds steps with a value that cannot be recorded: {excess.of(name)}", code="bad_output")

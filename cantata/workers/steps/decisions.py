@@ -9,7 +9,7 @@ from typing import cast
 from cantata.coordinator.start import plan_run
 from cantata.errors import StepError
 from cantata.models.graph import Outcome
-from cantata.models.values import ErrorInfo, JsonValue
+from cantata.models.values import ErrorInfo, JsonValue, stored
 from cantata.models.wire import ChainNode, ChainRequest
 from cantata.planning.chain_checks.declared_inputs import given_to
 from cantata.planning.chains import expansion
@@ -54,7 +54,7 @@ def _nodes(context: StepContext, chain: str) -> Sequence[ChainNode]:
     """Return the nodes of a named chain, or of the request itself."""
     if chain:
         return context.definitions.chains[chain].nodes
-    return ChainRequest.model_validate_json(context.process.ledger.runs.request_of(context.begun.run_id)[1]).nodes
+    return stored(ChainRequest, context.process.ledger.runs.request_of(context.begun.run_id)[1]).nodes
 
 
 def chain_map(context: StepContext) -> Outcome:

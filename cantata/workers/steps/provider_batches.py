@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from cantata.errors import ModelError, StepError
 from cantata.models.graph import Outcome
-from cantata.models.values import ErrorInfo, JsonValue, Usage
+from cantata.models.values import ErrorInfo, JsonValue, Usage, stored
 from cantata.models.wire import ProviderBatchRequest, RowOutcome
 from cantata.planning.turns.agent_steps import agent_step
 from cantata.workers.models.llm import provider_batches
@@ -70,7 +70,7 @@ def batch_cancel(context: StepContext) -> Outcome:
 
 
 def _request_of(context: StepContext) -> ProviderBatchRequest:
-    return ProviderBatchRequest.model_validate_json(context.process.ledger.runs.request_of(context.begun.run_id)[1])
+    return stored(ProviderBatchRequest, context.process.ledger.runs.request_of(context.begun.run_id)[1])
 
 
 def _row_context(context: StepContext, name: str, text: str) -> StepContext:

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ValidationError
 from cantata import exits
 from cantata.errors import StepError
 from cantata.json_schemas import schema_faults, value_faults
+from cantata.models import bounds
 from cantata.models.definitions import OutputSchema
 from cantata.models.values import JsonValue
 from cantata.planning import json_repair
@@ -60,6 +61,7 @@ class AnswerValidator:
             return self._checked(json_repair.value_in(reply.response) if isinstance(reply.response, str) else reply.response)
 
     def _checked(self, value: JsonValue) -> JsonValue:
+        bounds.check(value, "the reply")
         value = without_fillers(value, self.schema)
         if self.output.json_schema is None:
             try:

@@ -18,7 +18,7 @@ from cantata.coordinator.fork_requests import FORKED_AT, FORKED_FROM
 from cantata.coordinator.start import MAX_WORKFLOW_S, Timeout, accept_run, id_of_key
 from cantata.errors import ConfigError, MustWait, StepError, UnavailableError
 from cantata.models.graph import START, STEP_OVER, Outcome, Spec
-from cantata.models.values import JsonValue, Usage
+from cantata.models.values import JsonValue, Usage, stored
 from cantata.models.wire import ChainNode, ChainRequest
 from cantata.planning.chain_checks import checks
 from cantata.state.ledger.records import AttemptRecord, Begun, Ready
@@ -144,7 +144,7 @@ def _history(context: StepContext, root: str, number: int) -> list[Activation]:
         return []
     earlier = [expansion.advance_id(root, each) for each in range(number - 1)]
     texts = context.process.ledger.reader.outputs(context.begun.run_id, earlier) if earlier else []
-    return [*(Activation.model_validate_json(text or "") for text in texts), _last(context)]
+    return [*(stored(Activation, text or "") for text in texts), _last(context)]
 
 
 def _last(context: StepContext) -> Activation:

@@ -14,7 +14,7 @@ from cantata import fault_points
 from cantata.errors import CantataError, MustWait, StepError, UnavailableError
 from cantata.models.definitions import Webhook
 from cantata.models.graph import Outcome
-from cantata.models.values import JsonValue
+from cantata.models.values import JsonValue, stored
 from cantata.models.wire import ChainRequest, WebhookRequest
 from cantata.runs.results import chain_response, turn_result
 from cantata.settings import settings
@@ -36,7 +36,7 @@ _threads = ThreadPoolExecutor(4, "webhook message")  # they read runs; the loop'
 
 async def webhook_deliver(context: StepContext) -> Outcome:
     """Post a message to a webhook; an alert of failed runs only if so many have failed."""
-    request = WebhookRequest.model_validate(context.params["delivery"])
+    request = stored(WebhookRequest, context.params["delivery"])
     hook = context.definitions.webhooks.get(request.to) or Webhook(url=request.to)
     is_counted = context.begun.failures > 0  # an earlier attempt was to post
     if request.alert and request.event == "failure" and not is_counted and not await _in_thread(_is_due, context, request):
@@ -110,7 +110,7 @@ def _result(context: StepContext, run_id: str) -> Mapping[str, JsonValue]:
     ledger = context.process.ledger
     try:
         kind, request, _, labels = ledger.runs.request_of(run_id)
-        nodes = [node.node_id for node in ChainRequest.model_validate_json(request).nodes] if kind == "chain" else []
+        nodes = [node.node_id for node in stored(ChainRequest, request).nodes] if kind == "chain" else []
         record = ledger.reader.read(run_id, nodes)
     except UnavailableError:
         raise

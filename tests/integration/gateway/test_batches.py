@@ -195,7 +195,7 @@ def test_nobody_sees_the_batches_of_another_tenant_or_uses_more_than_its_token_a
         ("[1]\n", 422, "line 1: expected an object or a text in each line"),
         ('{"a": 1, "b": 2}\n', 422, "row 0 has no field 'text'"),
         ('{"text": NaN}\n', 422, "NaN is not JSON"),
-        ('"\\ud800"\n', 422, "row 0 cannot be stored as JSON"),
+        ('"\\ud800"\n', 422, "text with half a surrogate pair"),
     ],
 )  # fmt: skip
 def test_a_faulty_row_refuses_its_piece(anna: httpx.Client, body: str, status: int, message: str) -> None:

@@ -228,7 +228,7 @@ WRONG = [
     ("/turns", b"\xff", 400, "UTF-8"),
     ("/turns", b"[]", 400, "JSON object; /openapi.json shows an example"),
     ("/turns", b"", 400, "JSON object"),
-    ("/turns", b'{"a":' * 2000 + b"1" + b"}" * 2000, 422, "more than 100 levels deep"),
+    ("/turns", b'{"a":' * 2000 + b"1" + b"}" * 2000, 422, "deeper than 128 levels"),
     ("/chains", b'{"nodes": [], "entry_node": "x"}', 422, ""),
     ("/chains", b'{"nodes": [{"node_id": "a", "kind": "tool", "name": "ad"}], "entry_node": "a"}', 422, "did you mean 'add'?"),
 ]

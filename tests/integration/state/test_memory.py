@@ -20,9 +20,10 @@ from redis.exceptions import RedisError
 
 from cantata.embedded.valkey import find_server
 from cantata.errors import ConfigError
+from cantata.models.bounds import MAX_MEMORY_BYTES
 from cantata.models.values import JsonValue
 from cantata.state.ledger.ledger import Ledger
-from cantata.state.memory.memory_store import CONVERSATIONS, KEY_BYTES, NAMESPACE_BYTES, VALUE_BYTES, MemoryStore
+from cantata.state.memory.memory_store import CONVERSATIONS, KEY_BYTES, NAMESPACE_BYTES, MemoryStore
 from cantata.state.redis.connection import connect
 from cantata.state.redis.lua_scripts import Scripts
 from tests.waiting import until
@@ -398,7 +399,7 @@ def test_a_write_whose_reply_is_lost_is_done_once(bank: MemoryStore, valkey: Red
 
 
 def test_what_is_too_long_or_too_large_is_refused_with_the_limit(bank: MemoryStore) -> None:
-    bank.store_memory("k" * KEY_BYTES, "v" * (VALUE_BYTES - 2), "n" * NAMESPACE_BYTES)
+    bank.store_memory("k" * KEY_BYTES, "v" * (MAX_MEMORY_BYTES - 2), "n" * NAMESPACE_BYTES)
 
     with pytest.raises(ConfigError, match=r"the key 'äää.*'… has 1,026 bytes; at most 1,024 are allowed; shorten it"):
         bank.store_memory("ä" * 513, 1)
@@ -407,15 +408,15 @@ def test_what_is_too_long_or_too_large_is_refused_with_the_limit(bank: MemorySto
     with pytest.raises(
         ConfigError, match=r"the value of 'a' would have 1,000,001 bytes as JSON; at most 1,000,000 are allowed; keep it elsewhere"
     ):
-        bank.store_memory("a", "v" * (VALUE_BYTES - 1))
+        bank.store_memory("a", "v" * (MAX_MEMORY_BYTES - 1))
     with pytest.raises(ConfigError, match="at most 1,000,000 are allowed"):
-        bank.update("a", lambda value: "ä" * (VALUE_BYTES // 2))
+        bank.update("a", lambda value: "ä" * (MAX_MEMORY_BYTES // 2))
 
     assert not bank.memory_exists("a")
 
 
 def test_a_list_grows_to_the_limit_and_no_further(bank: MemoryStore) -> None:
-    bank.store_memory("list", ["v" * (VALUE_BYTES - 10)])
+    bank.store_memory("list", ["v" * (MAX_MEMORY_BYTES - 10)])
 
     assert bank.append("list", 1) == 2
     with pytest.raises(ConfigError, match=r"the value of 'list' would have 1,000,\d+ bytes"):

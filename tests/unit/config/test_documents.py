@@ -220,9 +220,9 @@ def test_values_are_found_by_the_pattern_of_their_path() -> None:
         ('{"a": NaN}', "line 1: a: NaN is not a JSON value; write null or a number"),
         ('{"a": -Infinity}', "line 1: a: -Infinity is not a JSON value; write null or a number"),
         ('{"a": "\\ud800"}', "line 1: a: the text has half of a surrogate pair, which is not a character"),
-        ("[" * 101 + "]" * 101, f"line 1: {'[0]' * 100}: it is nested more than 100 levels deep"),
-        ("- " * 101 + "x", f"line 1: {'[0]' * 100}: it is nested more than 100 levels deep"),
-        ("[" * 100_000, "it is nested more than 100 levels deep"),
+        ("[" * 129 + "]" * 129, f"line 1: {'[0]' * 128}: it is nested deeper than 128 levels"),
+        ("- " * 129 + "x", f"line 1: {'[0]' * 128}: it is nested deeper than 128 levels"),
+        ("[" * 100_000, "it is nested deeper than 128 levels"),
     ],
 )
 def test_what_is_no_document_is_told_with_its_line(text: str, fault: str) -> None:

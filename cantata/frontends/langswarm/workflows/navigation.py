@@ -11,6 +11,7 @@ from cantata.frontends.langswarm.workflows.conditions import contains, equals, i
 from cantata.frontends.langswarm.workflows.output_routes import ChoiceRoute, Route, ToStep
 from cantata.frontends.langswarm.workflows.reference_expressions import Scope, UnreadableError, literal, parts_of
 from cantata.frontends.langswarm.workflows.steps import WorkflowStep
+from cantata.models.bounds import MAX_DURATION_S
 from cantata.models.definitions import OutputSchema
 from cantata.models.values import JsonValue
 from cantata.suggestions import did_you_mean
@@ -98,7 +99,7 @@ def read_navigation(step: WorkflowStep, steps: Mapping[str, WorkflowStep], value
     trials = part.at("max_attempts").count(least=1)
     return Navigation(
         options, rules, asks, fallback, None if trials is None else trials - 1,
-        part.at("timeout_seconds").number(least=0.001),
+        part.at("timeout_seconds").number(least=0.001, most=MAX_DURATION_S),
         part.at("prompt_template").text() if part.has("prompt_template") else None,
     )  # fmt: skip
 

@@ -27,6 +27,7 @@ from cantata.frontends.langswarm.workflows.reference_expressions import (
     unresolved,
 )
 from cantata.frontends.langswarm.workflows.steps import WorkflowStep
+from cantata.models.bounds import MAX_DURATION_S
 from cantata.models.definitions import OutputSchema
 from cantata.models.values import JsonValue
 
@@ -49,7 +50,7 @@ class CallBuilder:
         fields = _KINDS[step.kind](self, step, scope)
         if step.kind == "agent":
             fields["name"] = self._agent(step, navigation, schema)
-        if seconds := step.at("timeout").number(least=0.001):
+        if seconds := step.at("timeout").number(least=0.001, most=MAX_DURATION_S):
             fields["timeout"] = seconds
         if step.kind in ("agent", "function", "tool", "transform"):
             retry = retries_of(step.part) if step.has("retry") or step.has("retry_policy") else self.retry

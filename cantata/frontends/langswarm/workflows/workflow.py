@@ -17,6 +17,7 @@ from cantata.frontends.langswarm.workflows.output_routes import ChoiceRoute, Rou
 from cantata.frontends.langswarm.workflows.reference_expressions import Scope, reads, step_value
 from cantata.frontends.langswarm.workflows.step_calls import CallBuilder, read_condition, retries_of
 from cantata.frontends.langswarm.workflows.steps import FAULTY, WorkflowStep, agents_of, read_steps
+from cantata.models.bounds import MAX_DURATION_S
 from cantata.models.definitions import Chain
 from cantata.models.values import JsonValue
 from cantata.suggestions import did_you_mean
@@ -84,7 +85,10 @@ class _Compiler:
         self._check_schema(listed, routes)
         self._check_reached(listed, found, routes, jumps, reading)
         step_nodes |= {step_id: self._gathering(step_nodes[step_id], members) for step_id, members in found.gathered.items()}
-        described, timeout_s = self._part.first("description", "name"), either(self._part, "timeout", "timeout_seconds").number(least=0.001)
+        described, timeout_s = (
+            self._part.first("description", "name"),
+            either(self._part, "timeout", "timeout_seconds").number(least=0.001, most=MAX_DURATION_S),
+        )
         description = described.text() if described else ""
         if without_warnings(self._part.faults[self._before :]):
             return None

@@ -10,6 +10,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from cantata.models import bounds
 from cantata.models.values import JsonValue, ToolCallRequest, Value
 from cantata.planning import json_repair
 
@@ -132,10 +133,10 @@ def _arguments(given: JsonValue) -> tuple[dict[str, JsonValue] | None, str]:
                 return None, f"The arguments are not valid JSON: {error}. They were {_quoted(given)}."
     if value is None:
         return {}, ""
+    if excess := bounds.find(value):
+        return None, f"The arguments cannot be used: {excess.of('arguments')}."
     if not isinstance(value, dict):
         return None, f"The arguments must be a JSON object, not {_quoted(value)}."
-    if not json_repair.is_object(value):
-        return None, "The arguments hold a number that is not finite, a broken character, or lists within lists too deep."
     return value, ""
 
 

@@ -8,6 +8,7 @@ from weakref import ref
 import pytest
 
 from cantata.models.definitions import Definitions, Limits, Tool
+from cantata.models.values import stored
 from cantata.models.wire import ChainNode, ChainRequest
 from cantata.planning.chain_checks import checks
 from cantata.planning.chains import chain_key, expansion
@@ -77,7 +78,7 @@ def test_what_a_chain_may_hold_a_key_may_hold() -> None:
     for _ in range(240):
         deep = [deep]
     for value in (deep, 10**30, "\ud800"):
-        request = asked([tool("a", input={"x": value})])
+        request = stored(ChainRequest, asked([tool("a")]).model_dump() | {"nodes": [{**tool("a").model_dump(), "input": {"x": value}}]})
         assert checks.check(request, DEFINITIONS)[0] == []
         assert expansion.plan(request, DEFINITIONS).steps[0].params["input"] == {"x": value}
 

@@ -28,9 +28,9 @@ def test_an_output_is_recorded_as_compact_json() -> None:
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
-        ({1, 2}, "the value is of type set"),
-        ({"a": [float("nan")]}, "the value['a'][0] is nan"),
-        ({"a": {2: 1}}, "the value['a'] has the key 2 of type int"),
+        ({1, 2}, "output: a value of type set is not JSON"),
+        ({"a": [float("nan")]}, "output.a[0]: nan is not JSON"),
+        ({"a": {2: 1}}, "output.a: the key 2 of type int"),
         ("\ud800", "half a surrogate pair"),
         ("x" * 101, "returned 0.0 MB of output"),
     ],
