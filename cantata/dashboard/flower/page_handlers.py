@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from http.client import responses
 from typing import TYPE_CHECKING, Any
 
@@ -100,6 +101,8 @@ class ApiHandler(RunPageHandler):
         rejected = _rejection(more.get("exc_info", (None, None))[1])
         if rejected.status == 401 and flower_options.has_passwords():
             self.set_header("WWW-Authenticate", 'Basic realm="flower"')  # the browser asks for the password again
+        if rejected.retry_after_s:
+            self.set_header("Retry-After", str(math.ceil(rejected.retry_after_s)))
         self.answer(rejected.body.model_dump_json(), rejected.status)
 
     def log_exception(self, kind: Any, error: Any, trace: Any) -> None:

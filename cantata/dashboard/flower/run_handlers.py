@@ -134,12 +134,13 @@ class EventsHandler(ApiHandler):
         if not await self.service.call(self.service.runs.has_events, run_id, after):
             self.set_status(204)  # the browser does not reconnect: the run is closed, and it has all events
             return
-        self.set_header("Content-Type", server_sent_events.MEDIA_TYPE)
-        for name, value in server_sent_events.HEADERS.items():
-            self.set_header(name, value)
-        self._sending = asyncio.create_task(self._send(run_id, after))
-        with suppress(asyncio.CancelledError, StreamClosedError):
-            await self._sending
+        with self.service.stream():
+            self.set_header("Content-Type", server_sent_events.MEDIA_TYPE)
+            for name, value in server_sent_events.HEADERS.items():
+                self.set_header(name, value)
+            self._sending = asyncio.create_task(self._send(run_id, after))
+            with suppress(asyncio.CancelledError, StreamClosedError):
+                await self._sending
 
     def on_connection_close(self) -> None:
         if self._sending is not None:

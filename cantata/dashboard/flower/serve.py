@@ -13,6 +13,7 @@ from flower.app import Flower
 from flower.options import options
 from flower.urls import settings as flower_settings
 from tornado.httpserver import HTTPServer
+from tornado.httputil import HTTPServerRequest
 from tornado.ioloop import PeriodicCallback
 from tornado.routing import URLSpec
 
@@ -20,6 +21,7 @@ from cantata.client.client import Client
 from cantata.dashboard.flower import flower_options, page_handlers, run_handlers, schedule_handlers
 from cantata.dashboard.flower.flower_templates import TemplateLoader
 from cantata.dashboard.flower.page_service import PageService
+from cantata.dashboard.flower.passwords import PasswordThrottle, ThrottledHandler
 from cantata.embedded import stack_member
 from cantata.errors import UnavailableError
 from cantata.settings import settings
@@ -77,9 +79,23 @@ def routes(prefix: str, service: PageService) -> list[URLSpec]:
     ]
 
 
+class _Flower(Flower):  # type: ignore[misc]  # Flower has no types
+    """Flower that throttles failed passwords before any of its handlers gets the request."""
+
+    def __init__(self, **more: Any) -> None:
+        self._throttle = PasswordThrottle([*(options.basic_auth or ())])
+        super().__init__(**more)
+
+    def find_handler(self, request: HTTPServerRequest, **more: Any) -> Any:
+        wait_s = self._throttle.wait_s(request.remote_ip or "", request.headers.get("Authorization", ""))
+        if wait_s:
+            return self.get_handler_delegate(request, ThrottledHandler, {"wait_s": wait_s})
+        return super().find_handler(request, **more)
+
+
 def _make_flower(client: Client) -> Any:
     templates = TemplateLoader(flower_settings["template_path"])
-    flower = Flower(capp=client.app, options=options, **{**flower_settings, "template_loader": templates})
+    flower = _Flower(capp=client.app, options=options, **{**flower_settings, "template_loader": templates})
     show_broker(flower, settings().broker_url or client.redis_url)
     return flower
 

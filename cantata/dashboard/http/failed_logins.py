@@ -1,4 +1,4 @@
-"""Throttle of failed logins, by client address and overall. It never refuses a right token or password that was checked.
+"""Throttle of failed logins, by client address and user, and overall.
 
 Behind one address there may be many clients, so only failures are counted. The memory of the throttle is bounded, whatever addresses come.
 """
@@ -29,33 +29,38 @@ class FailedLogins:
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._free_at: OrderedDict[str, float] = OrderedDict()
-        """When all failures of an address are forgotten."""
+        """When all failures of an address and user are forgotten."""
         self._all_free_at = 0.0
         self._count, self._logged_at = 0, -LOG_S
 
     def __len__(self) -> int:
         return len(self._free_at)
 
-    def wait_s(self, address: str) -> float:
-        """Return 0 if a failure of an address would be within the bounds now, else in how many seconds."""
-        now = self._clock()
-        own = self._free_at.get(_network(address), 0.0) - now - (PER_ADDRESS - 1) * PER_ADDRESS_S
-        return round(max(0.0, own, self._all_free_at - now - (OVERALL - 1) * OVERALL_S), 3)  # sums of decimals are not exact
+    def wait_s(self, address: str, user: str = "") -> float:
+        """Return 0 if a failure of an address, for a user, would be within its bound now, else in how many seconds."""
+        own = self._free_at.get(_key(address, user), 0.0) - self._clock() - (PER_ADDRESS - 1) * PER_ADDRESS_S
+        return round(max(0.0, own), 3)  # sums of decimals are not exact
 
-    def record(self, address: str) -> float:
-        """Count a failed login of an address; return `wait_s` before it: above 0, the client must wait."""
-        now, network, wait_s = self._clock(), _network(address), self.wait_s(address)
+    def record(self, address: str, user: str = "") -> float:
+        """Count a failed login; return 0 if it is within the bounds of its address and of all, else in how many seconds one will be."""
+        now, key = self._clock(), _key(address, user)
+        overall_s = round(self._all_free_at - now - (OVERALL - 1) * OVERALL_S, 3)
+        wait_s = max(self.wait_s(address, user), overall_s, 0.0)
         self._count += 1
         if now - self._logged_at >= LOG_S:
             log.warning("logins_failed", count=self._count, last_address=address, throttled=bool(wait_s))
             self._count, self._logged_at = 0, now
         if not wait_s:  # further ones do not prolong the wait
-            self._free_at[network] = max(now, self._free_at.get(network, 0.0)) + PER_ADDRESS_S
-            self._free_at.move_to_end(network)
+            self._free_at[key] = max(now, self._free_at.get(key, 0.0)) + PER_ADDRESS_S
+            self._free_at.move_to_end(key)
             self._all_free_at = max(now, self._all_free_at) + OVERALL_S
             while len(self._free_at) > MAX_ADDRESSES or (self._free_at and next(iter(self._free_at.values())) <= now):
                 self._free_at.popitem(last=False)
         return wait_s
+
+
+def _key(address: str, user: str) -> str:
+    return f"{_network(address)} {user[:100]}"
 
 
 def _network(address: str) -> str:

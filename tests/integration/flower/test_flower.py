@@ -21,6 +21,7 @@ from tornado.web import Application, create_signed_value
 
 from cantata.dashboard.flower.page_service import PageService
 from cantata.dashboard.flower.serve import routes
+from cantata.dashboard.http.failed_logins import PER_ADDRESS
 from tests.integration.flower.conftest import PATIENCE_S, Deployment
 from tests.waiting import until
 
@@ -303,6 +304,11 @@ def test_with_passwords_under_a_prefix_and_read_only(deployment: Deployment) -> 
         assert http.get("/runs/static/icon.svg").status_code == 200
         assert "runs" in http.get("/runs/api/runs", **anna).json()
         assert http.get("/runs/api/runs", auth=("anna", "wrong")).status_code == 401
+        guessed = [http.get("/api/workers", auth=("anna", f"guess {number}")) for number in range(PER_ADDRESS)]
+        assert {each.status_code for each in guessed[:-1]} == {401}
+        assert (guessed[-1].status_code, guessed[-1].json()["error"]["code"]) == (429, "too_many_failures")
+        assert int(guessed[-1].headers["retry-after"]) >= 1
+        assert http.get("/workers", **anna).status_code == 200, "who has signed in stays signed in"
         with deployment.blocked_run() as (run, _):
             refused = http.post(f"/runs/api/runs/{run.run_id}/cancel", **anna)
             assert (refused.status_code, refused.json()["error"]["code"]) == (403, "read_only")
