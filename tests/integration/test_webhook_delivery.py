@@ -133,6 +133,30 @@ def test_a_message_may_have_only_a_link(ledger: Ledger, receiver: Receiver) -> N
     assert ("result" in data, data["link"], data["status"]) == (False, "/runs/run", "succeeded")
 
 
+@pytest.mark.parametrize("bytes_each", [150_000, 4_000_000])
+def test_a_result_that_is_too_large_for_a_message_is_read_in_part(ledger: Ledger, receiver: Receiver, bytes_each: int) -> None:
+    names = [f"n{number}" for number in range(8)]
+    text = definitions(receiver).model_dump_json(exclude_defaults=True, by_alias=True)
+    request = {"entry_node": "n0", "nodes": [{"node_id": name, "kind": "tool", "name": "t"} for name in names]}
+    ledger.runs.accept(
+        "run", kind="chain", request=json.dumps(request), definitions=text, timeout_s=60, max_attempts=3, max_steps=100,
+        webhooks=[{"to": "ops", "on": {"end": True}}],
+    )  # fmt: skip
+    play = Play(ledger, "run")
+    play.plan(*(work(name) for name in names), terminals=tuple(names))
+    for number, name in enumerate(names):
+        play.do(name, str(number) * bytes_each)
+    ((run_id, _),) = ledger.outbox.create(shard_of("run"), "", range(SHARDS)).ready
+    delivery, before = Delivery(ledger, run_id), int(ledger.redis.info("stats")["total_net_output_bytes"])
+
+    delivery.attempt()
+
+    read = int(ledger.redis.info("stats")["total_net_output_bytes"]) - before
+    data = receiver.messages[0].content["data"]
+    assert ("result" in data, data["note"]) == (False, "the result is larger than 1 MB; read it at the link")
+    assert read < 2_000_000 + bytes_each, "an output more than what shows that it is too large, or a piece of them"
+
+
 def test_a_receiver_that_is_ill_gets_the_same_message_again(ledger: Ledger) -> None:
     with receiving(500, 503, 429) as receiver:
         (run_id,) = deliveries(ledger, definitions(receiver))

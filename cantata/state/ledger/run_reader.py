@@ -132,6 +132,25 @@ class RunReader:
         blobs = self._blobs(key, outs)
         return [blobs.get(text[1:]) if text and text[0] == "@" else text for text in map(outs.get, ids)]
 
+    def outputs_exceed(self, run_id: str, names: Sequence[str], most: int) -> bool:
+        """Return whether the outputs of the steps that answer to names, and of the run's terminals, exceed `most` bytes.
+
+        It reads little more of them than that.
+        """
+        key = run_key(self._redis, run_id)
+        if int(self._caller.with_retries(lambda: self._redis.hget(key, "bytes")) or 0) <= most:  # all that it keeps
+            return False
+        ids: dict[str, None] = {}
+        for start in range(0, max(1, len(names)), PIECE):
+            ids |= dict.fromkeys(self._answers(run_id, names[start : start + PIECE])[2][1::3])
+        size = 0
+        for start in range(0, len(ids), LARGE_PIECE):
+            for text in self._known(key, ":out", [*ids][start : start + LARGE_PIECE]).values():
+                size += sum(map(len, self._blobs(key, {"": text}).values())) if text.startswith("@") else len(text)
+                if size > most:
+                    return True
+        return False
+
     def infos(self, run_id: str, step_ids: Sequence[str]) -> list[dict[str, JsonValue]]:
         """Return how steps ended, in order; {} where nothing is known yet."""
         infos = self._known(run_key(self._redis, run_id), ":info", list(step_ids))

@@ -30,6 +30,7 @@ GIVE_UP_S = 24 * 3600.0  # after the event
 MIN_DELAY_S, MAX_DELAY_S = 5.0, 3600.0  # between two attempts
 BUSY_S = 1.0  # until a message is tried again whose host or tenant has as many under way as it may
 MAX_BYTES = 1_000_000  # of a message; a larger result is left out
+TOO_LARGE = f"the result is larger than {MAX_BYTES / 1e6:g} MB; read it at the link"
 
 _threads = ThreadPoolExecutor(4, "webhook message")  # they read runs; the loop's own are for model calls
 
@@ -102,7 +103,7 @@ def _message(context: StepContext, request: WebhookRequest, hook: Webhook) -> st
         text = to_json({**whole, "data": {**about, **_result(context, request.run_id)}})
         if len(text.encode()) <= MAX_BYTES:
             return text
-        about["note"] = f"the result is larger than {MAX_BYTES / 1e6:g} MB; read it at the link"
+        about["note"] = TOO_LARGE
     return to_json(whole)
 
 
@@ -111,6 +112,8 @@ def _result(context: StepContext, run_id: str) -> Mapping[str, JsonValue]:
     try:
         kind, request, _, labels = ledger.runs.request_of(run_id)
         nodes = [node.node_id for node in stored(ChainRequest, request).nodes] if kind == "chain" else []
+        if ledger.reader.outputs_exceed(run_id, nodes, MAX_BYTES):
+            return {"note": TOO_LARGE}
         record = ledger.reader.read(run_id, nodes)
     except UnavailableError:
         raise
