@@ -19,7 +19,7 @@ from cantata.models.definitions import Command, Definitions, Webhook
 from cantata.models.values import JsonValue
 from cantata.state.redis.keys import shard_key, shard_of
 from cantata.testing import KillableStack, ScriptedModels
-from cantata.workers.tools.webhook_post import TENANT_POSTS
+from cantata.workers.tools.webhook_post import HOST_POSTS, TENANT_POSTS
 from tests.integration.fleet.conftest import definitions
 from tests.integration.receiver import HANG, Receiver, receiving
 from tests.waiting import until
@@ -172,3 +172,32 @@ def test_messages_to_hosts_that_hang_delay_no_turn_and_no_message_of_another_ten
         assert sum(len(each.messages) for each in dead) < 100, "they overtook those"
         assert run.status() == "waiting"
         models.script([])
+
+
+def test_messages_come_after_all_connections_were_cut(cantata_stack: KillableStack) -> None:
+    with receiving() as receiver:
+        client = client_of(cantata_stack, receiver)
+        for number in range(1, 3):
+            run = client.submit_chain(WAIT)
+            until(partial(receiver.has, number), "the message that it waits")
+            client.redis.client_kill_filter(_type="normal", skipme=True)
+        assert run.status() == "waiting"
+        run.cancel()
+        until(lambda: len(receiver.messages) == 3, "the message that it ended")
+
+
+@pytest.mark.slow("four messages wait ten seconds for an answer")
+def test_messages_beyond_those_that_a_host_gets_at_once_are_tried_again_and_no_attempt_of_theirs_failed(
+    cantata_stack: KillableStack,
+) -> None:
+    with receiving(*[HANG] * 2 * HOST_POSTS) as receiver:  # of two agents workers
+        client = client_of(cantata_stack, receiver)
+        names = [f"w{number}" for number in range(12)]
+        waits: list[JsonValue] = [{"node_id": name, "kind": "wait"} for name in names]
+        run = client.submit_chain({"entry_node": "say", "nodes": [{**SAY, "next_node": [*names]}, *waits]})
+
+        until(lambda: len({message.id for message in receiver.messages}) == len(names), "all of them")
+
+        posting = [client.ledger.reader.records(run_id, ["deliver"])["deliver"] for run_id in run.record().webhook_runs]
+        assert sum(step.failures == 0 for step in posting) >= len(names) - 2 * HOST_POSTS
+        assert any(step.attempt > 1 and step.failures == 0 for step in posting), "it could not begin at once"

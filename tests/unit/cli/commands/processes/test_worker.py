@@ -109,3 +109,10 @@ def test_queues_of_several_pools_get_a_process_each() -> None:
         ("mine-coordinator", ("coordinator",)),
         ("mine-tools", ("tools", "gpu")),
     ]
+
+
+def test_messages_to_webhooks_have_a_process_of_their_own_if_their_queue_is_named() -> None:
+    workers = workers_for(("agents", "webhooks", "tools"), "mine", None)
+
+    assert [each.queues for each in workers] == [("agents",), ("webhooks",), ("tools",)]
+    assert unused_queues(["webhooks"]) == []
