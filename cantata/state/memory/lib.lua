@@ -27,6 +27,7 @@ local MAX_REMOVED = 100    -- memories removed in one call, so that it stays sho
 local MAX_TIDIED = 10      -- namespaces looked at for expired memories in one call
 local MAX_READ = 2000000   -- bytes of expired memories read in one call
 local ENTRY_BYTES = 100    -- of an entry of a hash or zset beside its texts
+local NAMESPACE_BYTES = 500 -- of a namespace beside its entries: its keys, and entries about it
 local COUNTED = '+'
 
 local function place_of(scope, namespace)
@@ -66,13 +67,13 @@ local function size_of(key, packed, ends)
   return #key + #packed + ENTRY_BYTES + (ends and #key + ENTRY_BYTES or 0)
 end
 
--- Adds n bytes, which may be negative, to what is counted for a namespace, which never falls below zero.
-local function count(place, n)
-  if n == 0 then return end
+-- Sets, or changes by n, the bytes that are counted for a namespace; 0 if it has none.
+local function count(place, n, total)
   local before = tonumber(redis.call('HGET', T .. ':lasting', place.member) or 0)
-  n = math.max(n, -before)
-  if before + n == 0 then redis.call('HDEL', T .. ':lasting', place.member) else redis.call('HSET', T .. ':lasting', place.member, before + n) end
-  if redis.call('HINCRBY', T .. ':kept', 'bytes', n) <= 0 then redis.call('HDEL', T .. ':kept', 'bytes') end
+  total = total or n ~= 0 and math.max(0, before + n + (before == 0 and NAMESPACE_BYTES or 0)) or before
+  if total == before then return end
+  if total == 0 then redis.call('HDEL', T .. ':lasting', place.member) else redis.call('HSET', T .. ':lasting', place.member, total) end
+  if redis.call('HINCRBY', T .. ':kept', 'bytes', total - before) <= 0 then redis.call('HDEL', T .. ':kept', 'bytes') end
 end
 
 -- The bytes of a namespace without memories: those of its time to live.
@@ -98,7 +99,7 @@ local function tidy(place)
   if kept == 0 then
     local bare = bare_bytes(place)
     redis.call('ZREM', place.all, place.name)
-    count(place, bare - tonumber(redis.call('HGET', T .. ':lasting', place.member) or 0))
+    count(place, 0, bare > 0 and bare + NAMESPACE_BYTES or 0)
     last = bare > 0 and last
   else
     if kept == redis.call('ZCARD', place.ends) then last = redis.call('ZRANGE', place.ends, -1, -1, 'WITHSCORES')[2] end

@@ -178,7 +178,7 @@ def test_a_run_keeps_a_bounded_number_of_signals_for_steps_that_do_not_wait_yet(
 
 def test_memories_count_until_they_are_deleted_or_expire(valkey: Redis) -> None:
     valkey.flushdb()
-    limits = Limits(quotas={"acme": Quota(memory_namespaces=2, memory_bytes=2000)})
+    limits = Limits(quotas={"acme": Quota(memory_namespaces=2, memory_bytes=3000)})
     bank = MemoryStore(Ledger(valkey), tenant="acme", limits=limits)
     bank.store_memory("k", "v" * 500, "one")
     bank.of(session="s").store_memory("k", "v", "two", ttl_s=60)
@@ -187,7 +187,7 @@ def test_memories_count_until_they_are_deleted_or_expire(valkey: Redis) -> None:
         bank.append("k", "v", "three")
     assert refused.value.code == "quota_exceeded"
     with pytest.raises(ConfigError, match="memory_bytes: "):
-        bank.store_memory("other", "v" * 1200, "one", ttl_s=3600)
+        bank.store_memory("other", "v" * 1500, "one", ttl_s=3600)
     bank.store_memory("k", "short", "one")
     bank.store_memory("other", "v" * 1200, "one", ttl_s=3600)
     MemoryStore(Ledger(valkey), tenant="quiet", limits=limits).store_memory("k", "v" * 1500, "any")
