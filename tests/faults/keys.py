@@ -19,11 +19,11 @@ from tests.faults.past import Violation
 RUN_KEY = re.compile(r"cantata:\{\d+\}:run:([^:]+)")
 DEFINITIONS_KEY = re.compile(r"cantata:\{(\d+)\}:definitions:([0-9a-f]+)")
 LASTING = re.compile(
-    r"cantata:\{\d+\}:(runs|finished|leases|ready|due|tasks|sessions(:[^:]*)?|schedules|sizes|bytes|log_bytes)"  # a shard's, looked at
+    r"cantata:\{\d+\}:(runs|finished|leases|ready|due|tasks|sessions(:[^:]*)?|schedules|sizes|bytes|log_bytes|items|item_ends|names)"  # a shard's, looked at
     r"|cantata:\{\d+\}:(left|revoked)"  # which the next sweep empties
     r"|cantata:\{\d+\}:totals"  # a shard's, counters of a few fields
     r"|cantata:\{\d+\}:(batches:[^:]*|batch:.+)"  # batches, until some time after their end
-    r"|cantata:\{memory:.*\}.*:(values:.+|namespaces|lasting|kept)"  # what is remembered for good
+    r"|cantata:\{memory:.*\}.*:(values:.+|namespaces|lasting|kept|ending|last_ends)"  # what is remembered for good
     r"|cantata:(workers|swept)"  # the fleet's: an entry goes when its worker is stale; when all was swept last
     r"|cantata:\{limits\}:(budgets|active|late|permits|tickets|kept|queues?(:.+)?|model:.+:slots)"  # entries go with their run or call
     r"|cantata:binding.+"  # the broker's

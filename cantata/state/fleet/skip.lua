@@ -37,6 +37,7 @@ end
 local RULES = {
   {'^{%d+}:due$', scores},
   {'^{%d+}:finished$', scores},
+  {'^{%d+}:item_ends$', scores},
   {'^{%d+}:schedules$', scores},
   {'^{%d+}:schedule:[^:]*$', function(key)
     for _, name in ipairs({'skipped_ms', 'grace_ms'}) do redis.call('HINCRBY', key, name, ms) end

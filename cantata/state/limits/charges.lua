@@ -36,9 +36,23 @@ local function charged(item)
   return bytes and bytes - ITEM_BYTES, of_tenant
 end
 
+-- Counts an item no more.
+local function discharge(item)
+  local before, of_tenant = charged(item)
+  redis.call('ZREM', S .. ':item_ends', item)
+  if not before then return end
+  redis.call('HDEL', S .. ':items', item)
+  count('bytes', of_tenant, -before - ITEM_BYTES)
+  if NAMED[string.match(item, '^%a*')] then count('names', of_tenant, -1) end
+end
+
 -- Counts an item whose texts have so many bytes, in place of what was counted for it. `ends_at` (ms) is when its keys expire, if they do.
 local function charge(of_tenant, item, bytes, ends_at)
-  local before = charged(item)
+  local before, owner = charged(item)
+  if before and owner ~= of_tenant then
+    discharge(item)
+    before = nil
+  end
   bytes = math.max(0, math.floor(bytes))
   if not before then
     count('bytes', of_tenant, ITEM_BYTES)
@@ -60,16 +74,6 @@ local function charge_more(item, n, ends_at)
   n = math.max(n, -before)
   redis.call('HSET', S .. ':items', item, string.format('%d ', before + n + ITEM_BYTES) .. of_tenant)
   count('bytes', of_tenant, n)
-end
-
--- Counts an item no more.
-local function discharge(item)
-  local before, of_tenant = charged(item)
-  redis.call('ZREM', S .. ':item_ends', item)
-  if not before then return end
-  redis.call('HDEL', S .. ':items', item)
-  count('bytes', of_tenant, -before - ITEM_BYTES)
-  if NAMED[string.match(item, '^%a*')] then count('names', of_tenant, -1) end
 end
 
 -- Discharges an item whose keys are gone, and replies true; otherwise sets when to look again.

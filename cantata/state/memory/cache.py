@@ -6,12 +6,15 @@ An entry may disappear at any time; if Redis is unavailable, the cache is empty.
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import cast
+from typing import NamedTuple, cast
 from urllib.parse import quote
 
 from redis import Redis
 from redis.exceptions import RedisError
 
+from cantata.errors import CantataError
+from cantata.models.definitions import Quota
+from cantata.state.ledger.ledger import Ledger
 from cantata.state.redis import keys
 
 CACHE_KEY = "{cache}"
@@ -23,19 +26,35 @@ CACHE_KEY = "{cache}"
 """
 
 
+class Payer(NamedTuple):
+    """The tenant whose quota counts a reply, also one for all."""
+
+    ledger: Ledger
+    tenant: str
+    quota: Quota
+
+
 def recall(redis: Redis, tenant: str | None, digest: str) -> str | None:
     """Return the entry of a tenant under a digest, or None; that of all for the tenant None."""
     with suppress(RedisError):
-        return cast("str | None", redis.get(_key(redis, tenant, digest)))
+        return cast("str | None", redis.get(keys.key_of(redis, f"{CACHE_KEY}:{_name(tenant, digest)}")))
     return None
 
 
-def remember(redis: Redis, tenant: str | None, digest: str, text: str, *, ttl_s: float) -> None:
-    """Store an entry of a tenant, or of all for None, for so many seconds."""
-    with suppress(RedisError):
-        redis.set(_key(redis, tenant, digest), text, px=max(1, round(ttl_s * 1000)))
+def remember(redis: Redis, tenant: str | None, digest: str, text: str, *, ttl_s: float, payer: Payer | None = None) -> None:
+    """Store an entry of a tenant, or of all for None, for so many seconds, if the quota of `payer` allows it."""
+    name, ttl_ms = _name(tenant, digest), max(1, round(ttl_s * 1000))
+    key = keys.key_of(redis, f"{CACHE_KEY}:{name}")
+    with suppress(RedisError, CantataError):  # such as a quota that is used up
+        if payer is None:
+            redis.set(key, text, px=ttl_ms)
+            return
+        size, caller = len(text.encode()), payer.ledger.caller
+        with payer.ledger.quotas.store(payer.tenant, payer.quota, size):
+            caller.call_shard("limits/charge", keys.shard_of(digest), payer.tenant, f"reply:{name}", size, ttl_ms)
+            redis.set(key, text, px=ttl_ms)
 
 
-def _key(redis: Redis, tenant: str | None, digest: str) -> str:
+def _name(tenant: str | None, digest: str) -> str:
     owner = "*:" if tenant is None else f"{quote(tenant, safe='')}:" if tenant else ""
-    return keys.key_of(redis, f"{CACHE_KEY}:{owner}{digest}")
+    return f"{owner}{digest}"

@@ -28,6 +28,7 @@ PRELUDES = {
     "forks": _LEDGER,
     "runs": (*_STEPS, "runs/lib"),
     "limits": ("limits/lib",),
+    "limits/charge": ("limits/charges",),
     "memory": ("memory/lib",),
     "batches": ("limits/charges", "batches/lib"),
     **{f"sessions/{name}": ("limits/charges",) for name in ("clear", "restore", "change_builder")},

@@ -15,6 +15,7 @@ import structlog
 from cantata.errors import CantataError, ModelError, MustPause
 from cantata.models.definitions import Model
 from cantata.models.values import JsonValue
+from cantata.state.memory.cache import Payer
 from cantata.state.redis.connection import RedisFailure
 from cantata.workers.models import llm
 from cantata.workers.models.dialects.conversation import Message
@@ -134,7 +135,8 @@ async def _reply_of(
                 deltas.add(text)
 
             options["on_delta"] = add if stream else None
-            permit.reply = await llm.complete_with_cache(redis, tenant, model, messages, **options)
+            payer = Payer(context.process.ledger, tenant, context.definitions.limits.quota_of(tenant))
+            permit.reply = await llm.complete_with_cache(redis, tenant, model, messages, payer=payer, **options)
             return permit.reply
 
 

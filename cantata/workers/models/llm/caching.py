@@ -33,12 +33,14 @@ class Options(TypedDict, total=False):
     allow_empty: bool
 
 
-async def complete_with_cache(redis: Redis, tenant: str, model: Model, messages: Messages, **options: Unpack[Options]) -> Reply:
-    """Return the reply of `complete`, and store that of a model with `cache` for the tenant, or for all."""
+async def complete_with_cache(
+    redis: Redis, tenant: str, model: Model, messages: Messages, *, payer: cache.Payer | None = None, **options: Unpack[Options]
+) -> Reply:
+    """Return the reply of `complete`, and store that of a model with `cache` for the tenant, or for all; the quota of `payer` counts it."""
     reply = await complete(model.model, messages, params=model.params, **options)
     if model.cache and reply.finish_reason in FINISHED and (reply.text or reply.tool_calls):
-        key, owner = key_of(model, messages, **options), _owner(tenant, model.cache)
-        await asyncio.to_thread(cache.remember, redis, owner, key, reply.model_dump_json(), ttl_s=model.cache.ttl_s)
+        key, owner, text = key_of(model, messages, **options), _owner(tenant, model.cache), reply.model_dump_json()
+        await asyncio.to_thread(cache.remember, redis, owner, key, text, ttl_s=model.cache.ttl_s, payer=payer)
     return reply
 
 
