@@ -33,6 +33,7 @@ log = structlog.get_logger(__name__)
 
 FIRED_AT_ONCE = 100  # schedules in one round trip
 FIRING_S = 1.0  # in one sweep, which also recovers lost work; the next one goes on
+ANY = 1_000_000  # more runs than one look starts
 REFUSED_RETRY_MS = 5000  # until a schedule whose run was refused by a quota is looked at again
 UNREADABLE_RETRY_MS = 60_000
 STARTED = ("new", "accepted")  # outcomes of a time that got its run; the latter waits for its turn in a session
@@ -126,18 +127,23 @@ def _firing(ledger: Ledger, quotas: Quotas, due: DueSchedule, spec: Schedule) ->
     if spec.overlap == "cancel_previous" and fires:
         fires, skipped = fires[-1:], len(fires) - 1
     next_ms = times.next_ms if times else None
-    refusal = _refusal(quotas, spec.tenant, due.quota) if fires or due.pending else None
-    if refusal:
+    room = _room(quotas, spec.tenant, due) if fires or due.pending else 0
+    if isinstance(room, str):
         kept_ms = times.fires[0] if times and times.fires else next_ms  # until it is too late for it
-        return _later(due, spec.overlap, str(kept_ms or ""), times.missed if times else 0, REFUSED_RETRY_MS, refusal)
+        return _later(due, spec.overlap, str(kept_ms or ""), times.missed if times else 0, REFUSED_RETRY_MS, room)
     if spec.overlap == "cancel_previous" and fires and due.open_run:
         error = ErrorInfo(
             code="cancelled", message=f"the next run of schedule {names_in(due.scope)[1]!r} was due (overlap: cancel_previous)"
         )
         with suppress(UnknownRunError):
             ledger.runs.cancel(due.open_run, error=error)
+    pending = due.pending
+    if spec.overlap == "allow":  # else one run is started at most
+        pending = pending[:room]
+        if len(fires) > room - len(pending):
+            fires, next_ms = fires[: room - len(pending)], fires[room - len(pending)]
     items = []
-    for entry in due.pending:
+    for entry in pending:
         waiting = json.loads(entry)
         own = {**labels, **json.loads(waiting.get("labels", "{}"))}
         items.append({**item_of(spec, due.scope, request, own, int(waiting["at"])), "pending": entry})
@@ -149,12 +155,14 @@ def _firing(ledger: Ledger, quotas: Quotas, due: DueSchedule, spec: Schedule) ->
     )  # fmt: skip
 
 
-def _refusal(quotas: Quotas, tenant: str, quota: str) -> str | None:
+def _room(quotas: Quotas, tenant: str, due: DueSchedule) -> int | str:
+    """Return how many runs of a schedule its tenant's quota allows now, from 1; or why it allows none."""
+    size = len(due.request)
     try:
-        quotas.check(tenant, stored(Quota, quota, ignores_unknown=True))
+        room = quotas.check(tenant, stored(Quota, due.quota, ignores_unknown=True), size)
     except (ConfigError, UnavailableError) as error:
         return str(error)
-    return None
+    return min(ANY if room.runs is None else room.runs, ANY if room.bytes is None else room.bytes // max(1, size))
 
 
 def _record(ledger: Ledger, look: _Look, result: Fired, isolation: Isolation) -> None:

@@ -610,6 +610,31 @@ def test_a_quota_that_is_used_up_delays_a_time_within_its_window(ledger: Ledger)
     scene.client.close()
 
 
+@pytest.mark.parametrize("comes", ["at its time", "as a backfill"])
+def test_no_more_runs_start_at_once_than_a_quota_allows(ledger: Ledger, comes: str) -> None:
+    limits = Limits(quotas={"acme": Quota(open_runs=2)})
+    scene = Scene(ledger, DEFINITIONS.model_copy(update={"limits": limits}))
+    schedules = scene.schedules.of("acme")
+    schedules.create("hourly", {**HOURLY, "overlap": "allow", "catch_up": "10h"})
+    if comes == "as a backfill":
+        now = datetime.fromtimestamp(schedules.get("hourly").now_ms / 1000, UTC)
+        assert schedules.backfill("hourly", now - timedelta(hours=5), now) == 5
+        scene.sweep()
+    else:
+        scene.pass_time(5 * HOUR_S)
+    ended: list[str] = []
+    while len(ended) < 5:
+        started = [run_id for run_id in scene.runs() if run_id not in ended]
+        assert 1 <= len(started) <= 2
+        for run_id in started:
+            scene.end(run_id)
+        ended += started
+        scene.pass_time(6)  # until a schedule that a quota refused is looked at again
+
+    assert counts(schedules.get("hourly"))[0] == 5
+    scene.client.close()
+
+
 # --- changes ----------------------------------------------------------------------------------------------------------------
 
 

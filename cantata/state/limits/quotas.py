@@ -57,14 +57,14 @@ class Quotas:
         self._coming: Counter[str] = Counter()  # bytes that callers of `store` are about to store
         self._lock = threading.Lock()
 
-    def check(self, tenant: str, quota: Quota) -> Room:
-        """Return how many runs a tenant may start now.
+    def check(self, tenant: str, quota: Quota, size: int = 0) -> Room:
+        """Return how many runs a tenant may start now, the first of which has so many bytes.
 
         Raises ConfigError ('quota_exceeded') if it may start none, UnavailableError if Redis is nearly full.
         """
         self.check_memory()
         used = self._used(tenant, quota, "open_runs", "kept_bytes", "log_bytes")
-        self._check_kept(tenant, quota, used, 0)
+        self._check_kept(tenant, quota, used, size)
         if quota.log_bytes is not None and used["log_bytes"] >= quota.log_bytes:
             message = f"its runs keep {used['log_bytes']:,} of {quota.log_bytes:,} bytes of log lines"
             raise exceeded(tenant, "log_bytes", message, "wait until finished runs expire, or shorten defaults.retention_s")
