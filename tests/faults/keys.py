@@ -19,7 +19,8 @@ from tests.faults.past import Violation
 RUN_KEY = re.compile(r"cantata:\{\d+\}:run:([^:]+)")
 DEFINITIONS_KEY = re.compile(r"cantata:\{(\d+)\}:definitions:([0-9a-f]+)")
 LASTING = re.compile(
-    r"cantata:\{\d+\}:(runs|finished|leases|ready|due|tasks|sessions(:[^:]*)?|schedules|sizes|bytes|log_bytes|items|item_ends|names)"  # a shard's, looked at
+    r"cantata:\{\d+\}:(runs|finished|leases|ready|due|tasks|sessions(:[^:]*)?|schedules|sizes|bytes|log_bytes)"  # a shard's, looked at
+    r"|cantata:\{\d+\}:(items|item_ends|names)"  # a shard's, entries go with their item
     r"|cantata:\{\d+\}:(left|revoked)"  # which the next sweep empties
     r"|cantata:\{\d+\}:totals"  # a shard's, counters of a few fields
     r"|cantata:\{\d+\}:(batches:[^:]*|batch:.+)"  # batches, until some time after their end
