@@ -24,7 +24,7 @@ from cantata.state.ledger.encoding import to_json
 from cantata.state.ledger.ledger import Ledger
 from cantata.state.ledger.records import Begun, RunSession
 from cantata.state.memory.memory_store import MemoryStore
-from cantata.state.redis.keys import id_in_shard, memory_key, run_key, shard_key, shard_of
+from cantata.state.redis.keys import SHARDS, id_in_shard, memory_key, run_key, shard_key, shard_of
 from cantata.state.schedules.schedule_store import Firing, ScheduleStore, scope_of
 from cantata.state.sessions import conversations
 from cantata.state.sessions.builders import Builder
@@ -119,7 +119,9 @@ class Tenant:
 
     def expire_run(self, n: int, size: int) -> None:
         run_id = self.one_run(n)
-        if run_id is not None and self.redis.zscore(f"{self.shard(run_id)}:finished", run_id) is not None:
+        if run_id is None or self.redis.hget(run_key(None, run_id), "outbox"):  # such a run does not expire yet
+            return
+        if self.redis.zscore(f"{self.shard(run_id)}:finished", run_id) is not None:
             self.delete(f"{run_key(None, run_id)}*")
             self.redis.zadd(f"{self.shard(run_id)}:finished", {run_id: 1})
             self.ledger.leases.sweep(shard_of(run_id))
@@ -137,6 +139,11 @@ class Tenant:
                 self.runs[forked] = self.runs[run_id]
             else:  # whoever made it dies
                 Stage(self.ledger, forked, fork).lay_out("1")
+
+    def post(self, n: int, size: int) -> None:
+        """Create runs that post to webhooks."""
+        for shard, tenant in self.ledger.outbox.due(range(SHARDS)):
+            self.ledger.outbox.create(shard, tenant, range(SHARDS))
 
     def schedule(self, n: int, size: int) -> None:
         scope = scope_of(self.name, f"t{n % 3}")
@@ -221,13 +228,18 @@ class Tenant:
         sizes = [int(self.redis.memory_usage(key, samples=0) or 0) for key in keys if ":replies:" not in key]
         return sum(sizes), len(sizes)
 
+    def cancel_all(self) -> None:
+        for shard in shards_in_use(self.redis):
+            for run_id in map(str, self.redis.zrange(f"{shard_key(None, shard)}:runs", 0, -1)):
+                if run_id.startswith(f"{self.prefix}-") and self.redis.exists(run_key(None, run_id)):
+                    self.ledger.runs.cancel(run_id)
+
     def leave(self) -> None:
         """End and delete all, or have it expire."""
-        for _ in range(2):  # runs that post to webhooks come with the end of others
-            for shard in shards_in_use(self.redis):
-                for run_id in map(str, self.redis.zrange(f"{shard_key(None, shard)}:runs", 0, -1)):
-                    if run_id.startswith(f"{self.prefix}-") and self.redis.exists(run_key(None, run_id)):
-                        self.ledger.runs.cancel(run_id)
+        self.cancel_all()
+        while self.ledger.outbox.due(range(SHARDS)):
+            self.post(0, 0)
+        self.cancel_all()
         for shard in shards_in_use(self.redis):
             key = shard_key(None, shard)
             while self.redis.exists(f"{key}:clearing"):
@@ -248,8 +260,8 @@ class Tenant:
 
 OPERATIONS = [
     Tenant.accept, Tenant.accept, Tenant.work, Tenant.work, Tenant.work, Tenant.say, Tenant.signal, Tenant.signal, Tenant.cancel,
-    Tenant.drop, Tenant.expire_run, Tenant.fork, Tenant.schedule, Tenant.fire, Tenant.unschedule, Tenant.batch, Tenant.remember,
-    Tenant.remember, Tenant.forget, Tenant.build, Tenant.clear_session,
+    Tenant.drop, Tenant.expire_run, Tenant.fork, Tenant.post, Tenant.schedule, Tenant.fire, Tenant.unschedule, Tenant.batch,
+    Tenant.remember, Tenant.remember, Tenant.forget, Tenant.build, Tenant.clear_session,
 ]  # fmt: skip
 OPERATION = st.tuples(
     st.sampled_from(OPERATIONS), st.sampled_from((0, 0, 0, 1)), st.integers(0, 1000), st.sampled_from((0, 10, 1000, 40_000))
