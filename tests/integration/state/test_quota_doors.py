@@ -12,10 +12,10 @@ from redis import Redis
 
 from cantata.client.client import Client
 from cantata.errors import CantataError, ConfigError, UnavailableError
+from cantata.models.bounds import LABEL_BYTES, MAX_LABELS
 from cantata.models.definitions import Agent, Definitions, Limits, Quota, SessionSettings, Tool
 from cantata.models.graph import START
 from cantata.models.schedules import Schedule
-from cantata.models.values import LABEL_BYTES, MAX_LABELS
 from cantata.models.wire import HistoryEntry
 from cantata.planning import rewind as rewinding
 from cantata.state.batches.batch_store import BatchTarget
