@@ -21,7 +21,6 @@ from cantata.cli.submission import RunSubmission, is_terminal, print_note
 from cantata.client.batches.batch_feed import BatchFeed
 from cantata.client.batches.batches import Batches, BatchRow
 from cantata.errors import ConfigError
-from cantata.models.values import Usage
 from cantata.state.batches.batch_store import BatchInfo, BatchTarget
 
 GROUP_S = 0.2  # how long results are collected before they are written and recorded together
@@ -153,8 +152,8 @@ class _Progress:
 
 def estimated_cost(batch: BatchInfo, total: int | None) -> float | None:
     """Return what all rows of a batch will cost, if the others cost as those that were delivered; None if that is not known."""
-    if batch.usage.cost_usd is None or total is None or not batch.delivered:
-        return None
+    if batch.usage.cost_usd is None or not batch.priced or total is None or not batch.delivered:
+        return None  # rows that failed or were cached tell no price
     return batch.usage.cost_usd / batch.delivered * max(total, batch.delivered)
 
 
@@ -166,7 +165,7 @@ def _goes_on(feed: BatchFeed, shown: Sequence[BatchRow], total: int | None, assu
     rest = (total or 0) - batch.delivered
     cost = estimated_cost(batch, total)
     price = "a cost that is not known" if cost is None else f"about {text_format.cost(cost - (batch.usage.cost_usd or 0))}"
-    used = text_format.usage(batch.usage) or text_format.usage(Usage(cost_usd=0))
+    used = text_format.usage(batch.usage) or "no tokens used"
     print_note(f"{batch.delivered:,} rows, {batch.failed:,} failed, {used}; the other {rest:,} rows: {price}")
     return assume_yes or click.confirm("go on?", err=True)
 

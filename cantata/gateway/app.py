@@ -60,7 +60,7 @@ def create_app(
     redis = connect_async(client.redis_url, namespace=client.app.namespace)
     streams, batch_streams = Streams(redis), BatchStreams(redis)
     service = TenantService(client, streams, batch_streams, prefix=prefix)
-    request_rate = RequestRate(redis, per_s=per_s, burst=burst or max(1, int(per_s * BURST_S)))
+    request_rate = RequestRate(redis, per_s=per_s, burst=max(1, int(per_s * BURST_S)) if burst is None else burst)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:

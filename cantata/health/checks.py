@@ -311,8 +311,8 @@ def _spent_part(facts: LimitFacts) -> float:
     """Return the part of the daily budget that is spent: of tokens or of dollars, the larger one."""
     budget, usage = facts.limits.budgets.day, facts.usage
     return max(
-        usage.spent_tokens / budget.tokens if budget.tokens else 0.0,
-        usage.spent_usd / budget.usd if budget.usd else 0.0,
+        0.0 if limit is None else spent / limit if limit else 1.0  # a budget of 0 allows nothing
+        for limit, spent in ((budget.tokens, usage.spent_tokens), (budget.usd, usage.spent_usd))
     )
 
 

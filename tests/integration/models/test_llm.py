@@ -106,6 +106,18 @@ def test_the_cost_of_a_model_without_a_price_is_unknown_and_not_zero(run: Run, s
     assert reply.usage.input_tokens == 3
 
 
+def test_the_usage_of_a_reply_that_reports_none_is_estimated_and_not_zero(
+    run: Run, server: ScriptedModels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cantata.testing.answers._usage", lambda *_: {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0})
+
+    reply = run(ask())
+
+    assert reply.usage.input_tokens > 0
+    assert reply.usage.output_tokens > 0
+    assert reply.usage.cost_usd
+
+
 def test_parameters_go_to_the_model_as_they_are(run: Run, server: ScriptedModels) -> None:
     run(ask(params={"temperature": 0.25, "max_tokens": 7}))
 

@@ -281,8 +281,9 @@ SERVICES = [
 RATED = Limits(models={"a/b": Rates(rpm=10)}, budgets=Budgets(day=Budget(usd=10.0, tokens=1000)))
 
 
-def limits(waiting: int = 0, tokens: int = 0, usd: float = 0.0) -> LimitFacts:
-    return LimitFacts(RATED, LimitUsage({"a/b": Pressure(waiting)}, tokens, usd))
+def limits(waiting: int = 0, tokens: int = 0, usd: float = 0.0, budget: Budget | None = None) -> LimitFacts:
+    rated = RATED if budget is None else RATED.model_copy(update={"budgets": Budgets(day=budget)})
+    return LimitFacts(rated, LimitUsage({"a/b": Pressure(waiting)}, tokens, usd))
 
 
 LIMITS = [
@@ -290,6 +291,8 @@ LIMITS = [
     (limits(waiting=12), "ok", "12 waiting for a/b"),
     (limits(tokens=900), "degraded", "90% of the daily budget is spent"),
     (limits(usd=10.0), "failing", "the daily budget is spent: runs end as exhausted"),
+    (limits(budget=Budget(usd=0.0)), "failing", "the daily budget is spent: runs end as exhausted"),
+    (limits(tokens=5000, budget=Budget(usd=10.0)), "ok", "no calls waiting"),
     (Unavailable("team.yaml: line 3: no"), "degraded", "the limits cannot be read: team.yaml: line 3: no"),
 ]  # fmt: skip
 

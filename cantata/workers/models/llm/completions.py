@@ -130,7 +130,7 @@ async def _whole(request: dict[str, Any], params: Mapping[str, JsonValue]) -> tu
         response = await load().acompletion(**request)
         fault_points.at("model-answered")
     builder.set_response(response)
-    return builder, _usage(request["model"], response)
+    return builder, _reported_or_estimated(_usage(request["model"], response), request, builder)
 
 
 async def _streamed(request: dict[str, Any], params: Mapping[str, JsonValue], on_delta: OnDelta) -> tuple[ReplyBuilder, Usage]:
@@ -158,9 +158,15 @@ async def _streamed(request: dict[str, Any], params: Mapping[str, JsonValue], on
         usage = _usage(model, response)
     if rest := builder.end_stream(response):
         on_delta(rest)
+    return builder, _reported_or_estimated(usage, request, builder)
+
+
+def _reported_or_estimated(usage: Usage, request: Mapping[str, Any], builder: ReplyBuilder) -> Usage:
+    """Return the reported usage of a call; an estimate if the provider reported none, since limits and budgets would count 0."""
     if usage.input_tokens or usage.output_tokens:
-        return builder, usage
-    return builder, estimate_usage(model, estimate_tokens(request["messages"]), len(builder.text) // CHARACTERS_PER_TOKEN + 1)
+        return usage
+    written = len(builder.text) // CHARACTERS_PER_TOKEN + 1
+    return estimate_usage(request["model"], estimate_tokens(request["messages"]), written)
 
 
 def _usage(model: str, response: Any) -> Usage:

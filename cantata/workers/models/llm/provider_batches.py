@@ -115,7 +115,7 @@ def _reply(model: Model, answer: Mapping[str, Any]) -> Reply | ErrorInfo:
 
 def _usage(model: Model, reported: Mapping[str, Any]) -> Usage:
     litellm, cost = load(), None
-    if has_price(model.model):
+    if reported and has_price(model.model):  # without a usage it is not known, and not 0
         name, provider = _named(model)
         cost = sum(litellm.cost_calculator.batch_cost_calculator(litellm.Usage(**reported), name, provider))
     tokens = (reported.get(key) or 0 for key in ("prompt_tokens", "completion_tokens"))

@@ -51,6 +51,21 @@ def test_an_odd_answer_is_the_error_of_its_row_alone(library: SimpleNamespace, o
     assert found["1"].text == "yes"
 
 
+def test_an_answer_without_usage_has_no_known_cost(library: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    body = {"choices": OK["choices"]}
+
+    async def content(**_: object) -> SimpleNamespace:
+        return SimpleNamespace(content=json.dumps({"custom_id": "0", "response": {"status_code": 200, "body": body}}).encode())
+
+    library.afile_content = content
+    monkeypatch.setattr(provider_batches, "has_price", lambda _: True)
+
+    (found,) = asyncio.run(replies(MODEL, ProviderBatch("b", "completed", 1, ["file"], ""))).values()
+
+    assert not isinstance(found, ErrorInfo)
+    assert (found.usage.cost_usd, found.usage.model_calls) == (None, 1)
+
+
 def test_a_batch_that_is_not_among_the_newest_was_not_created(library: SimpleNamespace) -> None:
     pages: list[object] = []
 
