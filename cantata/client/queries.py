@@ -29,12 +29,36 @@ from cantata.workflows.replay import NonDeterminismError, Replay
 
 
 def ask(ledger: Ledger, record: RunRecord, step: str | None, name: str, arguments: Mapping[str, JsonValue]) -> JsonValue:
-    """Return the answer of a query of a run's workflow, as far as that is recorded. `step` names it if there are several.
+    """Return the answer of a query of a run's workflow, as far as that is recorded. `step` names one of several workflows.
+
+    Without `step` the outermost workflow answers; if that has no such query, the only other one that has it.
 
     Raises ConfigError for an unknown workflow or query, and wrong arguments; CodeMismatchError for code that does not follow the history;
     StepError for code that cannot be imported or fails.
     """
-    run_id, reader, newest = record.run_id, ledger.reader, _newest_advance(record, step)
+    first, *others = _workflows_of(record, step)
+    try:
+        return _ask(ledger, record, first, name, arguments)
+    except ConfigError as error:
+        if error.code != "unknown_query" or not others:
+            raise
+        answers = {}
+        for each in others:
+            with suppress(ConfigError):
+                answers[_base(each)] = _ask(ledger, record, each, name, arguments)
+        if len(answers) == 1:
+            return next(iter(answers.values()))
+        if answers:
+            names = ", ".join(map(repr, answers))
+            raise ConfigError(
+                f"several workflows of run {record.run_id!r} have the query {name!r}; name the step of one: {names}"
+            ) from error
+        raise
+
+
+def _ask(ledger: Ledger, record: RunRecord, newest: StepRecord, name: str, arguments: Mapping[str, JsonValue]) -> JsonValue:
+    """Return the answer of a query of one workflow, whose newest recorded advance is `newest`."""
+    run_id, reader = record.run_id, ledger.reader
     root, workflow = _root(newest), str(newest.spec.params["workflow"])
     ids = [expansion.advance_id(root, number) for number in range(_number(newest.spec, "advance") + 1)]
     advances = reader.records(run_id, ids)
@@ -62,8 +86,8 @@ def ask(ledger: Ledger, record: RunRecord, step: str | None, name: str, argument
         return thread.submit(answer).result()
 
 
-def _newest_advance(record: RunRecord, step: str | None) -> StepRecord:
-    """Return the newest recorded advance of a workflow of a run."""
+def _workflows_of(record: RunRecord, step: str | None) -> list[StepRecord]:
+    """Return the newest recorded advance of each workflow of a run, the outermost one first; only that of `step`, if it is given."""
     done = [each for each in record.steps.values() if each.spec.kind == "workflow.advance" and each.state == "done"]
     bases = sorted({_base(each) for each in done})
     found = [each for each in bases if step in (None, each) or each.endswith(f"/{step}")]
@@ -75,10 +99,12 @@ def _newest_advance(record: RunRecord, step: str | None) -> StepRecord:
         raise ConfigError(
             f"no workflow of run {record.run_id!r} has the step {step!r}{did_you_mean(str(step), bases)}", code="unknown_step"
         )
-    if len(found) > 1:
-        raise ConfigError(f"run {record.run_id!r} has several workflows; name the step of one: {', '.join(map(repr, found))}")
-    own = (each for each in done if _base(each) == found[0])
-    return max(own, key=lambda each: (_number(each.spec, "continuation"), _number(each.spec, "advance")))
+    if len(found) > 1 and step is not None:
+        raise ConfigError(f"several workflows of run {record.run_id!r} have the step {step!r}; name one: {', '.join(map(repr, found))}")
+    newest = dict[str, StepRecord]()
+    for each in sorted(done, key=lambda each: (_number(each.spec, "continuation"), _number(each.spec, "advance"))):
+        newest[_base(each)] = each
+    return [newest[base] for base in sorted(found, key=lambda base: (base.count("/"), base))]
 
 
 def _root(advance: StepRecord) -> str:

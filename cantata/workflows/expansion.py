@@ -70,8 +70,8 @@ def _step(root: str, command: WorkflowCommand, parent: str, definitions: Definit
         "id": step_id(root, command.recorded),
     }
     fields["params"] = {**fields["params"], "line": command.recorded.line}
-    if fields.get("at_most_once"):
-        fields["pure"] = False
+    if fields.get("at_most_once"):  # one call, whatever it raises
+        fields |= {"pure": False, "retries": 0}
     return Step(**fields)
 
 

@@ -77,6 +77,10 @@ def _unknown_name(node: ast.AST, own: Set[str], definitions: Definitions | None)
     match node:
         case ast.Attribute(value=base, attr=name) if _is_own(base, own) and name not in (known := _commands()):
             return f"{ast.unparse(node)}: a workflow has no {name!r}{hint(nearest(name, known))}"
+        case ast.Call(func=ast.Attribute(value=base, attr="options"), keywords=keywords) if _is_own(base, own):
+            given = {each.arg: each.value.value for each in keywords if isinstance(each.value, ast.Constant)}
+            if given.get("at_most_once") and given.get("retries"):
+                return "wf.options: 'at_most_once' means one call, so 'retries' has no effect; leave it out"
         case ast.Call(func=ast.Attribute(value=base, attr=method), args=[ast.Constant(value=str(name)), *_]) if _is_own(base, own):
             return unknown_name(_NAMED[method], name, definitions) if definitions and method in _NAMED else ""
     return ""

@@ -1,5 +1,6 @@
--- Signals a waiting step; the signal is kept if the step does not wait yet. One for a step that the run does not have is kept too, unless other steps wait.
--- In a run with a workflow in Python, several are kept for the steps of a name that are to come: elsewhere a second one must not answer another question.
+-- Signals a waiting step; the signal is kept if the step does not wait yet. One for a step that the run does not have is kept too, unless other steps of a
+-- chain wait: its name may be misspelt. In a run with a workflow in Python, all are kept for the steps of a name that are to come: it may be written anywhere
+-- in the code. Elsewhere a second one must not answer another question.
 -- ARGV: run, the signal (JSON) and its value (JSON). The signal: {step, key: KEY_LENGTH characters of its own, so that a call which is repeated after a lost
 -- reply counts once, resend_ms, max_kept, max_bytes: early signals that the run may keep, after a search
 -- count: the number of steps that the run had before it, and found: the ids and names that end in '/' and the name,
@@ -51,6 +52,7 @@ local keys = meta('signal_keys') or ''
 local _, counted_as = string.find(keys, signal.key or '-', 1, true) -- older clients give none
 if counted_as then return {string.match(keys, '^%l+', counted_as + 1), {}} end
 if not OPEN[status] then return {'closed', {}} end
+local is_python = meta('has_workflow') or string.find(meta('request'), '"kind":"workflow"', 1, true)
 local id = answering(signal.step)
 local s = get(id)
 if not s then
@@ -59,7 +61,7 @@ if not s then
   if #found > 1 then return {'unclear', {}} end
   id = found[1] or id
   s = get(id)
-  if not s and counts.asking > 0 then return {'unknown', {}} end
+  if not s and counts.asking > 0 and not is_python then return {'unknown', {}} end
 end
 if s and OVER[s.state] and repeats(id) and id ~= signal.step then id, s = signal.step, nil end
 if s and OVER[s.state] then
@@ -71,7 +73,6 @@ local options = s and takes_signal(id) and (spec_of(id).params or {}).wait
 if options and (options.answer_schema or options.who) and signal.checked ~= id then
   return {'check', {id, (select(2, spec_of(id))), redis.call('HGET', R .. ':info', id) or '{}'}}
 end
-local is_python = meta('has_workflow') or string.find(meta('request'), '"kind":"workflow"', 1, true)
 if not s and not is_python and signal.checked ~= id then return {'check', {id, '', '{}'}} end
 local by = signal.by ~= '' and signal.by or nil
 local received = by and cjson.encode({by = by})

@@ -121,6 +121,13 @@ async def approval(wf: Workflow, file: str = "") -> Any:
 
 
 @workflow
+async def naps(wf: Workflow) -> list[Any]:
+    """Sleep, then wait for one signal, and twice for another."""
+    await wf.sleep(3600)
+    return [await wf.wait(name) for name in ("first", "go", "go")]
+
+
+@workflow
 async def sleeper(wf: Workflow) -> float:
     """Sleep for hours in three ways."""
     since = wf.now()
@@ -562,6 +569,17 @@ async def questioned(wf: Workflow, items: list[int]) -> int:
 async def questioned_parent(wf: Workflow) -> Any:
     """Have two children that answer queries."""
     return await wf.gather(wf.workflow("questioned", items=[5, 0]), wf.workflow("questioned", items=[6, 0]))
+
+
+@workflow
+async def questioned_outer(wf: Workflow) -> Any:
+    """Answer a query, and have a child that answers another one."""
+
+    @wf.query
+    def place() -> str:
+        return "outer"
+
+    return await wf.workflow("questioned", items=[5, 0])
 
 
 @workflow

@@ -54,10 +54,22 @@ def test_the_step_names_one_of_several_workflows(client: Client) -> None:
     assert [run.query("progress", step_id=each) for each in (*children, "1.questioned")] == [
         {"done": [6], "of": 2}, {"done": [7], "of": 2}, {"done": [7], "of": 2},
     ]  # fmt: skip
-    with pytest.raises(ConfigError, match=r"has several workflows; name the step of one: 'questioned_parent', 'questioned_parent/0"):
+    with pytest.raises(
+        ConfigError, match=r"several workflows of run .* have the query 'progress'; name the step of one: 'questioned_parent/0"
+    ):
         run.query("progress")
+    with pytest.raises(ConfigError, match="the workflow has no query 'regress' here"):
+        run.query("regress")
     with pytest.raises(ConfigError, match=r"no workflow of run .* has the step 'parent'; known are 'questioned_parent', "):
         run.query("progress", step_id="parent")
+    run.cancel()
+
+
+def test_the_outermost_workflow_answers_and_else_the_only_one_that_has_the_query(client: Client) -> None:
+    run = begin(client, "questioned_outer", {}, waits=1)
+
+    assert run.query("place") == "outer"
+    assert run.query("progress") == {"done": [6], "of": 2}
     run.cancel()
 
 

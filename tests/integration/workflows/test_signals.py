@@ -38,6 +38,19 @@ def test_a_signal_behind_a_wait_that_is_over_is_kept_for_the_next_one(client: Cl
     assert run.result(PATIENCE_S).final_output == ["one", "two", "end"]
 
 
+def test_a_signal_that_comes_while_the_code_sleeps_or_waits_for_another_is_kept_for_its_wait(client: Client) -> None:
+    run = client.submit_workflow("naps", {})
+    until(lambda: any(step.state == "waiting_signal" for step in run.record().steps.values()), "the sleep")
+
+    assert run.signal("go", "early") == "kept"
+    client.stack.skip(3600)  # type: ignore[attr-defined]
+    until(lambda: [step for step in run.waiting_steps() if step.endswith("wait/first")], "the first wait")
+    assert run.signal("go", "earlier than its second wait") == "kept"
+    assert run.signal("first", 1) == "taken"
+
+    assert run.result(PATIENCE_S).raise_for_status().final_output == [1, "early", "earlier than its second wait"]
+
+
 @pytest.mark.parametrize("waits", [True, False])
 def test_a_signal_whose_reply_is_lost_counts_once(client: Client, monkeypatch: pytest.MonkeyPatch, waits: bool) -> None:
     run = client.submit_workflow("orders", {"until": "end"})

@@ -55,6 +55,7 @@ def found(folder: Path, body: str) -> list[str]:
         ("return await asyncio.to_thread(print)", "wf.call"),
         ("return helper()", "time.time in 'helper'"),
         ("await wf.optoins(retries=2).agent('clerk')", "wf.optoins: a workflow has no 'optoins'; did you mean 'options'? (in 'trip')"),
+        ("await wf.options(retries=2, at_most_once=True).call(effect)", "'at_most_once' means one call, so 'retries' has no effect"),
         ("await wf.options(retries=2).agnet('clerk')", "did you mean 'agent'"),
         ("await polite(wf, 'you')", "flow.agnet: a workflow has no 'agnet'; did you mean 'agent'? (in 'polite')"),
         ("await wf.agent('clerc', 'hello')", "the configuration has no agent 'clerc'; did you mean 'clerk'?"),
