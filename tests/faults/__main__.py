@@ -121,12 +121,12 @@ PARTS: dict[str, tuple[Part, float]] = {
 """The parts, and the share of each in the minutes; cases and recovery take the two or three that they need."""
 
 
-def fuzz_gateway(rounds: fuzz.Round) -> Part:
-    """Feed a stack's gateway."""
+def fuzz_gateway(rounds: fuzz.Round, harmless: fuzz.Round) -> Part:
+    """Feed a stack's gateway, beside a second tenant."""
 
     def part(folder: Path, seed: int, seconds: float) -> Result:
         with fuzz.world(folder) as (desk, gateway):
-            fed = fuzz.feed(desk, gateway, random.Random(seed), seconds, rounds)
+            fed = fuzz.feed(desk, gateway, random.Random(seed), seconds, rounds, harmless)
         return Result(fed.summary, fed.violations)
 
     return part
@@ -139,9 +139,9 @@ def fuzz_readers(folder: Path, seed: int, seconds: float) -> Result:
 
 
 FUZZ: dict[str, tuple[Part, float]] = {
-    "gateway": (fuzz_gateway(fuzz.by_schema), 0.25),
-    "chats": (fuzz_gateway(fuzz.by_chats), 0.25),
-    "chains": (fuzz_gateway(fuzz.by_chains), 0.25),
+    "gateway": (fuzz_gateway(fuzz.by_schema, fuzz.by_plain_requests), 0.25),
+    "chats": (fuzz_gateway(fuzz.by_chats, fuzz.by_plain_chats), 0.25),
+    "chains": (fuzz_gateway(fuzz.by_chains, fuzz.by_plain_chains), 0.25),
     "readers": (fuzz_readers, 0.25),
 }
 """The parts of `--fuzz`, ten minutes each if nothing is said."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import random
 import time
@@ -12,19 +13,20 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-import httpx
-
 from cantata.embedded import Stack
 from cantata.testing import ScriptedModels
+from tests.faults.fuzz.neighbour import Neighbour, compare
 from tests.faults.fuzz.readers import Readers, by_hypothesis, by_mutation
 from tests.faults.fuzz.requests import PATIENCE_S, RUN_S, Requests
 from tests.faults.fuzz.watch import Watch
 from tests.faults.past import Violation
-from tests.integration.gateway.conftest import Deployment, Gateway, start
+from tests.integration.gateway.conftest import ANNA, OTTO, TENANTS, Deployment, Gateway, start
 from tests.waiting import until
 
 WARM = 0.3
 """The share of a part's time after which sizes are taken."""
+HARMLESS = 0.25
+"""The share of a part's time in which the input is harmless."""
 RATE = "100000"  # requests a second: what is fed is not held back
 
 Round = Callable[[Requests, random.Random], None]
@@ -40,10 +42,12 @@ class Fed:
 
 @contextmanager
 def world(folder: Path) -> Iterator[tuple[Deployment, Gateway]]:
-    """A stack and a gateway of their own."""
+    """A stack and a gateway of their own, with two tenants: anna, who is hostile, and otto."""
+    tokens = folder / "tokens.json"
+    tokens.write_text(json.dumps(TENANTS))
     with ScriptedModels() as models, start(folder / "home", models, agents=2) as stack:
         desk = Deployment(folder, stack, models)
-        with desk.gateway("--rate", RATE) as gateway:
+        with desk.gateway("--rate", RATE, "--tokens-file", str(tokens)) as gateway:
             yield desk, gateway
 
 
@@ -62,15 +66,41 @@ def by_chains(requests: Requests, chance: random.Random) -> None:
     requests.chain(chance)
 
 
-def feed(desk: Deployment, gateway: Gateway, chance: random.Random, seconds: float, rounds: Round) -> Fed:
-    """Feed a gateway for some time, then see that all is as it was: the processes, their sizes, and a plain run."""
+def by_plain_requests(requests: Requests, chance: random.Random) -> None:
+    """Ask what anybody asks, as often as `by_schema` in a round."""
+    for _ in range(5):
+        requests.plain_chain()
+        requests.plain_list()
+
+
+def by_plain_chats(requests: Requests, chance: random.Random) -> None:
+    """Say plain things over WebSockets."""
+    asyncio.run(requests.chats(chance, are_odd=False))
+
+
+def by_plain_chains(requests: Requests, chance: random.Random) -> None:
+    """Have a chain run."""
+    requests.plain_chain()
+
+
+def feed(desk: Deployment, gateway: Gateway, chance: random.Random, seconds: float, rounds: Round, harmless: Round) -> Fed:
+    """Feed a gateway for some time, then see that all is as it was: the processes, their sizes, and a plain run.
+
+    Before that it gets harmless input over as many connections at once; a second tenant beside notices no difference.
+    """
     watch = Watch({**_processes(desk.stack), "gateway": gateway.process.pid}, desk.folder)
-    with closing(Requests(gateway.url)) as requests:
-        _repeat(lambda: rounds(requests, chance), seconds, watch)
+    with closing(Requests(gateway.url, ANNA)) as requests, closing(Neighbour(gateway.url, OTTO)) as neighbour:
+        harmless(requests, chance)  # the first round starts what is started once
+        with neighbour.beside() as harmless_s:
+            _repeat(lambda: harmless(requests, chance), seconds * HARMLESS)
+        _wait_for_all(requests)
+        with neighbour.beside() as hostile_s:
+            _repeat(lambda: rounds(requests, chance), seconds * (1 - HARMLESS), watch)
         _wait_for_all(requests)
     now = {**_processes(desk.stack), "gateway": gateway.process.pid}
-    violations = [*requests.violations, *watch.violations(now), *_plain_run(gateway)]
-    return Fed(f"{requests.sent} sent, {len(requests.runs)} runs; {watch.told()}", violations)
+    told, slower = compare(harmless_s, hostile_s)
+    violations = [*requests.violations, *watch.violations(now), *_plain_run(gateway), *neighbour.violations, *slower]
+    return Fed(f"{requests.sent} sent, {len(requests.runs)} runs; {watch.told()}; {told}", violations)
 
 
 def read(chance: random.Random, seconds: float) -> Fed:
@@ -86,12 +116,12 @@ def read(chance: random.Random, seconds: float) -> Fed:
     return Fed(f"{readers.read} read; {watch.told()}", [*readers.violations, *watch.violations(watch.processes)])
 
 
-def _repeat(once: Callable[[], None], seconds: float, watch: Watch) -> None:
+def _repeat(once: Callable[[], None], seconds: float, watch: Watch | None = None) -> None:
     """Do it until the time is over, and once at least; sizes are taken on the way."""
-    since, is_warm = time.monotonic(), False
+    since, is_warm = time.monotonic(), watch is None
     while True:
         once()
-        if not is_warm and time.monotonic() - since > seconds * WARM:
+        if watch and not is_warm and time.monotonic() - since > seconds * WARM:
             is_warm = True
             watch.warm()
         if time.monotonic() - since > seconds:
@@ -113,6 +143,7 @@ def _wait_for_all(requests: Requests) -> None:
 
 def _plain_run(gateway: Gateway) -> list[Violation]:
     chain = {"nodes": [{"node_id": "n", "kind": "tool", "name": "add", "input": {"a": 1, "b": 2}}], "entry_node": "n"}
-    answer = httpx.post(f"{gateway.url}/chains", params={"wait": 30}, json=chain, timeout=PATIENCE_S).json()
+    with gateway.http(ANNA) as http:
+        answer = http.post("/chains", params={"wait": 30}, json=chain).json()
     output = (answer.get("result") or {}).get("final_output")
     return [] if output == 3 else [Violation("", "", "a plain run that is served afterwards, with 3", str(answer))]

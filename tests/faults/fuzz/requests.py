@@ -26,7 +26,7 @@ from tests.media_types import json_lines  # noqa: F401  # registers it
 PATIENCE_S = 60.0
 RUN_S = 20.0  # the time-out of each chain that is sent
 CHATS = 8  # connections at once
-CHAIN: JsonValue = {
+CHAIN: dict[str, JsonValue] = {
     "nodes": [
         {"node_id": "n0", "kind": "tool", "name": "add", "input": {"a": 1}, "input_map": {"b": "input.b"}, "next_node": "n1"},
         {"node_id": "n1", "kind": "branch", "condition": "n0 > `2`", "true_node": "n2", "false_node": "n0", "max_iterations": 3},
@@ -48,13 +48,14 @@ SAYINGS: tuple[JsonValue, ...] = (
 class Requests:
     """Sends, and remembers what was wrong and which runs are to end."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, token: str) -> None:
         self.url = url
+        self._headers = {"Authorization": f"Bearer {token}"}
         self.sent = 0
         self.violations: list[Violation] = []
         self.runs: set[str] = set()
-        schema = schemathesis.openapi.from_url(f"{url}/openapi.json", timeout=PATIENCE_S)
-        self._http = httpx.Client(base_url=url, headers={"Content-Type": "application/json"}, timeout=PATIENCE_S)
+        schema = schemathesis.openapi.from_url(f"{url}/openapi.json", headers=self._headers, timeout=PATIENCE_S)
+        self._http = httpx.Client(base_url=url, headers={"Content-Type": "application/json", **self._headers}, timeout=PATIENCE_S)
         self._operations = [found.ok() for found in schema.get_all_operations() if isinstance(found, Ok)]
 
     def by_schema(self, number: int, *, count: int = 5) -> None:
@@ -70,7 +71,7 @@ class Requests:
         @given(case=operation.as_strategy(generation_mode=mode))
         def ask(case: Any) -> None:
             try:
-                self._answered(f"{operation.method} {case.formatted_path}", case.body, case.call(timeout=PATIENCE_S))
+                self._answered(f"{operation.method} {case.formatted_path}", case.body, case.call(headers=self._headers, timeout=PATIENCE_S))
             except OSError as error:  # requests cannot send everything
                 if "timed out" in str(error):
                     self._wrong(f"{operation.method} {operation.path}", case.body, str(error))
@@ -85,6 +86,14 @@ class Requests:
         body = json.dumps(changed) if chance.random() < 0.8 else text_of(json.dumps(CHAIN), chance)
         self._answered("POST /chains", body, self._http.post("/chains", content=body.encode("utf-8", "replace")))
 
+    def plain_chain(self) -> None:
+        """Have a chain run that nothing is wrong with."""
+        self._answered("POST /chains", CHAIN, self._http.post("/chains", content=json.dumps({**CHAIN, "timeout": RUN_S})))
+
+    def plain_list(self) -> None:
+        """List the runs."""
+        self._answered("GET /runs", "", self._http.get("/runs"))
+
     def close(self) -> None:
         """Let go of connections."""
         self._http.close()
@@ -93,21 +102,21 @@ class Requests:
         """Whether a run has ended."""
         return self._http.get(f"/runs/{run_id}").json()["status"] in RUN_OVER
 
-    async def chats(self, chance: random.Random) -> None:
-        """Have some clients say odd things at once; some leave without a word."""
-        await asyncio.gather(*(self._chat(random.Random(chance.random())) for _ in range(CHATS)))
+    async def chats(self, chance: random.Random, *, are_odd: bool = True) -> None:
+        """Have some clients say odd things at once, some of whom leave without a word; or plain ones, to the end."""
+        await asyncio.gather(*(self._chat(random.Random(chance.random()), are_odd) for _ in range(CHATS)))
 
-    async def _chat(self, chance: random.Random) -> None:
+    async def _chat(self, chance: random.Random, is_odd: bool) -> None:
         address = f"{self.url.replace('http', 'ws')}/ws/fuzz-{chance.randrange(20)}"
         try:
-            async with asyncio.timeout(PATIENCE_S), connect(address) as socket:
+            async with asyncio.timeout(PATIENCE_S), connect(address, additional_headers=self._headers) as socket:
                 for _ in range(chance.randrange(1, 8)):
-                    await socket.send(_said(chance))
+                    await socket.send(_said(chance) if is_odd else json.dumps(SAYINGS[0]))
                     self.sent += 1
                     frame = json.loads(await socket.recv()) if chance.random() < 0.8 else {}
                     if (frame.get("error") or {}).get("code") == "internal":
                         self._wrong("WebSocket", frame, "an internal error")
-                if chance.random() < 0.3:
+                if is_odd and chance.random() < 0.3:
                     socket.transport.abort()
         except (WebSocketException, OSError) as error:
             if isinstance(error, TimeoutError) or "1011" in str(error):
