@@ -184,7 +184,7 @@ def test_the_more_messages_of_a_tenant_are_open_the_lower_is_their_priority(ledg
     waits(Play(ledger, webhooks=HOOKS, labels={"tenant": "evil"}), 2)
     ended(Play(ledger, other, webhooks=HOOKS[:1], labels={"tenant": "acme"}))
 
-    priorities = [step.priority for _, step in create(ledger, tenant="evil").ready]
+    priorities = [step.priority for _, step in create(ledger, tenant="evil", most=20).ready]
     ((_, first_of_another),) = create(ledger, other, "acme").ready
 
     assert priorities == [0, *[3] * 3, *[6] * 12, *[9] * 4]
