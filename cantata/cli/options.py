@@ -51,7 +51,7 @@ def login_name() -> str:
 
 
 author_option = click.option(
-    "--as", "by", metavar="NAME", default=login_name, show_default="your login name", help="The author, recorded with the answer."
+    "--as", "by", metavar="NAME", default=login_name, show_default="your login name", help="The author, who is recorded."
 )
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import structlog
 
@@ -23,12 +23,12 @@ from cantata.dispatch.user_app import TASKS
 from cantata.errors import UnknownRunError
 from cantata.models.values import JsonValue
 from cantata.observability import metrics, traces
-from cantata.state.fleet import registry
+from cantata.state.fleet import load, registry
 from cantata.state.ledger.ledger import Ledger
 from cantata.state.ledger.records import Overdue, Ready, Swept
 from cantata.state.limits.limiter import Limiter
 from cantata.state.redis import clock, outages
-from cantata.state.redis.keys import SHARDS
+from cantata.state.redis.keys import SHARDS, shard_of
 from cantata.state.runs import trace_roots
 
 log = structlog.get_logger(__name__)
@@ -36,6 +36,7 @@ log = structlog.get_logger(__name__)
 TASK_CHECK = "task.check"  # the Celery task that looks for results of the user's tasks
 CHECKED_AT_ONCE = 500  # tasks, in one message
 CLOCK_SPREAD_S = 2.0  # between marking a step as sent and sending it, clock differences between machines included
+MAX_FAULT_CHARS = 300
 SENT_AT_ONCE = 500  # lost messages: few enough to send right after checking that each is still needed
 
 
@@ -50,7 +51,7 @@ class Sweep:
     """When it began, by Redis's clock."""
     found: Sequence[Swept]
     """What the ledger's sweep of each shard found."""
-    isolation: Isolation = field(default_factory=Isolation)
+    isolation: Isolation
 
 
 def sweep_once(app: App, ledger: Ledger, shards: Sequence[int] = range(SHARDS)) -> bool:
@@ -59,19 +60,21 @@ def sweep_once(app: App, ledger: Ledger, shards: Sequence[int] = range(SHARDS)) 
     Raises UnavailableError if the ledger is away: then there is nothing to do.
     """
     since = clock.now()
-    sweep = Sweep(app, ledger, shards, since, ledger.leases.sweep_all(shards))
-    is_complete = not any(swept.fault for swept in sweep.found)
+    sweep = Sweep(app, ledger, shards, since, ledger.leases.sweep_all(shards), Isolation(ledger))
+    faults = [f"shards: {swept.fault}" for swept in sweep.found if swept.fault]
     for name, do in DUTIES:
         try:
             do(sweep)
         except Exception as error:  # noqa: BLE001  # the edge of a duty: the others are done whatever it met
-            is_complete = False
+            faults.append(f"{name}: {type(error).__name__}: {error}")
             metrics.record_sweep_error(name)
             if are_outages(error):
                 outages.warn(log, "sweep_failed", error, duty=name)
             else:
                 log_once("sweep_crashed", error, duty=name)
-    return is_complete
+    if faults:
+        load.record_sweep_fault(ledger.redis, faults[0][:MAX_FAULT_CHARS])
+    return not faults
 
 
 def _report(sweep: Sweep) -> None:
@@ -84,9 +87,9 @@ def _report(sweep: Sweep) -> None:
             log.info("leases_lost", count=swept.lost)
         if swept.fault:
             metrics.record_sweep_error("shards")
-            log.error("shard_sweep_failed", error=swept.fault)
+            log_once("shard_sweep_failed", swept.fault)
         for fault in swept.faults:
-            sweep.isolation.failed(Item(fault.duty, fault.item), fault.error)
+            sweep.isolation.failed(Item(fault.duty, fault.item, fault.shard), fault.error, tries=fault.tries)
 
 
 def _send(sweep: Sweep) -> None:
@@ -96,7 +99,7 @@ def _send(sweep: Sweep) -> None:
 
 
 def _item_of_ready(ready: tuple[str, Ready]) -> Item:
-    return Item("sends", f"{ready[0]}|{ready[1].step_id}")
+    return Item("sends", f"{ready[0]}|{ready[1].step_id}", shard_of(ready[0]))
 
 
 def _create_deliveries(sweep: Sweep) -> None:
@@ -147,7 +150,7 @@ def _send_lost(sweep: Sweep) -> None:
         sweep.isolation.together(
             lost[start : start + SENT_AT_ONCE],
             lambda some: send_ready(sweep.app, sweep.ledger.steps.still_waiting(some)),
-            lambda step: Item("lost", f"{step.run_id}|{step.step_id}"),
+            lambda step: Item("lost", f"{step.run_id}|{step.step_id}", shard_of(step.run_id)),
         )
 
 

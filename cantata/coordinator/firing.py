@@ -45,7 +45,7 @@ def fire_due(app: App, ledger: Ledger, due: Sequence[DueSchedule], isolation: Is
     Whoever calls it with the same schedules at the same time, each time is run once. A process that dies in it leaves times that the next
     call finds, or accepted runs whose messages a sweep sends. A schedule that fails costs no other.
     """
-    quotas, ends_at, isolation = ledger.quotas, time.monotonic() + FIRING_S, isolation or Isolation()
+    quotas, ends_at, isolation = ledger.quotas, time.monotonic() + FIRING_S, isolation or Isolation(ledger)
     for start in range(0, len(due), FIRED_AT_ONCE):
         if start and time.monotonic() > ends_at:
             break
@@ -57,7 +57,7 @@ def fire_due(app: App, ledger: Ledger, due: Sequence[DueSchedule], isolation: Is
 
 
 def _item_of(due: DueSchedule) -> Item:
-    return Item("schedules", due.scope)
+    return Item("schedules", due.scope, due.shard)
 
 
 def _fire(app: App, ledger: Ledger, looks: Sequence[_Look], isolation: Isolation) -> None:

@@ -14,8 +14,10 @@ from typing import TypeVar
 import structlog
 from kombu.exceptions import OperationalError
 
-from cantata.errors import UnavailableError
+from cantata.errors import CantataError, UnavailableError
 from cantata.observability import metrics
+from cantata.state.ledger.ledger import Ledger
+from cantata.state.ledger.parked import MAX_TRIES
 from cantata.state.redis import outages
 from cantata.state.redis.connection import RedisFailure
 from cantata.state.redis.redis_errors import is_outage
@@ -37,7 +39,9 @@ class Item:
 
     duty: str
     name: str
-    """Its id: a run, a run and a step (`run|step`), a schedule."""
+    """Its name in the list of its duty: a run, a run and a step (`run|step`), a schedule."""
+    shard: int | None = None
+    """The shard in which it is parked after three failures; None if it is not tried again."""
 
 
 def are_outages(error: BaseException) -> bool:
@@ -46,7 +50,10 @@ def are_outages(error: BaseException) -> bool:
 
 
 class Isolation:
-    """Keeps errors of items apart, logs each once and counts it."""
+    """Keeps errors of items apart: logs each once, counts it, and parks an item that fails again and again."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._parked = ledger.parked
 
     @contextmanager
     def of(self, item: Item) -> Iterator[None]:
@@ -78,22 +85,36 @@ class Isolation:
                 with self.of(item_of(each)):
                     do([each])
 
-    def failed(self, item: Item, error: BaseException | str) -> None:
-        """Log and count an error of an item; of an outage that its call met, only log it."""
+    def failed(self, item: Item, error: BaseException | str, *, tries: int = 0) -> None:
+        """Log, count and record an error of an item, which is tried again later; of an outage that its call met, only log it.
+
+        `tries` is the number of its failures, if this one is recorded already.
+        """
         if isinstance(error, BaseException) and are_outages(error):
             outages.warn(log, "sweep_failed", error, duty=item.duty)
             return
         metrics.record_sweep_error(item.duty)
         log_once("sweep_item_failed", error, duty=item.duty, item=item.name)
+        if item.shard is not None and not tries:
+            try:
+                tries = self._parked.record_failure(item.shard, item.duty, item.name, _text(error))
+            except (CantataError, RedisFailure) as failure:
+                outages.warn(log, "sweep_failed", failure, duty=item.duty)
+        if tries >= MAX_TRIES:
+            log.error("sweep_item_parked", duty=item.duty, item=item.name, error=_text(error), note="see `submit parked list`")
+
+
+def _text(error: BaseException | str) -> str:
+    return (error if isinstance(error, str) else f"{type(error).__name__}: {error}")[:MAX_LOGGED]
 
 
 def log_once(event: str, error: BaseException | str, **fields: str) -> None:
     """Log an unexpected error, with its traceback unless Redis replied it; nothing if this process did so a short time ago."""
-    text = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
+    text = _text(error)
     now, key = time.monotonic(), (event, *fields.values(), text[:200])
     if now - _logged_at.get(key, -LOGGED_AGAIN_S) < LOGGED_AGAIN_S:
         return
     if len(_logged_at) >= MAX_REMEMBERED:
         _logged_at.clear()
     _logged_at[key] = now
-    log.error(event, error=text[:MAX_LOGGED], exc_info=None if isinstance(error, str | RedisFailure) else error, **fields)
+    log.error(event, error=text, exc_info=None if isinstance(error, str | RedisFailure) else error, **fields)

@@ -8,6 +8,7 @@ from cantata.coordinator.isolation import Isolation, Item
 from cantata.state.ledger.ledger import Ledger
 from cantata.state.ledger.records import Ready
 from cantata.state.limits.limiter import MAX_CALLED, Limiter
+from cantata.state.redis.keys import shard_of
 
 MAX_ROUNDS = 100  # in one call; the next sweep goes on
 
@@ -19,13 +20,13 @@ def sweep(
 
     Steps in `waiting`, which the ledger has as waiting, that are in no queue of the limits are woken too, to request a permit again.
     """
-    isolation = isolation or Isolation()
+    isolation = isolation or Isolation(ledger)
     sends: list[tuple[str, Ready]] = []
     if gone := list(left):
         sends += wake(ledger, limiter, limiter.forget(gone), isolation)
     tickets = list(waiting)
     for _ in range(MAX_ROUNDS):
-        called = limiter.sweep(tickets[:MAX_CALLED])
+        called = limiter.sweep(tickets[:MAX_CALLED], lambda name, error: isolation.failed(Item("permits", name), error))
         sends += wake(ledger, limiter, called, isolation)
         tickets = tickets[MAX_CALLED:]
         if not tickets and len(called) < MAX_CALLED:
@@ -39,12 +40,12 @@ def wake(ledger: Ledger, limiter: Limiter, called: Iterable[str], isolation: Iso
     A step whose record cannot be read costs nobody else the permit: it is logged.
     """
     sends: list[tuple[str, Ready]] = []
-    isolation, tickets = isolation or Isolation(), list(called)
+    isolation, tickets = isolation or Isolation(ledger), list(called)
     for _ in range(MAX_ROUNDS):
         over: list[str] = []
         for ticket, woken in zip(tickets, ledger.steps.wake_all(tickets), strict=True):
             if woken.error is not None:
-                isolation.failed(Item("permits", ticket), woken.error)
+                isolation.failed(Item("permits", ticket, shard_of(ticket.partition("|")[0])), woken.error)
             sends += [(ticket.partition("|")[0], step) for step in woken.sends]
             over += [ticket] if woken.result == "over" else []
         if not over:

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 from cantata.client.client import Client
 from cantata.errors import CantataError
-from cantata.state.fleet import registry
+from cantata.state.fleet import load, registry
 from cantata.state.fleet.load import USUAL_QUEUES
 from cantata.state.redis.connection import RedisFailure
 
@@ -47,5 +47,7 @@ class Readiness:
 
     def _find_faults(self) -> list[str]:
         self._redis.ping()
-        served = {queue for worker in registry.workers(self._redis) for queue in worker.queues}
-        return [registry.unserved(queue) for queue in USUAL_QUEUES if queue not in served]
+        workers = registry.workers(self._redis)
+        served = {queue for worker in workers for queue in worker.queues}
+        unserved = [registry.unserved(queue) for queue in USUAL_QUEUES if queue not in served]
+        return unserved or [*filter(None, [load.sweep_fault(self._redis, workers)])]

@@ -13,16 +13,16 @@ from cantata.health.facts import Facts, Fleet, LimitFacts, RedisFacts, ServicePr
 from cantata.models.values import Value
 from cantata.models.wire import RUN_OVER, RunStatus
 from cantata.state.fleet import code_versions
-from cantata.state.fleet.load import USUAL_QUEUES, QueueLoad
+from cantata.state.fleet.load import MAX_SWEEP_AGE_S, USUAL_QUEUES, QueueLoad, have_just_started
 from cantata.state.fleet.registry import CLOCK_OFF_S, SERVED_BY, Worker, release, unserved
-from cantata.text_format import duration, state_label, utc
+from cantata.text_format import duration, line, state_label, utc
 
 SLOW_MS = 200.0  # a longer round trip slows every step; usual is below 1
 HIGH, CRITICAL = 0.8, 0.95  # of the capacity of Redis, or of the daily budget
 SLOW_SERVICE_MS = 1000.0
 LAG_S = 10  # a replica that is further behind loses that much if it takes over
 UNITS = ("B", "kB", "MB", "GB", "TB")
-MAX_SWEEP_AGE_S = 10.0  # twenty sweeps: the sweeper is gone, and no other process took over
+MAX_NAMED = 3  # parked items that a line names
 LONG_WAIT_S = 30.0  # for a free slot
 FAILED_PART, MIN_RUNS = 0.1, 20  # more than a tenth, as with the alert CantataRunsFailing, of at least so many of the last
 FAILED: Sequence[RunStatus] = ("failed", "timed_out", "exhausted")
@@ -171,7 +171,7 @@ def check_fleet(fleet: Fleet | Unavailable, version: str, broker: str = "") -> l
     if isinstance(fleet, Unavailable):
         return [failing("workers", f"the workers cannot be read: {fleet.reason}")]
     workers = [_workers(fleet.load.workers, version), *_code(fleet.load.workers)]
-    steps = [*_dead_letters(fleet), *_refused_steps(fleet), *_paused_models(fleet)]
+    steps = [*_parked(fleet), *_dead_letters(fleet), *_refused_steps(fleet), *_paused_models(fleet)]
     return [*workers, _sweep(fleet), *_queues(fleet, broker), *steps, _runs(fleet)]
 
 
@@ -211,11 +211,28 @@ def _sweep(fleet: Fleet) -> Check:
     age_s, workers = fleet.load.sweep_age_s, fleet.load.workers
     if age_s is not None and age_s <= MAX_SWEEP_AGE_S:
         return ok("sweep", f"{duration(age_s * 1000)} ago")
-    since = "no sweep yet" if age_s is None else f"no sweep for {duration(age_s * 1000)}"
-    if workers and all(worker.seen_at + worker.clock_off_s - worker.started_at < MAX_SWEEP_AGE_S for worker in workers):
+    what = f"complete sweep ({fleet.load.sweep_fault})" if fleet.load.sweep_fault else "sweep"
+    since = f"no {what} yet" if age_s is None else f"no {what} for {duration(age_s * 1000)}"
+    if have_just_started(workers):
         return degraded("sweep", f"{since}: the workers have just started", "check again in a few seconds")
-    action = "look for sweep_failed and shard_sweep_failed in the logs of the workers" if workers else "start a worker: each can sweep"
+    action = (
+        "look for sweep_failed, sweep_crashed and shard_sweep_failed in the logs of the workers"
+        if workers
+        else "start a worker: each can sweep"
+    )
     return failing("sweep", f"{since}: timers do not fire, and lost steps are not recovered", action)
+
+
+def _parked(fleet: Fleet) -> list[Check]:
+    """Return a check of the items that the sweep has parked; none if there are none."""
+    if not fleet.parked:
+        return []
+    first, *others = fleet.parked
+    named = ", ".join(f"{item.id} ({item.duty} {line(item.item, 60)})" for item in fleet.parked[:MAX_NAMED])
+    more = f" and {len(fleet.parked) - MAX_NAMED} more" if len(fleet.parked) > MAX_NAMED else ""
+    message = f"{len(others) + 1} that the sweep cannot handle: {named}{more}; the first: {line(first.error, 200)}"
+    action = f"correct the cause, then `submit parked retry {first.id}`, or `submit parked drop {first.id}`; `submit parked list` lists all"
+    return [degraded("parked", message, action)]
 
 
 def _refused_steps(fleet: Fleet) -> list[Check]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from cantata.models.definitions import Limits
 from cantata.state.fleet.load import FleetLoad, QueueLoad
+from cantata.state.ledger.parked import ParkedItem
 from cantata.state.limits.limiter import LimitUsage
 
 
@@ -50,6 +51,8 @@ class Fleet:
     """Unavailable if the broker could not be read."""
     refused_steps: Sequence[str] = ()
     """Steps that workers refused in the last minute, and the reason of each."""
+    parked: Sequence[ParkedItem] = ()
+    """Items that the sweep could not handle."""
     last_ended: Mapping[str, int] = field(default_factory=dict)
     """Outcomes of the last runs that closed: status → count."""
 

@@ -22,6 +22,7 @@ from cantata.health.facts import Facts, Fleet, LimitFacts, RedisFacts, RedisNode
 from cantata.models.definitions import Budget, Limits
 from cantata.state.fleet import load
 from cantata.state.ledger import refused_steps
+from cantata.state.ledger.ledger import Ledger
 from cantata.state.limits import limiter
 from cantata.state.redis.cluster import Cluster
 from cantata.state.redis.connection import Redis, RedisFailure, check, connect, reason, without_password
@@ -160,7 +161,8 @@ def read_fleet(url: str) -> Fleet:
         found = load.measure(redis)
         served = {queue for worker in found.workers for queue in worker.queues}
         names = {*load.USUAL_QUEUES, *served, *load.list_ready_queues(redis)}
-        return Fleet(found, names, refused_steps=refused_steps.recent(redis), last_ended=load.recent_outcomes(redis))
+        parked = Ledger(redis, patience_s=TIMEOUT_S).parked.find()
+        return Fleet(found, names, refused_steps=refused_steps.recent(redis), parked=parked, last_ended=load.recent_outcomes(redis))
 
 
 def read_limits(url: str) -> LimitFacts | Unavailable | None:

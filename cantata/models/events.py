@@ -321,6 +321,25 @@ class QueueUnserved(Notice):
     queue: str = Field("", description="the queue")
 
 
+class ItemParked(Notice):
+    """The sweep could not handle something of the run three times, and leaves it alone until an operator decides."""
+
+    type: Literal["parked"] = "parked"
+    is_warning = True
+    duty: str = Field("", description="what does not happen meanwhile: leases, timers, lost, sends, tasks or permits")
+    line = "parked {step}: {reason}"
+
+
+class ItemUnparked(RunEvent):
+    """An operator decided about something of the run that was parked."""
+
+    type: Literal["unparked"] = "unparked"
+    duty: str = Field("", description="as in the event `parked`")
+    action: str = Field("", description="retry: the sweep handles it again; drop: it never does")
+    by: str = Field("", description="who decided")
+    line = "unparked {step}: {action} by {by}"
+
+
 class RunCancelling(RunEvent):
     """The run is cancelled, and its workflows in Python clean up."""
 
@@ -350,7 +369,8 @@ class RunClosed(RunEvent):
 KNOWN_EVENTS = (
     RunAccepted, StepStarted, TaskDispatched, StepDone, StepExpanded, StepFailed, StepMissedDeadline, StepSkipped, StepRetried,
     RateLimited, LeaseLost, StepReleased, StepRefused, OutcomeUncertain, SignalAwaited, WaitReminded, WaitEscalated, SleepBegan,
-    SignalReceived, ReplyDelta, ModelFallback, ChainBroken, RunWarning, QueueUnserved, RunCancelling, WebhookCreated, RunClosed,
+    SignalReceived, ReplyDelta, ModelFallback, ChainBroken, RunWarning, QueueUnserved, ItemParked, ItemUnparked, RunCancelling, WebhookCreated,
+    RunClosed,
 )  # fmt: skip
 EVENT_CLASSES: dict[str, type[RunEvent]] = {str(each.model_fields["type"].default): each for each in KNOWN_EVENTS}
 """Type → class."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from redis import Redis
@@ -129,3 +130,114 @@ def test_a_schedule_that_fails_holds_up_no_other(
 
     assert [each.fired for each in scene.schedules.list() if each.name != "n7"] == [1] * 19
     assert logged == ["sweep_item_failed"], "once, however often it fails"
+
+
+def test_a_schedule_that_fails_again_and_again_is_parked_and_can_be_tried_again(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("bad", "good"):
+        scene.schedules.create(name, HOURLY)
+    bring_nearer(scene.ledger.redis, 3600)
+    with monkeypatch.context() as broken:
+        fails_for(broken, firing, "due_times", lambda _, scope, *__: scope == "/bad", RecursionError("deep"))
+        for _ in range(3):
+            sweep_once(scene.client.app, scene.ledger)
+            try_now(scene.ledger.redis, "schedules", "/bad")
+
+        (item,) = scene.ledger.parked.find()
+        assert (item.duty, item.item, item.error) == ("schedules", "/bad", "RecursionError: deep")
+        assert scene.schedules.get("bad").error == "it is not looked at any more, since that failed 3 times: RecursionError: deep"
+        assert scene.schedules.get("good").fired == 1
+
+    scene.ledger.parked.act(item.id, "retry", "ann")
+    sweep_once(scene.client.app, scene.ledger)
+
+    assert scene.schedules.get("bad").fired == 1
+    assert scene.schedules.get("bad").error == ""
+    assert scene.ledger.parked.find() == []
+
+
+@pytest.mark.parametrize("timing", ["1h", "2h"])
+def test_a_parked_schedule_that_is_replaced_goes_on(scene: Scene, monkeypatch: pytest.MonkeyPatch, timing: str) -> None:
+    park_schedule(scene, monkeypatch)
+
+    scene.schedules.create("bad", {**HOURLY, "every": timing}, replace=True)
+    bring_nearer(scene.ledger.redis, 7200)
+    sweep_once(scene.client.app, scene.ledger)
+
+    assert scene.schedules.get("bad").fired > 0
+    assert scene.ledger.parked.find() == []
+
+
+def test_a_parked_schedule_that_is_dropped_is_paused_and_may_be_resumed(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    park_schedule(scene, monkeypatch)
+
+    scene.ledger.parked.act(scene.ledger.parked.find()[0].id, "drop", "ann")
+
+    assert (scene.schedules.get("bad").state, scene.schedules.get("bad").pause_note[:14]) == ("paused", "dropped by ann")
+    scene.schedules.resume("bad")
+    bring_nearer(scene.ledger.redis, 7200)
+    sweep_once(scene.client.app, scene.ledger)
+    assert scene.schedules.get("bad").fired > 0
+
+
+def test_a_parked_schedule_that_is_deleted_leaves_nothing(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    park_schedule(scene, monkeypatch)
+
+    scene.schedules.delete("bad")
+
+    assert scene.ledger.parked.find() == []
+
+
+def try_now(redis: Redis, name: str, item: str) -> None:
+    """Have the next sweep try an item of a list again."""
+    for key in redis.scan_iter(f"*:{name}"):
+        if (score := redis.zscore(key, item)) is not None and score != float("inf"):
+            redis.zadd(key, {item: 1.0})
+
+
+def park_schedule(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a schedule that was due fail three times."""
+    scene.schedules.create("bad", HOURLY)
+    bring_nearer(scene.ledger.redis, 3600)
+    with monkeypatch.context() as broken:
+        fails_for(broken, firing, "due_times", lambda *_: True, OverflowError("far"))
+        for _ in range(3):
+            sweep_once(scene.client.app, scene.ledger)
+            try_now(scene.ledger.redis, "schedules", "/bad")
+    assert len(scene.ledger.parked.find()) == 1
+
+
+@pytest.mark.parametrize("text", ["no JSON", "[" * 300 + "]" * 300, '{"kind": 7}'])
+@pytest.mark.parametrize("way", ["leases", "ready"])
+def test_a_step_that_this_process_cannot_read_is_parked_and_the_others_are_sent(
+    ledger: Ledger, valkey: Redis, app: App, way: str, text: str
+) -> None:
+    play = Play(ledger)
+    play.plan(*map(work, STEPS), work("other", given={"deep": 1}))
+    sent_ago(play, 60.0, *STEPS)
+    if way == "leases":
+        for step in STEPS:
+            valkey.zadd(f"{play.shard}:leases", {play.begin(step).lease: 1.0})
+    else:
+        look_now(play, *STEPS)
+    shown = json.dumps({"kind": "work", "queue": "tools", "params": json.loads(text)}) if text.startswith("[") else text
+    kept = cast(str, valkey.hget(f"{play.shard}:run:run:steps", BAD))
+    valkey.hset(f"{play.shard}:run:run:steps", BAD, shown)
+
+    assert sweep_once(app, ledger)
+
+    assert sorted(steps_in(valkey, TOOLS)) == sorted(set(STEPS) - {BAD})
+    for _ in range(6):
+        for name in ("leases", "ready"):
+            for item in cast("list[str]", valkey.zrange(f"{play.shard}:{name}", 0, -1)):
+                if item.endswith(f"|{BAD}"):
+                    valkey.zadd(f"{play.shard}:{name}", {item: 1.0})
+        valkey.delete(TOOLS)
+        sweep_once(app, ledger)
+    (parked,) = ledger.parked.find()
+    assert BAD in parked.item
+    valkey.hset(f"{play.shard}:run:run:steps", BAD, kept)
+    ledger.parked.act(parked.id, "retry", "ann")
+    for _ in range(2):
+        sweep_once(app, ledger)
+        try_now(valkey, "ready", f"run|{BAD}")
+    assert BAD in steps_in(valkey, TOOLS)

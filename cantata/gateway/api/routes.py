@@ -300,7 +300,7 @@ async def health() -> bodies.Health:
 
 @probes.get("/ready", tags=["health"], responses={503: ERRORS[503]})
 async def ready(service: ServiceDep) -> bodies.Health:
-    """Return whether runs would be executed now: Redis answers, and workers serve coordinator, agents and tools."""
+    """Return whether runs would be executed now: Redis answers, workers serve coordinator, agents and tools, and a worker sweeps."""
     faults = await service.readiness.faults()
     if faults:
         raise RequestRejected(503, "; ".join(faults), code="not_ready", retry_after_s=1)

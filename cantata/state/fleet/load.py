@@ -25,6 +25,9 @@ from cantata.state.redis.keys import SHARDS, key_of, run_key, shard_key
 from cantata.state.redis.pieces import ask_each, ask_shards
 
 SWEPT_KEY = "swept"  # string: when a sweep last ended, in seconds by Redis's clock; never expires, so that an alert on its age goes on
+SWEEP_FAULT_KEY = "sweep_fault"  # string: why the last sweep was not complete; expires soon after
+SWEEP_FAULT_S = 30
+MAX_SWEEP_AGE_S = 10.0  # twenty sweeps: the sweeper is gone or fails, and no other process took over
 USUAL_QUEUES = ("coordinator", "agents", "tools")
 MAX_LOOKUPS = 1000  # leases whose step is read for its queue; further ones count for the first queue of their worker
 OVERDUE_S = 60.0  # after its time, a schedule that was not fired counts as overdue
@@ -65,9 +68,11 @@ class FleetLoad:
     totals: Mapping[str, int]
     """Events since the ledger began → how often: accepted, retried, closed:<status>, delivered:<status> (webhooks), lost, recovered."""
     sweep_age_s: float | None
-    """Since a sweep last ended; None if none ever did."""
+    """Since a sweep last ended and did all its duties; None if none ever did."""
     memory_bytes: int
     memory_limit_bytes: int
+    sweep_fault: str = ""
+    """Why the last sweep was not complete; empty if it was."""
     dead_letters: int = 0
     """Messages in our queues that were not steps, and are kept."""
     runs_waiting: int = 0
@@ -79,8 +84,39 @@ class FleetLoad:
 
 
 def record_sweep(redis: Redis) -> None:
-    """Record that a sweep of all shards has ended."""
+    """Record that a sweep of all shards has ended, and did all its duties."""
     redis.set(key_of(redis, SWEPT_KEY), f"{clock.now():.3f}")
+
+
+def record_sweep_fault(redis: Redis, fault: str) -> None:
+    """Record why a sweep is not complete."""
+    redis.set(key_of(redis, SWEEP_FAULT_KEY), fault, ex=SWEEP_FAULT_S)
+
+
+def sweep_fault(redis: Redis, workers: Sequence[registry.Worker]) -> str:
+    """Return why timers do not fire now: no sweep was complete for MAX_SWEEP_AGE_S. Empty if one was, or the workers have just started."""
+    with redis.pipeline(transaction=False) as pipe:
+        pipe.get(key_of(redis, SWEPT_KEY))
+        pipe.get(key_of(redis, SWEEP_FAULT_KEY))
+        swept_at, fault = pipe.execute()
+    age_s = _age_s(swept_at)
+    if (age_s is not None and age_s <= MAX_SWEEP_AGE_S) or have_just_started(workers):
+        return ""
+    what = f"complete sweep ({fault})" if fault else "sweep"
+    return f"no {what} {'yet' if age_s is None else f'for {age_s:.0f} s'}: timers do not fire, and lost steps are not recovered"
+
+
+def have_just_started(workers: Sequence[registry.Worker]) -> bool:
+    """Return whether there are workers, and none has had the time for a sweep."""
+    return bool(workers) and all(worker.seen_at + worker.clock_off_s - worker.started_at < MAX_SWEEP_AGE_S for worker in workers)
+
+
+def _age_s(swept_at: str | None) -> float | None:
+    """Return the time since a sweep ended; None if none ever did, or its record cannot be read."""
+    try:
+        return max(0.0, clock.now() - float(swept_at)) if swept_at else None
+    except ValueError:
+        return None
 
 
 def measure(redis: Redis) -> FleetLoad:
@@ -95,8 +131,9 @@ def measure(redis: Redis) -> FleetLoad:
             pipe.zrange(f"{key}:asking", 0, -1)
             pipe.zcount(f"{key}:schedules", "-inf", int((clock.now() - OVERDUE_S) * 1000))
         pipe.get(key_of(redis, SWEPT_KEY))
+        pipe.get(key_of(redis, SWEEP_FAULT_KEY))
         pipe.llen(key_of(redis, LETTERS_KEY))
-        *answers, swept_at, dead = pipe.execute()
+        *answers, swept_at, fault, dead = pipe.execute()
     kept, finished, ready, totals, leases, asking, overdue = (answers[i :: len(PARTS) + 4] for i in range(len(PARTS) + 4))
     memory, events = memory_of(redis), Counter[str]()
     for each in totals:
@@ -110,7 +147,8 @@ def measure(redis: Redis) -> FleetLoad:
         runs_kept=sum(kept),
         steps_ready=sum(ready),
         totals=events,
-        sweep_age_s=max(0.0, clock.now() - float(swept_at)) if swept_at else None,
+        sweep_age_s=_age_s(swept_at),
+        sweep_fault=fault or "",
         memory_bytes=sum(int(node["used_memory"]) for node in memory),
         memory_limit_bytes=sum(int(node.get("maxmemory", 0)) for node in memory),
         dead_letters=int(dead),

@@ -6,7 +6,7 @@ end
 
 local due = {}
 for place, shard in ipairs({S, unpack(ARGV)}) do
-  local is_due = has('EXISTS', shard .. ':left', shard .. ':clearing', shard .. ':revoked')
+  local is_due = has('EXISTS', shard .. ':left', shard .. ':clearing', shard .. ':revoked', shard .. ':parked')
   for _, part in ipairs({':leases', ':due', ':ready', ':tasks', ':finished', ':schedules', ':item_ends'}) do
     is_due = is_due or has('ZCOUNT', shard .. part, '-inf', now)
   end

@@ -146,8 +146,10 @@ def ready_of_runs(rows: Sequence[str], *, has_waited: bool = False) -> tuple[tup
 
 def swept_of(shard: int, answer: Sequence[list[str]]) -> Swept:
     """Return the result of a sweep of a shard, from the reply of `sweep.lua`. Items that cannot be read are among its faults."""
-    recovered, sends, overdue, lost, fired, fault, ended, waiting, left, tasks, revoked, schedules = answer
-    faults: list[ItemFault] = []
+    recovered, sends, overdue, lost, fired, fault, ended, waiting, left, tasks, revoked, schedules, failed = answer
+    faults = [
+        ItemFault(duty, item, why, shard, int(tries)) for duty, item, why, tries in (failed[i : i + 4] for i in range(0, len(failed), 4))
+    ]
 
     def read(rows: Sequence[Any], size: int, duty: str, name: Callable[[Any], str], decode: Callable[[Any], Reply]) -> list[Reply]:
         """Return what can be read of a flat list of rows of a size."""
@@ -156,7 +158,7 @@ def swept_of(shard: int, answer: Sequence[list[str]]) -> Swept:
             try:
                 found.append(decode(row))
             except Exception as error:  # noqa: BLE001  # whatever a decoder raises for this item, the others are readable
-                faults.append(ItemFault(duty, name(row), error))
+                faults.append(ItemFault(duty, name(row), error, shard))
         return found
 
     def step_of(row: Sequence[str]) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 from redis.exceptions import RedisError, ResponseError
 
+from cantata import __version__
 from cantata.errors import UnavailableError
 from cantata.state.ledger.encoding import swept_of
 from cantata.state.ledger.intervals import RESEND_MS
@@ -59,16 +60,16 @@ class LeaseStore:
 
     def sweep(self, shard: int, *, most: int = SWEEP_ENTRIES) -> Swept:
         """Sweep one shard: expired leases, due timers, steps that nobody began in time, expired runs."""
-        return swept_of(shard, self._caller.call_shard("ledger/sweep", shard, RESEND_MS, str(most)))
+        return swept_of(shard, self._caller.call_shard("ledger/sweep", shard, RESEND_MS, str(most), __version__))
 
     def sweep_all(self, shards: Iterable[int] = range(SHARDS)) -> list[Swept]:
         """Sweep some shards, in two round trips; return the result of those in which something was found, or that failed."""
         due = [part[index - 1] for part, indexes in self._caller.read_shards("ledger/due", list(shards)) for index in indexes]
-        calls = [(shard, (RESEND_MS, str(SWEEP_ENTRIES))) for shard in due]
+        calls = [(shard, (RESEND_MS, str(SWEEP_ENTRIES), __version__)) for shard in due]
         replies = self._caller.call_all("ledger/sweep", calls, on_error=_failed_sweep)
         return [swept_of(shard, reply) for shard, reply in zip(due, replies, strict=True) if any(reply)]
 
 
 def _failed_sweep(error: ResponseError) -> list[Any]:
     """Return the reply of a sweep that failed in one shard."""
-    return [[], [], [], 0, 0, str(error), [], [], [], [], [], []]
+    return [[], [], [], 0, 0, str(error), [], [], [], [], [], [], []]

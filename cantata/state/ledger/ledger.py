@@ -13,6 +13,7 @@ from redis import Redis
 from cantata.state.ledger.intervals import LEASE_S
 from cantata.state.ledger.lease_store import LeaseStore
 from cantata.state.ledger.outbox import Outbox
+from cantata.state.ledger.parked import ParkedStore
 from cantata.state.ledger.run_reader import RunReader
 from cantata.state.ledger.run_store import RunStore
 from cantata.state.ledger.script_caller import ScriptCaller
@@ -39,6 +40,7 @@ class Ledger:
         self.leases = LeaseStore(caller, lease_s=lease_s)
         self.outbox = Outbox(caller)
         self.reader = RunReader(caller)
+        self.parked = ParkedStore(caller)
         self.caller = caller
         self.quotas = Quotas(caller)
 

@@ -227,14 +227,43 @@ local function enqueue_run(name, keep_ms)
   return redis.call('RPUSH', queue, run)
 end
 
+-- Forgets the run and what this call has changed of it and not written.
+local function discard()
+  run, status, unwritten, states, read_specs, shared_edges, outputs, new_edges, posts = nil, nil, {}, {}, {}, {}, {}, {}, {}
+  for field in pairs(changed) do changed[field] = false end
+  roles_changed = false
+end
+
+local OUTAGES = {OOM = true, MISCONF = true, READONLY = true, NOREPLICAS = true, NOPERM = true, BUSY = true, LOADING = true}
+
+-- What an error that `pcall` caught says. One of the server, which is no fault of what was handled, is raised again.
+local function reason_of(why)
+  local text = type(why) == 'table' and why.err or tostring(why)
+  if OUTAGES[string.match(text, '^%-?(%u+) ') or ''] then error(why, 0) end
+  return truncate(string.gsub(string.gsub(text, '^user_script:%d+: ', ''), '[^ -~]', '?'), 300)
+end
+
+-- Does a part of a run's end on which the rest does not depend: an error costs this part, and is an event of the run.
+local function attempt(what, f, ...)
+  local ended_run = run
+  local is_done, why = pcall(f, ...)
+  if is_done then return end
+  why = reason_of(why)
+  if run ~= ended_run then
+    discard()
+    use(ended_run)
+  end
+  event('warning', nil, nil, nil, cjson.encode({message = what .. ' failed when the run ended: ' .. why}))
+end
+
 -- Removes an ended run from the queue of its session, records its messages, and starts the next run.
 local function dequeue_run(outcome, error_json)
   local queue = session_key(session) .. ':queue'
   local had_its_turn = redis.call('LINDEX', queue, 0) == run
   redis.call('LREM', queue, 1, run)
   if not had_its_turn then return end
-  record_history(outcome, error_json)
-  start_next(queue)
+  attempt('its entry in the history of the session', record_history, outcome, error_json)
+  attempt('the start of the next run of the session', start_next, queue)
   if redis.call('EXISTS', queue) == 0 then
     local keep_ms = meta('session_keep_ms')
     redis.call('PEXPIRE', session_key(session) .. ':history', keep_ms)
@@ -454,8 +483,8 @@ local function close(outcome, error_json)
     increase('bytes', -tonumber(meta('signal_bytes') or 0))
   end
   count_total((kind_of_run == 'webhook' and 'delivered:' or 'closed:') .. outcome)
-  if kind_of_run == 'batch' and outcome == 'cancelled' then cancel_provider_batch() end
-  notify(NOT_FAILED[outcome] and {'end'} or {'end', 'failure'})
+  if kind_of_run == 'batch' and outcome == 'cancelled' then attempt('the cancellation of its batch', cancel_provider_batch) end
+  attempt('the message to its webhooks', notify, NOT_FAILED[outcome] and {'end'} or {'end', 'failure'})
   event('closed', nil, nil, nil, '{"status":"' .. outcome .. '","failures":' .. (meta('failures') or 0) .. '}')
   redis.call('XADD', R .. ':closed', '0-1', 'status', outcome)
   compact(R .. ':log')
@@ -463,9 +492,14 @@ local function close(outcome, error_json)
   record_size()
   local kept = redis.call('HMGET', R, 'retention_ms', 'schedule')
   local keep_ms = tonumber(kept[1])
-  if kept[2] then wake_schedule(kept[2]) end
+  if kept[2] then attempt('the look at its schedule', wake_schedule, kept[2]) end
   redis.call('HSET', R, 'parts', count_parts(R))
-  if outcome == 'succeeded' then expire_run() else clear(':window 0') end
+  if outcome == 'succeeded' then
+    expire_run()
+  else
+    redis.call('HSET', S .. ':clearing', run, ':window 0') -- where the sweep goes on if the call fails
+    attempt('the removal of its entries', clear, ':window 0')
+  end
   if is_in_outbox() then redis.call('HSET', R, 'held', 1) else release_definitions(definitions, keep_ms) end
   redis.call('ZADD', S .. ':finished', now + keep_ms, run)
   fresh, to_skip, signalled = {}, {}, {}

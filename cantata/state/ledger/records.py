@@ -163,6 +163,9 @@ class ItemFault:
     item: str
     """Its name in the list of its duty: `run|step` of a step to send, a schedule."""
     error: Exception | str
+    shard: int
+    tries: int = 0
+    """The number of its failures, if it is recorded; at the third it is parked."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,8 @@
 --   S:revoked   list  run|attempt|step of tasks whose result nobody needs      entries go with the next sweep
 --   S:clearing  hash  ended run -> a part of it and a cursor: where to go on   entries go when all are removed
 --                     removing the entries of its open steps
+--   S:parked    hash  duty|item of an item of the sweep that failed ->         entries go when it is tried again or dropped, when its run or
+--                     {tries, since, at (ms), error, version, place?, parked}   schedule is gone, and, unless parked, after ten minutes
 --   S:runs      zset  run -> when it was accepted                              entries go with their run
 --   S:finished  zset  run -> when it expires                                   entries go with their run
 --   S:ended:<batch>

@@ -26,6 +26,7 @@ end
 local function parse(id, packed)
   local state, attempt, pending, taken, failures, crashes, quorum, owner =
     string.match(packed, '^(%S+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (.*)$')
+  if not state then error('the state of step ' .. id .. ' of run ' .. run .. ' cannot be read: ' .. packed) end
   local s = {id = id, state = state, attempt = tonumber(attempt), pending = tonumber(pending), taken = tonumber(taken),
              failures = tonumber(failures), crashes = tonumber(crashes), quorum = tonumber(quorum), owner = owner}
   s.role = role(s)

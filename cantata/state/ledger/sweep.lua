@@ -1,25 +1,43 @@
--- Recovers lost steps, fires timers and expires runs in one shard. ARGV: resend_ms, most entries of each sort in one call.
--- Replies {recovered, sends, overdue, lost, fired, fault, ended, waiting, left, tasks, revoked, schedules}:
+-- Recovers lost steps, fires timers and expires runs in one shard. An error of one item costs this item, and one of a list this list (parking.lua).
+-- ARGV: resend_ms, most entries of each sort in one call, version of the caller.
+-- Replies {recovered, sends, overdue, lost, fired, fault, ended, waiting, left, tasks, revoked, schedules, faults}:
 -- run, priority, step, spec, ... of recovered steps, to put at the head of their queues; the same of others to send; run, priority, step, queue, when it was sent (ms), 1 at the first check, ... of steps that nobody began in time;
--- how many leases were lost, and how many timers fired; "" for no fault; the runs that this ended; run|step of steps that wait for rate limits and are to
+-- how many leases were lost, and how many timers fired; the lists that could not be read, "" for none; the runs that this ended; run|step of steps that wait for rate limits and are to
 -- be checked, and of steps that no longer wait; run|attempt|step of dispatched steps whose results are to be looked for, and of tasks to revoke;
--- of each schedule to look at its name, the time, its fields as below, the first of its pending times, and its open run.
-local resend_ms, most = tonumber(ARGV[1]), tonumber(ARGV[2])
+-- of each schedule to look at its name, the time, its fields as below, the first of its pending times, and its open run;
+-- of each item that failed its duty, its name, the error, and how often it has failed: at the third time it was parked.
+local resend_ms, most, version = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3]
 local recovered, sends, overdue, lost, fired, waiting, tasks = {}, {}, {}, 0, 0, {}, {}
 local RECHECK_MS = 30000 -- ms until a step that waits for a rate limit is checked again
 local MAX_PENDING = 50 -- times of a schedule that one look may start
 local MIN_TASK_CHECK_MS, MAX_TASK_CHECK_MS = 4000, 60000 -- until the result of a task is looked for again
 
-local function due(key) return redis.call('ZRANGEBYSCORE', S .. key, '-inf', now, 'LIMIT', 0, most) end
+local PARKED_AT_ONCE = 5 -- items that failed, of those that one sweep looks at
+local unread = {} -- lists that cannot be read, and why
 
-local function add(list, step, spec)
-  list[#list + 1] = run; list[#list + 1] = priority; list[#list + 1] = step; list[#list + 1] = spec
+-- Calls a function that handles a list; an error of it costs this list.
+local function list(name, handle)
+  local is_done, why = pcall(handle)
+  if not is_done then unread[#unread + 1] = name .. ': ' .. reason_of(why) end
+end
+
+-- Handles each item of a list whose time has come.
+local function each_due(duty, key, handle)
+  list(duty, function()
+    for _, member in ipairs(redis.call('ZRANGEBYSCORE', S .. key, '-inf', now, 'LIMIT', 0, most)) do
+      isolate(duty, member, version, function() handle(member) end)
+    end
+  end)
+end
+
+local function add(to, step, spec)
+  to[#to + 1] = run; to[#to + 1] = priority; to[#to + 1] = step; to[#to + 1] = spec
 end
 
 local function flush()
-  local list = dispatch(resend_ms)
-  for i = 1, #list, 2 do
-    add(sends, list[i], list[i + 1])
+  local ready = dispatch(resend_ms)
+  for i = 1, #ready, 2 do
+    add(sends, ready[i], ready[i + 1])
   end
   for _, item in ipairs(following) do sends[#sends + 1] = item end
   following = {}
@@ -27,20 +45,20 @@ local function flush()
   write_changes()
 end
 
-for _, member in ipairs(due(':leases')) do
+each_due('leases', ':leases', function(member)
   redis.call('ZREM', S .. ':leases', member)
   local id, attempt, owner, step = string.match(member, '^([^|]*)|(%d+)|([^|]*)|(.*)$')
   use(id)
   local s = status == 'running' and get(step)
   if s and s.state == 'running' and s.attempt == tonumber(attempt) then
+    local spec, text = spec_of(step) -- read before anything is written, since that may fail
+    local info = redis.call('HGET', R .. ':info', step) or '{}'
+    local losses = cjson.decode(info).lost or {}
     lost = lost + 1
     count_total('lost')
     s.crashes = s.crashes + 1
     if will_be_refused(s) then announce(s) end
     event('lost', step, s.attempt, owner)
-    local spec, text = spec_of(step)
-    local info = redis.call('HGET', R .. ':info', step) or '{}'
-    local losses = cjson.decode(info).lost or {}
     table.insert(losses, {attempt = s.attempt, worker = worker_of(owner), at_ms = now})
     info = with_members(info, {lost = cjson.encode(losses), refused = false})
     local most_attempts = tonumber(meta('max_attempts'))
@@ -61,7 +79,7 @@ for _, member in ipairs(due(':leases')) do
     end
     flush()
   end
-end
+end)
 
 local function late_message()
   local by = meta('timeout_by')
@@ -105,7 +123,7 @@ local TIMERS = {
   deadline = {function() return true end, function() close('timed_out', cjson.encode({error = {code = 'timeout', message = late_message()}})) end},
 }
 
-for _, member in ipairs(due(':due')) do
+each_due('timers', ':due', function(member)
   redis.call('ZREM', S .. ':due', member)
   local what, id, step = string.match(member, '^([^|]*)|([^|]*)|(.*)$')
   use(id)
@@ -120,68 +138,79 @@ for _, member in ipairs(due(':due')) do
   elseif what == 'permit' then
     redis.call('RPUSH', S .. ':left', id .. '|' .. step)
   end
-end
+end)
 
 -- The longer a step has waited, the longer until it is checked again: it is in a long queue, and so are others.
-local unbegun = redis.call('ZRANGEBYSCORE', S .. ':ready', '-inf', now, 'WITHSCORES', 'LIMIT', 0, most)
-for i = 1, #unbegun, 2 do
-  local member, look_at = unbegun[i], tonumber(unbegun[i + 1])
+local function look_at_ready(member, look_at)
   local id, step = string.match(member, '^([^|]*)|(.*)$')
   use(id)
   local s = get(step)
-  if s and s.state == 'sent' then
-    local sent_at = tonumber(s.owner)
-    redis.call('ZADD', S .. ':ready', now + math.min(math.max(resend_ms, now - sent_at), MAX_RESEND_MS), member)
-    local spec, text = spec_of(step)
-    if look_at == UNSENT then
-      add(recovered, step, text)
-    else
-      add(overdue, step, spec.queue or 'coordinator')
-      overdue[#overdue + 1] = sent_at
-      overdue[#overdue + 1] = look_at - sent_at <= resend_ms and 1 or 0
-    end
-  else
-    redis.call('ZREM', S .. ':ready', member)
-  end
+  if not s or s.state ~= 'sent' then return redis.call('ZREM', S .. ':ready', member) end
+  local sent_at = tonumber(s.owner)
+  local spec, text = spec_of(step)
+  redis.call('ZADD', S .. ':ready', now + math.min(math.max(resend_ms, now - sent_at), MAX_RESEND_MS), member)
+  if look_at == UNSENT then return add(recovered, step, text) end
+  add(overdue, step, spec.queue or 'coordinator')
+  overdue[#overdue + 1] = sent_at
+  overdue[#overdue + 1] = look_at - sent_at <= resend_ms and 1 or 0
 end
 
+list('ready', function()
+  local unbegun = redis.call('ZRANGEBYSCORE', S .. ':ready', '-inf', now, 'WITHSCORES', 'LIMIT', 0, most)
+  for i = 1, #unbegun, 2 do
+    local member, look_at = unbegun[i], tonumber(unbegun[i + 1])
+    isolate('lost', member, version, function() look_at_ready(member, look_at) end)
+  end
+end)
+
 -- The longer a task has run, the longer until its result is looked for again. Mostly a worker has seen it by then.
-for _, member in ipairs(due(':tasks')) do
+each_due('tasks', ':tasks', function(member)
   local id, attempt, step = string.match(member, '^([^|]*)|(%d+)|(.*)$')
   use(id)
   local s = get(step)
-  if is_dispatched(s, attempt) then
-    local since = tonumber(s.owner)
-    local again = now + math.max(MIN_TASK_CHECK_MS, math.min((now - since) / 2, MAX_TASK_CHECK_MS))
-    local deadline = since + spec_of(step).timeout_s * 1000
-    redis.call('ZADD', S .. ':tasks', string.format('%d', now < deadline and math.min(again, deadline) or again), member)
-    tasks[#tasks + 1] = member
-  else
-    redis.call('ZREM', S .. ':tasks', member)
-  end
-end
+  if not is_dispatched(s, attempt) then return redis.call('ZREM', S .. ':tasks', member) end
+  local since = tonumber(s.owner)
+  local again = now + math.max(MIN_TASK_CHECK_MS, math.min((now - since) / 2, MAX_TASK_CHECK_MS))
+  local deadline = since + spec_of(step).timeout_s * 1000
+  redis.call('ZADD', S .. ':tasks', string.format('%d', now < deadline and math.min(again, deadline) or again), member)
+  tasks[#tasks + 1] = member
+end)
 
-local id, place = unpack(redis.call('HSCAN', S .. ':clearing', 0, 'COUNT', 10)[2])
-if id then
-  use(id)
-  clear(place)
-end
+list('clearing', function()
+  local found = redis.call('HSCAN', S .. ':clearing', 0, 'COUNT', 10)[2]
+  if #found == 0 then return end
+  local at = now % (#found / 2) -- any of them, so that one that fails is in nobody's way
+  local id, place = found[2 * at + 1], found[2 * at + 2]
+  isolate('clearing', id, version, function()
+    use(id)
+    clear(place)
+  end, place)
+end)
 
-for _, id in ipairs(due(':finished')) do forget(id) end
-for _, item in ipairs(due(':item_ends')) do
+each_due('expiry', ':finished', forget)
+
+each_due('item_ends', ':item_ends', function(item)
   local name = check_item(item) and string.match(item, '^session:(.*)$')
   if name then
     redis.call('ZREM', S .. ':sessions', name)
     redis.call('ZREM', tenant_sessions_key(name), name)
   end
-end
+end)
+
 local schedules = {}
-for _, scope in ipairs(due(':schedules')) do
+each_due('schedules', ':schedules', function(scope)
   local key = schedule_key(scope)
   local fields = redis.call('HMGET', key, 'spec', 'request', 'labels', 'quota', 'next', 'mark', 'skipped_ms', 'grace_ms')
   schedules[#schedules + 1] = {scope, now, fields, redis.call('LRANGE', key .. ':pending', 0, MAX_PENDING - 1), open_run_of(key) or ''}
+end)
+
+list('parked', function() look_at_parked(version, PARKED_AT_ONCE) end)
+
+local function pop(key)
+  local popped = {}
+  list(key, function() popped = redis.call('LPOP', S .. ':' .. key, most) or {} end)
+  return popped
 end
 
-local function pop(key) return redis.call('LPOP', S .. key, most) or {} end
-
-return {recovered, sends, overdue, lost, fired, '', ended_runs, waiting, pop(':left'), tasks, pop(':revoked'), schedules}
+local left, revoked = pop('left'), pop('revoked')
+return {recovered, sends, overdue, lost, fired, table.concat(unread, '; '), ended_runs, waiting, left, tasks, revoked, schedules, faults}

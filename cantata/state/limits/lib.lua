@@ -23,6 +23,8 @@
 --   P:active      zset    holder (a lease's name, or a ticket) -> when it is given up unless renewed (ms)   entries go then
 --   P:late        zset    holder given up, whose cost may still be recorded -> until when (ms)     "
 --   P:permits     hash    holder -> what it took (JSON)                                        entries go with their holder
+-- Of what could not be read:
+--   P:faults      list    {item, error} (JSON): permits that were given up, and tickets whose call is asked for anew   entries go with the next sweep
 -- A Redis may evict what expires: the budget of an open run does not, nor what calls under way have set aside of it. The sweep calls twice a second.
 --
 -- Rates hold in every window, wherever it begins: calls are counted in buckets, 60 to a window, and all of a bucket leaves when its last moment is a window
@@ -51,6 +53,7 @@ local USUAL_CALL = 1000     -- how long a call takes (ms), to estimate when a sl
 local LATE = 3600000        -- how long the cost of a call that was given up may still be recorded
 local OVERLOOKED = LATE     -- after the last word on a run's budget until somebody looks whether the run is over, and again as long as it is not
 local MAX_PAUSE = 3600000   -- a longer pause is an error of the version before, which took any number that a provider sent; it counts as none
+local CHECKED_SLOTS = 5     -- of a full limit: whether their holders are still under way
 local MAX_ENTRIES = 100     -- given up or called in one script, so that it stays short
 
 local width = window / BUCKETS
@@ -117,7 +120,13 @@ local function lack_of(terms, tokens, is_queued)
   if paused_until(terms) > now then return 'pause' end
   if is_full(key .. ':rpm', tonumber(terms[3]), 1, is_queued) then return 'rpm' end
   if is_full(key .. ':tpm', tonumber(terms[4]), tokens, is_queued) then return 'tpm' end
-  if concurrency and redis.call('SCARD', key .. ':slots') >= concurrency then return 'concurrency' end
+  if concurrency and redis.call('SCARD', key .. ':slots') >= concurrency then
+    if not is_queued then return 'concurrency' end
+    for _, holder in ipairs(redis.pcall('SRANDMEMBER', key .. ':slots', CHECKED_SLOTS)) do -- one that could not be read left its slot taken
+      if not redis.call('ZSCORE', P .. ':active', holder) then redis.call('SREM', key .. ':slots', holder) end
+    end
+    if redis.call('SCARD', key .. ':slots') >= concurrency then return 'concurrency' end
+  end
 end
 
 -- The first of a call's limits that has no room for it: its terms, and what it lacks.
@@ -187,10 +196,31 @@ local function grant(holder, call, ms, is_called)
   redis.call('ZREM', P .. ':late', holder)
 end
 
-local function permit_of(holder)
-  local text = redis.call('HGET', P .. ':permits', holder)
-  return text and cjson.decode(text)
+local OUTAGES = {OOM = true, MISCONF = true, READONLY = true, NOREPLICAS = true, NOPERM = true, BUSY = true, LOADING = true}
+local MAX_FAULTS = 100 -- that are kept until a sweep logs them
+
+-- Records that an item failed, with the error that `pcall` caught. One of the server, which is no fault of the item, is raised again.
+local function note_fault(item, why)
+  local text = type(why) == 'table' and why.err or tostring(why)
+  if OUTAGES[string.match(text, '^%-?(%u+) ') or ''] then error(why, 0) end
+  text = string.sub(string.gsub(string.gsub(text, '^user_script:%d+: ', ''), '[^ -~]', '?'), 1, 300)
+  redis.call('RPUSH', P .. ':faults', cjson.encode({item = item, error = text}))
+  redis.call('LTRIM', P .. ':faults', -MAX_FAULTS, -1)
 end
+
+-- The entry of an item in a hash; nil if there is none, and its fault is noted if it cannot be read. `parts` are the tables that it has.
+local function entry_of(key, item, parts)
+  local text = redis.call('HGET', P .. key, item)
+  if not text then return nil end
+  local is_read, entry = pcall(cjson.decode, text)
+  local is_sound = is_read and type(entry) == 'table'
+  for _, part in ipairs(parts) do is_sound = is_sound and type(entry[part]) == 'table' end
+  if is_sound then return entry end
+  note_fault(item, is_read and 'its entry in ' .. key .. ' is not of the form that is expected' or entry)
+end
+
+-- The permit of a holder, or nil. One that cannot be read is given up: it frees nothing.
+local function permit_of(holder) return entry_of(':permits', holder, {'limits', 'budgets'}) end
 
 -- Frees the slots and reservations of a call that is over or given up; replies whether there were any. A ticket that was called has sent no
 -- request: its permit counts for nothing. The cost of other calls may still be recorded.
@@ -205,10 +235,7 @@ local function release(holder, permit)
   return true
 end
 
-local function waiting(ticket)
-  local text = redis.call('HGET', P .. ':tickets', ticket)
-  return text and cjson.decode(text)
-end
+local function waiting(ticket) return entry_of(':tickets', ticket, {'call'}) end
 
 local function queue_of(call, budget)
   local of = {budget}
@@ -245,6 +272,11 @@ local function call_first(of)
   end
   local ticket = redis.call('ZRANGE', P .. ':queue:' .. of, 0, 0)[1]
   local waits = waiting(ticket)
+  if not waits then -- its step asks anew
+    dequeue(ticket, of)
+    forget_ticket(ticket)
+    return ticket
+  end
   local exhausted, budget = spent_of(waits.call)
   if budget then
     closed[budget] = 'budget'
@@ -264,6 +296,21 @@ local function call_first(of)
   return ticket
 end
 
+-- Removes the first of a queue whose call cannot be decided about, or the queue if it has none; replies its ticket: its step asks anew.
+local function give_up_first(of, why)
+  local is_read, first = pcall(redis.call, 'ZRANGE', P .. ':queue:' .. of, 0, 0)
+  local ticket = is_read and first[1] or nil
+  note_fault(ticket or of, why)
+  if ticket then
+    dequeue(ticket, of)
+    forget_ticket(ticket)
+  else
+    redis.call('DEL', P .. ':queue:' .. of)
+    redis.call('ZREM', P .. ':queues', of)
+  end
+  return ticket
+end
+
 -- Calls those that wait, in the order in which they first asked, as far as there is room; replies their tickets. A queue that may not go now may not
 -- later in this script, so each is looked at once for each ticket that leaves it, and once more.
 local function advance()
@@ -271,7 +318,8 @@ local function advance()
   while #called + moved < MAX_ENTRIES do
     local of, since = unpack(redis.call('ZRANGEBYSCORE', P .. ':queues', from, '+inf', 'WITHSCORES', 'LIMIT', 0, 1))
     if not of then break end
-    local ticket = call_first(of)
+    local is_done, ticket = pcall(call_first, of)
+    if not is_done then ticket = give_up_first(of, ticket) end
     if ticket then called[#called + 1] = ticket elseif ticket == nil then moved = moved + 1 end
     from = (ticket == false and '(' or '') .. since
   end
@@ -283,8 +331,15 @@ local function expire_permits()
   local function past(part) return redis.call('ZRANGEBYSCORE', P .. part, '-inf', now, 'LIMIT', 0, MAX_ENTRIES) end
   for _, holder in ipairs(past(':active')) do
     local permit = permit_of(holder)
-    release(holder, permit)
-    if not permit.is_called then redis.call('ZADD', P .. ':late', now + LATE, holder) end
+    local is_done, why = pcall(function()
+      if permit then release(holder, permit) end
+      if permit and not permit.is_called then redis.call('ZADD', P .. ':late', now + LATE, holder) end
+    end)
+    if not is_done then note_fault(holder, why) end
+    if not (permit and is_done) then
+      redis.call('ZREM', P .. ':active', holder)
+      redis.call('HDEL', P .. ':permits', holder)
+    end
   end
   for _, holder in ipairs(past(':late')) do
     redis.call('ZREM', P .. ':late', holder)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
@@ -206,17 +206,23 @@ class Limiter:
         """
         return self._call("settle", holder, str(tokens), _nano(usd))
 
-    def sweep(self, tickets: Iterable[str] = ()) -> list[str]:
+    def sweep(self, tickets: Iterable[str] = (), on_fault: Callable[[str, str], None] | None = None) -> list[str]:
         """Grant permits for which there is room, at most MAX_CALLED; return their tickets, and those of `tickets` that are in no queue.
+
+        `on_fault` is called with each holder or ticket that could not be read since the last sweep, and the error: such a permit is given
+        up, and such a call is asked for anew.
 
         Deletes the budgets of ended runs, an hour after their last change. The budget of an open run has no TTL: a Redis that evicts what
         expires must not forget what was spent.
         """
-        called, runs = cast("list[list[str]]", self._call("sweep", *tickets))
+        called, runs, faults = cast("list[list[str]]", self._call("sweep", *tickets))
         if runs:
             statuses = self._ledger.with_retries(lambda: self._statuses(runs))
             ended = [run_id for run_id, status in zip(runs, statuses, strict=True) if status is None or status in RUN_OVER]
             self._ledger.with_retries(lambda: self._delete_budgets(ended))
+        if on_fault:
+            for fault in map(json.loads, faults):
+                on_fault(fault["item"], fault["error"])
         return called
 
     def forget(self, tickets: Iterable[str]) -> list[str]:

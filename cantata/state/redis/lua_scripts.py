@@ -35,6 +35,7 @@ PRELUDES = {
     "schedules": (*_LEDGER, "ledger/accepting"),
     "ledger/accept": (*_LEDGER, "ledger/accepting"),
     "ledger/commit": (*_RUN, "ledger/commit_plain", *_LEDGER[len(_RUN) :], "ledger/expand"),
+    **{f"ledger/{name}": (*_LEDGER, "ledger/parking") for name in ("sweep", "item_failed", "unpark")},
     **{f"ledger/{name}": _STEPS for name in _WITHOUT_LIB},
 }
 """What comes before the scripts of a folder, or before one script."""

@@ -4,6 +4,7 @@ local scope, change = ARGV[1], cjson.decode(ARGV[2])
 local key, list = schedule_key(scope), S .. ':schedules'
 local known = redis.call('HMGET', key, 'definitions', 'paused')
 if not known[1] then return 'unknown' end
+redis.call('HDEL', S .. ':parked', 'schedules|' .. scope) -- whoever edits it may have corrected it
 if change.pause then
   charge_more('schedule:' .. scope, #change.pause - #(redis.call('HGET', key, 'pause_note') or ''))
   redis.call('HSET', key, 'paused', 1, 'pause_note', change.pause)

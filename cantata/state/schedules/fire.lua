@@ -70,6 +70,7 @@ charge_more('schedule:' .. scope, pending_bytes)
 for field, n in pairs(times) do
   if n ~= 0 then redis.call('HINCRBY', key, field, n) end
 end
+redis.call('HDEL', S .. ':parked', 'schedules|' .. scope) -- it could be handled
 if given.error then redis.call('HSET', key, 'error', given.error) elseif times.fired > 0 then redis.call('HDEL', key, 'error') end
 if given.read then
   local look_at, waits = given.look_at, redis.call('EXISTS', pending) == 1

@@ -18,6 +18,11 @@ charge(given.tenant, 'schedule:' .. scope, bytes + (counted and own_bytes and co
 rows[#rows + 1] = 'bytes'; rows[#rows + 1] = bytes
 redis.call('HSETNX', key, 'created_at', now)
 hset_all(key, rows)
+local was_parked = redis.call('HDEL', S .. ':parked', 'schedules|' .. scope) == 1
+if before[2] == fields.timing and was_parked and not before[3] then
+  redis.call('HDEL', key, 'error')
+  redis.call('ZADD', S .. ':schedules', 'LT', now, scope)
+end
 if before[2] ~= fields.timing then
   redis.call('HDEL', key, 'error', 'skipped_ms', 'grace_ms')
   redis.call('ZADD', S .. ':schedules', before[3] and 'inf' or given.look_at, scope)

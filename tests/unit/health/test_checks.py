@@ -16,6 +16,7 @@ from cantata.health.facts import Facts, Fleet, LimitFacts, RedisFacts, RedisNode
 from cantata.models.definitions import Budget, Budgets, Limits, Rates
 from cantata.state.fleet.load import FleetLoad, QueueLoad
 from cantata.state.fleet.registry import Worker
+from cantata.state.ledger.parked import ParkedItem
 from cantata.state.limits.limiter import LimitUsage, PausedModel, Pressure
 
 ADDRESS = "redis://redis:6379/0"
@@ -52,8 +53,14 @@ LOAD = FleetLoad(WORKERS, {}, runs_open=2, runs_kept=2, steps_ready=0, totals={}
 
 
 def fleet(**fields: Any) -> Fleet:
-    own = {name: fields.pop(name) for name in ("queues", "last_ended", "refused_steps") if name in fields}
+    own = {name: fields.pop(name) for name in ("queues", "last_ended", "refused_steps", "parked") if name in fields}
     return Fleet(replace(LOAD, **fields), **{"queues": QUEUES, **own})
+
+
+def parked(item_id: str) -> ParkedItem:
+    return ParkedItem(
+        id=item_id, duty="timers", item=f"retry|{item_id}|a", effect="it does not fire", error="ValueError: bad", since=1.0, at=2.0, tries=3
+    )
 
 
 def facts(**fields: Any) -> Facts:
@@ -186,6 +193,27 @@ FLEET = [
         "--name",
     ),
     (fleet(sweep_age_s=75.0), "sweep", "failing", "no sweep for 1 min 15 s: timers do not fire", "sweep_failed"),
+    (
+        fleet(sweep_age_s=75.0, sweep_fault="permits: WRONGTYPE"),
+        "sweep",
+        "failing",
+        "no complete sweep (permits: WRONGTYPE) for 1 min 15 s: timers do not fire",
+        "shard_sweep_failed",
+    ),
+    (
+        fleet(parked=[parked("5-ab"), parked("7-cd")]),
+        "parked",
+        "degraded",
+        "2 that the sweep cannot handle: 5-ab (timers retry|5-ab|a), 7-cd (timers retry|7-cd|a); the first: ValueError: bad",
+        "`submit parked retry 5-ab`, or `submit parked drop 5-ab`; `submit parked list` lists all",
+    ),
+    (
+        fleet(parked=[parked(f"{n}-x") for n in range(7)]),
+        "parked",
+        "degraded",
+        "2-x (timers retry|2-x|a) and 4 more; the first",
+        "list",
+    ),
     (fleet(sweep_age_s=None, workers=[]), "sweep", "failing", "no sweep yet", "start a worker"),
     (fleet(sweep_age_s=None), "sweep", "failing", "no sweep yet: timers do not fire", "sweep_failed"),
     (

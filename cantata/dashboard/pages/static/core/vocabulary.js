@@ -26,6 +26,8 @@ export const EVENTS = {
   break: { state: null, voids: false },
   warning: { state: null, voids: false },
   unserved: { state: null, voids: false },
+  parked: { state: null, voids: false },
+  unparked: { state: null, voids: false },
   cancelling: { state: null, voids: false },
   webhook: { state: null, voids: false },
   closed: { state: null, voids: false },
