@@ -22,6 +22,7 @@ LASTING = re.compile(
     r"cantata:\{\d+\}:(runs|finished|leases|ready|due|tasks|sessions(:[^:]*)?|schedules|sizes|bytes|log_bytes)"  # a shard's, looked at
     r"|cantata:\{\d+\}:(items|item_ends|names)"  # a shard's, entries go with their item
     r"|cantata:\{\d+\}:(left|revoked)"  # which the next sweep empties
+    r"|cantata:\{\d+\}:parked"  # what a sweep could not handle: entries go with their run, or when somebody decides
     r"|cantata:\{\d+\}:totals"  # a shard's, counters of a few fields
     r"|cantata:\{\d+\}:(batches:[^:]*|batch:.+)"  # batches, until some time after their end
     r"|cantata:\{memory:.*\}.*:(values:.+|namespaces|lasting|kept|ending|last_ends)"  # what is remembered for good
@@ -33,7 +34,7 @@ LASTING = re.compile(
     r"|_kombu\.binding.+|unacked(_index|_mutex)?|celery(\x06\x16\d)?|.+\.celery\.pidbox"  # the same of the user's application
 )
 LIMITS = re.compile(
-    re.escape(f"cantata:{LIMITS_KEY}") + r":(active|late|permits|tickets|kept|queues|queue:.+|budgets"  # calls under way
+    re.escape(f"cantata:{LIMITS_KEY}") + r":(active|late|permits|tickets|kept|queues|queue:.+|budgets|faults"  # calls under way
     r"|model:.+:slots"  # the limits that the suite sets
     r"|budget:run:[^:]+)"
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
@@ -15,6 +14,7 @@ from cantata.coordinator import duties, firing, isolation, sweeper
 from cantata.coordinator.duties import sweep_once
 from cantata.dispatch.celery_app import App, make_app
 from cantata.state.fleet.clock_skip import bring_nearer
+from cantata.state.ledger import encoding, step_store
 from cantata.state.ledger.ledger import Ledger
 from tests.integration.state.play import Play, work
 from tests.integration.test_schedules import HOURLY, Scene, scene
@@ -206,36 +206,35 @@ def park_schedule(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(scene.ledger.parked.find()) == 1
 
 
-@pytest.mark.parametrize("text", ["no JSON", "[" * 300 + "]" * 300, '{"kind": 7}'])
+@pytest.mark.parametrize("error", [ValueError("bad"), RecursionError("deep"), MemoryError()], ids=lambda error: type(error).__name__)
 @pytest.mark.parametrize("way", ["leases", "ready"])
 def test_a_step_that_this_process_cannot_read_is_parked_and_the_others_are_sent(
-    ledger: Ledger, valkey: Redis, app: App, way: str, text: str
+    ledger: Ledger, valkey: Redis, app: App, monkeypatch: pytest.MonkeyPatch, way: str, error: BaseException
 ) -> None:
     play = Play(ledger)
-    play.plan(*map(work, STEPS), work("other", given={"deep": 1}))
+    play.plan(*(work(step, work="bad" if step == BAD else "tools:x") for step in STEPS))
     sent_ago(play, 60.0, *STEPS)
     if way == "leases":
         for step in STEPS:
             valkey.zadd(f"{play.shard}:leases", {play.begin(step).lease: 1.0})
     else:
         look_now(play, *STEPS)
-    shown = json.dumps({"kind": "work", "queue": "tools", "params": json.loads(text)}) if text.startswith("[") else text
-    kept = cast(str, valkey.hget(f"{play.shard}:run:run:steps", BAD))
-    valkey.hset(f"{play.shard}:run:run:steps", BAD, shown)
+    with monkeypatch.context() as broken:
+        for module in (encoding, step_store):
+            fails_for(broken, module, "spec_of", lambda text: '"bad"' in text, error)
 
-    assert sweep_once(app, ledger)
+        assert sweep_once(app, ledger)
 
-    assert sorted(steps_in(valkey, TOOLS)) == sorted(set(STEPS) - {BAD})
-    for _ in range(6):
-        for name in ("leases", "ready"):
-            for item in cast("list[str]", valkey.zrange(f"{play.shard}:{name}", 0, -1)):
-                if item.endswith(f"|{BAD}"):
-                    valkey.zadd(f"{play.shard}:{name}", {item: 1.0})
-        valkey.delete(TOOLS)
-        sweep_once(app, ledger)
-    (parked,) = ledger.parked.find()
-    assert BAD in parked.item
-    valkey.hset(f"{play.shard}:run:run:steps", BAD, kept)
+        assert sorted(steps_in(valkey, TOOLS)) == sorted(set(STEPS) - {BAD})
+        for _ in range(6):
+            for name in ("leases", "ready"):
+                for item in cast("list[str]", valkey.zrange(f"{play.shard}:{name}", 0, -1)):
+                    if item.endswith(f"|{BAD}"):
+                        valkey.zadd(f"{play.shard}:{name}", {item: 1.0})
+            valkey.delete(TOOLS)
+            sweep_once(app, ledger)
+        (parked,) = ledger.parked.find()
+        assert (parked.duty, parked.item) == ("lost", f"run|{BAD}")
     ledger.parked.act(parked.id, "retry", "ann")
     for _ in range(2):
         sweep_once(app, ledger)

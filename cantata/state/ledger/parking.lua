@@ -95,7 +95,7 @@ local function look_at_parked(version, count)
       local is_gone = not record.parked and now - record.at > FORGOTTEN_MS
       if duty == 'schedules' then
         is_gone = is_gone or redis.call('EXISTS', schedule_key(item)) == 0
-      elseif known[2] ~= RUN then
+      elseif known[2] and known[2] ~= RUN then
         local of_run = redis.pcall('HGET', S .. ':run:' .. (string.match(item, known[2]) or ''), 'status')
         is_gone = is_gone or (type(of_run) ~= 'table' and not OPEN[of_run]) -- a table is an error: the run cannot be read
       end

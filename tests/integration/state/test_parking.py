@@ -355,6 +355,7 @@ def test_a_run_that_cannot_be_read_ends_when_its_time_is_over_and_can_be_cancell
     assert {fault.duty for fault in swept.faults} <= {"clearing"}
     assert [ledger.runs.status(run_id) for run_id in RUNS[:2]] == ["timed_out", "cancelled"]
     assert [ledger.redis.xlen(f"{S}:run:{run_id}:closed") for run_id in RUNS[:2]] == [1, 1], "those who wait for them go on"
+    ledger.outbox.create(SHARD, "", [SHARD])
     if part == ":state":
         while ledger.redis.exists(f"{S}:clearing"):
             ledger.leases.sweep(SHARD)
