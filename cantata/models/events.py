@@ -369,8 +369,8 @@ class RunClosed(RunEvent):
 KNOWN_EVENTS = (
     RunAccepted, StepStarted, TaskDispatched, StepDone, StepExpanded, StepFailed, StepMissedDeadline, StepSkipped, StepRetried,
     RateLimited, LeaseLost, StepReleased, StepRefused, OutcomeUncertain, SignalAwaited, WaitReminded, WaitEscalated, SleepBegan,
-    SignalReceived, ReplyDelta, ModelFallback, ChainBroken, RunWarning, QueueUnserved, ItemParked, ItemUnparked, RunCancelling, WebhookCreated,
-    RunClosed,
+    SignalReceived, ReplyDelta, ModelFallback, ChainBroken, RunWarning, QueueUnserved, ItemParked, ItemUnparked, RunCancelling,
+    WebhookCreated, RunClosed,
 )  # fmt: skip
 EVENT_CLASSES: dict[str, type[RunEvent]] = {str(each.model_fields["type"].default): each for each in KNOWN_EVENTS}
 """Type → class."""

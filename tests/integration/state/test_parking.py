@@ -1,4 +1,4 @@
-"""An item of a sweep that its script cannot handle, among ninety-nine others of its shard: it costs itself, is parked, and can be tried again."""
+"""An item of a sweep that its script cannot handle, among ninety-nine others: it costs itself, is parked, and can be tried again."""
 
 from __future__ import annotations
 
