@@ -9,9 +9,10 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from itertools import islice
+from threading import Lock
 from typing import Any, cast
 from urllib.parse import unquote, urljoin
 
@@ -61,20 +62,22 @@ _DRAFTS = frozenset(
 
 def schema_faults(schema: object, allowance: Allowance | None = None) -> list[SchemaFault]:
     """Return the faults of a schema, which is JSON values; empty if it is valid. Several may share an allowance."""
-    compiled = _compiled(schema)
     try:
-        _charge(compiled, allowance or Allowance())
+        return _compiled(schema, allowance or Allowance()).faults
     except TooMuchError as error:
         return [SchemaFault((), f"the check of all schemas together {error}; make them smaller")]
-    return compiled.faults
 
 
-def keyword_faults(schema: object, allowed: Collection[str]) -> list[SchemaFault]:
-    """Return a fault for each keyword that is not allowed, in a schema and in all schemas within it."""
-    found = ((path, word) for path, node in _compiled(schema).nodes.values() for word in node if word not in allowed)
+def keyword_faults(schema: object, allowed: Collection[str], allowance: Allowance | None = None) -> list[SchemaFault]:
+    """Return a fault for each keyword that is not allowed, in a schema and in all schemas within it; none for one too large to be read."""
+    try:
+        nodes = _compiled(schema, allowance or Allowance()).nodes.values()
+    except TooMuchError:
+        return []
+    found = islice(((path, word) for path, node in nodes for word in node if word not in allowed), MAX_FAULTS)
     return [
         SchemaFault((*path, word), f"the keyword {word[:100]!r} is not available here{hint(nearest(word, allowed))}")
-        for path, word in islice(found, MAX_FAULTS)
+        for path, word in found
     ]
 
 
@@ -87,13 +90,12 @@ def value_faults(value: object, schema: object, *, most: int = MAX_FAULTS, allow
         most: The number of faults to return.
         allowance: What this validation may take, and others with the same one; None for one of its own.
     """
-    compiled = _compiled(schema)
-    if compiled.faults:
-        return [SchemaFault((), cut(f"its schema cannot be used: {compiled.faults[0]}"))]
+    allowance = allowance or Allowance()
     found: list[SchemaFault] = []
     try:
-        allowance = allowance or Allowance()
-        _charge(compiled, allowance)
+        compiled = _compiled(schema, allowance)
+        if compiled.faults:
+            return [SchemaFault((), cut(f"its schema cannot be used: {compiled.faults[0]}"))]
         for place, message in islice(SchemaEvaluation(compiled, allowance).errors(value, compiled.root), most):
             found.append(SchemaFault(flat(place), message))
     except TooMuchError as error:
@@ -105,30 +107,41 @@ def value_faults(value: object, schema: object, *, most: int = MAX_FAULTS, allow
     return found
 
 
-def _charge(compiled: CompiledSchema, allowance: Allowance) -> None:
-    """Charge an allowance with the reading of a schema, once. Raises TooMuchError."""
-    cost, compiled.cost = compiled.cost, 0
-    allowance.count(cost)
+_read_ones: dict[str, CompiledSchema] = {}
+_reading = Lock()
+MAX_READ = 32  # schemas that are kept; one and its patterns take 10 MB at most
 
 
-def _compiled(schema: object) -> CompiledSchema:
+def _compiled(schema: object, allowance: Allowance) -> CompiledSchema:
+    """Return a schema as it was read before, else read it at the cost of an allowance. Raises TooMuchError."""
     try:
         text = json.dumps(schema)
     except (TypeError, ValueError, RecursionError):
         return _refused("it is nested too deeply, or has values that are not JSON")
     if len(text) > MAX_SCHEMA_BYTES:
         return _refused(f"it has {len(text):,} bytes of JSON, more than {MAX_SCHEMA_BYTES:,}")
-    return _read(text)
+    with _reading:
+        compiled = _read_ones.pop(text, None)
+        if compiled is not None:
+            _read_ones[text] = compiled  # now the last one to be dropped
+            return compiled
+    allowance.count(150 + len(text))  # a megabyte takes 0.8 s
+    compiled = _read(text)
+    allowance.count(20 * sum(map(len, compiled.patterns)))
+    with _reading:
+        _read_ones[text] = compiled
+        while len(_read_ones) > MAX_READ:
+            del _read_ones[next(iter(_read_ones))]
+    return compiled
 
 
-@lru_cache(maxsize=32)  # a schema and its patterns take 10 MB at most
 def _read(text: str) -> CompiledSchema:
     schema = json.loads(text)
     if not isinstance(schema, dict | bool):
         return _refused(f"expected a JSON Schema, which is an object, true or false; found {quoted(schema)}")
     if _is_deeper(schema, MAX_SCHEMA_DEPTH):
         return _refused(f"it is nested more than {MAX_SCHEMA_DEPTH} levels deep")
-    compiled = CompiledSchema(schema, cost=len(text))  # read in 0.8 s a megabyte
+    compiled = CompiledSchema(schema)
     try:
         compiled.faults += islice(_SchemaReader(compiled).faults(), MAX_FAULTS)
     except TooMuchError:
@@ -252,7 +265,6 @@ class _SchemaReader:
         try:
             if self._pattern_chars > MAX_PATTERN_CHARS:
                 raise ValueError(f"all patterns of the schema have more than {MAX_PATTERN_CHARS:,} characters")
-            self._compiled.cost += 20 * len(pattern)
             self._compiled.patterns[pattern] = patterns.compiled(pattern)
         except ValueError as error:
             yield SchemaFault(path, cut(f"{pattern[:100]!r} is not a pattern that can be used: {error}"))
@@ -321,7 +333,7 @@ def _metaschema() -> CompiledSchema:
 
     The library's own metaschema takes half a millisecond for each schema, and recurses.
     """
-    from jsonschema_specifications import REGISTRY  # type: ignore[import-untyped]  # noqa: PLC0415  # as jsonschema: see `evaluation`
+    from jsonschema_specifications import REGISTRY  # noqa: PLC0415  # as jsonschema: see `evaluation`
 
     vocabularies = ("core", "applicator", "unevaluated", "validation", "meta-data", "format-annotation", "content")
     names = ("schema", *(f"meta/{name}" for name in vocabularies))

@@ -74,8 +74,6 @@ class CompiledSchema:
     targets: dict[tuple[int, str], Schema] = field(default_factory=dict)
     """By the `id` of a schema and its keyword: the schema that it refers to."""
     patterns: dict[str, patterns.Pattern] = field(default_factory=dict)
-    cost: int = 0
-    """Evaluations that reading it was worth; 0 once somebody's allowance was charged with them."""
 
 
 _Place = tuple[Any, ...]  # (), or (the place around it, its key): cheaper to extend than a path

@@ -19,6 +19,7 @@ Overlap = Literal["skip", "queue", "cancel_previous", "allow"]
 
 UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": DAY_S}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
+MAX_TEXT = 1000  # characters of a duration or cron expression; one that lists all minutes, hours, days and months has 400
 _FIELDS = 5  # of a cron expression; the library reads a sixth as seconds
 
 
@@ -30,6 +31,8 @@ def _seconds(given: object) -> object:
     """Return the seconds of a duration such as `1h30m`; anything else as it is."""
     if not isinstance(given, str):
         return given
+    if len(given) > MAX_TEXT:
+        raise ValueError(f"a duration has at most {MAX_TEXT:,} characters, such as '90s', '10m' or '1h30m'")
     text = given.replace(" ", "")
     if not text or _DURATION.sub("", text):
         raise ValueError(f"expected a duration such as '90s', '10m' or '1h30m', not {given!r}")
@@ -79,6 +82,8 @@ class Schedule(Value):
     def _occurs(cls, text: str | None) -> str | None:
         if text is None:
             return None
+        if len(text) > MAX_TEXT:
+            raise ValueError(f"a cron expression has at most {MAX_TEXT:,} characters")
         if len(text.split()) != _FIELDS:
             raise ValueError(f"expected five fields (minute hour day month weekday), such as '0 7 * * mon-fri', not {text!r}")
         try:

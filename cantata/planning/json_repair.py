@@ -134,19 +134,20 @@ MAX_NESTING = 100
 """Levels of nesting that are read."""
 
 _CLOSING_QUOTES = {'"': '"', "'": "'", "“": "”", "\u2018": "\u2019"}
-_IN_QUOTES = r"""(?:"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|[“\u2018][^“\u2018”\u2019]*[”\u2019])"""
-_KEY = rf"(?:{_IN_QUOTES}|[A-Za-z_][\w-]*)"
-_LAST_BRACE = re.compile(r"\}\s*(?:```)?\s*\Z")
-_END = re.compile(r"\s*(?:```)?\s*\Z")
+# All repetitions are possessive (`*+`): a pattern that gives back one space at a time takes minutes for a reply that ends in spaces.
+_IN_QUOTES = r"""(?:"(?:[^"\\]|\\.)*+"|'(?:[^'\\]|\\.)*+'|[“\u2018][^“\u2018”\u2019]*+[”\u2019])"""
+_KEY = rf"(?:{_IN_QUOTES}|[A-Za-z_][\w-]*+)"
+_LAST_BRACE = re.compile(r"\}\s*+(?:```\s*+)?+\Z")
+_END = re.compile(r"\s*+(?:```\s*+)?+\Z")
 
-_TRUNCATED_KEY = r"""["'“\u2018]\w*["'”\u2019]?\s*\Z"""
-_AFTER_MEMBER = re.compile(rf"\s*(?:\}}|\Z|```\s*\Z|,?\s*{_KEY}\s*:|,\s*(?:\}}|{_TRUNCATED_KEY}))", re.DOTALL)
-_AFTER_ITEM = re.compile(r"""\s*(?:\]|,\s*["'“\u2018{\[\]\-\dtfnTFN])""")
+_TRUNCATED_KEY = r"""["'“\u2018]\w*+["'”\u2019]?+\s*+\Z"""
+_AFTER_MEMBER = re.compile(rf"\s*+(?:\}}|\Z|```\s*+\Z|,?+\s*+{_KEY}\s*+:|,\s*+(?:\}}|{_TRUNCATED_KEY}))", re.DOTALL)
+_AFTER_ITEM = re.compile(r"""\s*+(?:\]|,\s*["'“\u2018{\[\]\-\dtfnTFN])""")
 
-_MEMBER = re.compile(rf"{_KEY}(?=\s*:)", re.DOTALL)
+_MEMBER = re.compile(rf"{_KEY}(?=\s*+:)", re.DOTALL)
 _COLON = re.compile(r"\s*:\s*")
-_SCALAR = re.compile(r"(?:-?[\d.]+(?:[eE][+-]?\d+)?|true|false|null|True|False|None)(?=\s*[,}\]]|\s+[\"'“\u2018]|\s*```\s*\Z)")
-_FRAGMENT = re.compile(r"""(?:["'“\u2018][^"'”\u2019]*["'”\u2019]?\s*|[\w.+-]*)\Z""")  # of a key or a value, at the end of the text
+_SCALAR = re.compile(r"(?:-?[\d.]+(?:[eE][+-]?\d+)?|true|false|null|True|False|None)(?=\s*+[,}\]]|\s++[\"'“\u2018]|\s*+```\s*+\Z)")
+_FRAGMENT = re.compile(r"""(?:["'“\u2018][^"'”\u2019]*+["'”\u2019]?+\s*+|[\w.+-]*+)\Z""")  # of a key or a value, at the end of the text
 _PYTHON = {"True": "true", "False": "false", "None": "null"}
 _SPACE = re.compile(r"\s*")
 _SPACE_OR_COMMAS = re.compile(r"[\s,]*")

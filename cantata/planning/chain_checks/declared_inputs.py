@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from typing import cast
 
 from cantata.errors import StepError
@@ -35,6 +36,7 @@ KEYWORDS = frozenset(
 TURN_INPUTS = ("user_input", "user_query", "input")
 """The inputs of a chain that answers a turn: the text, under each of the names that workflows use for it."""
 
+_MAX_LISTED = 20  # names in a message
 _MAX_VALUE_FAULTS = 5  # of all inputs that do not match
 
 
@@ -61,8 +63,9 @@ class DeclaredInputs:
 
     def unknown(self, given: Collection[str]) -> Faults:
         """Yield faults of the inputs that are not declared."""
+        known = Nearest(self.schemas)
         for name in () if self.is_open else sorted(set(given) - self.schemas.keys()):
-            yield name, f"is not an input of the chain{hint(name, self.schemas)}"
+            yield name, f"is not an input of the chain{known.hint(name) or _listed(self.schemas)}"
 
     def misfits(self, given: Mapping[str, JsonValue], allowance: Allowance | None = None) -> Faults:
         """Yield the first faults of the inputs that do not match their schemas. One of all inputs has no name: they take too long."""
@@ -106,13 +109,14 @@ def declaration_faults(declared: Mapping[str, JsonValue], allowance: Allowance |
     """Yield the faults of a declaration: the path in it, and the message."""
     allowance = allowance or Allowance()
     schemas: Mapping[str, JsonValue] = {"": dict(declared)} if is_schema(declared) else declared
+    types = Nearest(TYPES)
     for place, said in schemas.items():
         if isinstance(said, dict):
             yield from _schema_faults(said, place, allowance)
         elif not isinstance(said, str):
             yield place, f"expected a type, such as 'string', or a JSON Schema; found {said!r}"
         elif said.removesuffix("?") not in TYPES:
-            yield place, f"there is no type {said!r}{hint(said.removesuffix('?'), TYPES)}"
+            yield place, f"there is no type {said!r}{types.hint(said.removesuffix('?')) or _listed(TYPES)}"
 
 
 def call_faults(node: ChainNode, definitions: Definitions, allowance: Allowance | None = None) -> Iterator[tuple[str, str]]:
@@ -152,9 +156,10 @@ def given_to(name: str, chain: Chain, given: Mapping[str, JsonValue]) -> dict[st
     return filled
 
 
-def hint(name: str, known: Collection[str]) -> str:
-    """Return the end of a message about an unknown name: the nearest known name, else all known names."""
-    return Nearest(known).hint(name) or (f"; known are {', '.join(map(repr, known))}" if known else "")
+def _listed(known: Collection[str]) -> str:
+    """Return the end of a message about an unknown name that resembles no known one."""
+    more = f" and {len(known) - _MAX_LISTED:,} more" if len(known) > _MAX_LISTED else ""
+    return f"; known are {', '.join(map(repr, islice(known, _MAX_LISTED)))}{more}" if known else ""
 
 
 def _own(said: JsonValue) -> dict[str, JsonValue]:
@@ -165,7 +170,7 @@ def _own(said: JsonValue) -> dict[str, JsonValue]:
 
 
 def _schema_faults(schema: dict[str, JsonValue], place: str, allowance: Allowance) -> Faults:
-    for fault in keyword_faults(schema, KEYWORDS):
+    for fault in keyword_faults(schema, KEYWORDS, allowance):
         yield _in(place, fault), fault.message
     for fault in schema_faults(schema, allowance):
         yield _in(place, fault), f"this is not a valid JSON Schema: {fault.message}"

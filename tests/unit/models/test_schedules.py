@@ -33,6 +33,8 @@ def test_a_duration_is_shown_as_it_is_written(seconds: float, text: str) -> None
         ({"every": "1h"}, "one of 'turn', 'chain', 'workflow'; this one has none"),
         ({"every": "1h", "chain": "a", **TURN}, "this one has 'turn' and 'chain'"),
         ({"every": "soon", **TURN}, "expected a duration such as '90s', '10m' or '1h30m', not 'soon'"),
+        ({"every": "1s" * 501, **TURN}, "a duration has at most 1,000 characters"),
+        ({"cron": "1," * 500 + "1 * * * *", **TURN}, "a cron expression has at most 1,000 characters"),
         ({"every": "0s", **TURN}, "greater than or equal to 1"),
         ({"cron": "0 7 * *", **TURN}, "expected five fields"),
         ({"cron": "0 0 7 * * *", **TURN}, "expected five fields"),

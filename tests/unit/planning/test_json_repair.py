@@ -188,7 +188,7 @@ UNITS = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("head", ["", '{"a": ', '{"a": "', "{a: '", '{"a": 1}'])
+@pytest.mark.parametrize("head", ["", '{"a": ', '{"a": "', "{a: '", '{"a": 1}', '{"a": "b"', '{"a": "b" c}', '{"a": ["b"', '{"', '{"a": 1'])
 def test_the_time_grows_with_the_length(head: str) -> None:
     seconds = {}
     for unit in UNITS:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from cantata.errors import StepError
 from cantata.models.definitions import Chain, Definitions, Tool
 from cantata.models.values import JsonValue
 from cantata.models.wire import ChainNode, ChainRequest, TurnRequest
-from cantata.planning.chain_checks import checks
+from cantata.planning.chain_checks import checks, declared_inputs
 from cantata.planning.chain_checks.declared_inputs import given_to, inputs_read, read_from_input
 from cantata.planning.chains import expansion, links
 from cantata.planning.turns import turn_plan
@@ -219,3 +220,30 @@ def test_a_caller_must_give_one_of_the_inputs_that_a_chain_reads_by_name(
     chain = Chain(nodes=[ChainNode(node_id="a", kind="tool", input_map=reads)], entry_node="a", inputs=inputs)
 
     assert inputs_read(chain) == names
+
+
+def test_many_unknown_inputs_are_compared_with_the_known_ones_a_few_times_only() -> None:
+    inputs: dict[str, JsonValue] = {f"input{n}": "any?" for n in range(2000)}
+    begun = time.process_time()
+
+    declared = declared_inputs.sound(inputs)
+    assert declared is not None
+    found = dict(declared.unknown({f"inptu{n}" for n in range(2000)}))
+
+    assert found["inptu0"] == "is not an input of the chain; did you mean 'input0'?"
+    assert found["inptu999"].endswith("'input19' and 1,980 more")
+    assert time.process_time() - begun < 5
+
+
+def test_all_schemas_and_inputs_of_a_request_take_a_bounded_time() -> None:
+    schema = {"properties": {f"p{n}": {"type": "string"} for n in range(30)}}
+    waits = [{"node_id": f"w{n}", "kind": "wait", "answer_schema": {**schema, "title": str(n)}} for n in range(3000)]
+    declared = {f"i{n}": {"type": "array", "items": {"type": "integer", "title": str(n)}} for n in range(500)}
+    begun = time.process_time()
+
+    by_schemas = faults(*waits)
+    by_inputs = faults(node("a"), inputs=declared, initial_input={name: [1] * 1000 for name in declared})
+
+    assert "the check of all schemas together takes more than 500,000 evaluations" in by_schemas[0]
+    assert by_inputs[0].startswith("initial_input: its validation takes more than 500,000 evaluations")
+    assert time.process_time() - begun < 8
