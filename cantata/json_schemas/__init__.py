@@ -34,12 +34,13 @@ from cantata.json_schemas.evaluation import (
 )  # fmt: skip
 from cantata.suggestions import hint, nearest
 
-__all__ = ["Allowance", "SchemaFault", "keyword_faults", "schema_faults", "value_faults"]
+__all__ = ["Allowance", "SchemaFault", "has_bounded_copies", "keyword_faults", "schema_faults", "value_faults"]
 
 MAX_SCHEMA_BYTES = 256_000  # as JSON; pydantic's schemas of large models have 100 kB
 MAX_SCHEMA_DEPTH = 64  # levels of JSON
 MAX_PATTERN_CHARS = 10_000  # of all patterns of a schema: they compile in 0.5 s at most
 MAX_SAME = 10_000  # schemas that are evaluated with one value, each as often as references lead to it; all within one schema
+MAX_COPIED = 100_000  # values of JSON in a schema whose references are replaced by copies: 0.1 s and 20 MB
 MAX_FAULTS = 20  # that are reported of one value or schema
 
 _IN_VALUE = ("additionalProperties", "items", "contains", "propertyNames", "contentSchema", "unevaluatedItems", "unevaluatedProperties")
@@ -79,6 +80,36 @@ def keyword_faults(schema: object, allowed: Collection[str], allowance: Allowanc
         SchemaFault((*path, word), f"the keyword {word[:100]!r} is not available here{hint(nearest(word, allowed))}")
         for path, word in found
     ]
+
+
+def has_bounded_copies(schema: object) -> bool:
+    """Return whether a schema stays of a bounded size where all references are replaced by copies of what they mean.
+
+    Some libraries do so for providers without references, by the last part of a reference. A few hundred bytes may ask for 2⁵⁰ copies.
+    """
+    named: dict[str, list[object]] = {}
+    parts: list[object] = [schema]
+    for part in parts:  # it gets longer meanwhile
+        if isinstance(part, dict):
+            for keyword in ("$defs", "definitions"):
+                for name, each in part[keyword].items() if isinstance(part.get(keyword), dict) else ():
+                    named.setdefault(name, []).append(each)
+        parts += part.values() if isinstance(part, dict) else part if isinstance(part, list) else ()
+        if len(parts) > MAX_COPIED:
+            return False
+    waiting: list[tuple[object, frozenset[str]]] = [(schema, frozenset())]
+    copied = 0
+    while waiting:
+        part, within = waiting.pop()
+        copied += 1
+        if isinstance(part, dict) and isinstance(reference := part.get("$ref"), str):
+            name = reference.rpartition("/")[2]
+            waiting += ((each, within | {name}) for each in named.get(name, ()) if name not in within)
+        elif isinstance(part, dict | list):
+            waiting += ((each, within) for each in (part.values() if isinstance(part, dict) else part))
+        if copied + len(waiting) > MAX_COPIED:
+            return False
+    return True
 
 
 def value_faults(value: object, schema: object, *, most: int = MAX_FAULTS, allowance: Allowance | None = None) -> list[SchemaFault]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
+from cantata.json_schemas import has_bounded_copies
 from cantata.models.values import JsonValue, ToolSchema
 
 Schema = Mapping[str, JsonValue]
@@ -22,6 +23,8 @@ class Takes:
     """`strict` for structured output: then all objects are closed and all keys required."""
     array_items: bool = False
     """Each array of a tool's schema must have `items`, and a schema has no `anyOf` and the like at its top."""
+    inlines: bool = False
+    """LiteLLM replaces references by copies of what they mean."""
     max_tools: int | None = None
     max_description: int | None = None
     source: str = ""
@@ -35,9 +38,11 @@ PROVIDERS: Mapping[str, Takes] = {
     "openai": _OPENAI,
     "azure": _OPENAI,
     "anthropic": Takes(array_items=True, source="docs.anthropic.com: build-with-claude/tool-use (input_schema is an object)"),
-    "bedrock": Takes(array_items=True, source="docs.aws.amazon.com/bedrock: Converse, toolSpec.inputSchema"),
-    "gemini": Takes(array_items=True, source="ai.google.dev/api/caching#Schema (items of an array are required)"),
-    "vertex_ai": Takes(array_items=True, source="cloud.google.com/vertex-ai: reference/rest Schema (items of an array are required)"),
+    "bedrock": Takes(array_items=True, inlines=True, source="docs.aws.amazon.com/bedrock: Converse, toolSpec.inputSchema"),
+    "gemini": Takes(array_items=True, inlines=True, source="ai.google.dev/api/caching#Schema (items of an array are required)"),
+    "vertex_ai": Takes(
+        array_items=True, inlines=True, source="cloud.google.com/vertex-ai: reference/rest Schema (items of an array are required)"
+    ),
     "deepseek": Takes(
         json_schema=False, array_items=True, max_tools=128, source="api-docs.deepseek.com: guides/json_mode, function_calling"
     ),
@@ -47,6 +52,7 @@ PROVIDERS: Mapping[str, Takes] = {
 """LiteLLM's name of a provider → what it takes. Any other, as a server of your own, gets the plain form, with nothing left out."""
 
 PLAIN = Takes()
+JSON_ALONE: JsonValue = {"type": "json_object"}
 MAX_STRICT_DEPTH, MAX_STRICT_PROPERTIES = 10, 5000  # of OpenAI
 _NOT_STRICT = frozenset(
     {
@@ -74,8 +80,8 @@ def taken_by(provider: str) -> Takes:
 def response_format(schema: Schema, provider: str) -> JsonValue:
     """Return the `response_format` of a request for an answer that fits a schema."""
     takes = taken_by(provider)
-    if not takes.json_schema:
-        return {"type": "json_object"}
+    if not takes.json_schema or (takes.inlines and not has_bounded_copies(schema)):
+        return JSON_ALONE
     if takes.strict:
         try:
             return _json_schema(strict_form(schema), strict=True)
@@ -254,9 +260,14 @@ def fit_tools(tools: Sequence[ToolSchema], provider: str) -> FittedTools:
             left_out[tool.name] = f"{provider} takes {takes.max_tools} tools, and {len(fitted)} come before it"
             continue
         try:
+            if takes.inlines and not has_bounded_copies(tool.parameters):
+                raise UnfitError(f"{provider} takes no references, and copies in their place are too many")
             parameters = _tool_form(tool.parameters) if takes.array_items else tool.parameters
         except UnfitError as error:
             left_out[tool.name] = str(error)
+            continue
+        except (AttributeError, RecursionError, TypeError):  # of an MCP server, which declares what it likes
+            left_out[tool.name] = "its parameters are no JSON Schema"
             continue
         text = tool.description
         if takes.max_description is not None and len(text) > takes.max_description:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from referencing import Registry
 
-from cantata.json_schemas import Allowance, keyword_faults, schema_faults, value_faults
+from cantata.json_schemas import Allowance, has_bounded_copies, keyword_faults, schema_faults, value_faults
 from cantata.models.values import JsonValue
 from cantata.patterns import SearchTime
 from tests.examples import examples
@@ -360,6 +360,18 @@ def test_a_large_value_of_a_plain_schema_is_validated() -> None:
     assert [str(each) for each in value_faults([*rows, {"name": "x" * 11}], schema)] == [
         "10000.name: 'xxxxxxxxxxx' is too long", "10000: 'id' is a required property"
     ]  # fmt: skip
+
+
+def test_copies_in_place_of_references_are_counted() -> None:
+    tree = {"type": "object", "properties": {"inner": {"items": {"$ref": "#/$defs/t"}}}, "$defs": {"t": {"items": {"$ref": "#/$defs/t"}}}}
+    circle = {f"d{n}": {"anyOf": [{"$ref": f"#/$defs/d{other}"} for other in range(12)]} for n in range(12)}
+
+    assert has_bounded_copies(tree)
+    assert has_bounded_copies({"$ref": "http://example.org/x", "$defs": 5})
+    assert has_bounded_copies(doubling(8))
+    assert not has_bounded_copies(doubling(60))
+    assert not has_bounded_copies({"$ref": "#/$defs/d0", "$defs": circle})
+    assert not has_bounded_copies({"enum": [0] * 200_000})
 
 
 def test_several_validations_may_share_what_they_may_take() -> None:

@@ -179,3 +179,39 @@ def test_tools_beyond_the_limit_are_left_out_by_name_and_long_descriptions_are_c
     assert len(found.tools) == 128
     assert found.left_out == dict.fromkeys(["t128", "t129"], "openai takes 128 tools, and 128 come before it")
     assert {len(tool.description) for tool in found.tools} == {1024}
+
+
+def multiplying(levels: int) -> dict[str, JsonValue]:
+    """A schema of a few hundred bytes, whose references stand for 2^levels copies."""
+    definitions: dict[str, JsonValue] = {"a0": {"type": "string"}}
+    for level in range(levels):
+        reference: JsonValue = {"$ref": f"#/$defs/a{level}"}
+        definitions[f"a{level + 1}"] = {"type": "object", "properties": {"x": reference, "y": reference}}
+    return {"type": "object", "properties": {"a": {"$ref": f"#/$defs/a{levels}"}}, "$defs": definitions}
+
+
+@pytest.mark.parametrize("provider", ["bedrock", "gemini", "vertex_ai"])
+def test_references_are_not_copied_without_end_for_providers_that_take_none(provider: str) -> None:
+    tools = [ToolSchema(name=f"t{levels}", description="", parameters=multiplying(levels)) for levels in (5, 60)]
+
+    fitted = fit_tools(tools, provider)
+
+    assert [tool.name for tool in fitted.tools] == ["t5"]
+    assert fitted.left_out == {"t60": f"{provider} takes no references, and copies in their place are too many"}
+    assert response_format(multiplying(60), provider) == {"type": "json_object"}
+    assert response_format(multiplying(5), provider) != {"type": "json_object"}
+
+
+def test_other_providers_get_the_references() -> None:
+    tool = ToolSchema(name="t", description="", parameters=multiplying(60))
+
+    assert fit_tools([tool], "anthropic").tools[0].parameters["$defs"] == multiplying(60)["$defs"]
+
+
+@pytest.mark.parametrize(
+    "parameters", [{"properties": {"a": 5}, "anyOf": 5}, {"anyOf": [{"properties": 5}]}, {"required": 5, "oneOf": [{}]}]
+)
+def test_parameters_that_are_no_schema_leave_their_tool_out(parameters: dict[str, JsonValue]) -> None:
+    assert fit_tools([ToolSchema(name="t", description="", parameters=parameters)], "openai").left_out == {
+        "t": "its parameters are no JSON Schema"
+    }

@@ -115,7 +115,7 @@ def request_of(
         request["messages"] = wire.with_examples(request["messages"], examples, schema)
     if schema is not None:
         request["response_format"] = provider_schemas.response_format(schema, provider)
-        if not provider_schemas.taken_by(provider).json_schema:
+        if request["response_format"] == provider_schemas.JSON_ALONE:
             request["messages"] = wire.with_schema(request["messages"], schema)
     if fitted := provider_schemas.fit_tools(tools, provider).tools:
         request["tools"] = wire.functions(fitted, names)
