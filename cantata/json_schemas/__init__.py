@@ -9,10 +9,9 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from graphlib import CycleError, TopologicalSorter
 from itertools import islice
-from threading import Lock
 from typing import Any, cast
 from urllib.parse import unquote, urljoin
 
@@ -138,9 +137,10 @@ def value_faults(value: object, schema: object, *, most: int = MAX_FAULTS, allow
     return found
 
 
-_read_ones: dict[str, CompiledSchema] = {}
-_reading = Lock()
-MAX_READ = 32  # schemas that are kept; one and its patterns take 10 MB at most
+@lru_cache(maxsize=32)
+def _known(text: str) -> list[CompiledSchema]:
+    """Return the list that has the schema once it was read. One and its patterns take 10 MB at most."""
+    return []
 
 
 def _compiled(schema: object, allowance: Allowance) -> CompiledSchema:
@@ -151,19 +151,12 @@ def _compiled(schema: object, allowance: Allowance) -> CompiledSchema:
         return _refused("it is nested too deeply, or has values that are not JSON")
     if len(text) > MAX_SCHEMA_BYTES:
         return _refused(f"it has {len(text):,} bytes of JSON, more than {MAX_SCHEMA_BYTES:,}")
-    with _reading:
-        compiled = _read_ones.pop(text, None)
-        if compiled is not None:
-            _read_ones[text] = compiled  # now the last one to be dropped
-            return compiled
-    allowance.count(150 + len(text))  # a megabyte takes 0.8 s
-    compiled = _read(text)
-    allowance.count(20 * sum(map(len, compiled.patterns)))
-    with _reading:
-        _read_ones[text] = compiled
-        while len(_read_ones) > MAX_READ:
-            del _read_ones[next(iter(_read_ones))]
-    return compiled
+    known = _known(text)
+    if not known:
+        allowance.count(150 + len(text))  # a megabyte takes 0.8 s
+        known.append(_read(text))
+        allowance.count(20 * sum(map(len, known[0].patterns)))
+    return known[0]
 
 
 def _read(text: str) -> CompiledSchema:
