@@ -533,8 +533,8 @@ class Quota(Value):
     kept_bytes: int | None = Field(
         None,
         ge=0,
-        description="all that is stored for it, until it is deleted or expires: runs with their outputs, events and log lines, signals, "
-        "conversations, schedules, batches, builders, memories, cached replies; unlimited if absent",
+        description="all that is stored for it, until it is deleted or expires: runs, signals, conversations, schedules, "
+        "batches, builders, memories and cached replies; unlimited if absent",
     )
     log_bytes: int | None = Field(
         default=None, ge=0, description="log lines of its runs, until they expire; if absent, only each run is limited"
