@@ -69,7 +69,7 @@ class Settings(Value):
         description="the lowest level of log lines that are kept with their run, for `submit logs`",
     )
     drain_s: float = Field(
-        default=6.0, ge=0, alias="CANTATA_DRAIN_S", description="seconds in which a stopping worker may finish its steps; "
+        default=6.0, ge=0, le=86_400, alias="CANTATA_DRAIN_S", description="seconds in which a stopping worker may finish its steps; "
         "it releases the rest, uncounted. It needs up to 3 s more to end",
     )  # fmt: skip
     tool_memory_mb: int | None = Field(

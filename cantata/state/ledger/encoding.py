@@ -249,5 +249,6 @@ def run_record(run_id: str, meta: Mapping[str, str], steps: Mapping[str, StepRec
 
 def unknown_fields(error: ValidationError) -> str:
     """Return what a newer version wrote and this one does not know, as a phrase."""
-    errors = error.errors(include_input=False)
-    return "field " + ", ".join(".".join(map(str, each["loc"])) for each in errors)
+    found = [(".".join(map(str, each["loc"])), each) for each in error.errors(include_input=False)]
+    words = [where if each["type"] == "extra_forbidden" else f"{where or 'the whole'} ({each['msg']})" for where, each in found]
+    return f"field {', '.join(words)}"
