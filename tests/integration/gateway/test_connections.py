@@ -21,10 +21,12 @@ from websockets.sync.client import connect
 
 from cantata.gateway import serve
 from cantata.testing import ScriptedModels
-from tests.integration.gateway.conftest import ANNA, OTTO, TENANTS, Deployment, Gateway
+from tests.integration.gateway.conftest import ANNA, SCOPES, TENANTS, Deployment, Gateway
 from tests.integration.gateway.test_chat import open_sockets_at
 from tests.waiting import at_best, until
 
+OTTO = "token-of-another-otto-0123456789"  # not of the tenant whose batches other tests look at
+ALL_TENANTS = {**TENANTS, OTTO: {"tenant": "connections", "name": "otto", "scopes": SCOPES}}
 MAX_OPEN = 400
 MEASURED = 60  # calls
 MAX_RATIO = 2.0  # of the median of another tenant's calls, beside hundreds of idle readers; it was 12 when they polled in threads
@@ -34,7 +36,7 @@ MIN_MS = 5.0  # below it a ratio says nothing
 @pytest.fixture(scope="module")
 def bounded(deployment: Deployment) -> Iterator[Gateway]:
     """A gateway of two tenants, each of which may have so many streams."""
-    with deployment.gateway("--max-open", str(MAX_OPEN), "--rate", "10000", CANTATA_GATEWAY_TOKENS=json.dumps(TENANTS)) as gateway:
+    with deployment.gateway("--max-open", str(MAX_OPEN), "--rate", "10000", CANTATA_GATEWAY_TOKENS=json.dumps(ALL_TENANTS)) as gateway:
         yield gateway
 
 
