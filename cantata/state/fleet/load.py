@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from pydantic import Field
 from redis import Redis
+from redis.exceptions import ResponseError
 
 from cantata.models.values import Value
 from cantata.state.fleet import registry
@@ -22,7 +23,7 @@ from cantata.state.limits.limiter import PausedModel, paused_models
 from cantata.state.redis import clock
 from cantata.state.redis.cluster import memory_of
 from cantata.state.redis.keys import SHARDS, key_of, run_key, shard_key
-from cantata.state.redis.pieces import ask_each, ask_shards
+from cantata.state.redis.pieces import ask_shards
 
 SWEPT_KEY = "swept"  # string: when a sweep last ended, in seconds by Redis's clock; never expires, so that an alert on its age goes on
 SWEEP_FAULT_KEY = "sweep_fault"  # string: why the last sweep was not complete; expires soon after
@@ -198,7 +199,7 @@ def _by_queue(redis: Redis, leases: Sequence[str], workers: Iterable[registry.Wo
     served = {worker.name: worker.queues for worker in workers}
     counts: dict[str, int] = {}
     unclear: list[str] = []
-    for lease in leases:
+    for lease in filter(_is_readable, leases):
         known = served.get(_worker_of(lease), ())
         if len(known) == 1 or (known and len(unclear) >= MAX_LOOKUPS):
             counts[known[0]] = counts.get(known[0], 0) + 1
@@ -210,16 +211,34 @@ def _by_queue(redis: Redis, leases: Sequence[str], workers: Iterable[registry.Wo
 
 
 def _queues_of(redis: Redis, steps: Iterable[tuple[str, str]]) -> list[str]:
-    """Return the queues in the specs of steps (run, step); a step that was just deleted with its run is left out."""
+    """Return the queues in the specs of steps (run, step), without those that are deleted or cannot be read."""
     places = [(f"{run_key(redis, run_id)}:steps", step_id) for run_id, step_id in steps]
     specs = _fields(redis, places)
     shared = [(key, spec[1:]) for (key, _), spec in zip(places, specs, strict=True) if spec and spec.startswith("=")]
     texts = [spec for spec in specs if spec and not spec.startswith("=")] + [spec for spec in _fields(redis, shared) if spec]
-    return [str(json.loads(text).get("queue", USUAL_QUEUES[0])) for text in texts]
+    return [queue for text in texts if (queue := _queue_in(text)) is not None]
+
+
+def _queue_in(spec: str) -> str | None:
+    """Return the queue in the spec of a step; None if it cannot be read, which the sweep reports."""
+    try:
+        return str(json.loads(spec).get("queue", USUAL_QUEUES[0]))
+    except (ValueError, AttributeError, RecursionError):
+        return None
 
 
 def _fields(redis: Redis, places: Sequence[tuple[str, str]]) -> list[str | None]:
-    return ask_each(redis, places, lambda pipe, place: pipe.hget(*place))
+    """Return fields of hashes; None for one that does not exist, or lies in a key of another type."""
+    with redis.pipeline(transaction=False) as pipe:
+        for place in places:
+            pipe.hget(*place)
+        replies = pipe.execute(raise_on_error=False)
+    return [None if isinstance(reply, ResponseError) else reply for reply in replies]
+
+
+def _is_readable(lease: str) -> bool:
+    """Return whether an entry is a lease; the sweep reports others."""
+    return lease.count("|") >= 3
 
 
 def _leased(lease: str) -> tuple[str, str]:

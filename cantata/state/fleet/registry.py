@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import cast
 
+import structlog
 from pydantic import Field
 from redis import Redis
 from redis.exceptions import ResponseError
@@ -31,6 +32,9 @@ CLOCK_OFF_S = 5.0  # a clock that is further off causes a warning; nothing here 
 CALLS_A_SECOND = 200  # of one sort, by all workers together: in a larger fleet each calls less often
 MAX_INTERVAL_S = 5.0
 
+log = structlog.get_logger(__name__)
+
+_unreadable: set[str] = set()  # entries that this process has logged
 _workers = 0  # of the fleet, as last read by this process
 
 
@@ -91,15 +95,26 @@ def retire(redis: Redis, name: str) -> None:
 
 
 def workers(redis: Redis) -> list[Worker]:
-    """Return the workers that were alive within the last STALE_S."""
+    """Return the workers that were alive within the last STALE_S, without entries that cannot be read."""
     now = clock.synchronize(redis)
     entries = cast("dict[str, str]", redis.hgetall(key_of(redis, WORKERS_KEY)))
-    known = [Worker.model_validate_json(text, extra="ignore") for text in entries.values()]  # a newer worker may have more fields
+    known = [worker for name, text in entries.items() if (worker := _worker_in(name, text))]
     stale = [worker.name for worker in known if worker.seen_at < now - 12 * STALE_S]
     if stale:
         with suppress(ResponseError):  # a Redis that takes no writes now still lists the workers
             redis.hdel(key_of(redis, WORKERS_KEY), *stale)
     return sorted((worker for worker in known if worker.seen_at >= now - STALE_S), key=lambda worker: worker.name)
+
+
+def _worker_in(name: str, text: str) -> Worker | None:
+    """Return the worker of an entry; None if it cannot be read, which is logged once."""
+    try:
+        return Worker.model_validate_json(text, extra="ignore")  # a newer worker may have more fields
+    except ValueError as error:
+        if name not in _unreadable:
+            _unreadable.add(name)
+            log.error("worker_entry_unreadable", entry=name, error=str(error)[:300], note="HDEL removes it from the hash of workers")
+        return None
 
 
 def slots(redis: Redis) -> dict[str, int]:

@@ -21,6 +21,7 @@ from celery import Celery, Signature, states
 from celery._state import _set_task_join_will_block  # type: ignore[attr-defined]  # the stubs lack it
 from celery.backends.redis import RedisBackend
 
+from cantata.coordinator.isolation import are_outages, log_once
 from cantata.dispatch import user_app
 from cantata.dispatch.celery_app import App
 from cantata.dispatch.transport import Producers
@@ -151,7 +152,7 @@ class ResultWatcher:
 
     def check(self, tasks: Iterable[str], revoked: Iterable[str]) -> None:
         """Look for the results of dispatched steps (`run|attempt|step`), end those past their time limit, and revoke tasks."""
-        found = [each for each in map(self._dispatched, tasks) if each]
+        found = [each for each in map(self._readable, tasks) if each]
         results = self.read([call.task_id for call, _ in found])
         for call, age_s in found:
             if result := results.get(call.task_id):
@@ -162,7 +163,17 @@ class ResultWatcher:
                 self.revoke([call.task_id])  # not before: the answer of a worker that discards it must not be the outcome
             elif self._has_results:
                 self._watch(call, age_s)
-        self.revoke([self.task_id(*_parts(each)) for each in revoked])
+        self.revoke([self.task_id(*parts) for each in revoked if (parts := _parts_if_readable(each))])
+
+    def _readable(self, name: str) -> tuple[TaskCall, float] | None:
+        """Return the same as `_dispatched`; None, too, for a step that cannot be read, so that it is in the way of no other."""
+        try:
+            return self._dispatched(name)
+        except Exception as error:
+            if are_outages(error):
+                raise
+            log_once("task_unreadable", error, item=name)
+            return None
 
     def _dispatched(self, name: str) -> tuple[TaskCall, float] | None:
         """Return the call of a dispatched step (`run|attempt|step`) and its age in seconds; None if it is over."""
@@ -317,6 +328,14 @@ class ResultWatcher:
 def _parts(name: str) -> tuple[str, int, str]:
     run_id, attempt, step_id = name.split("|", 2)
     return run_id, int(attempt), step_id
+
+
+def _parts_if_readable(name: str) -> tuple[str, int, str] | None:
+    try:
+        return _parts(name)
+    except ValueError as error:
+        log_once("task_unreadable", error, item=name)
+        return None
 
 
 _current: ResultWatcher | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+import pytest
 from redis import Redis
 
 from cantata.coordinator.duties import sweep_once
@@ -16,7 +17,7 @@ from cantata.state.fleet.load import Waiting
 from cantata.state.fleet.registry import Worker
 from cantata.state.ledger.ledger import Ledger
 from cantata.state.ledger.records import Begun
-from cantata.state.redis.keys import key_of, shard_key
+from cantata.state.redis.keys import key_of, shard_key, shard_of
 from tests.integration.state.play import Play
 
 
@@ -215,3 +216,31 @@ def test_another_worker_with_a_module_is_found_if_it_can_import_it_on_that_queue
     assert registry.worker_with(valkey, "shop", "tools", but="good") == ""
     assert registry.worker_with(valkey, "shop", "gpu", but="broken") == ""
     assert registry.worker_with(valkey, "store", "tools", but="broken") == ""
+
+
+@pytest.mark.parametrize("text", ["no JSON", "[]", "[" * 2000, "{}"])
+def test_a_worker_that_cannot_be_read_is_left_out(valkey: Redis, text: str) -> None:
+    valkey.delete(key_of(valkey, registry.WORKERS_KEY))
+    serve(valkey, "good@h", "tools")
+    valkey.hset(key_of(valkey, registry.WORKERS_KEY), "bad@h", text)
+
+    registry.publish_capacity(valkey)
+
+    assert [worker.name for worker in registry.workers(valkey)] == ["good@h"]
+    assert registry.published_slots(valkey) == {"tools": 4}
+
+
+@pytest.mark.parametrize("text", ["no JSON", "[]", "[" * 2000])
+def test_leases_and_steps_that_cannot_be_read_are_left_out(ledger: Ledger, valkey: Redis, text: str) -> None:
+    play = Play(ledger)
+    play.plan(like("tools", "a"), like("tools", "b"), like("gpu", "c"))
+    for step in ("a", "b"):
+        play.begin(step)
+    valkey.hset(f"{play.shard}:run:{play.run_id}:steps", "b", text)
+    valkey.zadd(f"{play.shard}:leases", {"garbage": 1e15, "gone|1|dead@h#1|a": 1e15})
+    valkey.zadd(f"{play.shard}:ready", {"garbage": 0.0, "wrong|a": 0.0})
+    valkey.set(f"{shard_key(valkey, shard_of('wrong'))}:run:wrong:steps", "a text")
+
+    assert load.measure(valkey).leased == {"tools": 1}
+    assert load.list_ready_queues(valkey) == {"gpu"}
+    valkey.flushdb()
