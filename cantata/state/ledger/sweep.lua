@@ -201,6 +201,7 @@ local schedules = {}
 each_due('schedules', ':schedules', function(scope)
   local key = schedule_key(scope)
   local fields = redis.call('HMGET', key, 'spec', 'request', 'labels', 'quota', 'next', 'mark', 'skipped_ms', 'grace_ms')
+  if not fields[1] and redis.call('EXISTS', key) == 0 then return redis.call('ZREM', S .. ':schedules', scope) end -- it is gone
   schedules[#schedules + 1] = {scope, now, fields, redis.call('LRANGE', key .. ':pending', 0, MAX_PENDING - 1), open_run_of(key) or ''}
 end)
 

@@ -199,6 +199,15 @@ def test_many_bad_items_at_the_head_of_a_list_do_not_hide_those_behind(ledger: L
     assert served == {*RUNS}
 
 
+def test_a_schedule_that_is_gone_leaves_its_list(ledger: Ledger) -> None:
+    ledger.redis.zadd(f"{S}:schedules", {"/gone": 1, "garbage": 1})
+
+    swept = ledger.leases.sweep(SHARD)
+
+    assert (len(swept.schedules), len(swept.faults)) == (0, 0)
+    assert ledger.redis.exists(f"{S}:schedules") == 0
+
+
 def test_a_run_whose_entries_cannot_be_removed_holds_up_no_other(ledger: Ledger) -> None:
     clearings(ledger)
     kept = ledger.redis.dump(f"{S}:run:{BAD_RUN}") or b""
