@@ -41,7 +41,7 @@ def test_a_tool_gets_its_input_as_keyword_arguments(client: EmbeddedClient) -> N
         (tool("n", "add", a=1, c=2), "got an unexpected keyword argument 'c'"),
         (tool("n", "fail", message="boom"), "fleet_tools:fail raised RuntimeError: boom"),
         (tool("n", "leave"), "fleet_tools:leave raised SystemExit: 3, which is no Exception, so it is not retried"),
-        (tool("n", "odd"), "fleet_tools:odd returned a value that is not JSON: the value['odd'][0] is of type object"),
+        (tool("n", "odd"), "fleet_tools:odd returned a value that cannot be recorded: output.odd[0]: a value of type object is not JSON"),
         (tool("n", "large", megabytes=50), "50.0 MB of output; the limit is 16.0 MB (limits.output_bytes)"),
         ({"node_id": "n", "kind": "proc", "name": "refuse"}, "command exited with 1"),
     ],

@@ -107,7 +107,7 @@ def test_a_task_may_retry_or_replace_itself_keep_no_result_take_models_and_retur
     [
         ("odd", {"what": "object"}, "EncodeError"),
         ("odd", {"what": "large"}, "task shop.tasks.odd returned 20.0 MB of output; the limit is 16.0 MB"),
-        ("odd", {"what": "nan"}, "task shop.tasks.odd returned a value that is not JSON: the value is nan"),
+        ("odd", {"what": "nan"}, "task shop.tasks.odd returned a value that cannot be recorded: output: nan is not JSON"),
         ("add", {"a": 1, "c": 2}, "unexpected keyword argument 'c'"),
         ("misspelt", {"a": 1}, "no task 'shop.tasks.ad' is registered with the worker that got it; did you mean 'shop.tasks.add'?"),
         ("renamed", {}, "task shop.tasks.renamed was not sent under the id that its apply_async was given"),
