@@ -134,7 +134,7 @@ def test_a_schema_is_asked_for_strictly(run: Run, server: ScriptedModels) -> Non
 
     assert bodies(server)[0]["response_format"] == {
         "type": "json_schema",
-        "json_schema": {"name": "answer", "strict": True, "schema": schema},
+        "json_schema": {"name": "answer", "strict": True, "schema": {**schema, "additionalProperties": False}},
     }
     assert set(json.loads(reply.text)) == {"n"}
 
