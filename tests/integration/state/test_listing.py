@@ -93,14 +93,20 @@ def test_runs_are_found_by_tenant_status_kind_and_text(ledger: Ledger) -> None:
 
 
 def test_runs_are_counted_by_status_and_found_between_two_times(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    start_s = 1_700_000_000  # times of filters lie between 2000 and 2200
     for number in range(6):
-        backdate(ledger, accept(ledger, f"{number}", tenant="me", text="many"), 10_000 + 1000 * number)
+        backdate(ledger, accept(ledger, f"{number}", tenant="me", text="many"), 1000 * (start_s + 10 + number))
     ledger.runs.cancel("4")
     accept(ledger, "other", tenant="you")
 
-    assert sorted(ids(find_page(ledger, RunFilter("me", since=12, until=14)).runs)) == ["2", "3", "4"]
-    assert listing.count(ledger, RunFilter("me", statuses=("failed",), since=12, until=14)).counts == {"accepted": 2, "cancelled": 1}
-    assert listing.count(ledger, RunFilter("me", text="none", since=12.001)).counts == {"accepted": 2, "cancelled": 1}, "whatever the text"
+    assert sorted(ids(find_page(ledger, RunFilter("me", since=start_s + 12, until=start_s + 14)).runs)) == ["2", "3", "4"]
+    assert listing.count(ledger, RunFilter("me", statuses=("failed",), since=start_s + 12, until=start_s + 14)).counts == {
+        "accepted": 2,
+        "cancelled": 1,
+    }
+    assert listing.count(ledger, RunFilter("me", text="none", since=start_s + 12.001)).counts == {"accepted": 2, "cancelled": 1}, (
+        "whatever the text"
+    )
     all_runs = listing.count(ledger, RunFilter())
     assert (all_runs.counts, all_runs.is_complete) == ({"accepted": 6, "cancelled": 1}, True)
     monkeypatch.setattr(listing, "MAX_SCANNED", SHARDS)
