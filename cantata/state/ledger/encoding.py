@@ -36,9 +36,17 @@ def own_spec_of(text: str) -> Spec:
     return _usual_own_spec(text) if len(text) <= USUAL_SPEC_BYTES else _own_spec(text)
 
 
+def whole_spec_of(text: str) -> Spec:
+    """Return a spec whose conditions count, such as those who may answer; fields of newer versions are ignored.
+
+    Raises ValidationError or StoredDataError if a part of it cannot be read.
+    """
+    return stored(Spec, text, ignores_unknown=True)
+
+
 def _any_spec(text: str) -> Spec:
     try:
-        return stored(Spec, text, ignores_unknown=True)
+        return whole_spec_of(text)
     except (ValidationError, StoredDataError):
         return _readable_part(text)
 

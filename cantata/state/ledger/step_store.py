@@ -15,7 +15,7 @@ import structlog
 from pydantic import ValidationError
 
 from cantata import fault_points
-from cantata.errors import StoredDataError
+from cantata.errors import ConfigError, StoredDataError
 from cantata.models.graph import Outcome
 from cantata.models.values import JsonValue, Usage
 from cantata.state.ledger import refused_steps
@@ -29,6 +29,7 @@ from cantata.state.ledger.encoding import (
     to_json,
     unknown_fields,
     usage_of,
+    whole_spec_of,
 )
 from cantata.state.ledger.intervals import RESEND_MS
 from cantata.state.ledger.records import Ahead, AttemptRecord, Begun, Committed, Overdue, Ready, Refusal, Woken, owner_of
@@ -189,7 +190,7 @@ class StepStore:
         while word in ("search", "check"):
             if word == "check":
                 found_id, spec, info = rest
-                refusal = check(found_id, spec_of(spec).params if spec else None, json.loads(info)) if check else None
+                refusal = check(found_id, _params_of(run_id, found_id, spec), json.loads(info)) if check else None
                 if refusal:
                     return refusal, ()
                 call |= {"checked": found_id, "met": refusal is not None}
@@ -244,6 +245,15 @@ class StepStore:
         run = (digest, tenant, kind, session, int(priority))
         spec_here = own or spec_of(spec)
         return Begun(run_id, step_id, int(attempt), owner, spec_here, value, int(failures), inputs, *run, asked_at, waited_s, fault)
+
+
+def _params_of(run_id: str, step_id: str, spec: str) -> Mapping[str, JsonValue] | None:
+    """Return the parameters of a step that gets a signal, None without a spec. Raises ConfigError if its conditions cannot be read."""
+    try:
+        return whole_spec_of(spec).params if spec else None
+    except (ValidationError, StoredDataError) as error:
+        message = f"step {step_id!r} of run {run_id} cannot be read, so it is not known who may answer it; cancel the run"
+        raise ConfigError(message, source="signal") from error
 
 
 def _woken(reply: Sequence[Any]) -> Woken:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -19,7 +20,7 @@ from cantata.planning import rewind as rewinding
 from cantata.state.fleet.clock_skip import bring_nearer
 from cantata.state.forks import fork_store
 from cantata.state.ledger.ledger import Ledger
-from cantata.state.redis.keys import shard_of
+from cantata.state.redis.keys import run_key, shard_of
 from cantata.state.runs import inbox, listing
 from cantata.state.runs.inbox import InboxFilter
 from cantata.state.runs.listing import RunFilter
@@ -277,6 +278,21 @@ def test_only_those_who_are_named_may_answer_and_after_an_escalation_others_too(
     assert signal(ledger, 1, ["boss"], by="bo") == "taken"
 
     assert play.step("w").info["answered_by"] == "bo"
+
+
+def test_nobody_answers_a_step_whose_conditions_cannot_be_read(ledger: Ledger) -> None:
+    parked(ledger, "run", "w", who=["legal"])
+    key = f"{run_key(ledger.redis, 'run')}:steps"
+    spec = json.loads(str(ledger.redis.hget(key, "w")))
+    spec["params"]["deep"] = json.loads("[" * 300 + "]" * 300)  # as an older version may have stored
+    ledger.redis.hset(key, "w", json.dumps(spec))
+
+    for groups in (["sales"], ["legal"], None):
+        with pytest.raises(ConfigError, match="it is not known who may answer it; cancel the run"):
+            signal(ledger, 1, groups)
+
+    assert ledger.reader.answering("run", ["w"]) == ["w"]
+    assert ledger.runs.cancel("run") == "cancelled"
 
 
 @pytest.mark.parametrize(
