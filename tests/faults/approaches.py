@@ -15,7 +15,7 @@ from cantata.client.runs import Run
 from cantata.fault_points import FREEZE_S, VARIABLE
 from cantata.runs.results import is_over
 from tests.faults.processes import family, is_frozen, pid_of
-from tests.faults.shapes import SHAPES, Shape
+from tests.faults.shapes import ANYWHERE, SHAPES, Shape
 from tests.faults.stage import LINGER_S, Stage
 from tests.waiting import until
 
@@ -71,6 +71,15 @@ def once_known(stage: Stage, shape: Shape, tag: str, strike: str) -> tuple[Run, 
             stage.fault.unlink(missing_ok=True)
             return run, was_reached
     raise AssertionError
+
+
+def posting(stage: Stage, shape: Shape, tag: str, strike: str) -> tuple[Run, bool]:
+    """Submit a run, and wait until its end is posted: the point lies between the two."""
+    _arm(stage, strike)
+    run = stage.submit(shape, tag)
+    was_reached = _await_strike(stage, run, strike, after_s=PATIENCE_S)
+    until(lambda: run.run_id in {each.content["data"]["run_id"] for each in stage.hook.messages}, f"the message of {run}", PATIENCE_S)
+    return run, was_reached
 
 
 def elsewhere(stage: Stage, shape: Shape, tag: str, strike: str) -> tuple[Run, bool]:
@@ -147,6 +156,7 @@ APPROACHES: dict[str, Approach] = {
     "step-released": past_a_stop,
     "event-appended": unserved,
     "advance-executed": once_known,
+    "outbox-replied": posting,
 }
 """The ways to points that no plain run comes to."""
 
@@ -164,5 +174,6 @@ def shapes_to(label: str) -> list[Shape]:
         "task-published": "task",
         "advance-executed": "code",
         "schedule-fired": "scheduled",
+        "outbox-replied": "posted",
     }.get(label)
-    return [SHAPES[only]] if only else [shape for shape in SHAPES.values() if shape.name not in ("unserved", "scheduled")]
+    return [SHAPES[only]] if only else ANYWHERE

@@ -18,7 +18,7 @@ from tests.faults import history
 from tests.faults.load import Load
 from tests.faults.past import Violation
 from tests.faults.processes import children, family
-from tests.faults.shapes import SHAPES
+from tests.faults.shapes import ANYWHERE
 from tests.faults.stage import Stage, stage
 
 AT_ONCE = 15
@@ -51,8 +51,7 @@ def plan(seed: int, seconds: float) -> list[Action]:
 def wreak(folder: Path, seed: int, seconds: float) -> tuple[int, list[Violation]]:
     """Do a plan under load; when all is healed, how many runs there were, and what is wrong."""
     with stage(folder) as world, (folder / "actions.log").open("w", buffering=1) as log:
-        shapes = [shape for shape in SHAPES.values() if shape.name not in ("unserved", "scheduled")]
-        load = Load(world, seed, lambda chance: (world.client, chance.choice(shapes)), at_once=AT_ONCE)
+        load = Load(world, seed, lambda chance: (world.client, chance.choice(ANYWHERE)), at_once=AT_ONCE)
         havoc = Havoc(world, lambda text: log.write(f"{text}\n"))
         load.start()
         try:

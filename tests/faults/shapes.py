@@ -28,6 +28,7 @@ from cantata.models.definitions import (
     Team,
     TeamRule,
     Tool,
+    Webhook,
 )
 from cantata.models.wire import ChainNode, ChainRequest
 from tests.faults import formats
@@ -63,6 +64,8 @@ NEVER_POISON = 100  # attempts; the suite may strike one step more often than a 
 SOURCE = "fork-source"
 """The tag of the run that all forks of a stack are made of."""
 PATIENCE_S = 180.0  # for that run, which may be hurt too
+HOOK = "hook.url"
+"""The file that says where the ends of runs are posted to, beside the journal."""
 NEWEST = 200  # runs among which a fork is looked for that was made already
 
 
@@ -369,6 +372,16 @@ def _in_python(name: str, **reads: str) -> ChainNode:
     return ChainNode(node_id="flow", kind="workflow", name=name, input_map=given)
 
 
+def _posted() -> Shape:
+    """The end of the run is posted to a webhook."""
+    return Shape("posted", (tool("only"),), 1, brings=_posting)
+
+
+def _posting(folder: Path) -> Definitions:
+    bell = Webhook(url=(folder / HOOK).read_text(), on=["end"], allow_private=True)
+    return definitions().model_copy(update={"webhooks": {"bell": bell}})
+
+
 def _tasks() -> Shape:
     """Tasks of the user's application, and a tool of ours between them."""
     nodes = (
@@ -406,6 +419,7 @@ CHAINS = (
     _tasks(),
     _forked(),
     _unserved(),
+    _posted(),
     Scheduled("scheduled", _row().nodes, 4),
 )
 TURNS = (
@@ -419,6 +433,8 @@ TURNS = (
     Group("group", answers=_of_group),
 )
 SHAPES = {shape.name: shape for shape in (*CHAINS, *TURNS)}
+ANYWHERE = [shape for shape in SHAPES.values() if shape.name not in ("unserved", "scheduled", "posted")]
+"""Those that need nothing besides the usual stack, and are over with their runs."""
 
 QUEUES = ("unserved", "apart", "recovery", "ahead", "behind", "old")
 """Queues that no worker of the usual stack serves."""

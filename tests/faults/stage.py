@@ -35,6 +35,7 @@ from tests.faults.shapes import (
     FIRST_CALLS,
     HAND,
     HERE,
+    HOOK,
     JUDGE,
     LOOPS,
     PIECES,
@@ -50,6 +51,7 @@ from tests.faults.shapes import (
     rerouted,
     taken,
 )
+from tests.integration.receiver import Receiver, receiving
 from tests.waiting import until
 
 ASKED = re.compile(r"(?P<agent>\w+) <(?:.*\n\nCurrent Input:\n)?(?P<text>(?P<tag>[^ >]+)[^>]*)>", re.DOTALL)
@@ -166,8 +168,10 @@ def _results(body: JsonObject) -> list[str]:
 class Stage:
     """A stack under way, with what is known of it outside Redis."""
 
-    def __init__(self, client: Client, stack: Stack, folder: Path, journal: Journal) -> None:
+    def __init__(self, client: Client, stack: Stack, folder: Path, journal: Journal, hook: Receiver) -> None:
         self.client = client
+        self.hook = hook
+        """Where the ends of some runs are posted to."""
         self.stack = stack
         self.folder = folder
         self.journal = journal
@@ -296,11 +300,12 @@ def stage(folder: Path, *, drain_s: float = 8.0, armed: bool = False) -> Iterato
     """A stack with its home in a folder; its logs and journal stay there."""
     journal = Journal(folder / "journal.jsonl")
     fault = {"CANTATA_FAULT": f"@{folder / 'fault'}"} if armed else {}
-    with Models(journal) as models, _environment(
-        OPENAI_API_BASE=models.url, OPENAI_API_KEY="sk-faults", CANTATA_DRAIN_S=str(drain_s), **fault
+    with Models(journal) as models, receiving() as hook, _environment(
+        OPENAI_API_BASE=models.url, OPENAI_API_KEY="sk-faults", CANTATA_WEBHOOK_SECRET="hook", CANTATA_DRAIN_S=str(drain_s), **fault
     ), _stack(folder / "home") as stack, Client(stack.url, config=definitions()) as client:  # fmt: skip
         formats.write_desk(folder)
-        stage = Stage(client, stack, folder, journal)
+        (folder / HOOK).write_text(hook.url)
+        stage = Stage(client, stack, folder, journal, hook)
         try:
             yield stage
             stage.close()

@@ -58,6 +58,8 @@ LONG = (
     Case("event-appended", "drop", "unserved"),
     Case("task-published", "freeze", "task"),
     Case("task-published", "drop", "task", 2),
+    Case("outbox-replied", "kill", "posted"),
+    Case("outbox-replied", "drop", "posted"),
 )
 
 
