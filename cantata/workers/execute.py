@@ -70,7 +70,7 @@ def execute(
 
 def _attempt(context: StepContext, handlers: Mapping[str, Handler]) -> AttemptRecord | None:
     """Call the handler of a step, and return the record of its outcome."""
-    begun, process, started_at = context.begun, context.process, time.perf_counter()
+    begun, process, started_at, used_s = context.begun, context.process, time.perf_counter(), time.thread_time()
     try:
         if process.ledger.steps.may_have_expired(begun):
             log.warning("step_not_done", run=begun.run_id, step=begun.step_id, reason="this process was frozen since it began the step")
@@ -84,8 +84,9 @@ def _attempt(context: StepContext, handlers: Mapping[str, Handler]) -> AttemptRe
         if outcome.fragment is not None:
             outcome = outcome.model_copy(update={"fragment": fragments.adopt(outcome.fragment, begun.step_id, begun.spec)})
         took_ms = (time.perf_counter() - started_at) * 1000
-        if begun.spec.work:
-            process.costs.record(begun.definitions, begun.spec.work, took_ms)
+        if begun.spec.work:  # an advance waits for nothing, so a processor that others use makes it no dearer
+            cost_ms = (time.thread_time() - used_s) * 1000 if begun.spec.kind == "workflow.advance" else took_ms
+            process.costs.record(begun.definitions, begun.spec.work, cost_ms)
         source, limit_bytes = (context.tool and context.tool.function) or "", context.definitions.limits.output_bytes
         return outcomes.record_of(begun, outcome, limit_bytes=limit_bytes, took_ms=took_ms, source=source)
     except StepStoppedError:

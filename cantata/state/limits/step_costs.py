@@ -1,4 +1,4 @@
-"""Mean durations of steps in ms, by configuration and work, shared by the fleet."""
+"""Mean costs of steps in ms, by configuration and work, shared by the fleet: durations, and processor time of advances of workflows."""
 
 from __future__ import annotations
 
