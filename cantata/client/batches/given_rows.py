@@ -44,6 +44,7 @@ def submit(
         raise ConfigError(f"batch {name!r} is {batch.state.replace('_', ' ')} and takes no rows", code="batch_state")
     if batch.file or batch.mode == "provider":
         raise ConfigError(f"batch {name!r} gets its rows from the command or program that began it", code="batch_state")
+    _check_feeder(batches, name)
     if start > batch.submitted:
         raise ConfigError(f"row {batch.submitted} comes next, not {start}: rows are submitted in order", code="batch_state")
     requests = RowRequests(client, batch.target, batch.columns)
@@ -67,6 +68,7 @@ def retry(client: Client, batches: Batches, name: str, labels: Mapping[str, str]
         raise ConfigError(f"the rows of batch {name!r} are in a file: use `submit batch retry {name}` there", code="batch_state")
     if batch.mode == "provider":
         raise ConfigError(f"batches of a provider answer batch {name!r}: give its rows again where it was begun", code="batch_state")
+    _check_feeder(batches, name)
     goes_on = batch.state == "running" and batch.round > 0
     rows = [*(batches.store.undelivered if goes_on else batches.store.failed)(name, 0, batch.submitted)]
     before, waiting = batch.model_copy(update={"round": batch.round - goes_on}), 0
@@ -85,6 +87,12 @@ def retry(client: Client, batches: Batches, name: str, labels: Mapping[str, str]
     batch = batch if goes_on else batches.retry(name)
     batches.submit(batch, requests, {row: given[row] for row in rows[:room]}, {**batch.labels, **labels})
     return batches.find(name)
+
+
+def _check_feeder(batches: Batches, name: str) -> None:
+    """Raise ConfigError ('batch_state') if a process feeds a batch: neither knew the open rows of the other, so no bound would hold."""
+    if feeder := batches.store.feeder(name):
+        raise ConfigError(f"batch {name!r} is fed by {feeder}; wait until that ends, or stop it", code="batch_state")
 
 
 def _room(batches: Batches, batch: BatchInfo, waiting: int, most: int, rest: str) -> int:

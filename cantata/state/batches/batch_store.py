@@ -146,6 +146,11 @@ class BatchStore:
         feeder, *flat = self._call("feed", name, feeder=feeder, ms=ms) or [feeder]
         return feeder, _known(name, flat)
 
+    def feeder(self, name: str) -> str | None:
+        """Return the process that feeds a batch now; None if none does."""
+        key = f"{self.key_of(name)}:feeder"
+        return cast("str | None", self._ledger.with_retries(lambda: self._ledger.redis.get(key)))
+
     def undelivered(self, name: str, start: int, stop: int) -> Iterator[int]:
         """Yield the rows from `start` to before `stop` whose result was not delivered."""
         return self._rows(name, "delivered", 0, start, stop)

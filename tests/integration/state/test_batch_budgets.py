@@ -226,3 +226,16 @@ def test_no_more_than_ten_rows_are_asked_while_their_price_is_not_known(client: 
         caller.run(("refused", "refused", "unpriced"))
 
     assert caller.provider.called <= UNTRIED
+
+
+def test_a_batch_that_a_process_feeds_takes_no_rows_of_another_caller(client: Client) -> None:
+    feed = client.feed_batch(["a", "b"], agent="ann", name="fed", budget_usd=1.0)
+    groups = feed.groups()
+    next(groups)
+
+    with pytest.raises(ConfigError, match=r"batch 'fed' is fed by process \d+") as refused:
+        given_rows.submit(client, client.batches, "fed", {2: "c"}, {}, start=2)
+    assert refused.value.code == "batch_state"
+
+    groups.close()
+    assert given_rows.submit(client, client.batches, "fed", {2: "c"}, {}, start=2)[0] == 1
