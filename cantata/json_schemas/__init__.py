@@ -120,13 +120,12 @@ def value_faults(value: object, schema: object, *, most: int = MAX_FAULTS, allow
         most: The number of faults to return.
         allowance: What this validation may take, and others with the same one; None for one of its own.
     """
-    allowance = allowance or Allowance()
     found: list[SchemaFault] = []
     try:
-        compiled = _compiled(schema, allowance)
+        compiled = _compiled(schema, Allowance())  # its own: whoever declared it was bounded then, and it is read once
         if compiled.faults:
             return [SchemaFault((), cut(f"its schema cannot be used: {compiled.faults[0]}"))]
-        for place, message in islice(SchemaEvaluation(compiled, allowance).errors(value, compiled.root), most):
+        for place, message in islice(SchemaEvaluation(compiled, allowance or Allowance()).errors(value, compiled.root), most):
             found.append(SchemaFault(flat(place), message))
     except TooMuchError as error:
         found.append(SchemaFault((), f"its validation {error}; make it smaller, or its schema simpler"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -9,7 +10,7 @@ from itertools import islice
 from typing import cast
 
 from cantata.errors import StepError
-from cantata.json_schemas import Allowance, SchemaFault, keyword_faults, schema_faults, value_faults
+from cantata.json_schemas import MAX_SCHEMA_BYTES, Allowance, SchemaFault, keyword_faults, schema_faults, value_faults
 from cantata.models.definitions import Chain, Definitions
 from cantata.models.values import JsonValue
 from cantata.models.wire import ChainNode
@@ -110,6 +111,8 @@ def declaration_faults(declared: Mapping[str, JsonValue], allowance: Allowance |
     allowance = allowance or Allowance()
     schemas: Mapping[str, JsonValue] = {"": dict(declared)} if is_schema(declared) else declared
     types = Nearest(TYPES)
+    if len(json.dumps(declared)) > MAX_SCHEMA_BYTES:
+        yield "", f"all declared inputs together have more than {MAX_SCHEMA_BYTES:,} bytes of JSON"
     for place, said in schemas.items():
         if isinstance(said, dict):
             yield from _schema_faults(said, place, allowance)

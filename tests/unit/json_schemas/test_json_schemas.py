@@ -374,6 +374,12 @@ def test_copies_in_place_of_references_are_counted() -> None:
     assert not has_bounded_copies({"enum": [0] * 200_000})
 
 
+def test_a_large_schema_leaves_a_value_what_it_may_take() -> None:
+    schema = {"type": "object", "properties": {f"field{n}": {"type": "string", "title": str(n)} for n in range(4000)}}
+
+    assert value_faults({"field1": "x"}, schema, allowance=Allowance(5_000, SearchTime(0.1))) == []
+
+
 def test_several_validations_may_share_what_they_may_take() -> None:
     allowance = Allowance(1000, SearchTime(0.1))
 

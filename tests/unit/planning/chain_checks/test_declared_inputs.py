@@ -241,9 +241,11 @@ def test_all_schemas_and_inputs_of_a_request_take_a_bounded_time() -> None:
     declared = {f"i{n}": {"type": "array", "items": {"type": "integer", "title": str(n)}} for n in range(500)}
     begun = time.process_time()
 
+    too_many = faults(node("a"), inputs={f"i{n}": {"type": "array", "title": "x" * 1000} for n in range(300)})
     by_schemas = faults(*waits)
     by_inputs = faults(node("a"), inputs=declared, initial_input={name: [1] * 1000 for name in declared})
 
+    assert too_many[0] == "inputs: all declared inputs together have more than 256,000 bytes of JSON"
     assert "the check of all schemas together takes more than 500,000 evaluations" in by_schemas[0]
     assert by_inputs[0].startswith("initial_input: its validation takes more than 500,000 evaluations")
     assert time.process_time() - begun < 8
