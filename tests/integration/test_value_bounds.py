@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -13,6 +14,8 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from cantata import Workflow, workflow
@@ -26,6 +29,7 @@ from cantata.state.redis.keys import definitions_key, run_key, shard_of
 from cantata.testing import inline, run_inline
 from cantata.testing.inline import Runner
 from cantata.workers.tasks import Delivery
+from tests.examples import thorough
 from tests.integration.state.test_streams import url_of
 
 CHAIN = {"nodes": [{"node_id": "a", "kind": "tool", "name": "echo", "input_map": {"value": "input.x"}}], "entry_node": "a"}
@@ -222,6 +226,46 @@ def test_an_instant_lies_between_2000_and_2200(client: Client, at: str) -> None:
     with pytest.raises(ConfigError, match="between 2000 and 2200"):
         client.schedules.create("once", {"at": at, "workflow": "passes"})
     assert client.schedules.get("daily").pending == 0
+
+
+# --- properties ---------------------------------------------------------------------------------------------------------
+
+ODD = st.sampled_from(
+    [math.nan, -math.inf, 10**299, 10**301, -(10**4000), "\ud800", b"x", object(), {1: 2}, nested(63), nested(66), circle]
+)
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.datetimes() | ODD,
+    lambda inside: st.lists(inside, max_size=3) | st.dictionaries(st.text(max_size=3), inside, max_size=3) | st.tuples(inside),
+    max_leaves=8,
+)
+
+
+@given(ANYTHING)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=thorough(500, plain=60))
+def test_whatever_comes_in_is_stored_as_it_is_or_refused_by_our_error(client: Client, value: Any) -> None:
+    try:
+        client.memory.store_memory("any", value)
+    except CantataError:
+        with pytest.raises(CantataError):
+            client.submit_chain(WAIT).signal("ask", value)
+        return
+
+    assert json.dumps(client.memory.retrieve_memory("any")) == json.dumps(value)
+    run = client.submit_chain(WAIT)
+    assert run.signal("ask", value) in ("taken", "kept")
+
+
+@given(ANYTHING)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=thorough(500, plain=60))
+def test_whatever_input_a_request_has_it_is_accepted_or_refused_by_our_error(client: Client, value: Any) -> None:
+    for submit_one in (
+        lambda: client.submit_chain(CHAIN, initial_input={"x": value}),
+        lambda: client.submit_workflow("passes", {"levels": value}),
+        lambda: client.submit_chain(CHAIN, initial_input={}, timeout_s=value),
+        lambda: client.schedules.create("any", {"every": value, "at": value, "workflow": "passes", "input": {"levels": value}}),
+    ):
+        with suppress(CantataError):
+            submit_one()
 
 
 # --- the command line ---------------------------------------------------------------------------------------------------
