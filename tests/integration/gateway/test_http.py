@@ -13,6 +13,7 @@ import pytest
 
 from cantata.client.client import Client
 from cantata.models.wire import ChainResponse
+from cantata.state.redis.keys import shard_key
 from cantata.testing import ScriptedModels
 from tests.integration.gateway.conftest import ANNA, CONFIG, OTTO, PATIENCE_S, Deployment, Gateway, Json
 from tests.waiting import until
@@ -284,6 +285,22 @@ def test_a_gateway_without_workers_lives_but_is_not_ready(lonely: Gateway) -> No
 
     assert response.status_code == 503
     assert "no worker serves queue 'agents'" in response.json()["error"]["message"]
+
+
+@pytest.mark.slow("a sweep must be missing for 10 s before anybody may say so")
+def test_a_gateway_is_not_ready_while_no_sweep_is_complete(deployment: Deployment, http: httpx.Client) -> None:
+    with Client(deployment.stack.url) as client:
+        revoked = f"{shard_key(client.redis, 63)}:revoked"
+        client.redis.set(revoked, "a text")  # so one list of each sweep cannot be read
+        try:
+            refused = until(lambda: (found := http.get("/ready")).status_code == 503 and found, "a gateway that is not ready")
+        finally:
+            client.redis.delete(revoked)
+
+    message = refused.json()["error"]["message"]
+    assert "no complete sweep (shards: revoked: WRONGTYPE" in message
+    assert "timers do not fire, and lost steps are not recovered" in message
+    until(lambda: http.get("/ready").status_code == 200, "a gateway that is ready again")
 
 
 def test_ctrl_c_ends_it_without_an_error_though_someone_follows_a_run(deployment: Deployment, models: ScriptedModels) -> None:
