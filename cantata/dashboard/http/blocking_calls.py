@@ -52,13 +52,31 @@ class BlockingCalls:
         """Jobs without a thread, by their caller; the caller whose turn it is comes first."""
         self._running: Counter[str | None] = Counter()
         self._under_way: Counter[str | None] = Counter()
+        self._patient: dict[str | None, deque[asyncio.Future[None]]] = {}
+        """Those who wait until their caller may have one more call under way."""
+
+    async def when_free(self, function: Callable[P, T], *args: P.args, **more: P.kwargs) -> T:
+        """Call a function in a thread, as soon as fewer than `max_of_one` calls of the caller are under way.
+
+        For connections that stay open: their number is limited, and what is under way on them must not fail because there are many.
+        """
+        caller = CALLER.get()
+        while self._has_too_many(caller):
+            free = asyncio.get_running_loop().create_future()
+            self._patient.setdefault(caller, deque()).append(free)
+            try:
+                await free
+            except asyncio.CancelledError:
+                self._wake(caller)  # it may have been this one's turn
+                raise
+        return await self(function, *args, **more)
 
     async def __call__(self, function: Callable[P, T], *args: P.args, **more: P.kwargs) -> T:
         """Call a function in a thread. Raises RequestRejected (429) if too many calls of the caller wait, (503) if too many of all do."""
         caller = CALLER.get()
         if self._under_way.total() >= self._max_waiting:
             raise RequestRejected(503, f"{self._server} is overloaded; retry in 1 s", code="busy", retry_after_s=1)
-        if caller is not None and self._under_way[caller] >= self._max_of_one:
+        if self._has_too_many(caller):
             message = f"{self._max_of_one} calls of this tenant are under way, and more are not queued; retry in 1 s"
             raise RequestRejected(429, message, code="busy", retry_after_s=1)
         job = _Job(partial(function, *args, **more), caller)
@@ -110,6 +128,20 @@ class BlockingCalls:
                 job.done.set_result(future.result())
         self._start()
 
+    def _has_too_many(self, caller: str | None) -> bool:
+        return caller is not None and self._under_way[caller] >= self._max_of_one
+
+    def _wake(self, caller: str | None) -> None:
+        """Let the first of those who wait for one call fewer of this caller try again."""
+        patient = self._patient.get(caller, deque())
+        while patient and (free := patient.popleft()):
+            if not free.done():
+                free.set_result(None)
+                break
+        if not patient:
+            self._patient.pop(caller, None)
+
     def _forget(self, job: _Job) -> None:
         self._under_way[job.caller] -= 1
+        self._wake(job.caller)
         self._running, self._under_way = +self._running, +self._under_way  # without callers that have none

@@ -131,7 +131,7 @@ class _ChatConnection:
         self._check_followed()
         turn = apply_mention(TurnRequest(session=self._session, **text.model_dump(exclude={"id"})))
         key = None if text.id is None else f"{self._session}\n{text.id}"
-        run = await self._service.call(self._service.submit_turn, self._grant, turn, key)
+        run = await self._service.call.when_free(self._service.submit_turn, self._grant, turn, key)
         await self._send({"type": "accepted", "run_id": run.run_id, "id": text.id})
         self._follow(run, 0)
 
@@ -143,7 +143,7 @@ class _ChatConnection:
         for run_id, after in request.resume.items():
             try:
                 self._check_followed()
-                run = await self._service.call(self._find_turn, run_id)
+                run = await self._service.call.when_free(self._find_turn, run_id)
             except CantataError as error:
                 await self._send({"type": "error", "run_id": run_id, **_fault(error)})
             else:
@@ -181,10 +181,10 @@ class _ChatConnection:
             while True:
                 events = await follower.events()
                 step_ids = chat_frames.steps_of(events)
-                steps = await self._service.call(run.steps, step_ids) if step_ids else {}
+                steps = await self._service.call.when_free(run.steps, step_ids) if step_ids else {}
                 for event in events:
                     if event.ends_run:
-                        await self._send(chat_frames.result_frame(event, await self._service.call(run.result)))
+                        await self._send(chat_frames.result_frame(event, await self._service.call.when_free(run.result)))
                         return
                     frame = chat_frames.frame_of(event, steps.get(event.step or ""))
                     if frame is not None:

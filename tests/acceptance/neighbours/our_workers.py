@@ -19,7 +19,7 @@ from celery import Celery
 
 app = Celery("theirs", broker={broker!r}, backend={backend!r})
 """
-QUEUES = {"coordinator", "agents", "tools", "tasks"}
+QUEUES = {"coordinator", "agents", "webhooks", "tools", "tasks"}
 
 
 class OurWorkers:

@@ -141,7 +141,8 @@ def test_a_turn_that_waits_runs_though_the_worker_that_ended_the_one_before_was_
 
     assert runs[-1].result(PATIENCE_S).status == "succeeded"
     assert [content for role, content in said(client, session) if role == "user"] == ["one", "two", "three"]
-    assert len(victim.asked()) == 3
+    lost = sum(event.type == "lost" for run in runs for event in run.log())  # the next turn may have begun where the one before ended
+    assert 3 <= len(victim.asked()) <= 3 + lost
 
 
 # Redis

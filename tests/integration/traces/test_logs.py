@@ -81,7 +81,10 @@ def test_failures_and_losses_are_told(client: EmbeddedClient, tmp_path: Path) ->
     assert "RuntimeError: broken" in str(failure.fields["error"])
     (loss,) = lines(client, lost)
     assert (loss.event, loss.attempt, loss.fields["lost_attempt"]) == ("attempt_lost", 2, 1)
-    assert ("run_ended", "timed_out") in [(line.event, line.fields.get("status")) for line in lines(client, late)]
+    until(
+        lambda: ("run_ended", "timed_out") in [(line.event, line.fields.get("status")) for line in Logs(client.redis, late.run_id).read()],
+        "the line of who ended the run, beside that of who lost the lease",
+    )
     assert "step_timed_out" in [line.event for line in lines(client, hasty)]  # though its process was killed
 
 

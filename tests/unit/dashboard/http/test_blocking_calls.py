@@ -89,3 +89,25 @@ def test_abandoned_calls_keep_their_threads_and_leave_the_queue() -> None:
         call.close()
 
     asyncio.run(main())
+
+
+def test_an_open_connection_waits_for_room_and_is_not_refused() -> None:
+    async def main() -> None:
+        order: list[str] = []
+        gate, call = threading.Event(), BlockingCalls("the gateway", threads=4, max_waiting=100, max_of_one=3)
+        hogs = [asyncio.create_task(by("one", call(gate.wait))) for _ in range(3)]
+        await asyncio.sleep(0)
+        patient = [asyncio.create_task(by("one", call.when_free(note, order, str(number)))) for number in range(9)]
+        await asyncio.sleep(0)
+        patient[0].cancel()
+
+        assert not await by("two", call.when_free(gate.wait, 0)), "a second tenant notices nothing"
+        with pytest.raises(RequestRejected):
+            await by("one", call(gate.wait))
+        assert order == []
+        gate.set()
+        assert await asyncio.gather(*hogs, *patient[1:]) == [True] * 11
+        assert sorted(order) == [str(number) for number in range(1, 9)]
+        call.close()
+
+    asyncio.run(main())
