@@ -9,11 +9,15 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from cantata.errors import CodeExitError
 
+Result = TypeVar("Result")
+
+SIGNALS_S = 1.0  # until the main thread handles a signal that came just before it slept
 NAMES = frozenset({"CancelledError", "GeneratorExit", "KeyboardInterrupt", "SystemExit"})
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -69,6 +73,16 @@ def is_of_signal(error: BaseException) -> bool:
         seen.add(id(following))
         following = following.__cause__ or following.__context__
     return False
+
+
+def result_of(future: Future[Result]) -> Result:
+    """Return the result of a future, or raise what it raised. Signals are handled meanwhile.
+
+    Python handles them in the main thread, between two of its instructions: one that comes just before it sleeps would wait with it.
+    """
+    while _is_main_thread() and not wait([future], SIGNALS_S).done:
+        pass
+    return future.result()
 
 
 def _is_main_thread() -> bool:

@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -92,3 +93,24 @@ def test_what_is_an_exception_passes_and_what_is_none_becomes_a_failure() -> Non
     assert (failed.value.code, failed.value.retryable) == ("c", False)
     with pytest.raises(KeyboardInterrupt), exits.contained("it"):
         leave()
+
+
+def test_a_signal_that_does_not_wake_the_main_thread_is_handled_soon() -> None:
+    """Python runs handlers in the main thread only, and this signal interrupts another thread: as one that comes just before a sleep."""
+    future: Future[None] = Future()
+    asleep = threading.Timer(0.1, lambda: signal.pthread_kill(threading.get_ident(), signal.SIGINT))
+    asleep.start()
+
+    with pytest.raises(KeyboardInterrupt):
+        exits.result_of(future)
+    asleep.join()
+
+
+def test_a_result_is_passed_on() -> None:
+    failed: Future[None] = Future()
+    failed.set_exception(TimeoutError("its own"))
+    with ThreadPoolExecutor() as threads:
+        assert exits.result_of(threads.submit(lambda: 3)) == 3
+        assert threads.submit(exits.result_of, threads.submit(lambda: 4)).result() == 4
+    with pytest.raises(TimeoutError, match="its own"):
+        exits.result_of(failed)

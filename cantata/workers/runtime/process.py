@@ -20,7 +20,7 @@ from typing import TypeVar
 
 import structlog
 
-from cantata import fault_points
+from cantata import exits, fault_points
 from cantata.coordinator.start import definitions_from
 from cantata.errors import CantataError, StepError
 from cantata.models.definitions import Definitions
@@ -224,7 +224,7 @@ class Process:
             if step.is_cancelled:  # before it could be
                 future.cancel()
             try:
-                return future.result()
+                return exits.result_of(future)
             except CancelledError:
                 if step.is_cancelled:
                     raise StepStoppedError from None

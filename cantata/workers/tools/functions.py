@@ -216,7 +216,7 @@ def result_of(context: StepContext, value: Any) -> Any:
         return value
     future = asyncio.run_coroutine_threadsafe(value, context.process.loop())
     try:
-        return future.result()
+        return exits.result_of(future)
     except CancelledError:
         if future.cancelled():  # nobody but the code has cancelled it: a function that is to stop is killed with its process
             raise asyncio.CancelledError from None

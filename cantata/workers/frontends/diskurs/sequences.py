@@ -9,6 +9,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, Literal, cast
 
+from cantata import exits
 from cantata.errors import StepError
 from cantata.frontends.diskurs import handovers
 from cantata.frontends.diskurs.conversation_config import BranchCode
@@ -70,7 +71,7 @@ def _blocking(context: StepContext, function: Callable[..., Coroutine[object, ob
     """Return a blocking form of a coroutine function, for sync code."""
 
     def waiting(*given: Any, **named: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(function(*given, **named), context.process.loop()).result()
+        return exits.result_of(asyncio.run_coroutine_threadsafe(function(*given, **named), context.process.loop()))
 
     return waiting
 
