@@ -14,6 +14,7 @@ from cantata.dashboard.flower.page_handlers import ApiHandler
 from cantata.dashboard.flower.task_links import tasks_of
 from cantata.dashboard.http import server_sent_events
 from cantata.dashboard.http.rejections import RequestRejected, check_signal
+from cantata.models.bounds import FIRST_INSTANT_S, LAST_INSTANT_S
 from cantata.models.values import JsonValue
 from cantata.state.limits import daily_costs
 from cantata.state.limits.daily_costs import MAX_DAYS
@@ -22,7 +23,6 @@ from cantata.state.runs.listing import RunFilter
 
 MAX_LISTED, DEFAULT_LISTED = 200, 50
 DEFAULT_DAYS = 14  # as with the gateway
-MAX_TIME = 10**11  # seconds since 1970, likewise
 MAX_KEY_CHARS = 200  # as with the gateway
 SIGNAL_BYTES = 16_000_000  # as large as a request to a worker may be by default (limits.input_bytes)
 
@@ -37,17 +37,20 @@ class RunListHandler(ApiHandler):
         self.answer((await found).model_dump_json())
 
     def _filter(self) -> dict[str, Any]:
-        times = {name: self._number(name, 0, MAX_TIME) if self._one(name) else None for name in ("since", "until")}
-        return {"kind": self._one("kind"), "text": self._one("q") or "", **times}
+        return {"kind": self._one("kind"), "text": self._one("q") or "", "since": self._instant("since"), "until": self._instant("until")}
+
+    def _instant(self, name: str) -> int | None:
+        """Return a time in seconds since 1970, if one is given."""
+        return self._number(name, 0, int(LAST_INSTANT_S), minimum=int(FIRST_INSTANT_S)) if self._one(name) else None
 
     def _one(self, name: str) -> str | None:
         found = self.get_query_arguments(name, strip=False)
         return found[-1] if found and found[-1] else None
 
-    def _number(self, name: str, default: int, maximum: int) -> int:
+    def _number(self, name: str, default: int, maximum: int, *, minimum: int = 1) -> int:
         text = self._one(name) or str(default)
-        if not (text.isascii() and text.isdecimal() and len(text) <= 12 and 1 <= int(text) <= maximum):
-            raise RequestRejected(422, f"{name} must be a whole number from 1 to {maximum}, not {text[:40]!r}", code="bad_request")
+        if not (text.isascii() and text.isdecimal() and len(text) <= 12 and minimum <= int(text) <= maximum):
+            raise RequestRejected(422, f"{name} must be a whole number from {minimum} to {maximum}, not {text[:40]!r}", code="bad_request")
         return int(text)
 
 

@@ -101,10 +101,10 @@ def test_a_run_is_listed_drawn_and_told_step_by_step(deployment: Deployment, htt
 
     assert run_id in [run["run_id"] for run in http.get("/runs/api/runs", params={"status": "succeeded", "kind": "chain"}).json()["runs"]]
     assert run_id not in [run["run_id"] for run in http.get("/runs/api/runs", params={"status": "failed"}).json()["runs"]]
-    counted = http.get("/runs/api/runs/counts", params={"kind": "chain", "since": time.time() - 3600}).json()
+    counted = http.get("/runs/api/runs/counts", params={"kind": "chain", "since": int(time.time()) - 3600}).json()
     assert counted["counts"]["succeeded"] >= 1
     assert counted["is_complete"]
-    assert http.get("/runs/api/runs", params={"q": run_id, "until": 1}).json()["runs"] == []
+    assert http.get("/runs/api/runs", params={"q": run_id, "until": int(time.time()) - 3600}).json()["runs"] == []
     assert len(http.get("/runs/api/costs", params={"days": 3}).json()["costs"]) == 3
     graph = http.get(f"/runs/api/runs/{run_id}/graph").json()
     assert (graph["run"]["status"], {step["id"]: step["state"] for step in graph["steps"]}["sum"]) == ("succeeded", "done")
@@ -143,6 +143,7 @@ def test_a_run_that_is_not_known_is_not_found(path: str, http: httpx.Client) -> 
         ("runs?most=0", 422),
         ("runs?status=odd", 422),
         ("runs?before=odd", 422),
+        ("runs?since=1", 422),
         ("runs/x/events?after=-1", 422),
         ("more", 404),
     ],
