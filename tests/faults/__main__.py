@@ -1,4 +1,4 @@
-"""`./run faults [--minutes N] [--seed S]`: strikes, cases, chaos, recovery and deploys; every violation a line, and 1 if there is any.
+"""`./run faults [--minutes N] [--seed S]`: strikes, cases, chaos, poison, recovery, deploys; each violation a line, and 1 if there is any.
 
 With `--fuzz` other parts: the gateway, chats and chains are fed what nobody should send, and texts that are hardly texts are read.
 """
@@ -24,7 +24,7 @@ import structlog
 
 from tests import warm
 from tests.faults import cases as named_cases
-from tests.faults import chaos, deploys, history, points, recovery
+from tests.faults import chaos, deploys, history, points, poison, recovery
 from tests.faults.fuzz import parts as fuzz
 from tests.faults.past import Violation
 from tests.faults.shapes import SHAPES
@@ -111,12 +111,18 @@ def roll_out(folder: Path, seed: int, seconds: float) -> Result:
     return Result(summary, report.violations)
 
 
+def spread_poison(folder: Path, seed: int, seconds: float) -> Result:
+    """Bad items in Redis, while workers are killed."""
+    return Result(*poison.poison(folder, seed, seconds))
+
+
 PARTS: dict[str, tuple[Part, float]] = {
     "points": (strike_points, 0.45),
     "cases": (do_cases, 0.0),
-    "chaos": (wreak_chaos, 0.3),
+    "chaos": (wreak_chaos, 0.25),
+    "poison": (spread_poison, 0.1),
     "recovery": (measure_recovery, 0.0),
-    "deploys": (roll_out, 0.25),
+    "deploys": (roll_out, 0.2),
 }
 """The parts, and the share of each in the minutes; cases and recovery take the two or three that they need."""
 

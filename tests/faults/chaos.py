@@ -6,7 +6,7 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -39,12 +39,12 @@ class Action:
     """From 0 to 1, of the time that such an action may last."""
 
 
-def plan(seed: int, seconds: float) -> list[Action]:
-    """The actions of a seed; a longer plan begins like a shorter one."""
+def plan(seed: int, seconds: float, weights: Mapping[str, int] | None = None, *, gap_s: float = GAP_S) -> list[Action]:
+    """The actions of a seed, all or some, and how often of all each; a longer plan begins like a shorter one."""
     chance, at_s, actions = random.Random(seed), 0.0, []
-    names, weights = list(ACTIONS), [weight for _, weight in ACTIONS.values()]
-    while (at_s := at_s + chance.expovariate(1 / GAP_S)) < seconds:
-        actions.append(Action(at_s, chance.choices(names, weights)[0], chance.random(), chance.random()))
+    weights = weights or {name: weight for name, (_, weight) in ACTIONS.items()}
+    while (at_s := at_s + chance.expovariate(1 / gap_s)) < seconds:
+        actions.append(Action(at_s, chance.choices(list(weights), list(weights.values()))[0], chance.random(), chance.random()))
     return actions
 
 

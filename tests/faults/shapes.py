@@ -98,7 +98,7 @@ class Shape:
             return [source, _fork(client, source, self.forked_at, {"input.tag": tag, "input.linger_s": linger_s})]
         if self.nodes:
             return [client.submit_chain(self._request(tag, journal, linger_s), idempotency_key=tag)]
-        session = f"{tag} ü|/{{0}}" if self.session_turns else None
+        session = session_of(tag) if self.session_turns else None
         return [
             client.submit_turn(text, team=self.team, agent=self.agent, workflow=self.workflow, session=session, idempotency_key=own)
             for own, text in self._texts(tag, linger_s)
@@ -127,6 +127,11 @@ class Shape:
         """A tag for each turn, and its text; of several the first lingers."""
         for own in [f"{tag}.{number}" for number in range(self.session_turns)] or [tag]:
             yield own, f"{own} linger" if linger_s and own in (tag, f"{tag}.0") else own
+
+
+def session_of(tag: str) -> str:
+    """The session that the turns of a shape belong to: no name that is easy to write down."""
+    return f"{tag} ü|/{{0}}"
 
 
 @dataclass(frozen=True)

@@ -87,8 +87,9 @@ class Requests:
         self._answered("POST /chains", body, self._http.post("/chains", content=body.encode("utf-8", "replace")))
 
     def plain_chain(self) -> None:
-        """Have a chain run that nothing is wrong with."""
-        self._answered("POST /chains", CHAIN, self._http.post("/chains", content=json.dumps({**CHAIN, "timeout": RUN_S})))
+        """Have a chain run that nothing is wrong with, and wait for it: most hostile ones are refused, so that few runs are under way."""
+        body = json.dumps({**CHAIN, "timeout": RUN_S})
+        self._answered("POST /chains", CHAIN, self._http.post("/chains", params={"wait": RUN_S}, content=body))
 
     def plain_list(self) -> None:
         """List the runs."""
