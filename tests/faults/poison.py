@@ -171,18 +171,11 @@ def bad_output(scene: Scene) -> None:
 
 
 def bad_runs(scene: Scene) -> None:
-    """Runs with fields that nobody can read, one of them without any."""
+    """Runs with fields that nobody can read."""
     for fields in ({"webhooks": NO_JSON, "labels": NO_JSON}, {"request": DEEP, "usage": NO_JSON}, {"priority": "x", "code": "\x00"}):
         run = scene.waiting_run()
         scene.spoil(run_key(scene.redis, run.run_id), fields)
         scene.put(shard_of(run.run_id), "due", f"deadline|{run.run_id}|", f"remind|{run.run_id}|a")
-    run = scene.waiting_run()
-    key = run_key(scene.redis, run.run_id)
-    kept = cast(bytes, scene.redis.dump(key))
-    scene.redis.delete(key)
-    scene.redis.set(key, "a text")
-    scene.put(shard_of(run.run_id), "due", f"wait|{run.run_id}|a")
-    scene.undo.append(lambda: scene.redis.restore(key, 0, kept, replace=True))
 
 
 def bad_definitions(scene: Scene) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cantata.state.fleet import registry
-from tests.faults import chaos, deploys, history, recovery
+from tests.faults import chaos, deploys, history, poison, recovery
 from tests.faults.shapes import SHAPES, served_by
 from tests.faults.stage import Stage, stage
 from tests.waiting import at_best
@@ -27,6 +27,15 @@ def test_chaos_breaks_nothing(tmp_path: Path) -> None:
 
     assert violations == []
     assert runs > 0
+
+
+@pytest.mark.slow("bad items are parked after three tries, which take half a minute")
+@pytest.mark.thorough("tests/integration/state/test_parking.py and test_isolation.py hold each sort by itself")
+@pytest.mark.timeout(600)
+def test_bad_items_cost_themselves_alone(tmp_path: Path) -> None:
+    _, violations = poison.poison(tmp_path, 35, 15.0)
+
+    assert violations == []
 
 
 @pytest.mark.slow("two deploys under load")
