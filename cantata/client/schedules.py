@@ -128,8 +128,8 @@ class Schedules:
     def resume(self, name: str) -> ScheduleRecord:
         """Have a paused schedule go on with the next of its times; those in its pause are not run."""
         known = self.get(name)
-        next_ms = next(times(known.schedule, known.now_ms), None)
-        self._store.resume(known.scope, next_ms, _look_at(known.schedule, known.scope, next_ms, known.skipped_ms))
+        next_ms = next(times(known.spec, known.now_ms), None)
+        self._store.resume(known.scope, next_ms, _look_at(known.spec, known.scope, next_ms, known.skipped_ms))
         return self.get(name)
 
     def trigger(self, name: str, *, labels: Mapping[str, str] | None = None) -> Triggered:
@@ -138,11 +138,11 @@ class Schedules:
         run_id = id_in_shard(known.shard, new_id())
         own = {**known.labels, **(labels or {})}
         check_labels(own)
-        item = item_of(known.schedule, known.scope, known.request, own, known.now_ms, run_id=run_id)
-        firing = Firing(known.shard, known.scope, known.mark, known.schedule.overlap, [item])
+        item = item_of(known.spec, known.scope, known.request, own, known.now_ms, run_id=run_id)
+        firing = Firing(known.shard, known.scope, known.mark, known.spec.overlap, [item])
         quota = stored(Quota, known.quota, ignores_unknown=True)
         with self._client.ledger.quotas.start(self._tenant, quota, len(item["request"])):
-            if known.schedule.overlap == "cancel_previous":
+            if known.spec.overlap == "cancel_previous":
                 for run in known.runs:
                     if run.status in ("accepted", "running"):
                         self._client.ledger.runs.cancel(run.run_id)
@@ -167,8 +167,8 @@ class Schedules:
         known = self.get(name)
         for moment, word in ((start, "start"), (end, "end")):
             bounds.check_moment(moment, word)
-        first_ms, last_ms = (_moment_ms(each, known.schedule) for each in (start, end))
-        within = itertools.takewhile(lambda at_ms: at_ms <= last_ms, times(known.schedule, first_ms - 1))
+        first_ms, last_ms = (_moment_ms(each, known.spec) for each in (start, end))
+        within = itertools.takewhile(lambda at_ms: at_ms <= last_ms, times(known.spec, first_ms - 1))
         found = builtins.list(itertools.islice(within, MAX_PENDING + 1))
         check_labels({**known.labels, **(labels or {})})
         size = (len(to_json(dict(labels or {}))) + PENDING_BYTES) * len(found)
@@ -215,7 +215,7 @@ class Schedules:
         def values(each: Schedule, origin: str, definitions: str) -> dict[str, JsonValue]:
             return {**each.model_dump(mode="json", exclude_defaults=True), "definitions": definitions[:12], "declared by": origin}
 
-        before = values(known.schedule, known.declared_by, known.digest)
+        before = values(known.schedule, known.declared_by, known.digest) if known.schedule else {"schedule": known.timing}
         after = values(spec, "config", definitions_digest(self._client.definitions_text))
         return {key: (before.get(key), after.get(key)) for key in {**before, **after} if before.get(key) != after.get(key)}
 

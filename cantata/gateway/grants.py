@@ -96,9 +96,19 @@ class Grant(Value):
             kind = "workflow" if schedule.workflow is not None else "chain"
             self._check(kind, str(schedule.workflow or schedule.chain))
 
+    def require_unlimited(self, what: str) -> None:
+        """Raise RequestRejected if it is limited to named teams, agents and chains; `what` is what it is to do."""
+        if not self._is_unlimited:
+            message = f"token {self.name!r} is limited to named teams, agents and chains, so it may not {what}"
+            raise RequestRejected(403, message, code="not_granted")
+
+    @property
+    def _is_unlimited(self) -> bool:
+        return self.teams is None and self.agents is None and self.chains is None
+
     def _check(self, kind: str, name: str) -> None:
         limits = {"teams": self.teams, "agents": self.agents, "chains": self.chains}
-        if all(each is None for each in limits.values()):
+        if self._is_unlimited:
             return
         sections = _SECTIONS.get(kind, ())
         if any(name in (limits[section] or ()) for section in sections):
@@ -117,7 +127,7 @@ class Grant(Value):
             return reason
         if self.identities is None or item.who is None or not {*self.identities}.isdisjoint(item.who):
             return ""
-        return f"this is for {', '.join(item.who)} to answer"
+        return f"this is for {', '.join(item.who) or 'nobody'} to answer"
 
     def own_approval(self, labels: Mapping[str, str], step: Spec | None) -> str:
         """Return the reason why this token may not signal a step of a run that it submitted itself; empty if it may.

@@ -165,10 +165,10 @@ class ScheduleView(Value):
     skipped: int = Field(description="times that were skipped by its overlap")
     missed: int = Field(description="times that were too late to run")
     pending: int = Field(description="times that wait for a run")
-    error: str = Field(description="why its last time started no run")
+    error: str = Field(description="why its last time started no run, or why it cannot be read")
     created_at: float = Field(description="when it was created")
     runs: list[ScheduledRun] = Field(description="its last runs, the newest first")
-    schedule: Schedule = Field(description="as it was declared")
+    schedule: Schedule | None = Field(description="as it was declared; null if it cannot be read")
 
 
 def describe_timing(schedule: Schedule) -> str:

@@ -212,8 +212,8 @@ def _lines(view: ScheduleView) -> Sequence[str]:
     rows = [
         ("times", view.timing),
         ("runs", text_format.line(view.target, 100)),
-        ("overlap", view.schedule.overlap),
-        ("note", view.schedule.note),
+        ("overlap", view.schedule.overlap if view.schedule else ""),
+        ("note", view.schedule.note if view.schedule else ""),
         ("next", ", ".join(map(_moment, view.next_at)) or f"{view.state}{view.pause_note and f': {view.pause_note}'}"),
         ("so far", f"{view.fired} fired, {view.skipped} skipped, {view.missed} missed, {view.pending} waiting"),
         ("error", view.error),

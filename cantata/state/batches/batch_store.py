@@ -14,11 +14,11 @@ from pydantic import Field
 
 from cantata.errors import ConfigError
 from cantata.models.values import JsonValue, Usage, Value
-from cantata.state.ledger.encoding import to_json
+from cantata.state.ledger.encoding import MAX_REASON, UNREADABLE, to_json
 from cantata.state.ledger.ledger import Ledger
 from cantata.state.limits.quotas import KeptItem
 from cantata.state.redis.keys import shard_key, shard_of
-from cantata.state.redis.pieces import ask_each
+from cantata.state.redis.pieces import ask_each, ask_readable
 from cantata.state.sessions.conversations import scoped
 
 BatchState = Literal["running", "paused", "budget_spent", "cancelled", "done"]
@@ -68,6 +68,7 @@ class BatchInfo(Value):
         0, description="mode provider: rows before this one are in small batches, since the budget did not pay a whole one"
     )
     small_from: int | None = Field(None, description="likewise rows from this one on; null if there are none")
+    error: str = Field("", description="why it cannot be read; its other fields say nothing then")
     uid: str = Field("", description="tells it from an earlier batch of the same name")
 
     @property
@@ -119,12 +120,13 @@ class BatchStore:
         return info_of(name, found | prices) if "identity" in found else None
 
     def newest(self, most: int = 100) -> Sequence[BatchInfo]:
-        """Return the newest batches, newest first."""
+        """Return the newest batches, newest first. One that cannot be read has the reason as its error."""
         names = cast(
             "list[str]", self._ledger.with_retries(lambda: self._ledger.redis.zrevrange(f"{self._key}:batches:{self._prefix}", 0, most - 1))
         )
-        found = (self.find(name) for name in names)
-        return [each for each in found if each is not None]
+        keys = [key for name in names for key in (self.key_of(name), f"{self.key_of(name)}:prices")]
+        found = self._ledger.with_retries(lambda: ask_readable(self._ledger.redis, keys, lambda pipe, key: pipe.hgetall(key)))
+        return [_listed(name, *each) for name, each in zip(names, zip(found[::2], found[1::2], strict=True), strict=True) if each[0] != {}]
 
     def record(
         self, batch: BatchInfo, *, delivered: Sequence[Delivered] = (), submitted: int | None = None, total: int | None = None,
@@ -209,6 +211,17 @@ def info_of(name: str, fields: Mapping[str, str]) -> BatchInfo:
     if float(usage["cost_usd"] or 0) > 0 and "priced" not in known:  # as record.lua counts them in a batch of the version before
         known["priced"] = str(max(1, int(known["delivered"]) - int(known["failed"])))
     return BatchInfo.model_validate({**known, **identity, **times, **lists, "name": name, "usage": usage})
+
+
+def _listed(name: str, fields: Mapping[str, str] | None, prices: Mapping[str, str] | None) -> BatchInfo:
+    """Return a batch in a list; None for a key that has another type."""
+    try:
+        if fields is None or prices is None:
+            raise TypeError("its key has another type")
+        return info_of(name, {**fields, **prices})
+    except UNREADABLE as error:
+        why = f"it cannot be read: {type(error).__name__}: {str(error)[:MAX_REASON]}"
+        return BatchInfo(name=name, target=BatchTarget(kind="agent", name=""), state="cancelled", created_at=0.0, error=why)
 
 
 def _row(each: Delivered) -> list[JsonValue]:

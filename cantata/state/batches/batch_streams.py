@@ -8,15 +8,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import structlog
 from redis.exceptions import RedisError
 
 from cantata.errors import CantataError
 from cantata.state.batches.batch_store import BatchInfo, info_of, unknown
+from cantata.state.ledger.encoding import UNREADABLE
 from cantata.state.redis import outages
 from cantata.state.redis.async_connection import Redis
+from cantata.state.redis.redis_errors import is_outage
 from cantata.state.runs.streams import StreamsEnded
 
 EVERY_S = 0.5  # between looks at a followed batch
@@ -141,8 +143,11 @@ class BatchStreams:
             for key in keys:
                 pipe.hgetall(key)
                 pipe.hgetall(f"{key}:prices")
-            replies = cast("list[dict[str, str]]", await pipe.execute())
-        for key, own, prices in zip(keys, replies[::2], replies[1::2], strict=True):
+            replies = await pipe.execute(raise_on_error=False)
+        if outage := next((reply for reply in replies if isinstance(reply, RedisError) and is_outage(reply)), None):
+            raise outage
+        readable = [{"identity": ""} if isinstance(reply, RedisError) else reply for reply in replies]  # its key has another type
+        for key, own, prices in zip(keys, readable[::2], readable[1::2], strict=True):
             followed, fields = self._followed.get(key), {**own, **prices}
             if followed is None or followed.fields == fields:
                 continue
@@ -159,7 +164,7 @@ async def _give(followed: _Followed, fields: Mapping[str, str]) -> None:
             followed.update = BatchUpdate(batch, batch.model_dump_json())
         else:
             fault = unknown(followed.name)
-    except (ValueError, KeyError) as error:
+    except UNREADABLE as error:
         log.warning("batch_unreadable", batch=followed.name, error=str(error))
         fault = CantataError(f"the record of batch {followed.name!r} cannot be read by this version")
     for number, follower in enumerate([*followed.followers], 1):

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 from pydantic import Field
 from redis import Redis
-from redis.exceptions import ResponseError
 
 from cantata.models.values import Value
 from cantata.state.fleet import registry
@@ -23,7 +22,7 @@ from cantata.state.limits.limiter import PausedModel, paused_models
 from cantata.state.redis import clock
 from cantata.state.redis.cluster import memory_of
 from cantata.state.redis.keys import SHARDS, key_of, run_key, shard_key
-from cantata.state.redis.pieces import ask_shards
+from cantata.state.redis.pieces import ask_readable, ask_shards
 
 SWEPT_KEY = "swept"  # string: when a sweep last ended, in seconds by Redis's clock; never expires, so that an alert on its age goes on
 SWEEP_FAULT_KEY = "sweep_fault"  # string: why the last sweep was not complete; expires soon after
@@ -229,11 +228,7 @@ def _queue_in(spec: str) -> str | None:
 
 def _fields(redis: Redis, places: Sequence[tuple[str, str]]) -> list[str | None]:
     """Return fields of hashes; None for one that does not exist, or lies in a key of another type."""
-    with redis.pipeline(transaction=False) as pipe:
-        for place in places:
-            pipe.hget(*place)
-        replies = pipe.execute(raise_on_error=False)
-    return [None if isinstance(reply, ResponseError) else reply for reply in replies]
+    return ask_readable(redis, places, lambda pipe, place: pipe.hget(*place))
 
 
 def _is_readable(lease: str) -> bool:

@@ -6,15 +6,16 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import cast
 
-from cantata.errors import UnknownRunError
+from cantata.errors import StoredDataError, UnknownRunError
 from cantata.models.graph import STEP_OVER
 from cantata.models.values import JsonValue
 from cantata.models.wire import RUN_OVER
-from cantata.state.ledger.encoding import run_record, states_in, step_record
+from cantata.state.ledger.encoding import UNREADABLE, run_record, states_in, step_record, unreadable_record, unreadable_run
 from cantata.state.ledger.records import RunRecord, StepRecord
 from cantata.state.ledger.script_caller import ScriptCaller
+from cantata.state.redis import clock
 from cantata.state.redis.keys import RUN_PARTS, run_key
-from cantata.state.redis.pieces import LARGE_PIECE, PIECE, ask_shards, fields, scan
+from cantata.state.redis.pieces import LARGE_PIECE, PIECE, ask_readable, ask_shards, fields, scan
 
 SMALL_RUN_STEPS = 100  # a run up to this size is read in one call, which occupies Redis for some 100 µs
 SMALL_RUN_BYTES = 30_000
@@ -33,9 +34,13 @@ class RunReader:
 
         A large run is read in pieces and may go on meanwhile. An ended run is read as it ended. Of an open one, its status, its terminals
         and up to 500 named steps are of one moment. Other steps may be as they were shortly before, and new ones may be left out. An output
-        is returned only for a step that is returned as over. Raises UnknownRunError, also if Redis evicted a part of the run.
+        is returned only for a step that is returned as over. Raises UnknownRunError, also if Redis evicted a part of the run, and
+        StoredDataError if its record cannot be read.
         """
-        return self._read_small(run_id) or self._read_in_pieces(run_id, names)
+        try:
+            return self._read_small(run_id) or self._read_in_pieces(run_id, names)
+        except UNREADABLE as error:
+            raise StoredDataError(unreadable_run(run_id, error).message) from error
 
     def _read_small(self, run_id: str) -> RunRecord | None:
         """Return a small run, read in one call; None if it is larger, is not kept or has lost a part."""
@@ -102,7 +107,7 @@ class RunReader:
         return True
 
     def newest(self, *, most: int = 100) -> list[RunRecord]:
-        """Return the newest runs, without their steps."""
+        """Return the newest runs, without their steps. One whose record cannot be read has the reason as its error."""
 
         def fetch() -> list[list[tuple[str, float]]]:
             return ask_shards(self._redis, lambda pipe, key: pipe.zrevrange(f"{key}:runs", 0, most - 1, withscores=True))
@@ -110,16 +115,11 @@ class RunReader:
         pairs = (pair for pairs in self._caller.with_retries(fetch) for pair in pairs)
         newest = sorted(pairs, key=lambda pair: (-pair[1], pair[0]))[:most]
 
-        def fetch_meta() -> list[dict[str, str]]:
-            with self._redis.pipeline(transaction=False) as pipe:
-                for run_id, _ in newest:
-                    pipe.hgetall(run_key(self._redis, run_id))
-                pipe.time()
-                return cast("list[dict[str, str]]", pipe.execute())
+        def fetch_meta() -> list[dict[str, str] | None]:
+            return ask_readable(self._redis, newest, lambda pipe, pair: pipe.hgetall(run_key(self._redis, pair[0])))
 
-        *metas, clock = self._caller.with_retries(fetch_meta)
-        now_ms = int(clock[0]) * 1000 + int(clock[1]) // 1000  # type: ignore[index]  # TIME is a pair
-        return [run_record(run_id, meta, {}, {}, now_ms) for (run_id, _), meta in zip(newest, metas, strict=True) if meta]
+        metas, now_ms = self._caller.with_retries(fetch_meta), int(clock.synchronize(self._redis) * 1000)
+        return [_listed(run_id, meta, int(at), now_ms) for (run_id, at), meta in zip(newest, metas, strict=True) if meta != {}]
 
     def step_ids(self, run_id: str, limit: int) -> list[str]:
         """Return the ids of at most `limit` steps of a run, in no order."""
@@ -200,6 +200,16 @@ class RunReader:
 
     def _scan(self, key: str, part: str) -> dict[str, str]:
         return scan(self._redis, self._caller.with_retries, f"{key}{part}")
+
+
+def _listed(run_id: str, meta: Mapping[str, str] | None, created_at_ms: int, now_ms: int) -> RunRecord:
+    """Return the record of a run in a list; `meta` is None if its key has another type."""
+    try:
+        if meta is None:
+            raise TypeError("its key has another type")
+        return run_record(run_id, meta, {}, {}, now_ms)
+    except UNREADABLE as error:
+        return unreadable_record(run_id, meta or {}, created_at_ms, now_ms, error)
 
 
 def _record(

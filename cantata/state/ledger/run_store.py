@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from secrets import token_hex
 from typing import Any, cast
+
+from pydantic import TypeAdapter, ValidationError
 
 from cantata import fault_points
 from cantata.errors import CantataError, UnknownRunError
@@ -37,6 +38,9 @@ def offer_of(
         offer["max_waiting"] = session.max_waiting
         fields |= {"session": session.name, "session_keep_ms": int(session.keep_s * 1000), "session_entries": session.max_entries}
     return offer
+
+
+_LABELS = TypeAdapter(dict[str, str])
 
 
 class RunStore:
@@ -99,12 +103,16 @@ class RunStore:
         return str(text)
 
     def request_of(self, run_id: str) -> tuple[str, str, str, Mapping[str, str]]:
-        """Return a run's kind, request (JSON text), the digest of its definitions, and its labels."""
-        names = ["kind", "request", "definitions", "labels"]
-        fields = self._caller.with_retries(lambda: self._redis.hmget(run_key(self._redis, run_id), names))
-        if fields[0] is None:
+        """Return a run's kind, request (JSON text), the digest of its definitions, and its labels; of unreadable ones only its tenant."""
+        names = ["kind", "request", "definitions", "labels", "tenant"]
+        kind, request, digest, labels, tenant = self._caller.with_retries(lambda: self._redis.hmget(run_key(self._redis, run_id), names))
+        if kind is None:
             raise UnknownRunError.of(run_id)
-        return str(fields[0]), str(fields[1]), str(fields[2]), json.loads(fields[3] or "{}")
+        try:
+            known = _LABELS.validate_json(labels or "{}")
+        except ValidationError:
+            known = {"tenant": str(tenant)} if tenant else {}
+        return str(kind), str(request), str(digest), known
 
     def status(self, run_id: str) -> RunStatus:
         """Return the status of a run. Raises UnknownRunError."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from cantata.errors import ConfigError
 from cantata.models.values import JsonValue
 from cantata.models.waits import Inbox, InboxItem, WaitOptions, question_of
-from cantata.state.ledger.encoding import spec_of, to_json
+from cantata.state.ledger.encoding import MAX_REASON, UNREADABLE, spec_of, to_json
 from cantata.state.ledger.ledger import Ledger
 from cantata.state.redis.keys import SHARDS, shard_key, shard_of
 from cantata.state.redis.lua_scripts import SCRIPTS
@@ -78,6 +78,21 @@ def _place(text: str) -> tuple[str, str]:
 
 
 def _item(row: Sequence[str]) -> InboxItem:
+    """Return the item of a row; of one that cannot be read one that says so."""
+    run_id, step, since, *rest = row
+    try:
+        if len(rest) == 1:
+            raise ValueError(rest[0])
+        return _readable_item(row)
+    except UNREADABLE as error:
+        question = f"This step cannot be read ({str(error)[:MAX_REASON]}); `submit runs cancel {run_id}` ends its run."
+        return InboxItem(
+            id=f"{run_id}/{step}", run_id=run_id, step=step, kind="wait", question=question, who=[], since=int(since) / 1000,
+            run_kind="", title="",
+        )  # fmt: skip
+
+
+def _readable_item(row: Sequence[str]) -> InboxItem:
     run_id, step, since, text, info_text, due, run_kind, labels, request = row
     spec, info = spec_of(text), json.loads(info_text)
     options, asks = wait_options(spec.params), spec.params.get("asks")

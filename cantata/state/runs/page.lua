@@ -3,19 +3,22 @@
 -- since? (ms), request_bytes to reply from its beginning and from its end, fields of a run to reply, counts?: true,
 -- words: [[spelling, ...], ...], in lower case, one of each in id, labels, session or request}
 -- Replies {now (ms), last run looked at, when that was, 1 if there are no more, how many it looked at,
--- {run, when, beginning and end of its request, field, ...}, ...}; with `counts`, {status, how many}, ... instead of runs.
+-- {run, when, beginning and end of its request, field, ...}, ...}, without fields if its key is no hash; with `counts`, {status, how many}, ... instead of runs.
 local wanted = cjson.decode(ARGV[1])
 local place_at = tonumber(wanted.at)
 
--- The status of a run that is asked for, as it is shown; else nil.
+-- The status of a run that is asked for, as it is shown; else nil. One whose key is no hash has none, and is shown to those who ask for all runs.
 local function asked_for(run, key)
-  local known = redis.call('HMGET', key, 'status', 'tenant', 'kind', 'cancelling', 'waits', 'time_left', 'batch')
+  local known = redis.pcall('HMGET', key, 'status', 'tenant', 'kind', 'cancelling', 'waits', 'time_left', 'batch')
+  if known.err then
+    return not (wanted.tenant or wanted.kind or wanted.statuses or wanted.counts) and #wanted.words == 0 and 'unreadable' or nil
+  end
   if not known[1] then return nil end
   if wanted.tenant and wanted.tenant ~= known[2] then return nil end
   if wanted.kind and wanted.kind ~= known[3] or not wanted.kind and known[3] == 'webhook' then return nil end
   local shown = known[1]
   if shown == 'running' then -- as encoding.shown_status
-    shown = known[4] and 'cancelling' or tonumber(known[5] or 0) > 0 and known[6] and 'waiting' or shown
+    shown = known[4] and 'cancelling' or (tonumber(known[5] or 0) or 0) > 0 and known[6] and 'waiting' or shown
   end
   if wanted.statuses and not wanted.statuses[shown] then return nil end
   if #wanted.words == 0 then return not known[7] and shown or nil end -- thousands of rows of a batch would hide all others
@@ -30,7 +33,8 @@ local function asked_for(run, key)
   return shown
 end
 
-local function row_of(run, at, key)
+local function row_of(run, at, key, shown)
+  if shown == 'unreadable' then return {run, at, ''} end
   local request = redis.call('HGET', key, 'request') or ''
   local row = {run, at, truncate(request, wanted.request_bytes)}
   if #request > wanted.request_bytes then -- no text begins with the rest of a character
@@ -67,7 +71,7 @@ while looked < wanted.most_looked do
       local key = S .. ':run:' .. run
       local shown = asked_for(run, key)
       if shown and wanted.counts then counts[shown] = (counts[shown] or 0) + 1
-      elseif shown then reply[#reply + 1] = row_of(run, at, key) end
+      elseif shown then reply[#reply + 1] = row_of(run, at, key, shown) end
       if #reply - 5 >= wanted.most_found then return reply end
     end
   end

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from typing import cast
+from typing import cast, get_args
 from urllib.parse import unquote
 
 from pydantic import Field
@@ -14,7 +14,7 @@ from pydantic import Field
 from cantata.models.graph import ShownState, StepState
 from cantata.models.values import JsonValue, Usage, Value
 from cantata.models.wire import RUN_OVER, RunState, RunStatus
-from cantata.state.ledger.encoding import shown_status
+from cantata.state.ledger.encoding import shown_status, unreadable_run
 from cantata.state.ledger.refused_steps import FRESH_S
 from cantata.state.redis.keys import webhook_runs_of
 
@@ -59,8 +59,19 @@ class RunSummary(Value):
     left: int = Field(default=0, description="its open steps; of an ended run, at its end")
 
 
+def unreadable_summary(run_id: str, values: Iterable[str | None], created_at: float, now: float, error: Exception) -> RunSummary:
+    """Return the row of a run whose record cannot be read: its status if that is known, and the reason as its error."""
+    row = dict(zip(FIELDS, values, strict=False))
+    status = cast(RunStatus, row["status"]) if row.get("status") in get_args(RunStatus) else "failed"
+    found = unreadable_run(run_id, error).model_dump(exclude_defaults=True)
+    return RunSummary(
+        run_id=run_id, kind=row.get("kind") or "", status=status, state=status, created_at=created_at, now=now,
+        title="(it cannot be read)", error=found,
+    )  # fmt: skip
+
+
 def summary_of(run_id: str, request: str, values: Iterable[str | None], now: float) -> RunSummary:
-    """Return the summary of a run, from the values of FIELDS and the beginning of its request."""
+    """Return the summary of a run, from the values of FIELDS and the beginning of its request. Raises UNREADABLE."""
     row = dict(zip(FIELDS, values, strict=True))
     status, failures = shown_status(row), int(row["failures"] or 0)
     refused_at, _, refusal = (row["refused"] or "0").partition(" ")

@@ -2,7 +2,11 @@
 -- look_at}, {delete: true} or {pending: [JSON, ...], max}. Replies ok, unknown, or full (it has too many pending times).
 local scope, change = ARGV[1], cjson.decode(ARGV[2])
 local key, list = schedule_key(scope), S .. ':schedules'
-local known = redis.call('HMGET', key, 'definitions', 'paused')
+local known = redis.pcall('HMGET', key, 'definitions', 'paused')
+if known.err then -- the key has another type: a deletion removes it
+  if not change.delete then return redis.error_reply(known.err) end
+  known = {''}
+end
 if not known[1] then return 'unknown' end
 redis.call('HDEL', S .. ':parked', 'schedules|' .. scope) -- whoever edits it may have corrected it
 if change.pause then
@@ -23,7 +27,7 @@ elseif change.pending then
   charge_more('schedule:' .. scope, bytes)
   if not known[2] then redis.call('ZADD', list, 'LT', now, scope) end
 elseif change.delete then
-  release_definitions(known[1], 0)
+  if known[1] ~= '' then release_definitions(known[1], 0) end
   discharge('schedule:' .. scope)
   redis.call('UNLINK', key, key .. ':pending', key .. ':runs')
   redis.call('ZREM', list, scope)

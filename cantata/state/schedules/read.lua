@@ -8,10 +8,11 @@ local function add(scope)
   local key, last = schedule_key(scope), {}
   for _, entry in ipairs(redis.call('LRANGE', key .. ':runs', 0, runs - 1)) do
     local id, at = string.match(entry, '^([^|]*)|(.*)$')
-    local run_fields = redis.call('HMGET', S .. ':run:' .. id, 'status', 'created_at')
+    local run_fields = redis.pcall('HMGET', S .. ':run:' .. id, 'status', 'created_at') -- nothing of a key of another type
     last[#last + 1] = {id, at, run_fields[1] or '', run_fields[2] or ''}
   end
-  found[#found + 1] = {scope, redis.call('HGETALL', key), redis.call('LLEN', key .. ':pending'), last, now}
+  local fields = redis.pcall('HGETALL', key)
+  found[#found + 1] = {scope, fields.err and {} or fields, redis.call('LLEN', key .. ':pending'), last, now}
 end
 
 if string.find(wanted, '/.') then

@@ -21,7 +21,7 @@ from cantata.errors import ConfigError
 from cantata.models.schedules import Schedule, ScheduledRun, ScheduleView, describe_target, describe_timing
 from cantata.models.values import JsonValue, stored
 from cantata.planning.triggers.schedules import times
-from cantata.state.ledger.encoding import to_json
+from cantata.state.ledger.encoding import MAX_REASON, UNREADABLE, to_json
 from cantata.state.ledger.ledger import Ledger
 from cantata.state.redis.keys import SHARDS, definitions_digest, id_in_shard, shard_of
 from cantata.state.redis.pieces import ask_shards
@@ -57,9 +57,16 @@ class ScheduleRecord(ScheduleView):
         return scope_of(self.tenant, self.name)
 
     @property
+    def spec(self) -> Schedule:
+        """The schedule as it was declared. Raises ConfigError if it cannot be read."""
+        if self.schedule is None:
+            raise ConfigError(self.error, source=f"schedule {self.name!r}")
+        return self.schedule
+
+    @property
     def shard(self) -> int:
         """The shard of it and its runs."""
-        return shard_for(self.scope, self.schedule)
+        return shard_for(self.scope, self.spec)
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +249,24 @@ def _text(number: int | None) -> str:
 
 
 def _record(scope: str, flat: Sequence[str], pending: int, runs: Sequence[Sequence[str]], now_ms: int) -> ScheduleRecord:
+    """Return a schedule as `read.lua` replies it; of one that cannot be read what can be, with the reason as its error."""
     fields = dict(zip(flat[::2], flat[1::2], strict=True))
+    try:
+        return _readable(scope, fields, pending, runs, now_ms)
+    except UNREADABLE as error:
+        tenant, name = names_in(scope)
+        why = f"{type(error).__name__}: {str(error)[:MAX_REASON]}"
+        return ScheduleRecord(
+            name=name, tenant=tenant, state="paused" if "paused" in fields else "active", timing="(it cannot be read)", target="",
+            declared_by="config" if fields.get("origin") == "config" else "api", definitions=fields.get("definitions", "")[:12],
+            pause_note=fields.get("pause_note", ""), next_at=[], fired=0, skipped=0, missed=0, pending=pending,
+            error=f"it cannot be read, so it starts no runs: {why}; replace or delete it", created_at=0.0, runs=[], schedule=None,
+            request={}, labels={}, digest=fields.get("definitions", ""), mark=fields.get("mark", ""), quota="", next_ms=None, now_ms=now_ms,
+            skipped_ms=0,
+        )  # fmt: skip
+
+
+def _readable(scope: str, fields: Mapping[str, str], pending: int, runs: Sequence[Sequence[str]], now_ms: int) -> ScheduleRecord:
     tenant, name = names_in(scope)
     spec, skipped_ms = stored(Schedule, fields["spec"], ignores_unknown=True), int(fields.get("skipped_ms", 0))
     next_ms = int(fields["next"]) if fields.get("next") else None

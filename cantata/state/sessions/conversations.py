@@ -18,7 +18,7 @@ from cantata.state.ledger.ledger import Ledger
 from cantata.state.ledger.records import RunSession
 from cantata.state.limits.quotas import KeptItem
 from cantata.state.redis.keys import SHARDS, shard_key, shard_of
-from cantata.state.redis.pieces import ask_each
+from cantata.state.redis.pieces import ask_each, ask_readable
 
 MAX_NAME_CHARS = 200  # characters
 SHARDS_AT_ONCE = 8  # whose newest sessions are read in one round trip
@@ -105,9 +105,11 @@ class Sessions:
         newest = sorted((pair for part in parts for pairs in part for pair in pairs), key=lambda pair: (-pair[1], pair[0]))[:most]
 
         lists = [_key(redis, scope, part) for scope, _ in newest for part in ("history", "queue")]
-        lengths = self._ledger.with_retries(lambda: ask_each(redis, lists, lambda pipe, key: pipe.llen(key)))
+        lengths = self._ledger.with_retries(lambda: ask_readable(redis, lists, lambda pipe, key: pipe.llen(key)))
         return [
-            SessionInfo(session=unquote(scope.removeprefix(f"{tenant}/")), entries=entries, waiting=waiting, last_used_at=at_ms / 1000)
+            SessionInfo(
+                session=unquote(scope.removeprefix(f"{tenant}/")), entries=entries or 0, waiting=waiting or 0, last_used_at=at_ms / 1000
+            )
             for (scope, at_ms), entries, waiting in zip(newest, lengths[::2], lengths[1::2], strict=True)
             if entries or waiting
         ]

@@ -24,6 +24,8 @@ from cantata.workers.tools import schemas
 
 WORKER_LOST, TIMEOUT, UNREADABLE = "worker_lost", "timeout", "unreadable_result"
 LATE = "LATE"  # the state of a task without a result after its time limit, which is then its error
+DAMAGED = (DecodeError, ContentDisallowed, ValueError, LookupError, TypeError, AttributeError, RecursionError)
+"""Raised by the decoding of a result that is no result, or is nested too deeply."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +80,7 @@ def subscribe(app: Celery, pattern: str) -> Callable[[], dict[str, TaskResult]]:
 
     def receive() -> dict[str, TaskResult]:
         message = subscription.get_message(ignore_subscribe_messages=True, timeout=1.0)
-        with suppress(DecodeError, ContentDisallowed, ValueError, KeyError, TypeError):  # the next look at it says so
+        with suppress(*DAMAGED):  # the next look at it says so
             meta = backend.decode(message["data"]) if message else {}
             return {meta["task_id"]: result} if meta and (result := result_of(meta)) else {}
         return {}
@@ -115,7 +117,7 @@ def read(app: Celery, task_ids: Iterable[str]) -> dict[str, TaskResult]:
 def _decoded(meta: Callable[[], Mapping[str, Any]]) -> TaskResult | None:
     try:
         return result_of(meta())
-    except (DecodeError, ContentDisallowed, ValueError, KeyError, TypeError) as error:
+    except DAMAGED as error:
         return TaskResult(states.FAILURE, error_type=UNREADABLE, error=f"{type(error).__name__}: {error}")
 
 

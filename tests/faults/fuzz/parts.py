@@ -24,9 +24,11 @@ from tests.integration.gateway.conftest import ANNA, OTTO, TENANTS, Deployment, 
 from tests.waiting import until
 
 WARM = 0.3
-"""The share of a part's time after which sizes are taken."""
+"""The share of the readers' time after which sizes are taken; of the other parts it is half."""
 HARMLESS = 0.25
 """The share of a part's time in which the input is harmless."""
+TURNS = 4
+"""How often harmless and hostile input take turns: what else the machine does is beside both."""
 RATE = "100000"  # requests a second: what is fed is not held back
 
 Round = Callable[[Requests, random.Random], None]
@@ -86,17 +88,19 @@ def by_plain_chains(requests: Requests, chance: random.Random) -> None:
 def feed(desk: Deployment, gateway: Gateway, chance: random.Random, seconds: float, rounds: Round, harmless: Round) -> Fed:
     """Feed a gateway for some time, then see that all is as it was: the processes, their sizes, and a plain run.
 
-    Before that it gets harmless input over as many connections at once; a second tenant beside notices no difference.
+    Harmless and hostile input take turns, over as many connections at once; a second tenant beside notices no difference.
     """
     watch = Watch({**_processes(desk.stack), "gateway": gateway.process.pid}, desk.folder)
     with closing(Requests(gateway.url, ANNA)) as requests, closing(Neighbour(gateway.url, OTTO)) as neighbour:
         harmless(requests, chance)  # the first round starts what is started once
-        with neighbour.beside() as harmless_s:
-            _repeat(lambda: harmless(requests, chance), seconds * HARMLESS)
-        _wait_for_all(requests)
-        with neighbour.beside() as hostile_s:
-            _repeat(lambda: rounds(requests, chance), seconds * (1 - HARMLESS), watch)
-        _wait_for_all(requests)
+        harmless_s, hostile_s, ended = list[float](), list[float](), set[str]()
+        for turn in range(TURNS):
+            for each, share, took_s in ((harmless, HARMLESS, harmless_s), (rounds, 1 - HARMLESS, hostile_s)):
+                with neighbour.beside(took_s):
+                    _repeat(partial(each, requests, chance), seconds * share / TURNS)
+                _wait_for_all(requests, ended)
+            if turn == TURNS // 2 - 1:
+                watch.warm()
     now = {**_processes(desk.stack), "gateway": gateway.process.pid}
     told, slower = compare(harmless_s, hostile_s)
     violations = [*requests.violations, *watch.violations(now), *_plain_run(gateway), *neighbour.violations, *slower]
@@ -132,9 +136,10 @@ def _processes(stack: Stack) -> Mapping[str, int]:
     return {process.name: process.pid for process in stack.processes() if process.alive and process.name not in ("supervisor", "valkey")}
 
 
-def _wait_for_all(requests: Requests) -> None:
-    """Wait until all accepted chains are over; turns have no time-out as short, and are left."""
-    for run_id in sorted(requests.runs):
+def _wait_for_all(requests: Requests, ended: set[str]) -> None:
+    """Wait until all accepted chains are over, and add them to those that have ended; turns have no time-out as short, and are left."""
+    for run_id in sorted(requests.runs - ended):
+        ended.add(run_id)
         try:
             until(partial(requests.is_over, run_id), f"the end of run {run_id}", RUN_S + PATIENCE_S, pause_s=0.1)
         except TimeoutError as error:
