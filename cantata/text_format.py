@@ -62,8 +62,11 @@ def clock(at_ms: int) -> str:
 
 
 def moment(seconds: float, form: str = "%m-%d %H:%M:%S") -> str:
-    """Return a local time, given in seconds since 1970."""
-    return datetime.fromtimestamp(seconds).astimezone().strftime(form)
+    """Return a local time, given in seconds since 1970; a word for one that no calendar has, so that a list can be shown."""
+    try:
+        return datetime.fromtimestamp(seconds).astimezone().strftime(form)
+    except (ValueError, OverflowError, OSError):
+        return "(no date)"
 
 
 def utc(seconds: float) -> str:

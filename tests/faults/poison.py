@@ -144,7 +144,7 @@ def bad_timers(scene: Scene) -> None:
 
 def bad_leases(scene: Scene) -> None:
     """Leases of dead workers, whose steps nobody can read."""
-    for part, text in ((":info", NO_JSON), (":steps", NO_JSON), (":steps", f'{{"kind": "tool", "params": {DEEP}}}')):
+    for part, text in ((":info", NO_JSON), (":steps", NO_JSON), (":steps", f'{{"kind": "tool.call", "params": {DEEP}}}')):
         run = scene.sent_run()
         begun = scene.stage.client.ledger.steps.begin(run.run_id, "a", "tools@nowhere#1")
         assert isinstance(begun, Begun), f"the step of {run} is begun by hand, not {begun}"
@@ -154,7 +154,7 @@ def bad_leases(scene: Scene) -> None:
 
 def bad_messages(scene: Scene) -> None:
     """Steps that nobody begins or that are dispatched, and that nobody can read."""
-    for text in (NO_JSON, '{"kind": 7}', f'{{"kind": "tool", "queue": "tools", "params": {DEEP}}}'):
+    for text in (NO_JSON, '{"kind": 7}', f'{{"kind": "tool.call", "queue": "tools", "params": {DEEP}}}'):
         run = scene.sent_run()
         scene.spoil(f"{run_key(scene.redis, run.run_id)}:steps", {"a": text})
         scene.redis.zadd(f"{shard_key(scene.redis, shard_of(run.run_id))}:ready", {f"{run.run_id}|a": 0})
@@ -414,6 +414,7 @@ def _clear_away(scene: Scene) -> Iterator[Violation]:
             undo()
         except CantataError as error:
             yield Violation("", "", "a bad record that can be removed", str(error))
+    scene.redis.delete(*scene.redis.keys("cantata.unserved*"))  # messages of the bad runs, in a queue that nobody serves
     for item in client.ledger.parked.find():
         client.ledger.parked.act(item.id, "drop", "the suite")
     good = {line.run_id for line in scene.stage.journal.of("accepted")}
@@ -429,9 +430,14 @@ def _clear_away(scene: Scene) -> Iterator[Violation]:
         if (status := run.status()) not in RUN_OVER:
             yield Violation(run.run_id, "", "a bad run that is over", status)
     with suppress(TimeoutError):
-        until(lambda: not client.ledger.parked.find(), "the end of what is parked", PARKED_S, pause_s=0.5)
+        until(lambda: not client.ledger.parked.find() and not _clearing(scene), "the end of what is parked", PARKED_S, pause_s=0.5)
     for item in client.ledger.parked.find():
         yield Violation("", "", "nothing parked when all is dropped and cancelled", str(item))
+
+
+def _clearing(scene: Scene) -> bool:
+    """Whether an ended run still has entries that are to be removed."""
+    return any(scene.redis.exists(f"{shard_key(scene.redis, shard)}:clearing") for shard in range(SHARDS))
 
 
 def _drop_one(scene: Scene) -> Iterator[Violation]:

@@ -307,8 +307,10 @@ local function clear(place)
     if part == ':window' then
       redis.call('UNLINK', R .. ':backlog:' .. cells[i])
     else
-      local s = parse(cells[i], cells[i + 1])
-      if not OVER[s.state] then remove_entries(s) end
+      local is_readable, s = pcall(parse, cells[i], cells[i + 1])
+      if not is_readable then -- it has one of these entries at most, or a lease or task, which its run's end makes void
+        for _, state in ipairs({'sent', 'waiting_signal', 'waiting'}) do remove_entries({id = cells[i], state = state, attempt = 1}) end
+      elseif not OVER[s.state] then remove_entries(s) end
     end
   end
   if cursor ~= '0' then

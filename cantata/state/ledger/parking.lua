@@ -81,7 +81,7 @@ local function isolate(duty, item, version, handle, place)
   record_failure(duty, item, reason_of(why), version, place)
 end
 
--- Looks at some of the items that failed: those whose run or schedule is gone are forgotten, and those that another version parked are tried again.
+-- Looks at some of the items that failed: parked ones whose run has ended and those whose schedule is gone are forgotten, and those that another version parked are tried again.
 local function look_at_parked(version, count)
   local key = S .. ':parked'
   local found = redis.call('HSCAN', key, now, 'COUNT', count)[2] -- from anywhere on
@@ -95,9 +95,10 @@ local function look_at_parked(version, count)
       local is_gone = not record.parked and now - record.at > FORGOTTEN_MS
       if duty == 'schedules' then
         is_gone = is_gone or redis.call('EXISTS', schedule_key(item)) == 0
-      elseif known[2] and known[2] ~= RUN then
-        local of_run = redis.pcall('HGET', S .. ':run:' .. (string.match(item, known[2]) or ''), 'status')
-        is_gone = is_gone or (type(of_run) ~= 'table' and not OPEN[of_run]) -- a table is an error: the run cannot be read
+      elseif record.parked and known[2] and known[2] ~= RUN then -- what is still tried may only leave its list with its third failure
+        local id = string.match(item, known[2]) -- none: it names no run, and stays until somebody drops it
+        local of_run = id and redis.pcall('HGET', S .. ':run:' .. id, 'status')
+        is_gone = id and type(of_run) ~= 'table' and not OPEN[of_run] -- a table is an error: the run cannot be read
       end
       if is_gone then
         redis.call('HDEL', key, found[i])

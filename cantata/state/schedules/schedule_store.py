@@ -18,6 +18,7 @@ from urllib.parse import quote, unquote
 from pydantic import Field
 
 from cantata.errors import ConfigError
+from cantata.models import bounds
 from cantata.models.schedules import Schedule, ScheduledRun, ScheduleView, describe_target, describe_timing
 from cantata.models.values import JsonValue, stored
 from cantata.planning.triggers.schedules import times
@@ -270,6 +271,8 @@ def _readable(scope: str, fields: Mapping[str, str], pending: int, runs: Sequenc
     tenant, name = names_in(scope)
     spec, skipped_ms = stored(Schedule, fields["spec"], ignores_unknown=True), int(fields.get("skipped_ms", 0))
     next_ms = int(fields["next"]) if fields.get("next") else None
+    if next_ms is not None and not bounds.FIRST_INSTANT_S <= next_ms / 1000 <= bounds.LAST_INSTANT_S:
+        raise ValueError(f"its next time, {next_ms} ms, is not between {bounds.FIRST_YEAR} and {bounds.LAST_YEAR}")
     shown = [] if next_ms is None or "paused" in fields else [next_ms, *islice(times(spec, next_ms), NEXT_TIMES - 1)]
     last = [
         ScheduledRun(run_id=run_id, scheduled_at=int(at) / 1000, status=status, started_at=int(started) / 1000 if started else None)

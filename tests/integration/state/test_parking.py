@@ -199,6 +199,21 @@ def test_many_bad_items_at_the_head_of_a_list_do_not_hide_those_behind(ledger: L
     assert served == {*RUNS}
 
 
+@pytest.mark.parametrize(("duty", "name"), [("leases", "leases"), ("timers", "due"), ("lost", "ready"), ("tasks", "tasks")])
+def test_an_entry_that_names_no_run_is_parked_until_somebody_drops_it(ledger: Ledger, duty: str, name: str) -> None:
+    ledger.redis.zadd(f"{S}:{name}", {"garbage": 1.0})
+
+    for tries in (1, 2, 3):
+        assert [(fault.duty, fault.tries) for fault in ledger.leases.sweep(SHARD).faults] == [(duty, tries)]
+        assert ledger.leases.sweep(SHARD).faults == (), "it is not forgotten, nor tried again at once"
+        ledger.redis.zadd(f"{S}:{name}", {"garbage": 1.0}, xx=True)
+
+    (parked,) = ledger.parked.find()
+    assert (parked.duty, parked.item, parked.tries) == (duty, "garbage", 3)
+    ledger.parked.act(parked.id, "drop", "ann")
+    assert not ledger.redis.exists(f"{S}:parked", f"{S}:{name}")
+
+
 def test_a_schedule_that_is_gone_leaves_its_list(ledger: Ledger) -> None:
     ledger.redis.zadd(f"{S}:schedules", {"/gone": 1, "garbage": 1})
 
@@ -222,6 +237,22 @@ def test_a_run_whose_entries_cannot_be_removed_holds_up_no_other(ledger: Ledger)
     ledger.parked.act(ledger.parked.find()[0].id, "retry", "ann")
     ledger.leases.sweep(SHARD)
     assert ledger.redis.ttl(f"{S}:run:{BAD_RUN}:state") > 0
+
+
+@pytest.mark.parametrize("text", ["broken", "dispatched broken", "sent x y z"])
+def test_an_ended_run_with_a_state_that_cannot_be_read_leaves_no_entries_and_expires(ledger: Ledger, text: str) -> None:
+    play = Play(ledger, BAD_RUN)
+    play.plan(wait("a", timeout_s=60), work("b"), work("c"))
+    for step_id in ("a", "b"):
+        ledger.redis.hset(f"{S}:run:{BAD_RUN}:state", step_id, text)
+
+    assert ledger.runs.cancel(BAD_RUN) == "cancelled"
+    faults = [fault for _ in range(3) for fault in ledger.leases.sweep(SHARD).faults]
+
+    assert faults == []
+    assert not ledger.redis.exists(*(f"{S}:{name}" for name in ("clearing", "ready", "due", "asking", "parked")))
+    assert ledger.redis.ttl(f"{S}:run:{BAD_RUN}:state") > 0
+    ledger.redis.flushdb()
 
 
 def test_a_run_that_cannot_be_forgotten_holds_up_no_other(ledger: Ledger) -> None:

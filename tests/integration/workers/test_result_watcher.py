@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -52,12 +51,13 @@ def watcher(ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     play.plan(*(work(step_id, timeout_s=600.0) for step_id in STEPS))
     for step_id in STEPS:
         play.commit(play.begin(step_id), outcome=Outcome(status="dispatched", retry_in_s=5))
-    with closing(Process(url_of(ledger.redis), "worker")) as process:
-        watcher = Watched(process, tmp_path)
-        for step_id in STEPS:
-            watcher.user_app.backend.store_result(watcher.task_id("run", 1, step_id), step_id, states.SUCCESS)
-        yield watcher
-        watcher.stop()
+    process = Process(url_of(ledger.redis), "worker")
+    watcher = Watched(process, tmp_path)
+    for step_id in STEPS:
+        watcher.user_app.backend.store_result(watcher.task_id("run", 1, step_id), step_id, states.SUCCESS)
+    yield watcher
+    watcher.stop()
+    process.stop()
     ledger.redis.flushdb()  # with what a test has damaged
 
 
