@@ -442,7 +442,7 @@ def test_two_calls_that_create_a_schedule_in_two_sessions_leave_no_two(scene: Sc
     with pytest.raises(ConfigError, match="another call changed its session at the same time; try again"):
         scene.schedules.create("hourly", IN_NEWS)
 
-    assert [each.schedule.turn for each in scene.schedules.list()] == [Schedule.model_validate(HOURLY).turn]
+    assert [each.spec.turn for each in scene.schedules.list()] == [Schedule.model_validate(HOURLY).turn]
 
 
 # --- outages, and clocks that jump ------------------------------------------------------------------------------------------
@@ -763,8 +763,8 @@ def test_a_tenant_sees_its_own_schedules_only(scene: Scene) -> None:
 
     for tenant in ("a", "a/b", "ä*"):
         (record,) = scene.schedules.of(tenant).list()
-        assert (record.tenant, record.schedule.note) == (tenant, tenant)
-    assert [each.schedule.note for each in scene.schedules.list()] == ["operator's"]
+        assert (record.tenant, record.spec.note) == (tenant, tenant)
+    assert [each.spec.note for each in scene.schedules.list()] == ["operator's"]
     scene.schedules.of("a").delete("hourly")
     assert len(scene.schedules.of("a/b").list()) == 1
     scene.pass_time()
@@ -794,7 +794,7 @@ def test_apply_changes_what_differs_from_the_configuration_and_nothing_else(scen
     assert len(scene.schedules.of("acme").list()) == 1, "a plan changes nothing"
     second.schedules.apply(changes)
     assert scene.schedules.of("acme").list() == []
-    assert scene.schedules.get("a").schedule.overlap == "queue"
+    assert scene.schedules.get("a").spec.overlap == "queue"
     for each in (first, second):
         each.client.close()
 

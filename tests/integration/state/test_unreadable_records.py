@@ -37,7 +37,7 @@ def damage(ledger: Ledger, key: str, fields: dict[str, str]) -> None:
     """Replace fields of a hash; without any, the hash by a text."""
     assert ledger.redis.exists(key)
     if fields:
-        ledger.redis.hset(key, mapping=fields)
+        ledger.redis.hset(key, items=[text for pair in fields.items() for text in pair])
     else:
         ledger.redis.delete(key)
         ledger.redis.set(key, TEXT)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -38,9 +38,9 @@ class Watched(ResultWatcher):
         """Keep the outcome of a step."""
         self.recorded[begun.step_id] = record
 
-    def revoke(self, task_ids: object) -> None:
+    def revoke(self, task_ids: Sequence[str]) -> None:
         """Keep what would be revoked."""
-        self.revoked += task_ids  # type: ignore[operator]  # a sequence
+        self.revoked += task_ids
 
 
 @pytest.fixture
