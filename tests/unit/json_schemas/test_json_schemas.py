@@ -114,7 +114,7 @@ def _comparable(path: Iterable[str | int], message: str) -> tuple[tuple[str | in
     return () if message.startswith("False schema") else tuple(path), message if len(message) < 150 else ""
 
 
-@examples(1000)
+@examples(300)
 @given(schema=_SCHEMAS, value=_VALUES)
 def test_a_schema_finds_what_jsonschema_finds(schema: Any, value: JsonValue) -> None:
     whole = {**schema, "$defs": _DEFINITIONS} if isinstance(schema, dict) else schema

@@ -41,7 +41,7 @@ VALUES = st.recursive(LEAVES, lambda inside: st.lists(inside, max_size=4) | st.d
 
 
 @given(VALUES, st.integers(0, MAX_DEPTH))
-@examples(500)
+@examples(200)
 def test_json_within_the_bounds_is_taken_and_stays_the_same(value: Any, levels: int) -> None:
     whole = nested(max(0, levels - 10), value)
 
@@ -73,7 +73,7 @@ def test_the_place_and_the_bound_are_named(wrong: Any, fault: str) -> None:
 
 
 @given(VALUES, st.sampled_from([wrong for wrong, _ in WRONG]), st.lists(st.text(max_size=3) | st.integers(0, 3), max_size=6))
-@examples(500)
+@examples(200)
 def test_wherever_a_value_is_wrong_the_path_leads_there(value: Any, wrong: Any, path: list[str | int]) -> None:
     whole: Any = wrong
     for key in reversed(path):
@@ -114,7 +114,7 @@ def test_a_text_beyond_the_bounds_is_an_error_with_words(text: str) -> None:
 
 
 @given(st.text(alphabet='[]{}":,0123456789eE.-tfnul\\ud8', max_size=400))
-@examples(500)
+@examples(200)
 def test_reading_a_text_gives_a_sound_value_or_a_value_error(text: str) -> None:
     try:
         value = bounds.read_json(text)
@@ -153,7 +153,7 @@ def test_no_duration_is_refused_with_its_name(given_: Any) -> None:
 
 
 @given(st.floats() | st.integers() | st.booleans() | st.text() | st.none())
-@examples(500)
+@examples(200)
 def test_a_duration_is_a_float_within_the_bounds_or_an_error(given_: Any) -> None:
     try:
         assert 0 < bounds.duration_of(given_, "x") <= MAX_DURATION_S
@@ -162,7 +162,7 @@ def test_a_duration_is_a_float_within_the_bounds_or_an_error(given_: Any) -> Non
 
 
 @given(st.floats() | st.integers())
-@examples(500)
+@examples(200)
 def test_an_instant_can_be_shown(seconds: float) -> None:
     try:
         bounds.check_instant(seconds, "since")
