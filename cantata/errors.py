@@ -157,6 +157,17 @@ class CodeExitError(StepError):
     """
 
 
+class ImportFailedError(StepError):
+    """This process cannot import `module`, or the module has no such name. Another worker may have other files.
+
+    Raised for the named module itself, never for what a function imports while it runs.
+    """
+
+    def __init__(self, message: str, module: str) -> None:
+        super().__init__(message, code="tool_import")
+        self.module = module
+
+
 MISMATCH = "does not follow the run's history"
 """A part of the message of each CodeMismatchError: it says that the code was changed under an open run."""
 

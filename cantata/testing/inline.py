@@ -132,7 +132,7 @@ class Runner:
         atexit.register(stack.stop)
         self.client = Client(stack.url, config=Definitions())
         self.client.app = self.app = _LocalApp()
-        self.process = Process(stack.url, "inline", send=partial(send_ready, self.app))
+        self.process = Process(stack.url, "inline", send=partial(send_ready, self.app), is_alone=True)
         atexit.register(self.process.stop)
         self._test = ""
         self.lock = threading.Lock()

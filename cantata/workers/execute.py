@@ -13,7 +13,7 @@ import structlog
 from pydantic import ValidationError
 
 from cantata import exits
-from cantata.errors import CantataError, CodeMismatchError, MustWait, StepError, StoredDataError, UnavailableError
+from cantata.errors import CantataError, CodeMismatchError, ImportFailedError, MustWait, StepError, StoredDataError, UnavailableError
 from cantata.models.graph import Outcome
 from cantata.observability import logs, traces
 from cantata.observability.logs.lines import bind
@@ -101,7 +101,7 @@ def _attempt(context: StepContext, handlers: Mapping[str, Handler]) -> AttemptRe
         process.ledger.steps.refuse(begun.run_id, begun.step_id, begun.attempt, begun.owner, str(error))
         return None
     except StepError as error:
-        if reason := _refusal_of_import(context, error):
+        if isinstance(error, ImportFailedError) and (reason := _refusal_of_import(context, error)):
             process.ledger.steps.refuse(begun.run_id, begun.step_id, begun.attempt, begun.owner, reason)
             return None
         return outcomes.failure_record(begun, error, took_ms=(time.perf_counter() - started_at) * 1000)
@@ -129,19 +129,16 @@ def _refusal(context: StepContext) -> str:
     return inline_scripts.refusal(context)
 
 
-def _refusal_of_import(context: StepContext, error: StepError) -> str:
-    """Return why this worker refuses a tool whose module it cannot import: another worker can; empty if none can."""
-    if error.code != "tool_import" or error.__cause__ is None:
-        return ""
-    name = context.tool.function if context.tool else None
-    if not name:
-        return ""
-    begun, module = context.begun, name.partition(":")[0].partition(".")[0]
+def _refusal_of_import(context: StepContext, error: ImportFailedError) -> str:
+    """Return why this worker refuses a step whose code it cannot import, since another may have other files; empty if none has."""
+    begun, module = context.begun, error.module.partition(".")[0]
     try:
         other = registry.worker_with(context.process.ledger.redis, module, begun.spec.queue, but=begun.worker.partition("#")[0])
     except RedisFailure:
-        return ""
-    return f"{error}; {other} can import it" if other else ""
+        other = ""
+    if other:
+        return f"{error}; {other} can import it"
+    return "" if context.process.is_alone else f"{error}; correct the file, or start a worker that has it"
 
 
 def _call_handler(context: StepContext, handler: Handler) -> Outcome:

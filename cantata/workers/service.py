@@ -119,7 +119,7 @@ class WorkerService:
                 is_child = self.pool == "prefork"
                 self._process = Process(
                     self.redis_url, self.name, is_child=is_child, send=partial(send_ready, self.app), is_finishing=self.is_finishing,
-                    threads=0 if is_child else self.concurrency,
+                    threads=0 if is_child else self.concurrency, is_alone=stack_member.is_in_stack(),
                     tool_thread=ToolThread() if "agents" in self.queues and not is_child and threads.may_call_tools() else None,
                 )  # fmt: skip
             return self._process

@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from cantata import exits
-from cantata.errors import StepError
+from cantata.errors import ImportFailedError
 from cantata.packages import HERE, OURS
 
 
@@ -52,18 +52,18 @@ def tree_of(file: Path, mtime_ns: int) -> ast.Module:
 def load_function(
     name: str, folder: str | None, import_module: Callable[[str], ModuleType] = importlib.import_module
 ) -> Callable[..., Any]:  # fmt: skip
-    """Import a module, and return its function `module:name`. Raises StepError."""
+    """Import a module, and return its function `module:name`. Raises ImportFailedError."""
     module_name, _, attribute = name.partition(":")
     if clash := clash_of(module_name, Path(folder) if folder else None):
-        raise StepError(f"module {module_name!r} cannot be imported: {clash}", code="tool_import")
+        raise ImportFailedError(f"module {module_name!r} cannot be imported: {clash}", module_name)
     try:
         function: Callable[..., Any] | None = getattr(import_module(module_name), attribute, None)
     except BaseException as error:  # whatever a user's module raises while it is imported
         if exits.is_of_signal(error):
             raise
-        raise StepError(f"module {module_name!r} cannot be imported: {type(error).__name__}: {error}", code="tool_import") from error
+        raise ImportFailedError(f"module {module_name!r} cannot be imported: {type(error).__name__}: {error}", module_name) from error
     if not callable(function):
-        raise StepError(f"module {module_name!r} has no function {attribute!r}", code="tool_import")
+        raise ImportFailedError(f"module {module_name!r} has no function {attribute!r}", module_name)
     return function
 
 

@@ -91,7 +91,7 @@ class Process:
     def __init__(
         self, redis_url: str, name: str, *, is_child: bool = False, lease_s: float = LEASE_S,
         send: Callable[[Iterable[tuple[str, Ready]]], object] = list, is_finishing: Callable[[], bool] = lambda: False,
-        threads: int = 0, tool_thread: ToolThread | None = None,
+        threads: int = 0, tool_thread: ToolThread | None = None, is_alone: bool = False,
     ) -> None:  # fmt: skip
         """Start the renewal thread.
 
@@ -101,13 +101,14 @@ class Process:
             is_finishing: Whether another process takes over, so that no step may begin here.
             threads: The number of messages that it executes at once; 0 for a prefork child.
             tool_thread: The thread in which it calls quick functions for its models, if it does.
+            is_alone: Whether all workers have the files of this one, so that a step whose code it cannot import fails.
         """
         self.send = send
         self.is_finishing = is_finishing
         self.tool_thread = tool_thread
         self.threads = MessageThreads(threads)
         self.name = f"{name}#{os.getpid()}"
-        self.is_child = is_child
+        self.is_child, self.is_alone = is_child, is_alone
         self.owner = f"{self.name}~{secrets.token_hex(2)}"  # a container that starts again may have the same names and process ids
         self.ledger = Ledger(connect(redis_url, owner=self.owner, single=is_child), lease_s=lease_s, replicas=settings().wait_replicas)
         self.limiter = Limiter(self.ledger, lease_s=lease_s)

@@ -22,7 +22,7 @@ import structlog
 from cantata import exits, fault_points
 from cantata.config.user_code.modules import load_function
 from cantata.dispatch import user_app
-from cantata.errors import StepError
+from cantata.errors import ImportFailedError, StepError
 from cantata.models.definitions import Tool
 from cantata.models.graph import Outcome
 from cantata.models.values import JsonValue, Usage
@@ -39,6 +39,8 @@ log = structlog.get_logger(__name__)
 
 _importing = threading.RLock()
 _functions: dict[tuple[str, str | None], Function] = {}
+_failed: set[tuple[str | None, str]] = set()
+"""Folders and top-level modules whose last import failed."""
 _imported_from: str | None = None  # the configuration's folder that modules are imported from now
 
 
@@ -74,8 +76,11 @@ def load(name: str, folder: str | None) -> Function:
     The user's Celery application, if there is one, is the current one: the function may call tasks, and Django is set up.
     """
     user_app.activate()
-    user_code.use(folder, name.partition(":")[0].partition(".")[0])
-    known = _functions.get((name, folder))
+    known, module = _functions.get((name, folder)), name.partition(":")[0].partition(".")[0]
+    if known is None and (folder, module) in _failed:
+        with _importing:
+            user_code.forget_changed(folder, module)
+    user_code.use(folder, module)
     if known is None:
         known = _functions[name, folder] = _load(name, folder)
     return known
@@ -121,11 +126,13 @@ def _load(name: str, folder: str | None) -> Function:
     with _importing:
         try:
             function = load_function(name, folder, partial(_import, folder=folder))
-        except StepError as error:
+        except ImportFailedError as error:
             if error.__cause__ is not None:
                 user_code.note_import(module, error.__cause__)
+            _failed.add((folder, module))
             raise
         user_code.note_import(module, None)
+        _failed.discard((folder, module))
         return function
 
 
