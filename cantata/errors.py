@@ -23,6 +23,9 @@ MAX_FAULTS = 100
 MAX_FAULT_LENGTH = 2000
 """Characters of a fault's message, and of its location. A quoted name may be as long as a request."""
 
+MAX_UNREADABLE = 300
+"""Characters of the reason why a record cannot be read."""
+
 
 class CantataError(Exception):
     """The base class of Cantata's exceptions."""
@@ -93,6 +96,12 @@ class UnavailableError(CantataError):
 
 class StoredDataError(CantataError, ValueError):
     """Stored data can be read by no version: they are damaged, or nested too deeply."""
+
+
+def unreadable(error: Exception) -> str:
+    """Return why a stored record cannot be read, in a line."""
+    text = str(error) if isinstance(error, CantataError) else f"{type(error).__name__}: {error}"
+    return " ".join(text.split())[:MAX_UNREADABLE]
 
 
 class UnknownRunError(CantataError):

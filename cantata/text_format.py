@@ -58,15 +58,15 @@ def speaker(role: str, agent: str | None) -> str:
 
 def clock(at_ms: int) -> str:
     """Return the local time of day."""
-    return datetime.fromtimestamp(at_ms / 1000).astimezone().strftime("%H:%M:%S")
+    return moment(at_ms / 1000, "%H:%M:%S")
 
 
 def moment(seconds: float, form: str = "%m-%d %H:%M:%S") -> str:
-    """Return a local time, given in seconds since 1970; a word for one that no calendar has, so that a list can be shown."""
+    """Return a local time, given in seconds since 1970; one that no calendar has as this number."""
     try:
         return datetime.fromtimestamp(seconds).astimezone().strftime(form)
     except (ValueError, OverflowError, OSError):
-        return "(no date)"
+        return f"{seconds:.0f} s"
 
 
 def utc(seconds: float) -> str:

@@ -90,8 +90,8 @@ def retry_file(submission: RunSubmission, batches: Batches, name: str, labels: M
 
 def describe(batch: BatchInfo) -> str:
     """Return a batch in a line."""
-    if batch.error:
-        return f"{batch.name:20}  {text_format.line(batch.error, 200)}"
+    if batch.unreadable:
+        return f"{batch.name:20}  {batch.state:12}  {batch.unreadable}"
     total = f" of {batch.total:,}" if batch.total is not None else ""
     failed = f"{batch.failed:,} failed" if batch.failed else ""
     began = text_format.moment(batch.created_at)

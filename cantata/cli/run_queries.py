@@ -6,7 +6,6 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from datetime import datetime
 from typing import Any
 
 import click
@@ -58,14 +57,15 @@ class RunQueries(RunSubmission):
             print_note("no run matches" if behind or any(filters.values()) else "no runs are kept here")
         rows = [("run", "status", "submitted", "duration", "what")] if found and not self._as_json else []
         for run in found if rows else ():
-            began = datetime.fromtimestamp(run.created_at).astimezone().strftime("%m-%d %H:%M:%S")
+            began = text_format.moment(run.created_at)
             took = text_format.duration(round(((run.closed_at or run.now) - run.created_at) * 1000))
             notes = [
                 f"stopped: {text_format.line(run.stopped, 60)}" if run.stopped else "",
                 f"retried as {run.retried_as}" if run.retried_as else "",
             ]
             what = "  ".join(filter(None, [text_format.line(run.title, 60), text_format.usage(run.usage), *notes]))
-            rows.append((run.run_id, text_format.state_label(run.state), began, took, what))
+            what = text_format.clean(run.unreadable) or what
+            rows.append((run.run_id, "unreadable" if run.unreadable else text_format.state_label(run.state), began, took, what))
         for line in text_format.columns(rows):
             click.echo(line)
         return 0
@@ -176,7 +176,7 @@ class RunQueries(RunSubmission):
     def cancel(self, run_ids: Sequence[str]) -> int:
         """Cancel runs; none if one of them is unknown."""
         exit_status = 0
-        for run in [self.runs.find(run_id) for run_id in dict.fromkeys(run_ids)]:
+        for run in [self.runs.find(run_id, may_be_unreadable=True) for run_id in dict.fromkeys(run_ids)]:
             status = run.cancel()
             if self._as_json:
                 click.echo(json.dumps({"run_id": run.run_id, "status": status}))
@@ -267,7 +267,7 @@ def _to_json(run: RunSummary | RunRecord, asked: str, created_at_ms: int, durati
 def _summary_json(run: RunSummary) -> dict[str, JsonValue]:
     created_at_ms = round(run.created_at * 1000)
     asked = _to_json(run, run.title, created_at_ms, round((run.closed_at or run.now) * 1000) - created_at_ms)
-    return {**asked, "stopped": run.stopped or None}
+    return {**asked, "stopped": run.stopped or None, "unreadable": run.unreadable or None}
 
 
 def _record_json(run: RunRecord) -> dict[str, JsonValue]:

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from cantata.client.answers import split_id
 from cantata.client.runs import MAX_COMPARED, ChainRun, ProviderBatchRun, TurnRun, WebhookRun
-from cantata.errors import ConfigError, UnknownRunError
+from cantata.errors import ConfigError, StoredDataError, UnknownRunError
 from cantata.models.values import JsonValue, stored
 from cantata.models.waits import Inbox, InboxItem
 from cantata.models.wire import RUN_OVER, ChainRequest, ChainResponse, HistoryEntry, ProviderBatchRequest, RunResult, RunStatus, TurnRequest
 from cantata.planning.turns.turn_plan import target_of
 from cantata.state.memory.memory_store import MemoryStore
+from cantata.state.redis.records import remedy_for
 from cantata.state.runs import event_log, inbox, listing
 from cantata.state.runs.inbox import InboxFilter
 from cantata.state.runs.listing import RunFilter, RunList
@@ -77,10 +78,20 @@ class RunService:
         wanted = RunFilter(self.tenant, **filters)
         return [*islice(listing.iterate(self.client.ledger, wanted, behind=behind), limit)]
 
-    def find(self, run_id: str) -> TurnRun | ChainRun:
-        """Return a run by its id."""
-        kind, _, _, labels = self.client.ledger.runs.request_of(run_id)
-        if self.tenant not in (None, labels.get("tenant", "")):
+    def find(self, run_id: str, *, may_be_unreadable: bool = False) -> TurnRun | ChainRun:
+        """Return a run by its id.
+
+        Raises UnknownRunError, also for that of another tenant, and StoredDataError if its record cannot be read, unless that may be so.
+        """
+        try:
+            kind, tenant = self.client.ledger.runs.owner_of(run_id)
+        except StoredDataError as error:
+            if self.tenant is not None:  # whose it is cannot be known
+                raise UnknownRunError.of(run_id) from error
+            if may_be_unreadable:
+                return TurnRun(self.client, run_id)
+            raise StoredDataError(f"run {run_id!r} cannot be read ({error}); {remedy_for(run_id)}") from error
+        if self.tenant not in (None, tenant):
             raise UnknownRunError.of(run_id)
         kinds: Mapping[str, type[TurnRun | ChainRun]] = {"chain": ChainRun, "webhook": WebhookRun, "batch": ProviderBatchRun}
         return kinds.get(kind, TurnRun)(self.client, run_id)
@@ -102,7 +113,7 @@ class RunService:
 
     def cancel(self, run_id: str) -> RunStatus:
         """Cancel a run; return its status then."""
-        return self.find(run_id).cancel()
+        return self.find(run_id, may_be_unreadable=True).cancel()
 
     def rerun(
         self, run_id: str, from_step: str | None = None, *, changes: Mapping[str, JsonValue] | None = None, key: str | None = None,

@@ -25,7 +25,9 @@ from cantata.state.ledger.encoding import to_json
 from cantata.state.ledger.run_store import offer_of
 from cantata.state.limits.quotas import KeptItem
 from cantata.state.redis import clock
+from cantata.state.redis.connection import RedisRefusal
 from cantata.state.redis.keys import definitions_digest, id_in_shard
+from cantata.state.redis.redis_errors import is_outage
 from cantata.state.schedules.schedule_store import MAX_PENDING, Firing, Origin, Outcome, ScheduleRecord, ScheduleStore, scope_of, shard_for
 from cantata.state.sessions import conversations
 from cantata.suggestions import did_you_mean
@@ -196,13 +198,25 @@ class Schedules:
         return [*changes, *(ScheduleChange("removed", name, tenant, {}, None) for tenant, name in gone)]
 
     def apply(self, changes: Sequence[ScheduleChange] | None = None) -> Sequence[ScheduleChange]:
-        """Make the changes that `plan` returned, or would return now; return them."""
+        """Make the changes that `plan` returned, or would return now; return them.
+
+        Raises ConfigError, when all others are made, with each change that cannot be made.
+        """
         changes = self.plan() if changes is None else changes
+        faults: builtins.list[Fault] = []
         for change in changes:
-            if change.spec is None:
-                self._store.delete(scope_of(change.tenant, change.name))
-            else:
-                self._put(change.name, change.spec, "config")
+            try:
+                if change.spec is None:
+                    self._store.delete(scope_of(change.tenant, change.name))
+                else:
+                    self._put(change.name, change.spec, "config")
+            except (ConfigError, RedisRefusal) as error:
+                if is_outage(error):
+                    raise
+                where = f"schedule {change.name!r}" + (f" of tenant {change.tenant!r}" if change.tenant else "")
+                faults.append(Fault(f"it is not {change.kind}, but all others are as declared: {error}", where=where))
+        if faults:
+            raise ConfigError(faults, source="apply")
         return changes
 
     def _request(self, name: str, spec: Schedule) -> RunRequest:
@@ -215,7 +229,9 @@ class Schedules:
         def values(each: Schedule, origin: str, definitions: str) -> dict[str, JsonValue]:
             return {**each.model_dump(mode="json", exclude_defaults=True), "definitions": definitions[:12], "declared by": origin}
 
-        before = values(known.schedule, known.declared_by, known.digest) if known.schedule else {"schedule": known.timing}
+        if known.unreadable:
+            return {"record": (known.unreadable, "replaced")}
+        before = values(known.spec, known.declared_by, known.digest)
         after = values(spec, "config", definitions_digest(self._client.definitions_text))
         return {key: (before.get(key), after.get(key)) for key in {**before, **after} if before.get(key) != after.get(key)}
 

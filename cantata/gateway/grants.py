@@ -85,9 +85,11 @@ class Grant(Value):
             if node.kind not in _CONTROL:
                 self._check(node.kind, node.name)
 
-    def check_schedule(self, schedule: Schedule, definitions: Definitions) -> None:
-        """Raise RequestRejected if it may not start the runs of a schedule."""
-        if schedule.turn:
+    def check_schedule(self, schedule: Schedule | None, definitions: Definitions) -> None:
+        """Raise RequestRejected if it may not start the runs of a schedule; of one that cannot be read (None), for each limited token."""
+        if schedule is None:
+            self.require_unlimited("this schedule cannot be read")
+        elif schedule.turn:
             self.require("chat")
             self.check_turn(schedule.turn, definitions)
         elif isinstance(schedule.chain, ChainRequest):
@@ -96,20 +98,22 @@ class Grant(Value):
             kind = "workflow" if schedule.workflow is not None else "chain"
             self._check(kind, str(schedule.workflow or schedule.chain))
 
-    def require_unlimited(self, what: str) -> None:
-        """Raise RequestRejected if it is limited to named teams, agents and chains; `what` is what it is to do."""
-        if not self._is_unlimited:
-            message = f"token {self.name!r} is limited to named teams, agents and chains, so it may not {what}"
+    def require_unlimited(self, why: str) -> None:
+        """Raise RequestRejected unless the token may use every team, agent and chain; `why` says why all count."""
+        self.require("chat")
+        self.require("submit")
+        if self._is_limited:
+            message = f"{why}, and token {self.name!r} is limited to named teams, agents and chains; use a token that is not"
             raise RequestRejected(403, message, code="not_granted")
 
     @property
-    def _is_unlimited(self) -> bool:
-        return self.teams is None and self.agents is None and self.chains is None
+    def _is_limited(self) -> bool:
+        return any(each is not None for each in (self.teams, self.agents, self.chains))
 
     def _check(self, kind: str, name: str) -> None:
-        limits = {"teams": self.teams, "agents": self.agents, "chains": self.chains}
-        if self._is_unlimited:
+        if not self._is_limited:
             return
+        limits = {"teams": self.teams, "agents": self.agents, "chains": self.chains}
         sections = _SECTIONS.get(kind, ())
         if any(name in (limits[section] or ()) for section in sections):
             return
@@ -123,11 +127,13 @@ class Grant(Value):
 
     def refusal_of(self, item: InboxItem) -> str:
         """Return the reason why this token may not answer an item of the inbox; empty if it may."""
+        if item.unreadable:
+            return "it is not known who may answer this, since it cannot be read"
         if reason := self.lacks("signal") or self.own_approval(item.labels, Spec(kind=item.kind, work=item.work)):
             return reason
         if self.identities is None or item.who is None or not {*self.identities}.isdisjoint(item.who):
             return ""
-        return f"this is for {', '.join(item.who) or 'nobody'} to answer"
+        return f"this is for {', '.join(item.who)} to answer"
 
     def own_approval(self, labels: Mapping[str, str], step: Spec | None) -> str:
         """Return the reason why this token may not signal a step of a run that it submitted itself; empty if it may.

@@ -176,9 +176,13 @@ def check_fleet(fleet: Fleet | Unavailable, version: str, broker: str = "") -> l
 
 
 def _workers(workers: Sequence[Worker], version: str) -> Check:
+    faults = [f"the record of {worker.name}: {worker.unreadable}" for worker in workers if worker.unreadable]
+    workers = [worker for worker in workers if not worker.unreadable]
     if not workers:
         return failing("workers", "no worker is running, so runs wait", "start workers with `submit worker`")
     message = f"{len(workers)}, of version {', '.join(sorted({worker.version for worker in workers}))}"
+    if faults:
+        return degraded("workers", f"{message}; {_enumerate(faults)}", "do for each what its line says")
     newest = max((version, *(worker.version for worker in workers)), key=release)
     older = [worker.name for worker in workers if release(worker.version) < release(newest)]
     if older:

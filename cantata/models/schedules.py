@@ -12,7 +12,7 @@ from cronsim import CronSim, CronSimError
 from pydantic import AfterValidator, BeforeValidator, Field, Strict, field_validator, model_validator
 
 from cantata.models.bounds import DAY_S, MAX_DURATION_S
-from cantata.models.values import BoundedObject, Instant, Labels, Value, checked_name
+from cantata.models.values import BoundedObject, Instant, Labels, Unreadable, Value, checked_name
 from cantata.models.wire import ChainRequest, TurnRequest
 
 Overlap = Literal["skip", "queue", "cancel_previous", "allow"]
@@ -154,7 +154,7 @@ class ScheduleView(Value):
 
     name: str = Field(description="its name")
     tenant: str = Field(description="its tenant; empty for none")
-    state: Literal["active", "paused", "over"] = Field(description="`over`: it has no time left")
+    state: Literal["active", "paused", "over", "unreadable"] = Field(description="`over`: it has no time left; `unreadable`: see there")
     timing: str = Field(description="its times, as text")
     target: str = Field(description="what its runs execute, as text")
     declared_by: Literal["config", "api"] = Field(description="a configuration that was applied, or a call")
@@ -165,10 +165,11 @@ class ScheduleView(Value):
     skipped: int = Field(description="times that were skipped by its overlap")
     missed: int = Field(description="times that were too late to run")
     pending: int = Field(description="times that wait for a run")
-    error: str = Field(description="why its last time started no run, or why it cannot be read")
+    error: str = Field(description="why its last time started no run")
     created_at: float = Field(description="when it was created")
     runs: list[ScheduledRun] = Field(description="its last runs, the newest first")
-    schedule: Schedule | None = Field(description="as it was declared; null if it cannot be read")
+    schedule: Schedule | None = Field(description="as it was declared; null if that cannot be read")
+    unreadable: Unreadable = ""
 
 
 def describe_timing(schedule: Schedule) -> str:

@@ -138,6 +138,13 @@ Instant = Annotated[datetime, AfterValidator(_between_2000_and_2200)]
 """A date and time between 2000 and 2200."""
 
 
+Unreadable = Annotated[
+    str,
+    Field(description="why its record cannot be read, and how to remove it: its other fields are unknown then; empty if it can"),
+]
+"""A field of each row of a list, so that a record that cannot be read is a row, too."""
+
+
 # --- values -------------------------------------------------------------------------------------------------------------
 
 

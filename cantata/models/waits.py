@@ -7,7 +7,7 @@ from typing import Self, cast
 
 from pydantic import Field, JsonValue, model_validator
 
-from cantata.models.values import BoundedJson, BoundedObject, Duration, Value
+from cantata.models.values import BoundedJson, BoundedObject, Duration, Unreadable, Value
 
 ESCALATED_TO = "escalated_to"
 """Label of a run: those whom its last escalation let answer, separated by commas."""
@@ -69,6 +69,7 @@ class InboxItem(Value):
     title: str = Field(description="the request of the run in a line")
     labels: dict[str, str] = Field(default_factory=dict, description="the labels of the run")
     refused: str = Field(default="", description="why the caller may not answer; empty if it may")
+    unreadable: Unreadable = ""
 
 
 class Inbox(Value):

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self, get_args
 from pydantic import BeforeValidator, Field, JsonValue, model_validator
 
 from cantata.errors import RunError
-from cantata.models.values import BoundedJson, BoundedObject, Duration, ErrorInfo, NumberOfSeconds, Usage, Value
+from cantata.models.values import BoundedJson, BoundedObject, Duration, ErrorInfo, NumberOfSeconds, Unreadable, Usage, Value
 from cantata.models.waits import WaitOptions
 from cantata.suggestions import hint, nearest
 
@@ -170,6 +170,7 @@ class SessionInfo(Value):
     entries: int = Field(description="number of entries that are kept")
     waiting: int = Field(description="turns under way or waiting")
     last_used_at: float = Field(description="time of the last accepted turn, Redis's clock, seconds since 1970")
+    unreadable: Unreadable = ""
 
 
 class FaultInfo(Value):

@@ -54,7 +54,7 @@ def list_(tenant: str, as_json: bool) -> int:
     elif not found:
         click.echo("there are no schedules; `submit schedules apply` creates those of the configuration", err=True)
     for each in () if as_json else found:
-        last = f"last {each.runs[0].status or 'expired'}" if each.runs else "no runs"
+        last = each.unreadable or (f"last {each.runs[0].status or 'expired'}" if each.runs else "no runs")
         following = _moment(each.next_at[0]) if each.next_at else each.state
         click.echo(
             f"{each.name:24}  {following:16}  {text_format.line(each.timing, 36):36}  {text_format.line(each.target, 40):40}  {last}"
@@ -216,7 +216,7 @@ def _lines(view: ScheduleView) -> Sequence[str]:
         ("note", view.schedule.note if view.schedule else ""),
         ("next", ", ".join(map(_moment, view.next_at)) or f"{view.state}{view.pause_note and f': {view.pause_note}'}"),
         ("so far", f"{view.fired} fired, {view.skipped} skipped, {view.missed} missed, {view.pending} waiting"),
-        ("error", view.error),
+        ("error", view.unreadable or view.error),
     ]
     lines = [view.name, *(f"  {label:8} {text_format.clean(text)}" for label, text in rows if text)]
     return [*lines, *(f"  {_moment(run.scheduled_at):16}  {run.run_id:19}  {run.status or 'expired'}" for run in view.runs)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from datetime import datetime
 from typing import TYPE_CHECKING
 
 import click
@@ -78,9 +77,10 @@ def clear(name: str, tenant: str, as_json: bool) -> int:
 
 
 def _format_session(each: SessionInfo) -> str:
-    used = datetime.fromtimestamp(each.last_used_at).astimezone().strftime("%m-%d %H:%M:%S")
+    used = text_format.moment(each.last_used_at)
     under_way = f"  {each.waiting} under way" if each.waiting else ""
-    return f"{text_format.line(each.session, 60):30}  {used}  {each.entries:>5} entries{under_way}"
+    what = text_format.clean(each.unreadable) or f"{each.entries:>5} entries{under_way}"
+    return f"{text_format.line(each.session, 60):30}  {used}  {what}"
 
 
 def _format_entry(entry: HistoryEntry) -> str:

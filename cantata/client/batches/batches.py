@@ -255,6 +255,7 @@ class Batches:
         with self.client.ledger.quotas.store(
             self._tenant, self.client.definitions.limits.quota_of(self._tenant), size, name=self.store.item(name)
         ):
+            _check_readable(self.store.find(name))
             _, found = self.store.open(name, identity, settings)
         known = found.model_dump()
         if differing := [field for field, value in identity.items() if known[field] != value]:
@@ -266,10 +267,11 @@ class Batches:
         return found
 
     def find(self, name: str) -> BatchInfo:
-        """Return a batch as it is now."""
+        """Return a batch as it is now. Raises ConfigError ('unreadable') if its record cannot be read."""
         found = self.store.find(name)
         if found is None:
             raise unknown(name)
+        _check_readable(found)
         return found
 
     def newest(self, most: int = 100) -> Sequence[BatchInfo]:
@@ -285,7 +287,10 @@ class Batches:
         return self.change(name, "resume")
 
     def cancel(self, name: str) -> BatchInfo:
-        """End a batch for good, and cancel its open rows."""
+        """End a batch for good, and cancel its open rows. One whose record cannot be read is deleted: its open rows go on."""
+        if (known := self.store.find(name)) and known.unreadable:
+            self.store.discard(name)
+            return known
         found = self.change(name, "cancel")
         rows = self.store.undelivered(name, 0, found.submitted)
         while part := [*islice(rows, CANCELLED_AT_ONCE)]:
@@ -299,6 +304,7 @@ class Batches:
 
     def change(self, name: str, what: Change, *, out_bytes: int | None = None) -> BatchInfo:
         """Change the state of a batch. Raises ConfigError ('batch_state') if its state does not allow this."""
+        self.find(name)
         was_changed, found = self.store.change(name, what, out_bytes=out_bytes)
         if found is None:
             raise unknown(name)
@@ -431,6 +437,12 @@ _REFUSALS: Mapping[Change, str] = {
     "spend": "is {state}",
     "retry": "is {state}, or no row of it failed; only the failed rows of one that is done can be retried",
 }
+
+
+def _check_readable(batch: BatchInfo | None) -> None:
+    """Raise ConfigError ('unreadable') for a batch whose record cannot be read: its budget is not known."""
+    if batch and batch.unreadable:
+        raise ConfigError(batch.unreadable, source=f"batch {batch.name!r}", code="unreadable")
 
 
 def affordable_rows(batch: BatchInfo, cost_usd: float | None, priced: int) -> int:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from pydantic import Field
 
 from cantata.client.run_service import SignalAnswer
-from cantata.errors import CantataError, ConfigError, Fault, UnavailableError, UnknownRunError
+from cantata.errors import CantataError, ConfigError, Fault, StoredDataError, UnavailableError, UnknownRunError, unreadable
 from cantata.models.values import Value
 from cantata.models.wire import FaultInfo
-from cantata.state.redis.connection import RedisFailure, reason
+from cantata.state.redis.connection import RedisFailure, RedisRefusal, reason
+from cantata.state.redis.redis_errors import is_outage
 from cantata.state.runs.streams import StreamsEnded
 
 DEFAULT_CODES = {400: "bad_request", 401: "unauthorized", 403: "forbidden", 404: "not_found", 405: "method_not_allowed", 413: "too_large"}
@@ -70,6 +71,10 @@ def rejection_of(error: BaseException | None) -> RequestRejected | None:
             return RequestRejected(400, message, faults=error.faults)
         case ConfigError():
             return RequestRejected(422, message, code=error.code, faults=error.faults)
+        case StoredDataError():
+            return RequestRejected(500, message, code="unreadable")
+        case RedisRefusal() if not is_outage(error):
+            return RequestRejected(500, f"what is stored here cannot be read ({unreadable(error)}); delete it", code="unreadable")
         case UnknownRunError():
             return RequestRejected(404, message, code="unknown_run")
         case UnavailableError() | RedisFailure():

@@ -51,11 +51,14 @@ def _check(service: TenantService, grant: Grant, target: BatchTarget) -> None:
     grant.check_chain(ChainRequest(nodes=[node], entry_node=target.name))
 
 
-def _own(service: TenantService, grant: Grant, name: str) -> BatchInfo:
-    """Return a batch that a token could have begun."""
-    batch = _batches(service, grant.tenant).find(name)
-    _check(service, grant, batch.target)
-    return batch
+def _own(service: TenantService, grant: Grant, name: str, *, may_be_unreadable: bool = False) -> None:
+    """Check that there is a batch of this name, and that the token could have begun it."""
+    batches = _batches(service, grant.tenant)
+    known = batches.store.find(name)
+    if may_be_unreadable and known and known.unreadable:
+        grant.require_unlimited("this batch cannot be read")
+    else:
+        _check(service, grant, batches.find(name).target)
 
 
 @router.get("/batches")
@@ -228,7 +231,7 @@ async def retry_batch(name: PathName, service: ServiceDep, caller: CallerGrant) 
 def _change(what: str, description: str) -> None:
     async def change(name: PathName, service: ServiceDep, caller: CallerGrant) -> BatchInfo:
         def act() -> BatchInfo:
-            _own(service, caller, name)
+            _own(service, caller, name, may_be_unreadable=what == "cancel")
             return BATCH_ACTIONS[what](_batches(service, caller.tenant), name)
 
         return await service.call(act)

@@ -13,7 +13,6 @@ from cantata.gateway.api.routes import ERRORS, UNKNOWN, ReaderTenant, ServiceDep
 from cantata.gateway.grants import Grant
 from cantata.gateway.outer_layer import PathName
 from cantata.gateway.tenant_service import TenantService
-from cantata.models.definitions import Definitions
 from cantata.models.schedules import Schedule, ScheduleView
 from cantata.models.values import Instant, Value
 from cantata.state.schedules.schedule_store import ScheduleRecord
@@ -112,21 +111,13 @@ async def backfill_schedule(request: Request, name: PathName, service: ServiceDe
 def _own(service: TenantService, caller: Grant, name: str) -> Schedules:
     """Return the schedules of a token's tenant, if it may change the one with this name. Raises ConfigError, RequestRejected."""
     found = service.client.schedules.of(caller.tenant)
-    _check(caller, found.get(name), service.client.definitions)
+    caller.check_schedule(found.get(name).schedule, service.client.definitions)
     return found
-
-
-def _check(caller: Grant, known: ScheduleRecord, definitions: Definitions) -> None:
-    """Raise RequestRejected if a token may not start the runs of a schedule: it may not change it either."""
-    if known.schedule:
-        caller.check_schedule(known.schedule, definitions)
-    else:
-        caller.require_unlimited(f"change schedule {known.name!r}, which cannot be read")
 
 
 def _put(service: TenantService, caller: Grant, name: str, spec: Schedule) -> ScheduleRecord:
     caller.check_schedule(spec, service.client.definitions)
     found = service.client.schedules.of(caller.tenant)
     if known := found.find(name):
-        _check(caller, known, service.client.definitions)
+        caller.check_schedule(known.schedule, service.client.definitions)
     return found.create(name, spec, replace=True, labels=caller.labels())

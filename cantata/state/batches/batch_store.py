@@ -13,15 +13,15 @@ from uuid import uuid4
 from pydantic import Field
 
 from cantata.errors import ConfigError
-from cantata.models.values import JsonValue, Usage, Value
-from cantata.state.ledger.encoding import MAX_REASON, UNREADABLE, to_json
+from cantata.models.values import JsonValue, Unreadable, Usage, Value, stored
+from cantata.state.ledger.encoding import to_json
 from cantata.state.ledger.ledger import Ledger
 from cantata.state.limits.quotas import KeptItem
 from cantata.state.redis.keys import shard_key, shard_of
-from cantata.state.redis.pieces import ask_each, ask_readable
+from cantata.state.redis.records import ask_apart, good, readable
 from cantata.state.sessions.conversations import scoped
 
-BatchState = Literal["running", "paused", "budget_spent", "cancelled", "done"]
+BatchState = Literal["running", "paused", "budget_spent", "cancelled", "done", "unreadable"]
 TargetKind = Literal["agent", "team", "chain", "workflow"]
 BatchMode = Literal["live", "provider"]
 Change = Literal["pause", "resume", "cancel", "spend", "retry"]
@@ -48,7 +48,7 @@ class BatchInfo(Value):
     out: str = Field("", description="the file that gets the results")
     file: str = Field("", description="the file of its rows")
     ordered: bool = Field(False, description="whether results are delivered in the order of the rows")
-    state: BatchState = Field(description="running, paused, budget_spent, cancelled or done")
+    state: BatchState = Field(description="running, paused, budget_spent, cancelled or done; unreadable: see there")
     total: int | None = Field(None, description="number of its rows; null until all were read")
     submitted: int = Field(0, description="rows before this one have been submitted, as far as they were not delivered earlier")
     delivered: int = Field(0, description="rows whose result was delivered")
@@ -68,8 +68,8 @@ class BatchInfo(Value):
         0, description="mode provider: rows before this one are in small batches, since the budget did not pay a whole one"
     )
     small_from: int | None = Field(None, description="likewise rows from this one on; null if there are none")
-    error: str = Field("", description="why it cannot be read; its other fields say nothing then")
     uid: str = Field("", description="tells it from an earlier batch of the same name")
+    unreadable: Unreadable = ""
 
     @property
     def is_over(self) -> bool:
@@ -115,18 +115,29 @@ class BatchStore:
 
     def find(self, name: str) -> BatchInfo | None:
         """Return a batch; None if there is none of this name."""
-        keys, redis = (self.key_of(name), f"{self.key_of(name)}:prices"), self._ledger.redis
-        found, prices = self._ledger.with_retries(lambda: ask_each(redis, keys, lambda pipe, key: pipe.hgetall(key)))
-        return info_of(name, found | prices) if "identity" in found else None
+        return next(iter(self._read([name])), None)
 
     def newest(self, most: int = 100) -> Sequence[BatchInfo]:
-        """Return the newest batches, newest first. One that cannot be read has the reason as its error."""
-        names = cast(
-            "list[str]", self._ledger.with_retries(lambda: self._ledger.redis.zrevrange(f"{self._key}:batches:{self._prefix}", 0, most - 1))
+        """Return the newest batches, newest first."""
+        redis = self._ledger.redis
+        return self._read(
+            cast("list[str]", self._ledger.with_retries(lambda: redis.zrevrange(f"{self._key}:batches:{self._prefix}", 0, most - 1)))
         )
-        keys = [key for name in names for key in (self.key_of(name), f"{self.key_of(name)}:prices")]
-        found = self._ledger.with_retries(lambda: ask_readable(self._ledger.redis, keys, lambda pipe, key: pipe.hgetall(key)))
-        return [_listed(name, *each) for name, each in zip(names, zip(found[::2], found[1::2], strict=True), strict=True) if each[0] != {}]
+
+    def _read(self, names: Sequence[str]) -> list[BatchInfo]:
+        """Return those of these batches that are kept."""
+        keys = [f"{self.key_of(name)}{part}" for name in names for part in ("", ":prices")]
+        replies = self._ledger.with_retries(lambda: ask_apart(self._ledger.redis, keys, lambda pipe, key: pipe.hgetall(key)))
+        of_tenant = f" --tenant {self._tenant}" if self._tenant else ""
+        return [
+            batch_of(name, fields, prices, remedy=f"`submit batch cancel {name}{of_tenant}` deletes it")
+            for name, fields, prices in zip(names, replies[::2], replies[1::2], strict=True)
+            if fields
+        ]
+
+    def discard(self, name: str) -> None:
+        """Delete the record of a batch, whatever it is like. Its open rows go on."""
+        self._call("discard", name, name=name, tenant=self._prefix)
 
     def record(
         self, batch: BatchInfo, *, delivered: Sequence[Delivered] = (), submitted: int | None = None, total: int | None = None,
@@ -201,8 +212,17 @@ def _fields(flat: Sequence[str]) -> dict[str, str]:
     return dict(zip(flat[::2], flat[1::2], strict=True))
 
 
+def batch_of(name: str, fields: Any, prices: Any, *, remedy: str) -> BatchInfo:
+    """Return a batch from what was read of its record and its prices, which may be errors of Redis."""
+
+    def row(why: str) -> BatchInfo:
+        return BatchInfo(name=name, target=BatchTarget(kind="agent", name=""), state="unreadable", created_at=0.0, unreadable=why)
+
+    return readable(lambda: info_of(name, good(fields) | good(prices)), row, remedy=remedy)
+
+
 def info_of(name: str, fields: Mapping[str, str]) -> BatchInfo:
-    """Return a batch from the fields of its record and its prices. Raises ValueError or KeyError if they cannot be read."""
+    """Return a batch from the fields of its record and its prices. Raises an error if they cannot be read."""
     known = dict(fields)
     identity, _ = json.loads(known.pop("identity")), known.pop("keep_ms")
     usage = {field: known.pop(field, None) for field in ("input_tokens", "output_tokens", "cost_usd")}
@@ -210,18 +230,7 @@ def info_of(name: str, fields: Mapping[str, str]) -> BatchInfo:
     lists = {field: json.loads(known.pop(field)) for field in ("labels", "webhooks") if field in known}
     if float(usage["cost_usd"] or 0) > 0 and "priced" not in known:  # as record.lua counts them in a batch of the version before
         known["priced"] = str(max(1, int(known["delivered"]) - int(known["failed"])))
-    return BatchInfo.model_validate({**known, **identity, **times, **lists, "name": name, "usage": usage})
-
-
-def _listed(name: str, fields: Mapping[str, str] | None, prices: Mapping[str, str] | None) -> BatchInfo:
-    """Return a batch in a list; None for a key that has another type."""
-    try:
-        if fields is None or prices is None:
-            raise TypeError("its key has another type")
-        return info_of(name, {**fields, **prices})
-    except UNREADABLE as error:
-        why = f"it cannot be read: {type(error).__name__}: {str(error)[:MAX_REASON]}"
-        return BatchInfo(name=name, target=BatchTarget(kind="agent", name=""), state="cancelled", created_at=0.0, error=why)
+    return stored(BatchInfo, {**known, **identity, **times, **lists, "name": name, "usage": usage}, ignores_unknown=True)
 
 
 def _row(each: Delivered) -> list[JsonValue]:

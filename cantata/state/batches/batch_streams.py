@@ -6,19 +6,18 @@ An idle reader costs memory alone. A slow one misses states that were replaced m
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import structlog
 from redis.exceptions import RedisError
 
 from cantata.errors import CantataError
-from cantata.state.batches.batch_store import BatchInfo, info_of, unknown
-from cantata.state.ledger.encoding import UNREADABLE
+from cantata.state.batches.batch_store import BatchInfo, batch_of, unknown
 from cantata.state.redis import outages
 from cantata.state.redis.async_connection import Redis
-from cantata.state.redis.redis_errors import is_outage
+from cantata.state.redis.records import apart
 from cantata.state.runs.streams import StreamsEnded
 
 EVERY_S = 0.5  # between looks at a followed batch
@@ -79,7 +78,7 @@ class _Followed:
     def __init__(self, name: str) -> None:
         self.name = name
         self.followers: list[BatchFollower] = []
-        self.fields: Mapping[str, str] | None = None
+        self.parts: list[Any] | None = None
         self.update: BatchUpdate | None = None
 
 
@@ -143,30 +142,25 @@ class BatchStreams:
             for key in keys:
                 pipe.hgetall(key)
                 pipe.hgetall(f"{key}:prices")
-            replies = await pipe.execute(raise_on_error=False)
-        if outage := next((reply for reply in replies if isinstance(reply, RedisError) and is_outage(reply)), None):
-            raise outage
-        readable = [{"identity": ""} if isinstance(reply, RedisError) else reply for reply in replies]  # its key has another type
-        for key, own, prices in zip(keys, readable[::2], readable[1::2], strict=True):
-            followed, fields = self._followed.get(key), {**own, **prices}
-            if followed is None or followed.fields == fields:
+            replies = apart(await pipe.execute(raise_on_error=False))
+        for key, *parts in zip(keys, replies[::2], replies[1::2], strict=True):
+            followed = self._followed.get(key)
+            if followed is None or followed.parts == parts:
                 continue
-            followed.fields = fields
-            await _give(followed, fields)
+            followed.parts = parts
+            await _give(followed, *parts)
 
 
-async def _give(followed: _Followed, fields: Mapping[str, str]) -> None:
+async def _give(followed: _Followed, fields: Any, prices: Any) -> None:
     """Hand out a state; if it cannot be read, its readers get the error, and those of other batches notice nothing."""
     fault: CantataError | None = None
-    try:
-        if "identity" in fields:
-            batch = info_of(followed.name, fields)
-            followed.update = BatchUpdate(batch, batch.model_dump_json())
-        else:
-            fault = unknown(followed.name)
-    except UNREADABLE as error:
-        log.warning("batch_unreadable", batch=followed.name, error=str(error))
-        fault = CantataError(f"the record of batch {followed.name!r} cannot be read by this version")
+    if not fields:
+        fault = unknown(followed.name)
+    elif (batch := batch_of(followed.name, fields, prices, remedy="cancel it")).unreadable:
+        log.warning("batch_unreadable", batch=followed.name, error=batch.unreadable)
+        fault = CantataError(f"the record of batch {followed.name!r}: {batch.unreadable}")
+    else:
+        followed.update = BatchUpdate(batch, batch.model_dump_json())
     for number, follower in enumerate([*followed.followers], 1):
         if fault:
             follower.end(fault)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from pydantic import Field
 from redis import Redis
+from redis.exceptions import ResponseError
 
 from cantata.models.values import Value
 from cantata.state.fleet import registry
@@ -22,7 +23,8 @@ from cantata.state.limits.limiter import PausedModel, paused_models
 from cantata.state.redis import clock
 from cantata.state.redis.cluster import memory_of
 from cantata.state.redis.keys import SHARDS, key_of, run_key, shard_key
-from cantata.state.redis.pieces import ask_readable, ask_shards
+from cantata.state.redis.pieces import ask_shards
+from cantata.state.redis.records import ask_apart
 
 SWEPT_KEY = "swept"  # string: when a sweep last ended, in seconds by Redis's clock; never expires, so that an alert on its age goes on
 SWEEP_FAULT_KEY = "sweep_fault"  # string: why the last sweep was not complete; expires soon after
@@ -137,7 +139,7 @@ def measure(redis: Redis) -> FleetLoad:
     kept, finished, ready, totals, leases, asking, overdue = (answers[i :: len(PARTS) + 4] for i in range(len(PARTS) + 4))
     memory, events = memory_of(redis), Counter[str]()
     for each in totals:
-        events.update({name: int(number) for name, number in each.items()})
+        events.update({name: int(number) for name, number in each.items() if number.lstrip("-").isdigit()})
     return FleetLoad(
         workers=workers,
         leased=_by_queue(redis, [lease for each in leases for lease in each], workers),
@@ -228,7 +230,8 @@ def _queue_in(spec: str) -> str | None:
 
 def _fields(redis: Redis, places: Sequence[tuple[str, str]]) -> list[str | None]:
     """Return fields of hashes; None for one that does not exist, or lies in a key of another type."""
-    return ask_readable(redis, places, lambda pipe, place: pipe.hget(*place))
+    replies = ask_apart(redis, places, lambda pipe, place: pipe.hget(*place))
+    return [None if isinstance(reply, ResponseError) else reply for reply in replies]
 
 
 def _is_readable(lease: str) -> bool:

@@ -12,16 +12,17 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import cast
 
-import structlog
 from pydantic import Field
 from redis import Redis
 from redis.exceptions import ResponseError
 
-from cantata.models.values import Value
+from cantata.errors import StoredDataError
+from cantata.models.values import Unreadable, Value, stored
 from cantata.settings import settings
 from cantata.state.redis import clock
 from cantata.state.redis.cluster import Cluster
 from cantata.state.redis.keys import key_of
+from cantata.state.redis.records import readable
 
 CAPACITY_KEY = "capacity"  # string: {workers, slots: {queue: slots}} (JSON); expires with the process that sweeps
 WORKERS_KEY = "workers"  # hash: name -> Worker (JSON); an entry older than STALE_S counts for nothing and goes when it is read
@@ -32,9 +33,6 @@ CLOCK_OFF_S = 5.0  # a clock that is further off causes a warning; nothing here 
 CALLS_A_SECOND = 200  # of one sort, by all workers together: in a larger fleet each calls less often
 MAX_INTERVAL_S = 5.0
 
-log = structlog.get_logger(__name__)
-
-_unreadable: set[str] = set()  # entries that this process has logged
 _workers = 0  # of the fleet, as last read by this process
 
 
@@ -59,6 +57,7 @@ class Worker(Value):
     code: tuple[str, ...] = Field(default=(), description="the modules of user code it serves, as `module@digest`")
     code_faults: dict[str, str] = Field(default_factory=dict, description="modules of user code that it cannot import: name -> why")
     duplicate: str = Field(default="", description="another live process of the same name, if there is one: both count as one")
+    unreadable: Unreadable = ""
 
     def slots_of(self, queue: str) -> int:
         """Return how many steps of one of its queues it can execute at once."""
@@ -95,10 +94,10 @@ def retire(redis: Redis, name: str) -> None:
 
 
 def workers(redis: Redis) -> list[Worker]:
-    """Return the workers that were alive within the last STALE_S, without entries that cannot be read."""
+    """Return the workers that were alive within the last STALE_S. One that cannot be read serves no queue, as far as this process knows."""
     now = clock.synchronize(redis)
     entries = cast("dict[str, str]", redis.hgetall(key_of(redis, WORKERS_KEY)))
-    known = [worker for name, text in entries.items() if (worker := _worker_in(name, text))]
+    known = [_worker(name, text, now, remove=f"HDEL {key_of(redis, WORKERS_KEY)} {name}") for name, text in entries.items()]
     stale = [worker.name for worker in known if worker.seen_at < now - 12 * STALE_S]
     if stale:
         with suppress(ResponseError):  # a Redis that takes no writes now still lists the workers
@@ -106,15 +105,17 @@ def workers(redis: Redis) -> list[Worker]:
     return sorted((worker for worker in known if worker.seen_at >= now - STALE_S), key=lambda worker: worker.name)
 
 
-def _worker_in(name: str, text: str) -> Worker | None:
-    """Return the worker of an entry; None if it cannot be read, which is logged once."""
-    try:
-        return Worker.model_validate_json(text, extra="ignore")  # a newer worker may have more fields
-    except ValueError as error:
-        if name not in _unreadable:
-            _unreadable.add(name)
-            log.error("worker_entry_unreadable", entry=name, error=str(error)[:300], note="HDEL removes it from the hash of workers")
-        return None
+def _worker(name: str, text: str, now: float, *, remove: str) -> Worker:
+    def row(why: str) -> Worker:
+        return Worker(name=name, queues=(), concurrency=0, pid=0, host="", version="", started_at=0.0, seen_at=now, unreadable=why)
+
+    def read() -> Worker:
+        worker = stored(Worker, text, ignores_unknown=True)
+        if worker.seen_at > now + 12 * STALE_S:
+            raise StoredDataError("it was alive at a time to come")
+        return worker
+
+    return readable(read, row, remedy=f"upgrade this process if the worker is newer, or remove the entry with redis-cli {remove}")
 
 
 def slots(redis: Redis) -> dict[str, int]:
@@ -143,7 +144,10 @@ def published_slots(redis: Redis) -> dict[str, int]:
 def _note_capacity(text: str | None) -> dict[str, int] | None:
     """Keep the number of workers that was published, and return the slots; None if nothing is."""
     global _workers
-    capacity = json.loads(text or "{}")
+    try:
+        capacity = json.loads(text or "{}")
+    except ValueError:  # whoever sweeps writes it again within a second
+        capacity = {}
     _workers = capacity.get("workers", _workers)
     return cast("dict[str, int] | None", capacity.get("slots"))
 
@@ -180,7 +184,7 @@ def fleet_warnings(fleet: Iterable[Worker], version: str) -> list[str]:
     for worker in fleet:
         if abs(worker.clock_off_s) > CLOCK_OFF_S:
             found.append(f"the clock of {worker.name} is {worker.clock_off_s:+.0f} s off Redis's; runs are not harmed, but set it")
-        if release(worker.version) < release(version):
+        if not worker.unreadable and release(worker.version) < release(version):
             found.append(f"{worker.name} is of version {worker.version}, older than this one's {version}; restart it with the new one")
     return found
 

@@ -1,7 +1,9 @@
 -- Ends a run. If it is cancelled while workflows in Python are under way, these clean up first: all other steps are stopped, and the code of the outermost
--- ones gets CancelledError with its next advance. ARGV: run, status, error (JSON). Replies its status after that, or false if there is no such run.
+-- ones gets CancelledError with its next advance. A run that cannot be ended is deleted. ARGV: run, status, error (JSON). Replies its status after that,
+-- or false if there is no such run.
 local MAX_STOPPED = 2000 -- open steps: this call stops all of them
 local GRACE_S = 30 -- of a workflow that names none
+local ENDED = {succeeded = true, failed = true, cancelled = true, timed_out = true, exhausted = true}
 
 -- The open steps, and the advances of the outermost workflows among them, with the longest grace of these.
 local function open_steps()
@@ -54,9 +56,42 @@ local function clean_up()
   return true
 end
 
-use(ARGV[1])
-if not status then return false end
-if not OPEN[status] then return status end
-if cancelling or clean_up() then return 'cancelling' end
-close(ARGV[2], ARGV[3])
+local function cancel()
+  use(ARGV[1])
+  if not status then return false end
+  if ENDED[status] then return status end
+  if not OPEN[status] then error('a status of another version') end
+  if cancelling or clean_up() then return 'cancelling' end
+  close(ARGV[2], ARGV[3])
+  write_changes()
+  return ARGV[2]
+end
+
+-- Deletes a run that cannot be ended, since its record cannot be read. Its entries in other lists of the shard go when a sweep finds no such run.
+local function delete(id)
+  discard()
+  local key = S .. ':run:' .. id
+  local known = redis.pcall('HMGET', key, 'status', 'tenant', 'bytes', 'definitions', 'session', 'batch') -- without values if it is no hash
+  if OPEN[known[1]] and known[2] then
+    count('tenants', known[2], -1)
+    if known[6] then count('rows', known[2], -1) end
+    count('bytes', known[2], -(tonumber(known[3]) or 0))
+    if known[4] then pcall(release_definitions, known[4], 0) end
+  end
+  for _, part in ipairs(KEPT_KEYS) do redis.call('UNLINK', key .. part) end
+  redis.call('UNLINK', key .. ':logs', key .. ':joins', key .. ':window', key .. ':signals')
+  redis.call('ZREM', S .. ':due', 'deadline|' .. id .. '|')
+  redis.call('HDEL', S .. ':clearing', id)
+  forget(id)
+  if known[5] then
+    local queue = session_key(known[5]) .. ':queue'
+    redis.pcall('LREM', queue, 1, id)
+    pcall(start_next, queue)
+  end
+end
+
+local is_done, status_then = pcall(cancel)
+if is_done then return status_then end
+reason_of(status_then) -- raises that of the server
+delete(ARGV[1])
 return ARGV[2]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, TypeVar, cast, get_args
+from typing import Any, TypeVar, cast
 
 from pydantic import ValidationError
 
@@ -17,7 +17,6 @@ from cantata.state.ledger.records import DueSchedule, ItemFault, Overdue, Ready,
 from cantata.state.redis.keys import webhook_runs_of
 
 USUAL_SPEC_BYTES = 4096  # larger specs hold large inputs, and a long-lived worker would keep thousands of them in memory
-MAX_REASON = 300  # characters of an error in a record that cannot be read
 
 
 Reply = TypeVar("Reply")
@@ -221,26 +220,6 @@ def step_record(
     info = json.loads(infos.get(step_id, "{}"))
     owner = "-" if state in STEP_OVER else owner
     return StepRecord(step_id, state, int(attempt), int(failures), int(crashes), owner, spec_of(_text_of(specs, step_id)), output, info)
-
-
-UNREADABLE = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
-"""Raised by decoders of a record that is damaged, or that another version wrote."""
-
-
-def unreadable_run(run_id: str, error: Exception) -> ErrorInfo:
-    """Return the error that stands for a run whose record cannot be read."""
-    why = f"{type(error).__name__}: {str(error)[:MAX_REASON]}"
-    return ErrorInfo(code="unreadable", message=f"the record of run {run_id!r} cannot be read: {why}; `submit runs cancel` ends it")
-
-
-def unreadable_record(run_id: str, meta: Mapping[str, str], created_at_ms: int, now_ms: int, error: Exception) -> RunRecord:
-    """Return the record of a run in a list that cannot be read: its status if that is known, and the reason as its error."""
-    status = cast(RunStatus, meta["status"]) if meta.get("status") in get_args(RunStatus) else "failed"
-    return RunRecord(
-        run_id=run_id, status=status, kind=meta.get("kind", ""), request=meta.get("request", ""), definitions=meta.get("definitions", ""),
-        created_at_ms=created_at_ms, closed_at_ms=None, now_ms=now_ms, error=unreadable_run(run_id, error), usage=Usage(), count=0, left=0,
-        failures=0, terminals=(), labels={}, names={}, steps={},
-    )  # fmt: skip
 
 
 def run_record(run_id: str, meta: Mapping[str, str], steps: Mapping[str, StepRecord], names: Mapping[str, str], now_ms: int) -> RunRecord:

@@ -234,15 +234,6 @@ local function discard()
   roles_changed = false
 end
 
-local OUTAGES = {OOM = true, MISCONF = true, READONLY = true, NOREPLICAS = true, NOPERM = true, BUSY = true, LOADING = true}
-
--- What an error that `pcall` caught says. One of the server, which is no fault of what was handled, is raised again.
-local function reason_of(why)
-  local text = type(why) == 'table' and why.err or tostring(why)
-  if OUTAGES[string.match(text, '^%-?(%u+) ') or ''] then error(why, 0) end
-  return truncate(string.gsub(string.gsub(text, '^user_script:%d+: ', ''), '[^ -~]', '?'), 300)
-end
-
 -- Does a part of a run's end on which the rest does not depend: an error costs this part, and is an event of the run.
 local function attempt(what, f, ...)
   local ended_run = run

@@ -14,10 +14,11 @@ from redis import Redis
 
 from cantata import __version__
 from cantata.errors import ConfigError
-from cantata.models.values import Value
+from cantata.models.values import Unreadable, Value
 from cantata.state.ledger.script_caller import ScriptCaller
 from cantata.state.redis.keys import SHARDS, shard_key
 from cantata.state.redis.pieces import ask_shards, scan
+from cantata.state.redis.records import readable
 
 log = structlog.get_logger(__name__)
 
@@ -54,6 +55,7 @@ class ParkedItem(Value):
     since: float = Field(description="when it first failed, seconds since 1970")
     at: float = Field(description="when it last failed")
     tries: int = Field(description="how often it failed")
+    unreadable: Unreadable = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,15 +112,20 @@ class ParkedStore:
 
 
 def _item(place: _Place, text: str) -> ParkedItem | None:
-    """Return a parked item; None for one that is still tried, or whose record cannot be read."""
+    """Return a parked item; None for one that is still tried."""
     duty, _, name = place.field.partition("|")
-    try:
+    effect = DUTIES.get(duty, "of a newer version")
+
+    def read() -> ParkedItem | None:
         record = json.loads(text)
         if not record["parked"]:
             return None
         return ParkedItem(
-            id=place.id, duty=duty, item=name, effect=DUTIES.get(duty, "of a newer version"), error=record["error"],
-            since=record["since"] / 1000, at=record["at"] / 1000, tries=record["tries"],
+            id=place.id, duty=duty, item=name, effect=effect, error=record["error"], since=record["since"] / 1000, at=record["at"] / 1000,
+            tries=record["tries"],
         )  # fmt: skip
-    except (ValueError, KeyError, TypeError):
-        return None
+
+    def row(why: str) -> ParkedItem:
+        return ParkedItem(id=place.id, duty=duty, item=name, effect=effect, error=why, since=0.0, at=0.0, tries=0, unreadable=why)
+
+    return readable(read, row, remedy=f"`submit parked drop {place.id}` removes it")

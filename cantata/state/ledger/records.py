@@ -280,6 +280,8 @@ class RunRecord:
     """The modules of user code that its steps ran with, as `module@digest`."""
     retried_as: str = ""
     """The newest run that retries it."""
+    unreadable: str = ""
+    """In a list: why its record cannot be read, and how to remove it; its other fields are then unknown."""
 
     def answering(self, name: str) -> StepRecord | None:
         """Return the step that answers to a name."""

@@ -8,14 +8,14 @@ from typing import cast
 
 from cantata.errors import StoredDataError, UnknownRunError
 from cantata.models.graph import STEP_OVER
-from cantata.models.values import JsonValue
+from cantata.models.values import JsonValue, Usage
 from cantata.models.wire import RUN_OVER
-from cantata.state.ledger.encoding import UNREADABLE, run_record, states_in, step_record, unreadable_record, unreadable_run
+from cantata.state.ledger.encoding import run_record, states_in, step_record
 from cantata.state.ledger.records import RunRecord, StepRecord
 from cantata.state.ledger.script_caller import ScriptCaller
-from cantata.state.redis import clock
 from cantata.state.redis.keys import RUN_PARTS, run_key
-from cantata.state.redis.pieces import LARGE_PIECE, PIECE, ask_readable, ask_shards, fields, scan
+from cantata.state.redis.pieces import LARGE_PIECE, PIECE, ask_shards, fields, scan
+from cantata.state.redis.records import ask_apart, good, readable, remedy_for
 
 SMALL_RUN_STEPS = 100  # a run up to this size is read in one call, which occupies Redis for some 100 µs
 SMALL_RUN_BYTES = 30_000
@@ -37,10 +37,11 @@ class RunReader:
         is returned only for a step that is returned as over. Raises UnknownRunError, also if Redis evicted a part of the run, and
         StoredDataError if its record cannot be read.
         """
-        try:
-            return self._read_small(run_id) or self._read_in_pieces(run_id, names)
-        except UNREADABLE as error:
-            raise StoredDataError(unreadable_run(run_id, error).message) from error
+
+        def fail(why: str) -> RunRecord:
+            raise StoredDataError(f"run {run_id!r}: {why}")
+
+        return readable(lambda: self._read_small(run_id) or self._read_in_pieces(run_id, names), fail, remedy=remedy_for(run_id))
 
     def _read_small(self, run_id: str) -> RunRecord | None:
         """Return a small run, read in one call; None if it is larger, is not kept or has lost a part."""
@@ -107,7 +108,7 @@ class RunReader:
         return True
 
     def newest(self, *, most: int = 100) -> list[RunRecord]:
-        """Return the newest runs, without their steps. One whose record cannot be read has the reason as its error."""
+        """Return the newest runs, without their steps. Of one that cannot be read, only the id and the time are known."""
 
         def fetch() -> list[list[tuple[str, float]]]:
             return ask_shards(self._redis, lambda pipe, key: pipe.zrevrange(f"{key}:runs", 0, most - 1, withscores=True))
@@ -115,11 +116,11 @@ class RunReader:
         pairs = (pair for pairs in self._caller.with_retries(fetch) for pair in pairs)
         newest = sorted(pairs, key=lambda pair: (-pair[1], pair[0]))[:most]
 
-        def fetch_meta() -> list[dict[str, str] | None]:
-            return ask_readable(self._redis, newest, lambda pipe, pair: pipe.hgetall(run_key(self._redis, pair[0])))
-
-        metas, now_ms = self._caller.with_retries(fetch_meta), int(clock.synchronize(self._redis) * 1000)
-        return [_listed(run_id, meta, int(at), now_ms) for (run_id, at), meta in zip(newest, metas, strict=True) if meta != {}]
+        keys = [run_key(self._redis, run_id) for run_id, _ in newest]
+        metas = self._caller.with_retries(lambda: ask_apart(self._redis, keys, lambda pipe, key: pipe.hgetall(key)))
+        seconds, micros = self._caller.with_retries(self._redis.time)
+        now_ms = seconds * 1000 + micros // 1000
+        return [_listed(run_id, int(at), meta, now_ms) for (run_id, at), meta in zip(newest, metas, strict=True) if meta]
 
     def step_ids(self, run_id: str, limit: int) -> list[str]:
         """Return the ids of at most `limit` steps of a run, in no order."""
@@ -202,14 +203,15 @@ class RunReader:
         return scan(self._redis, self._caller.with_retries, f"{key}{part}")
 
 
-def _listed(run_id: str, meta: Mapping[str, str] | None, created_at_ms: int, now_ms: int) -> RunRecord:
-    """Return the record of a run in a list; `meta` is None if its key has another type."""
-    try:
-        if meta is None:
-            raise TypeError("its key has another type")
-        return run_record(run_id, meta, {}, {}, now_ms)
-    except UNREADABLE as error:
-        return unreadable_record(run_id, meta or {}, created_at_ms, now_ms, error)
+def _listed(run_id: str, at_ms: int, meta: Mapping[str, str] | Exception, now_ms: int) -> RunRecord:
+    def row(why: str) -> RunRecord:
+        return RunRecord(
+            run_id=run_id, status="failed", kind="", request='{"text":""}', definitions="", created_at_ms=at_ms, closed_at_ms=None,
+            now_ms=now_ms, error=None, usage=Usage(), count=0, left=0, failures=0, terminals=(), labels={}, names={}, steps={},
+            unreadable=why,
+        )  # fmt: skip
+
+    return readable(lambda: run_record(run_id, good(meta), {}, {}, now_ms), row, remedy=remedy_for(run_id))
 
 
 def _record(

@@ -19,6 +19,7 @@ from cantata.state.ledger.records import Accepted, RunSession
 from cantata.state.ledger.script_caller import ScriptCaller
 from cantata.state.redis import clock
 from cantata.state.redis.keys import definitions_digest, definitions_key, run_key, shard_of
+from cantata.state.redis.records import ask_apart, good
 
 
 def offer_of(
@@ -114,6 +115,15 @@ class RunStore:
             known = {"tenant": str(tenant)} if tenant else {}
         return str(kind), str(request), str(digest), known
 
+    def owner_of(self, run_id: str) -> tuple[str, str]:
+        """Return the kind and the tenant of a run. Raises UnknownRunError, and StoredDataError if its key is no hash."""
+        key, names = run_key(self._redis, run_id), ["status", "kind", "tenant"]
+        (reply,) = self._caller.with_retries(lambda: ask_apart(self._redis, [key], lambda pipe, each: pipe.hmget(each, names)))
+        status, kind, tenant = good(reply)
+        if status is None:
+            raise UnknownRunError.of(run_id)
+        return kind or "", tenant or ""
+
     def status(self, run_id: str) -> RunStatus:
         """Return the status of a run. Raises UnknownRunError."""
         fields = [*STATUS_FIELDS]
@@ -134,6 +144,7 @@ class RunStore:
     def cancel(self, run_id: str, *, status: RunStatus = "cancelled", error: ErrorInfo | None = None) -> RunStatus:
         """End a run; workers stop its steps within a renewal. Return its status after that. Raises UnknownRunError.
 
+        One that cannot be ended, since its record cannot be read, is deleted.
         If workflows in Python clean up first, that is `cancelling`.
         """
         error = error or ErrorInfo(code="cancelled", message="the run was cancelled")

@@ -140,3 +140,12 @@ local function truncate(text, most)
   while most > 0 and string.byte(text, most + 1) >= 128 and string.byte(text, most + 1) < 192 do most = most - 1 end
   return string.sub(text, 1, most)
 end
+
+local OUTAGES = {OOM = true, MISCONF = true, READONLY = true, NOREPLICAS = true, NOPERM = true, BUSY = true, LOADING = true}
+
+-- What an error that `pcall` caught says. One of the server, which is no fault of what was handled, is raised again.
+local function reason_of(why)
+  local text = type(why) == 'table' and why.err or tostring(why)
+  if OUTAGES[string.match(text, '^%-?(%u+) ') or ''] then error(why, 0) end
+  return truncate(string.gsub(string.gsub(text, '^user_script:%d+: ', ''), '[^ -~]', '?'), 300)
+end

@@ -10,6 +10,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
@@ -125,7 +126,8 @@ def read_usage(redis: Redis, models: Iterable[str]) -> LimitUsage:
         *lengths, (tokens, nano) = pipe.execute()
     waiting: Counter[str] = Counter()
     for queue, length in zip(queues, lengths, strict=True):
-        waiting[json.loads(queue)[-1]] += int(length)
+        with suppress(ValueError, LookupError, TypeError):  # one that cannot be read is given up by the next sweep
+            waiting[json.loads(queue)[-1]] += int(length)
     pressures = {name: Pressure(waiting[f"model:{name}"]) for name in names}
     return LimitUsage(pressures, int(tokens or 0), int(nano or 0) / NANO)
 
@@ -150,7 +152,7 @@ def read_pauses(redis: Redis) -> dict[str, float]:
     """Return until when, in seconds by Redis's clock, no call of a model may be made, at its provider's request; some may be over."""
     known = cast("dict[str, str]", redis.hgetall(f"{key_of(redis, LIMITS_KEY)}:pauses"))
     latest_ms = (clock.synchronize(redis) + MAX_PAUSE_S) * 1000 if known else 0.0
-    return {model: int(until) / 1000 for model, until in known.items() if int(until) <= latest_ms}
+    return {model: int(until) / 1000 for model, until in known.items() if until.isdigit() and int(until) <= latest_ms}
 
 
 def paused_models(redis: Redis) -> list[PausedModel]:
@@ -159,7 +161,7 @@ def paused_models(redis: Redis) -> list[PausedModel]:
     notes = cast("dict[str, str]", redis.hgetall(f"{key_of(redis, LIMITS_KEY)}:pause_notes")) if pauses else {}
     found = []
     for model, until in sorted(pauses.items()):
-        note = json.loads(notes.get(model, "{}"))  # none by a worker of the version before
+        note = _note(notes.get(model, "{}"))  # none by a worker of the version before
         if until > now:
             since = note.get("since_ms", now * 1000) / 1000
             found.append(PausedModel(model, since, until, note.get("asked_s", until - now), note.get("message", "")))
@@ -170,6 +172,15 @@ def is_limited(model: str, tenant: str, limits: Limits) -> bool:
     """Return whether calls of a model by a tenant count against any rate limit or budget."""
     rates = limits.models.get(model, Rates()), limits.tenants.get(tenant, Rates())
     return rates != (Rates(), Rates()) or limits.budgets != Budgets()
+
+
+def _note(text: str) -> dict[str, Any]:
+    """Return the note about a pause; an empty one if it cannot be read."""
+    try:
+        note = json.loads(text)
+    except ValueError:
+        return {}
+    return note if isinstance(note, dict) else {}
 
 
 class Limiter:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import cast
 
@@ -67,5 +68,6 @@ def known(redis: Redis) -> dict[str, dict[str, float]]:
     costs: dict[str, dict[str, float]] = {}
     for field, cost in cast("dict[str, str]", redis.hgetall(key_of(redis, COSTS_KEY))).items():
         digest, _, name = field.partition("|")
-        costs.setdefault(digest, {})[name] = float(cost)
+        with suppress(ValueError):  # it is measured anew
+            costs.setdefault(digest, {})[name] = float(cost)
     return costs

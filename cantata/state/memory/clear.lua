@@ -5,7 +5,8 @@ local forgotten = 0
 local all = place_of(ARGV[1], '').all
 for _, namespace in ipairs(ARGV[2] ~= '' and {ARGV[2]} or redis.call('ZRANGE', all, 0, MAX_CLEARED - 1)) do
   local place = place_of(ARGV[1], namespace)
-  forgotten = forgotten + count_of(place)
+  local is_known, n = pcall(count_of, place) -- else its keys have another type
+  forgotten = forgotten + (is_known and n or 1)
   redis.call('UNLINK', place.values, place.ends)
   tidy(place)
 end

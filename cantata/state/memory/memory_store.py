@@ -15,7 +15,7 @@ from urllib.parse import quote, unquote
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from cantata import fault_points
-from cantata.errors import ConfigError, UnavailableError
+from cantata.errors import ConfigError, StoredDataError, UnavailableError, unreadable
 from cantata.models import bounds
 from cantata.models.definitions import Limits
 from cantata.models.values import JsonValue
@@ -217,7 +217,11 @@ class MemoryStore:
 
 
 def _value(packed: str) -> JsonValue:
-    return cast(JsonValue, json.loads(packed.split(" ", 2)[2]))
+    """Return a stored value. Raises StoredDataError if it cannot be read."""
+    try:
+        return cast(JsonValue, json.loads(packed.split(" ", 2)[2]))
+    except (ValueError, IndexError, RecursionError) as error:
+        raise StoredDataError(f"a stored memory cannot be read ({unreadable(error)}); delete it, or store another value") from error
 
 
 def _json(key: str, value: JsonValue) -> str:

@@ -10,10 +10,8 @@ from functools import partial
 from typing import Any, TypeVar, cast
 
 from redis import Redis
-from redis.exceptions import RedisError
 
 from cantata.state.redis.keys import SHARDS, shard_key
-from cantata.state.redis.redis_errors import is_outage
 
 PIECE = 500  # short fields, such as states and names
 LARGE_PIECE = 50  # fields of up to 32 kB, such as outputs
@@ -32,17 +30,6 @@ def ask_each(redis: Redis, items: Iterable[Item], ask: Callable[[Any, Item], obj
         for item in items:
             ask(pipe, item)
         return pipe.execute()
-
-
-def ask_readable(redis: Redis, items: Iterable[Item], ask: Callable[[Any, Item], object]) -> list[Any]:
-    """Return the same replies, of one command for each item; None for a key that has another type, which costs no other item."""
-    with redis.pipeline(transaction=False) as pipe:
-        for item in items:
-            ask(pipe, item)
-        replies = pipe.execute(raise_on_error=False)
-    if outage := next((reply for reply in replies if isinstance(reply, RedisError) and is_outage(reply)), None):
-        raise outage
-    return [None if isinstance(reply, RedisError) else reply for reply in replies]
 
 
 def ask_shards(redis: Redis, ask: Callable[[Any, str], object]) -> list[Any]:

@@ -2,8 +2,8 @@
 -- ARGV: what is wanted (JSON): {at (ms) and member: the place, at "" for the first, most_found, most_looked, tenant?, labels?: {name: value}, who?: a name
 -- or group that may answer, only?: this run|step and no other, request_bytes to reply}
 -- Replies {last step looked at (run|step), since when it waits, 1 if there are no more,
--- {run, step, since (ms), spec, info, when its time is over (ms) or "", kind of the run, its labels, beginning of its request}, ...};
--- of one that cannot be read {run, step, since, why}.
+-- {run, step, since (ms), spec, info, when its time is over (ms) or "", kind of the run, its labels, beginning of its request}, ...}; of a step that cannot
+-- be read {run, step, since (ms), why}, unless a filter cannot be applied to it.
 local wanted = cjson.decode(ARGV[1])
 local place_at = tonumber(wanted.at)
 
@@ -32,15 +32,14 @@ local function row_of(id, step, since)
 end
 
 local reply = {'', '', 0}
--- Adds the row of a step. One that cannot be read has a row for those who ask for all steps of its tenant: who may answer it, and its labels, are unknown.
 local function add(member, since)
   local id, step = string.match(member, '^([^|]*)|(.*)$')
-  if not id then return end
-  tenant = nil
-  local is_readable, row = pcall(row_of, id, step, since)
-  if not is_readable then
-    local of_all = not wanted.who and next(wanted.labels or {}) == nil and (not wanted.tenant or wanted.tenant == tenant)
-    row = of_all and {id, step, since, type(row) == 'table' and row.err or tostring(row)} or nil
+  if not id then return end -- no step: an entry that only Redis's own commands write
+  tenant = nil -- which row_of reads
+  local is_read, row = pcall(row_of, id, step, since)
+  if not is_read then
+    local is_wanted = (not wanted.tenant or tenant == wanted.tenant) and not wanted.who and next(wanted.labels or {}) == nil
+    row = is_wanted and {id, step, since, reason_of(row)} or nil
   end
   reply[#reply + 1] = row
 end

@@ -7,16 +7,20 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from cantata.errors import ConfigError
-from cantata.models.values import JsonValue
+from pydantic import ValidationError
+
+from cantata.errors import ConfigError, StoredDataError, unreadable
+from cantata.models.values import JsonValue, stored
 from cantata.models.waits import Inbox, InboxItem, WaitOptions, question_of
-from cantata.state.ledger.encoding import MAX_REASON, UNREADABLE, spec_of, to_json
+from cantata.state.ledger.encoding import to_json, whole_spec_of
 from cantata.state.ledger.ledger import Ledger
 from cantata.state.redis.keys import SHARDS, shard_key, shard_of
 from cantata.state.redis.lua_scripts import SCRIPTS
+from cantata.state.redis.records import check_script, readable, remedy_for
 from cantata.state.runs.summaries import REQUEST_BYTES, title_of
 
 SCANNED_PER_CALL = 500  # entries of a shard that one page looks at
+UNREADABLE_ROW = 4  # values in the row of a step that the script could not read
 MAX_PAGE = 200  # items that a list reads at once
 UNCERTAIN = "Its worker was lost, so its outcome is unknown. The value becomes its result."
 """The question of a step that runs at most once and whose worker died."""
@@ -78,37 +82,39 @@ def _place(text: str) -> tuple[str, str]:
 
 
 def _item(row: Sequence[str]) -> InboxItem:
-    """Return the item of a row; of one that cannot be read one that says so."""
-    run_id, step, since, *rest = row
-    try:
-        if len(rest) == 1:
-            raise ValueError(rest[0])
-        return _readable_item(row)
-    except UNREADABLE as error:
-        question = f"This step cannot be read ({str(error)[:MAX_REASON]}); `submit runs cancel {run_id}` ends its run."
+    """Return a step that waits, from its row. Nobody may answer one that cannot be read, since who may is unknown."""
+    run_id, step, since = row[:3]
+
+    def read() -> InboxItem:
+        if len(row) == UNREADABLE_ROW:
+            check_script(row[3])
+        text, info_text, due, run_kind, labels, request = row[3:]
+        spec, info = whole_spec_of(text), json.loads(info_text)
+        options, asks = wait_options(spec.params), spec.params.get("asks")
+        question = question_of(options.question, asks) if spec.kind == "wait" else UNCERTAIN
         return InboxItem(
-            id=f"{run_id}/{step}", run_id=run_id, step=step, kind="wait", question=question, who=[], since=int(since) / 1000,
-            run_kind="", title="",
+            id=f"{run_id}/{step}", run_id=run_id, step=step, kind=spec.kind, work=spec.work,
+            question=question, context=asks, answer_schema=options.answer_schema,
+            who=options.answerers(is_escalated="escalated_at_ms" in info), since=int(since) / 1000,
+            ends_at=float(due) / 1000 if due else None, reminded_at=_seconds(info, "reminded_at_ms"),
+            escalated_at=_seconds(info, "escalated_at_ms"), run_kind=run_kind, title=title_of(run_kind, request), labels=json.loads(labels),
         )  # fmt: skip
 
+    def listed(why: str) -> InboxItem:
+        return InboxItem(
+            id=f"{run_id}/{step}", run_id=run_id, step=step, kind="", question=why, who=[], since=float(since) / 1000, run_kind="",
+            title="", unreadable=why,
+        )  # fmt: skip
 
-def _readable_item(row: Sequence[str]) -> InboxItem:
-    run_id, step, since, text, info_text, due, run_kind, labels, request = row
-    spec, info = spec_of(text), json.loads(info_text)
-    options, asks = wait_options(spec.params), spec.params.get("asks")
-    question = question_of(options.question, asks) if spec.kind == "wait" else UNCERTAIN
-    return InboxItem(
-        id=f"{run_id}/{step}", run_id=run_id, step=step, kind=spec.kind, work=spec.work,
-        question=question, context=asks, answer_schema=options.answer_schema,
-        who=options.answerers(is_escalated="escalated_at_ms" in info), since=int(since) / 1000, ends_at=float(due) / 1000 if due else None,
-        reminded_at=_seconds(info, "reminded_at_ms"), escalated_at=_seconds(info, "escalated_at_ms"), run_kind=run_kind,
-        title=title_of(run_kind, request), labels=json.loads(labels),
-    )  # fmt: skip
+    return readable(read, listed, remedy=remedy_for(run_id))
 
 
 def wait_options(params: Mapping[str, JsonValue]) -> WaitOptions:
-    """Return the options of a waiting step, from its parameters; they were checked when it was planned."""
-    return WaitOptions.model_construct(**params.get("wait") or {})  # type: ignore[arg-type]  # a mapping
+    """Return the options of a waiting step, from its parameters. Raises StoredDataError."""
+    try:
+        return stored(WaitOptions, params.get("wait") or {}, ignores_unknown=True)
+    except ValidationError as error:
+        raise StoredDataError(f"the options of the wait cannot be read ({unreadable(error)}); cancel its run") from error
 
 
 def _seconds(info: Mapping[str, float], name: str) -> float | None:

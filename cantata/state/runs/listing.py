@@ -20,11 +20,11 @@ from cantata.errors import ConfigError, UnknownRunError
 from cantata.models.bounds import check_instant
 from cantata.models.values import JsonValue, Value
 from cantata.models.wire import RunStatus
-from cantata.state.ledger.encoding import UNREADABLE, to_json
+from cantata.state.ledger.encoding import to_json
 from cantata.state.ledger.ledger import Ledger
 from cantata.state.redis.keys import SHARDS, run_key, shard_key
 from cantata.state.redis.lua_scripts import SCRIPTS
-from cantata.state.runs.summaries import FIELDS, REQUEST_BYTES, RunSummary, summary_of, unreadable_summary
+from cantata.state.runs.summaries import FIELDS, REQUEST_BYTES, RunSummary, listed_summary_of
 
 SCANNED_PER_CALL = 500  # runs that one call scans in one shard: a few milliseconds
 MAX_SCANNED_PER_ROUND = 12_800  # runs that are scanned in one round trip
@@ -260,8 +260,4 @@ def _text_of(place: Position) -> str:
 
 def _row(row: Sequence[str | None], now: float) -> tuple[Position, RunSummary]:
     run_id, at, request, *values = row
-    place = int(at or 0), str(run_id)
-    try:
-        return place, summary_of(str(run_id), request or "", values, now)
-    except UNREADABLE as error:
-        return place, unreadable_summary(str(run_id), values, place[0] / 1000, now, error)
+    return (int(at or 0), str(run_id)), listed_summary_of(str(run_id), int(at or 0), request or "", values, now)

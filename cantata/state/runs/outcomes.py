@@ -12,10 +12,12 @@ from cantata.models.wire import RunState, RunStatus
 from cantata.state.ledger.ledger import Ledger
 from cantata.state.redis.keys import shard_of
 from cantata.state.redis.pieces import ask_shards
+from cantata.state.redis.records import check_script, readable, remedy_for
 from cantata.state.runs.summaries import state_of
 
 ENDED_AT_ONCE = 500  # of a shard
 RUNS_AT_ONCE = 50  # of a shard, which one call reads
+UNREADABLE_ROW = 2  # values in the row of a run that the script could not read
 
 
 class EndedRow(NamedTuple):
@@ -39,7 +41,9 @@ def ended(ledger: Ledger, run_ids: Sequence[str]) -> tuple[Mapping[str, EndedRow
     ]
     replies = ledger.caller.call_all("runs/outcomes", calls)
     found = {run_id: row for (_, ids), rows in zip(calls, replies, strict=True) for run_id, row in zip(ids, rows, strict=True)}
-    return {run_id: _outcome(row) for run_id, row in found.items() if len(row) > 1}, {run_id for run_id, row in found.items() if not row}
+    return {run_id: _outcome(run_id, row) for run_id, row in found.items() if len(row) > 1}, {
+        run_id for run_id, row in found.items() if not row
+    }
 
 
 def newly_ended(ledger: Ledger, batch: str) -> list[str]:
@@ -48,7 +52,21 @@ def newly_ended(ledger: Ledger, batch: str) -> list[str]:
     return [run_id for run_ids in found for run_id in run_ids or ()]
 
 
-def _outcome(row: Sequence[str]) -> EndedRow:
+def _outcome(run_id: str, row: Sequence[str]) -> EndedRow:
+    """Return the outcome of a run. One that cannot be read counts as failed, and what it cost is not known."""
+
+    def failed(why: str) -> EndedRow:
+        return EndedRow("failed", None, ErrorInfo(code="unreadable", message=why), Usage(), is_priced=False)
+
+    def read() -> EndedRow:
+        if len(row) == UNREADABLE_ROW:
+            check_script(row[1])
+        return _readable_outcome(row)
+
+    return readable(read, failed, remedy=remedy_for(run_id))
+
+
+def _readable_outcome(row: Sequence[str]) -> EndedRow:
     status, failures, error, tokens_in, tokens_out, cost, kind, unpriced, *terminals = row
     steps = [terminals[start : start + 4] for start in range(0, len(terminals), 4)]
     outputs = {name: json.loads(output) for name, state, output, _ in steps if state == "done"}

@@ -3,16 +3,14 @@
 -- since? (ms), request_bytes to reply from its beginning and from its end, fields of a run to reply, counts?: true,
 -- words: [[spelling, ...], ...], in lower case, one of each in id, labels, session or request}
 -- Replies {now (ms), last run looked at, when that was, 1 if there are no more, how many it looked at,
--- {run, when, beginning and end of its request, field, ...}, ...}, without fields if its key is no hash; with `counts`, {status, how many}, ... instead of runs.
+-- {run, when, beginning and end of its request, field, ...}, ...}; with `counts`, {status, how many}, ... instead of runs. Of a run that cannot be read
+-- {run, when, '', why}, in a list of all runs.
 local wanted = cjson.decode(ARGV[1])
 local place_at = tonumber(wanted.at)
 
--- The status of a run that is asked for, as it is shown; else nil. One whose key is no hash has none, and is shown to those who ask for all runs.
+-- The status of a run that is asked for, as it is shown; else nil.
 local function asked_for(run, key)
-  local known = redis.pcall('HMGET', key, 'status', 'tenant', 'kind', 'cancelling', 'waits', 'time_left', 'batch')
-  if known.err then
-    return not (wanted.tenant or wanted.kind or wanted.statuses or wanted.counts) and #wanted.words == 0 and 'unreadable' or nil
-  end
+  local known = redis.call('HMGET', key, 'status', 'tenant', 'kind', 'cancelling', 'waits', 'time_left', 'batch')
   if not known[1] then return nil end
   if wanted.tenant and wanted.tenant ~= known[2] then return nil end
   if wanted.kind and wanted.kind ~= known[3] or not wanted.kind and known[3] == 'webhook' then return nil end
@@ -33,8 +31,7 @@ local function asked_for(run, key)
   return shown
 end
 
-local function row_of(run, at, key, shown)
-  if shown == 'unreadable' then return {run, at, ''} end
+local function row_of(run, at, key)
   local request = redis.call('HGET', key, 'request') or ''
   local row = {run, at, truncate(request, wanted.request_bytes)}
   if #request > wanted.request_bytes then -- no text begins with the rest of a character
@@ -44,6 +41,7 @@ local function row_of(run, at, key, shown)
   return row
 end
 
+local lists_all = not (wanted.tenant or wanted.kind or wanted.statuses or wanted.counts or #wanted.words > 0)
 local reply, counts = {string.format('%d', now), '', '', 0, 0}, {}
 local function replied()
   for shown, count in pairs(counts) do reply[#reply + 1] = {shown, count} end
@@ -69,9 +67,11 @@ while looked < wanted.most_looked do
       reply[5] = looked
       reply[2], reply[3] = run, at
       local key = S .. ':run:' .. run
-      local shown = asked_for(run, key)
-      if shown and wanted.counts then counts[shown] = (counts[shown] or 0) + 1
-      elseif shown then reply[#reply + 1] = row_of(run, at, key, shown) end
+      local is_read, shown = pcall(asked_for, run, key)
+      if not is_read then
+        if lists_all then reply[#reply + 1] = {run, at, '', reason_of(shown)} end
+      elseif shown and wanted.counts then counts[shown] = (counts[shown] or 0) + 1
+      elseif shown then reply[#reply + 1] = row_of(run, at, key) end
       if #reply - 5 >= wanted.most_found then return reply end
     end
   end

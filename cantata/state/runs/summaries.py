@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import cast, get_args
 from urllib.parse import unquote
@@ -12,11 +12,12 @@ from urllib.parse import unquote
 from pydantic import Field
 
 from cantata.models.graph import ShownState, StepState
-from cantata.models.values import JsonValue, Usage, Value
+from cantata.models.values import JsonValue, Unreadable, Usage, Value
 from cantata.models.wire import RUN_OVER, RunState, RunStatus
-from cantata.state.ledger.encoding import shown_status, unreadable_run
+from cantata.state.ledger.encoding import shown_status
 from cantata.state.ledger.refused_steps import FRESH_S
 from cantata.state.redis.keys import webhook_runs_of
+from cantata.state.redis.records import check_script, readable, remedy_for
 
 MAX_ESCAPE_CHARS = 6  # characters, such as \u00e4
 REQUEST_BYTES = 600  # of a request that are read: a title is in them
@@ -31,6 +32,7 @@ _TEXT = re.compile(r'"text":"((?:[^"\\]|\\.)*)')
 _CHAIN = re.compile(r'"chain_id":"((?:[^"\\]|\\.)*)"')
 _TARGET = re.compile(r'"(?:team|agent|workflow)":"((?:[^"\\]|\\.)*)"')  # never within a text, whose quotes are escaped
 _NODE = re.compile(r'"node_id":"((?:[^"\\]|\\.)*)"')
+_STATUSES = frozenset(get_args(RunStatus))
 _MADE_UP = re.compile(r"[0-9a-f]{8}")
 
 
@@ -57,21 +59,11 @@ class RunSummary(Value):
     retried_as: str = Field(default="", description="the newest run that retries it")
     stopped: str = Field(default="", description="why workers refused a step of it in the last minute; empty if it goes on")
     left: int = Field(default=0, description="its open steps; of an ended run, at its end")
-
-
-def unreadable_summary(run_id: str, values: Iterable[str | None], created_at: float, now: float, error: Exception) -> RunSummary:
-    """Return the row of a run whose record cannot be read: its status if that is known, and the reason as its error."""
-    row = dict(zip(FIELDS, values, strict=False))
-    status = cast(RunStatus, row["status"]) if row.get("status") in get_args(RunStatus) else "failed"
-    found = unreadable_run(run_id, error).model_dump(exclude_defaults=True)
-    return RunSummary(
-        run_id=run_id, kind=row.get("kind") or "", status=status, state=status, created_at=created_at, now=now,
-        title="(it cannot be read)", error=found,
-    )  # fmt: skip
+    unreadable: Unreadable = ""
 
 
 def summary_of(run_id: str, request: str, values: Iterable[str | None], now: float) -> RunSummary:
-    """Return the summary of a run, from the values of FIELDS and the beginning of its request. Raises UNREADABLE."""
+    """Return the summary of a run, from the values of FIELDS and the beginning of its request."""
     row = dict(zip(FIELDS, values, strict=True))
     status, failures = shown_status(row), int(row["failures"] or 0)
     refused_at, _, refusal = (row["refused"] or "0").partition(" ")
@@ -104,6 +96,25 @@ def summary_of(run_id: str, request: str, values: Iterable[str | None], now: flo
         count=int(row["count"] or 0),
         left=int(row["left"] or 0),
     )
+
+
+def listed_summary_of(run_id: str, at_ms: int, request: str, values: Sequence[str | None], now: float) -> RunSummary:
+    """Return the summary of a run for a list. One that cannot be read has the status that it has if that can be read, else `failed`."""
+
+    def read() -> RunSummary:
+        if len(values) < len(FIELDS):
+            check_script(values[0] or "")
+        return summary_of(run_id, request, values, now)
+
+    def row(why: str) -> RunSummary:
+        known = dict(zip(FIELDS, values, strict=False)) if len(values) == len(FIELDS) else {}
+        status = cast(RunStatus, known["status"] if known.get("status") in _STATUSES else "failed")
+        return RunSummary(
+            run_id=run_id, kind=known.get("kind") or "", status=status, state=status, created_at=at_ms / 1000, now=now, title=_line(why),
+            unreadable=why,
+        )  # fmt: skip
+
+    return readable(read, row, remedy=remedy_for(run_id))
 
 
 def state_of(status: RunStatus, failures: int) -> RunState:

@@ -3,10 +3,15 @@
 local scope, change = ARGV[1], cjson.decode(ARGV[2])
 local key, list = schedule_key(scope), S .. ':schedules'
 local known = redis.pcall('HMGET', key, 'definitions', 'paused')
-if known.err then -- the key has another type: a deletion removes it
-  if not change.delete then return redis.error_reply(known.err) end
-  known = {''}
+if change.delete then -- whatever its keys are
+  if known[1] then pcall(release_definitions, known[1], 0) end
+  discharge('schedule:' .. scope)
+  redis.call('UNLINK', key, key .. ':pending', key .. ':runs')
+  redis.call('HDEL', S .. ':parked', 'schedules|' .. scope)
+  redis.call('ZREM', list, scope)
+  return 'ok'
 end
+if known.err then return redis.error_reply(known.err) end
 if not known[1] then return 'unknown' end
 redis.call('HDEL', S .. ':parked', 'schedules|' .. scope) -- whoever edits it may have corrected it
 if change.pause then
@@ -26,10 +31,5 @@ elseif change.pending then
   for _, entry in ipairs(change.pending) do bytes = bytes + #entry end
   charge_more('schedule:' .. scope, bytes)
   if not known[2] then redis.call('ZADD', list, 'LT', now, scope) end
-elseif change.delete then
-  if known[1] ~= '' then release_definitions(known[1], 0) end
-  discharge('schedule:' .. scope)
-  redis.call('UNLINK', key, key .. ':pending', key .. ':runs')
-  redis.call('ZREM', list, scope)
 end
 return 'ok'

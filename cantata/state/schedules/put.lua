@@ -3,13 +3,6 @@
 local scope, given = ARGV[1], cjson.decode(ARGV[2])
 local key, fields = schedule_key(scope), given.fields
 local before = redis.call('HMGET', key, 'definitions', 'timing', 'paused')
-for _, field in ipairs({'next', 'created_at', 'fired', 'skipped', 'missed', 'skipped_ms', 'grace_ms'}) do -- numbers that cannot be read begin anew
-  local text = redis.call('HGET', key, field) or ''
-  if text ~= '' and not (string.match(text, '^%d+$') and #text <= 13) then
-    redis.call('HDEL', key, field)
-    if field == 'next' then before[2] = nil end
-  end
-end
 if before[1] and given.only_new then return 'exists' end
 if not store_definitions(fields.definitions, given.definitions_text) then return 'undefined' end
 retain_definitions(fields.definitions)

@@ -17,15 +17,16 @@ from urllib.parse import quote, unquote
 
 from pydantic import Field
 
-from cantata.errors import ConfigError
+from cantata.errors import ConfigError, StoredDataError
 from cantata.models import bounds
 from cantata.models.schedules import Schedule, ScheduledRun, ScheduleView, describe_target, describe_timing
 from cantata.models.values import JsonValue, stored
 from cantata.planning.triggers.schedules import times
-from cantata.state.ledger.encoding import MAX_REASON, UNREADABLE, to_json
+from cantata.state.ledger.encoding import to_json
 from cantata.state.ledger.ledger import Ledger
 from cantata.state.redis.keys import SHARDS, definitions_digest, id_in_shard, shard_of
 from cantata.state.redis.pieces import ask_shards
+from cantata.state.redis.records import check_script, readable
 from cantata.state.sessions import conversations
 
 FOREVER = "inf"  # in S:schedules: not looked at
@@ -51,6 +52,7 @@ class ScheduleRecord(ScheduleView):
     next_ms: int | None = Field(exclude=True, description="its next time, milliseconds since 1970")
     now_ms: int = Field(exclude=True, description="the time of the reading, plus what a test has skipped")
     skipped_ms: int = Field(exclude=True, description="what a test has skipped")
+    is_paused: bool = Field(exclude=True, description="whether it is paused, which is known though it cannot be read")
 
     @property
     def scope(self) -> str:
@@ -58,16 +60,16 @@ class ScheduleRecord(ScheduleView):
         return scope_of(self.tenant, self.name)
 
     @property
-    def spec(self) -> Schedule:
-        """The schedule as it was declared. Raises ConfigError if it cannot be read."""
-        if self.schedule is None:
-            raise ConfigError(self.error, source=f"schedule {self.name!r}")
-        return self.schedule
-
-    @property
     def shard(self) -> int:
         """The shard of it and its runs."""
         return shard_for(self.scope, self.spec)
+
+    @property
+    def spec(self) -> Schedule:
+        """The schedule as it was declared. Raises ConfigError if its record cannot be read."""
+        if self.schedule is None or self.unreadable:
+            raise ConfigError(self.unreadable, source=f"schedule {self.name!r}", code="unreadable")
+        return self.schedule
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +138,7 @@ class ScheduleStore:
         """Create or replace a schedule; return False if there is one already and it should be new. With the same timing, its times go on.
 
         One in another shard, which belongs to another session, is deleted first: so no time has two runs, whatever dies in between.
-        If that was paused, so is the new one.
+        So is one that cannot be read, wherever it lies. If that was paused, so is the new one.
         Raises ConfigError if another call creates it for another session at the same time.
 
         Args:
@@ -147,12 +149,15 @@ class ScheduleStore:
             look_at_ms: When its next time is due; None if there is none.
             only_new: Leave a schedule of this name as it is.
         """
-        elsewhere = set(self._shards_with(scope)) - {shard}
-        if elsewhere and only_new:
+        found_in = set(self._shards_with(scope))
+        if found_in and only_new:
             return False
-        moved = self.read(*names_in(scope)) if elsewhere else None
-        if moved and moved.state == "paused":
-            fields, look_at_ms = {**fields, "paused": "1", "pause_note": moved.pause_note}, None
+        known = self.read(*names_in(scope)) if found_in else None
+        elsewhere = found_in - {shard}
+        if known and known.unreadable:
+            elsewhere = found_in
+        if known and elsewhere and known.is_paused:
+            fields, look_at_ms = {**fields, "paused": "1", "pause_note": known.pause_note}, None
         given: dict[str, JsonValue] = {
             "fields": {**fields, "definitions": definitions_digest(definitions)}, "tenant": names_in(scope)[0],
             "look_at": _text(look_at_ms) or FOREVER,
@@ -174,7 +179,7 @@ class ScheduleStore:
         scope = scope_of(tenant, name)
         for shard in self._shards_with(scope):
             if found := self._caller.call_shard("schedules/read", shard, scope, SHOWN_RUNS):
-                return _record(*found[0])
+                return _listed(*found[0])
         return None
 
     def find(self, tenant: str | None) -> list[ScheduleRecord]:
@@ -183,7 +188,7 @@ class ScheduleStore:
         calls = [(shard, (prefix, LISTED_RUNS)) for shard in range(SHARDS)]
         parts = (calls[start : start + SHARDS_AT_ONCE] for start in range(0, SHARDS, SHARDS_AT_ONCE))
         replies = [reply for part in parts for reply in self._caller.call_all("schedules/read", part)]
-        return sorted((_record(*each) for reply in replies for each in reply), key=lambda each: (each.tenant, each.name))
+        return sorted((_listed(*each) for reply in replies for each in reply), key=lambda each: (each.tenant, each.name))
 
     def pause(self, scope: str, note: str) -> bool:
         """Pause a schedule: none of its times are run. Return False if there is none, as the methods below do."""
@@ -249,30 +254,37 @@ def _text(number: int | None) -> str:
     return "" if number is None else str(number)
 
 
-def _record(scope: str, flat: Sequence[str], pending: int, runs: Sequence[Sequence[str]], now_ms: int) -> ScheduleRecord:
-    """Return a schedule as `read.lua` replies it; of one that cannot be read what can be, with the reason as its error."""
+def _listed(
+    scope: str, flat: Sequence[str], pending: int, runs: Sequence[Sequence[str]], now_ms: int, fault: str = ""
+) -> ScheduleRecord:  # fmt: skip
+    """Return a schedule from the reply of `read.lua`."""
+    tenant, name = names_in(scope)
     fields = dict(zip(flat[::2], flat[1::2], strict=True))
-    try:
-        return _readable(scope, fields, pending, runs, now_ms)
-    except UNREADABLE as error:
-        tenant, name = names_in(scope)
-        why = f"{type(error).__name__}: {str(error)[:MAX_REASON]}"
+
+    def read() -> ScheduleRecord:
+        check_script(fault)
+        return _record(tenant, name, fields, pending, runs, now_ms)
+
+    def row(why: str) -> ScheduleRecord:
+        origin: Origin = "config" if fields.get("origin") == "config" else "api"
         return ScheduleRecord(
-            name=name, tenant=tenant, state="paused" if "paused" in fields else "active", timing="(it cannot be read)", target="",
-            declared_by="config" if fields.get("origin") == "config" else "api", definitions=fields.get("definitions", "")[:12],
-            pause_note=fields.get("pause_note", ""), next_at=[], fired=0, skipped=0, missed=0, pending=pending,
-            error=f"it cannot be read, so it starts no runs: {why}; replace or delete it", created_at=0.0, runs=[], schedule=None,
-            request={}, labels={}, digest=fields.get("definitions", ""), mark=fields.get("mark", ""), quota="", next_ms=None, now_ms=now_ms,
-            skipped_ms=0,
+            name=name, tenant=tenant, state="unreadable", timing="", target="", declared_by=origin, definitions="",
+            pause_note=fields.get("pause_note", ""), is_paused="paused" in fields,
+            next_at=[], fired=0, skipped=0, missed=0, pending=pending, error="", created_at=0.0, runs=[], schedule=None, request={},
+            labels={}, digest="", mark="", quota="{}", next_ms=None, now_ms=now_ms, skipped_ms=0, unreadable=why,
         )  # fmt: skip
 
+    of_tenant = f" --tenant {tenant}" if tenant else ""
+    return readable(read, row, remedy=f"replace it, or delete it with `submit schedules delete {name}{of_tenant}`")
 
-def _readable(scope: str, fields: Mapping[str, str], pending: int, runs: Sequence[Sequence[str]], now_ms: int) -> ScheduleRecord:
-    tenant, name = names_in(scope)
+
+def _record(
+    tenant: str, name: str, fields: Mapping[str, str], pending: int, runs: Sequence[Sequence[str]], now_ms: int
+) -> ScheduleRecord:  # fmt: skip
     spec, skipped_ms = stored(Schedule, fields["spec"], ignores_unknown=True), int(fields.get("skipped_ms", 0))
     next_ms = int(fields["next"]) if fields.get("next") else None
     if next_ms is not None and not bounds.FIRST_INSTANT_S <= next_ms / 1000 <= bounds.LAST_INSTANT_S:
-        raise ValueError(f"its next time, {next_ms} ms, is not between {bounds.FIRST_YEAR} and {bounds.LAST_YEAR}")
+        raise StoredDataError(f"its next time, {next_ms} ms, is not between {bounds.FIRST_YEAR} and {bounds.LAST_YEAR + 1}")
     shown = [] if next_ms is None or "paused" in fields else [next_ms, *islice(times(spec, next_ms), NEXT_TIMES - 1)]
     last = [
         ScheduledRun(run_id=run_id, scheduled_at=int(at) / 1000, status=status, started_at=int(started) / 1000 if started else None)
@@ -285,5 +297,5 @@ def _readable(scope: str, fields: Mapping[str, str], pending: int, runs: Sequenc
         skipped=int(fields.get("skipped", 0)), missed=int(fields.get("missed", 0)), pending=pending, error=fields.get("error", ""),
         created_at=int(fields["created_at"]) / 1000, runs=last, schedule=spec, request=json.loads(fields["request"]),
         labels=json.loads(fields["labels"]), digest=fields["definitions"], mark=fields["mark"], quota=fields["quota"], next_ms=next_ms,
-        now_ms=now_ms + skipped_ms, skipped_ms=skipped_ms,
+        now_ms=now_ms + skipped_ms, skipped_ms=skipped_ms, is_paused="paused" in fields,
     )  # fmt: skip

@@ -5,20 +5,21 @@ A session lies in one shard with the runs of its turns, so one script ends a run
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import count
-from typing import cast
+from typing import Any, cast
 from urllib.parse import quote, unquote
 
 from cantata.models.definitions import SessionSettings
+from cantata.models.values import stored
 from cantata.models.wire import HistoryEntry, SessionInfo
 from cantata.state.ledger.ledger import Ledger
 from cantata.state.ledger.records import RunSession
 from cantata.state.limits.quotas import KeptItem
 from cantata.state.redis.keys import SHARDS, shard_key, shard_of
-from cantata.state.redis.pieces import ask_each, ask_readable
+from cantata.state.redis.pieces import ask_each
+from cantata.state.redis.records import ask_apart, good, readable
 
 MAX_NAME_CHARS = 200  # characters
 SHARDS_AT_ONCE = 8  # whose newest sessions are read in one round trip
@@ -73,7 +74,7 @@ class Sessions:
             return []
         key = _key(self._ledger.redis, self._scope(session), "history")
         texts = cast("list[str]", self._ledger.with_retries(partial(self._ledger.redis.lrange, key, -(most or 0), -1)))
-        return [HistoryEntry.model_validate(json.loads(text)) for text in texts]
+        return [entry_of(text) for text in texts]
 
     def waiting(self, session: str) -> list[str]:
         """Return the open runs of its turns: the current one, then those that wait."""
@@ -105,14 +106,22 @@ class Sessions:
         newest = sorted((pair for part in parts for pairs in part for pair in pairs), key=lambda pair: (-pair[1], pair[0]))[:most]
 
         lists = [_key(redis, scope, part) for scope, _ in newest for part in ("history", "queue")]
-        lengths = self._ledger.with_retries(lambda: ask_readable(redis, lists, lambda pipe, key: pipe.llen(key)))
+        lengths = self._ledger.with_retries(lambda: ask_apart(redis, lists, lambda pipe, key: pipe.llen(key)))
         return [
-            SessionInfo(
-                session=unquote(scope.removeprefix(f"{tenant}/")), entries=entries or 0, waiting=waiting or 0, last_used_at=at_ms / 1000
-            )
+            self._listed(unquote(scope.removeprefix(f"{tenant}/")), at_ms / 1000, entries, waiting)
             for (scope, at_ms), entries, waiting in zip(newest, lengths[::2], lengths[1::2], strict=True)
             if entries or waiting
         ]
+
+    def _listed(self, session: str, at_s: float, entries: Any, waiting: Any) -> SessionInfo:
+        def row(why: str) -> SessionInfo:
+            return SessionInfo(session=session, entries=0, waiting=0, last_used_at=at_s, unreadable=why)
+
+        def read() -> SessionInfo:
+            return SessionInfo(session=session, entries=good(entries), waiting=good(waiting), last_used_at=at_s)
+
+        of_tenant = f" --tenant {self._tenant}" if self._tenant else ""
+        return readable(read, row, remedy=f"`submit sessions clear {session}{of_tenant}` deletes it")
 
     def _scope(self, session: str) -> str:
         if fault := fault_of(session):
@@ -125,9 +134,20 @@ def newest_first(ledger: Ledger, scope: str) -> Iterator[HistoryEntry]:
     key = _key(ledger.redis, scope, "history")
     for start in count(0, PAGE):
         texts = cast("list[str]", ledger.with_retries(partial(ledger.redis.lrange, key, -start - PAGE, -start - 1)))
-        yield from (HistoryEntry.model_validate(json.loads(text)) for text in reversed(texts))
+        yield from (entry_of(text) for text in reversed(texts))
         if len(texts) < PAGE:
             return
+
+
+def entry_of(text: str) -> HistoryEntry:
+    """Return an entry of a conversation; in place of one that cannot be read a `system_error` that says so."""
+
+    def row(why: str) -> HistoryEntry:
+        return HistoryEntry(role="system_error", content=f"an entry of this conversation: {why}", ts=0.0)
+
+    return readable(
+        lambda: stored(HistoryEntry, text, ignores_unknown=True), row, remedy="`submit sessions clear` deletes the conversation"
+    )
 
 
 def _key(redis: object, scope: str, part: str) -> str:

@@ -219,14 +219,18 @@ def test_another_worker_with_a_module_is_found_if_it_can_import_it_on_that_queue
 
 
 @pytest.mark.parametrize("text", ["no JSON", "[]", "[" * 2000, "{}"])
-def test_a_worker_that_cannot_be_read_is_left_out(valkey: Redis, text: str) -> None:
+def test_a_worker_that_cannot_be_read_serves_nothing_and_says_so(valkey: Redis, text: str) -> None:
     valkey.delete(key_of(valkey, registry.WORKERS_KEY))
     serve(valkey, "good@h", "tools")
     valkey.hset(key_of(valkey, registry.WORKERS_KEY), "bad@h", text)
 
     registry.publish_capacity(valkey)
 
-    assert [worker.name for worker in registry.workers(valkey)] == ["good@h"]
+    bad, good = registry.workers(valkey)
+    assert (good.name, good.unreadable) == ("good@h", "")
+    assert (bad.name, bad.queues) == ("bad@h", ())
+    assert bad.unreadable.startswith("it cannot be read (")
+    assert f"redis-cli HDEL {key_of(valkey, registry.WORKERS_KEY)} bad@h" in bad.unreadable
     assert registry.published_slots(valkey) == {"tools": 4}
 
 

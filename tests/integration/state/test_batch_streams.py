@@ -102,7 +102,7 @@ def test_a_batch_that_is_gone_or_unreadable_ends_its_readers_alone(store: BatchS
 
                 with pytest.raises(ConfigError, match="there is no batch 'gone'"):
                     await follow["gone"].changed(PATIENCE_S)
-                with pytest.raises(CantataError, match="the record of batch 'broken' cannot be read"):
+                with pytest.raises(CantataError, match="the record of batch 'broken': it cannot be read"):
                     await follow["broken"].changed(PATIENCE_S)
                 update = await follow["good"].changed(PATIENCE_S)
                 assert isinstance(update, BatchUpdate)

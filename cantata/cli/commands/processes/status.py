@@ -79,6 +79,9 @@ def _show(stack: embedded.StackStatus, workers: list[registry.Worker], *, has_ot
     if workers:
         click.echo("workers:")
     for worker in workers:
+        if worker.unreadable:
+            click.echo(f"  {worker.name:32}  {worker.unreadable}")
+            continue
         click.echo(
             f"  {worker.name:32}  pid {worker.pid:<8}  {worker.concurrency:>4} at once  {', '.join(worker.queues)}{_worker_notes(worker)}"
         )

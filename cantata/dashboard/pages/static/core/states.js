@@ -32,6 +32,7 @@ const BATCH = {
   budget_spent: { label: "Budget spent", tone: "wait", icon: "spent" },
   cancelled: { label: "Cancelled", tone: "idle", icon: "stop" },
   done: { label: "Done", tone: "good", icon: "check" },
+  unreadable: { label: "Unreadable", tone: "bad", icon: "cross" },
 };
 
 /** Of a run that succeeded although steps of it failed. */

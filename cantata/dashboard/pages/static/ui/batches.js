@@ -31,7 +31,7 @@ export function BatchesPage() {
       <tbody>${value.batches.map((batch) => html`<tr key=${batch.name}>
         <td class="cell-status"><${State} is=${ofBatch(batch.state)} /></td>
         <td class="cell-title"><a class="row-link" href=${batchAddress(urls.base, batch.name)}>${batch.name}</a>
-          <span class="row-more">${batch.target.kind} ${clip(batch.target.name, 60)}</span></td>
+          <span class="row-more">${batch.unreadable ? clip(batch.unreadable, 300) : `${batch.target.kind} ${clip(batch.target.name, 60)}`}</span></td>
         <td class="cell-bar"><${Bar} batch=${batch} /></td><td class="num cell-failed">${count(batch.failed)}</td><td class="num cell-tokens">${tokens(batch.usage)}</td>
         <td class="num cell-cost">${cost(batch.usage.cost_usd)}</td><td class="num cell-age">${age(now - batch.created_at)}</td>
       </tr>`)}</tbody></table>`}

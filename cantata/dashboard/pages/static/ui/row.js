@@ -20,6 +20,7 @@ export function RunRow({ run, now, number, isSelected, onSelect }) {
     <td class="cell-title"><a class="row-link" href=${runAddress(urls.base, run.run_id)}>${title}</a>
       <span class="row-more"><bdi class="id">${clip(run.run_id, 60)}</bdi><${Labels} labels=${run.labels} />
         ${run.stopped && html`<bdi class="row-error">Stopped: ${clip(run.stopped, 120)}</bdi>`}
+        ${run.unreadable && html`<bdi class="row-error">${clip(run.unreadable, 300)}</bdi>`}
         ${run.error && html`<bdi class="row-error">${clip(messageOf(run.error), 120)}</bdi>`}</span></td>
     <td class="cell-kind">${run.target && run.target !== run.title && html`<bdi class="target">${clip(run.target, 60)}</bdi>`}
       <span class="muted">${clip(run.kind, 20)}</span></td>

@@ -14,6 +14,7 @@ const STATES = {
   active: { label: "Active", tone: "good", icon: "clock" },
   paused: { label: "Paused", tone: "wait", icon: "hand" },
   over: { label: "Over", tone: "idle", icon: "check" },
+  unreadable: { label: "Unreadable", tone: "bad", icon: "cross" },
 };
 
 /** The list of schedules. */
@@ -34,7 +35,7 @@ export function SchedulesPage() {
       <tbody>${found.schedules.map((each) => html`<tr key=${`${each.tenant}/${each.name}`}>
         <td><${State} is=${STATES[each.state]} /></td>
         <td><a href=${scheduleAddress(urls.base, each.name, each.tenant)}>${each.name}</a>${each.tenant && html` <bdi class="label">${clip(each.tenant, 60)}</bdi>`}
-          <span class="row-more muted"><bdi>${clip(each.target, 90)}</bdi></span></td>
+          <span class="row-more muted"><bdi>${clip(each.unreadable || each.target, 300)}</bdi></span></td>
         <td>${clip(each.timing, 60)}</td>
         <td>${each.next_at.length ? `in ${duration(each.next_at[0] - now)}` : "–"}</td>
         <td>${each.runs.length ? html`<${RunLink} run=${each.runs[0]} />` : "–"}</td>
@@ -76,15 +77,15 @@ export function SchedulePage({ name, search, go }) {
         : html`<button type="button" onClick=${() => act("pause")}>Pause</button>`}
     </div>
     <p aria-live="polite" class=${answer?.isFault ? "fault" : "muted"}>${answer?.text}</p>
-    ${found.error && html`<p class="fault">${clip(found.error, 500)}</p>`}
+    ${(found.unreadable || found.error) && html`<p class="fault">${clip(found.unreadable || found.error, 500)}</p>`}
     <p class="muted">${count(found.fired)} fired, ${count(found.skipped)} skipped, ${count(found.missed)} missed, ${count(found.pending)} waiting</p>
     <h2>Next</h2>
     ${found.next_at.length ? html`<ol>${found.next_at.map((at) => html`<li key=${at}>${moment(at)} <span class="muted">in ${duration(at - now)}</span></li>`)}</ol>`
       : html`<p class="muted">None</p>`}
     <h2>Last runs</h2>
     <${LastRuns} runs=${found.runs} now=${now} />
-    <h2>Declaration</h2>
-    <pre class="text boxed" tabindex="0">${value(stated(found.schedule))}</pre>`}
+    ${found.schedule && html`<h2>Declaration</h2>
+    <pre class="text boxed" tabindex="0">${value(stated(found.schedule))}</pre>`}`}
   </main>`;
 }
 

@@ -26,7 +26,7 @@ export function WorkersPage() {
         <thead><tr><th scope="col">Worker</th><th scope="col">Queues</th><th scope="col" class="num">Slots</th><th scope="col">Host</th>
           <th scope="col">Version</th><th scope="col">Code</th><th scope="col" class="num">Up for</th></tr></thead>
         <tbody>${found.workers.map((worker) => html`<tr key=${worker.name}>
-          <td><bdi>${clip(worker.name, 80)}</bdi>${worker.duplicate && html`<span class="row-more fault">also: ${clip(worker.duplicate, 80)}</span>`}</td>
+          <td><bdi>${clip(worker.name, 80)}</bdi>${worker.unreadable && html`<span class="row-more fault">${clip(worker.unreadable, 300)}</span>`}${worker.duplicate && html`<span class="row-more fault">also: ${clip(worker.duplicate, 80)}</span>`}</td>
           <td>${clip(worker.queues.join(", "), 80)}</td><td class="num">${count(worker.concurrency)}</td>
           <td><bdi>${clip(worker.host, 60)}</bdi>, process ${worker.pid}${Math.abs(worker.clock_off_s) > CLOCK_OFF_S && html`
             <span class="row-more fault">clock off by ${duration(Math.abs(worker.clock_off_s))}</span>`}</td>
