@@ -50,6 +50,7 @@ DEPTH = 200  # what a version before the bounds recorded; scripts read 128
 LOOK_S = 0.25
 MAX_AGE_S = 40.0  # of the last complete sweep while killing: if all that sweep are killed at once, the next must start first
 PARKED_S = 240.0  # the third try comes 35 s after the first, and a busy machine is late
+MISSED_S = 30 * 86_400.0  # for which a schedule has started no run: one look counts some 1,000 times
 NO_JSON = "no JSON"
 NEVER = "99999999999999999"  # ms: a year beyond 9999
 DEEP = "[" * DEPTH + "]" * DEPTH
@@ -211,7 +212,7 @@ def bad_schedules(scene: Scene) -> None:
     )
     client = scene.stage.client.with_definitions(alerting)
     client.schedules.create("bad-alert", spec)
-    key = _spoil_schedule(scene, "bad-alert", {"next": "1000000000000"})
+    key = _spoil_schedule(scene, "bad-alert", {"next": str(int((clock.now() - MISSED_S) * 1000))})
     digest = cast(str, scene.redis.hget(key, "definitions"))
     scene.spoil(definitions_key(scene.redis, shard_of("/bad-alert"), digest), {"text": '{"alerts": 7}'})
 
