@@ -84,8 +84,13 @@ class Settings(Value):
         "unless CANTATA_TOOL_MEMORY_MB limits the memory of functions",
     )  # fmt: skip
     heartbeat_file: Path | None = Field(
-        default=None, alias="CANTATA_HEARTBEAT_FILE", description="a file that a worker touches every 1 to 2 s while connected to Redis"
-    )
+        default=None, alias="CANTATA_HEARTBEAT_FILE", description="a file that a worker touches every 1 to 2 s while it is connected to "
+        "Redis and ready"
+    )  # fmt: skip
+    lenient: bool = Field(
+        default=False, alias="CANTATA_LENIENT", description="1: a worker that cannot import all that its configuration names is ready "
+        "nevertheless, and serves the rest"
+    )  # fmt: skip
     task_events: bool = Field(
         default=True, alias="CANTATA_TASK_EVENTS", description="0: workers send no task events, and Flower shows no tasks"
     )

@@ -47,6 +47,7 @@ from cantata.workers import tasks
 from cantata.workers.celery_tasks import task_results
 from cantata.workers.celery_tasks.result_watcher import ResultWatcher
 from cantata.workers.code import user_code
+from cantata.workers.code.readiness import CodeReadiness
 from cantata.workers.models import llm
 from cantata.workers.runtime import resource_limits, shutdown_flush, threads
 from cantata.workers.runtime.consumer import BesideConsumers, Consumer
@@ -103,6 +104,7 @@ class WorkerService:
         self._is_announced = False
         self._is_serving = False
         self._sweeper: Sweeper | None = None
+        self._readiness = CodeReadiness()
         self._duplicate, self._duplicate_seen_at = "", 0.0
         """Another live worker that announces itself under this worker's name."""
         self._finishing = mmap.mmap(-1, 1)  # shared with prefork children
@@ -180,6 +182,9 @@ class WorkerService:
         user_code.serve(report, is_replaced=stack_member.is_in_stack())
         if self.queues != ("coordinator",):
             user_code.preload()
+            if not stack_member.is_in_stack():  # else `submit` has checked it, and says so at once
+                self._readiness.check()
+                self._readiness.check_until_ready(self._stopping)
 
     def _collect_code_reports(self, read: int) -> None:
         """Keep the digests that processes report, and pass their other reports on to the stack's supervisor."""
@@ -211,6 +216,7 @@ class WorkerService:
         for pid, found in dict(self._code_faults).items():
             if pid in living:
                 imported.update({module: imported.get(module) or why for module, why in dict(found).items()})
+        known = {**known, **self._readiness.faults}
         faults = {module: why for module, why in {**known, **imported}.items() if why}  # a child may import it after it was corrected
         return dict(sorted(faults.items())[: registry.MAX_CODE])
 
@@ -275,7 +281,8 @@ class WorkerService:
         """Announce this worker once; return the other worker that uses its name, or ''."""
         now = {"duplicate": self._duplicate, "code": self._code_served(), "code_faults": self._faults_of_code()}
         other = registry.announce(client, self._worker.model_copy(update=now))
-        if self._is_serving and (file := settings().heartbeat_file):
+        is_ready = self._is_serving and (settings().lenient or not self._readiness.faults)
+        if is_ready and (file := settings().heartbeat_file):
             file.touch()
         return other
 

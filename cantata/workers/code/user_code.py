@@ -220,6 +220,12 @@ def note_import(module: str, error: BaseException | None) -> None:
     _note_fault(module, "" if error is None else _describe(error))
 
 
+def forget_faults() -> None:
+    """Report that nothing is known any more that cannot be imported: all can be, or the next step that needs it will say."""
+    for module in list(_faults):
+        _note_fault(module, "")
+
+
 def _note_fault(module: str, fault: str) -> None:
     fault = " ".join(fault.split())  # a report is one line, with tabs between its fields
     if _faults.get(module, "") != fault:

@@ -53,12 +53,13 @@ class WorkerProcess:
 @click.option("--name", help="The name of the worker; made of queue and pid if absent.")
 @click.option("--concurrency", type=click.IntRange(1), metavar="N", help="The number of steps that it executes at once.")
 @click.option("--app", "user_app", metavar="MODULE:APP", help="The Celery application of your project, whose tasks steps may call.")
+@click.option("--lenient", is_flag=True, help="Be ready although not all code of the configuration can be imported.")
 @metrics_port_option
 @config_option
 @json_option
 def worker(
-    queues: tuple[str, ...], name: str | None, concurrency: int | None, user_app: str | None, metrics_port: int | None,
-    config: str | None, as_json: bool,
+    queues: tuple[str, ...], name: str | None, concurrency: int | None, user_app: str | None, lenient: bool,
+    metrics_port: int | None, config: str | None, as_json: bool,
 ) -> int:  # fmt: skip
     """Serve queues, here or on another machine, until stopped.
 
@@ -66,10 +67,15 @@ def worker(
     of the stack in this folder.
     `coordinator` and `agents` get a process each; all others share one. Several processes serve their metrics at consecutive ports.
 
+    A worker that cannot import what its configuration names serves the rest and is not ready, so a roll-out stops at the first: its
+    probe fails until the file is corrected. With --lenient it is ready.
+
     With --app or CANTATA_APP it serves the queue `tasks` too, in a process of its own, which sends your tasks to your workers.
     """
     if user_app:
         os.environ["CANTATA_APP"] = user_app
+    if lenient:
+        os.environ["CANTATA_LENIENT"] = "1"
     if settings().app:
         queues = (*(queues or STANDARD_QUEUES), TASKS)
     url = find_service_url()

@@ -1,0 +1,35 @@
+"""Imports in a process that is thrown away."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from cantata.config.user_code.import_trials import failures_of
+
+
+def test_each_module_and_function_has_its_answer(tmp_path: Path) -> None:
+    texts = {
+        "fine.py": "print('this must not mix with the answer')\ndef here(): ...\n", "broken.py": "def oops(:\n",
+        "lacking.py": "import not_there\n",
+        "raising.py": "raise SystemExit(3)\n", "ending.py": "import os\nos._exit(3)\n",
+    }  # fmt: skip
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+
+    found = failures_of(
+        str(tmp_path), ["fine", "fine:here", "fine:gone", "broken:oops", "lacking:x", "raising:x", "ending:x", "fine:here_after_it"]
+    )
+
+    assert {name: found[name] for name in ("fine", "fine:here")} == {"fine": None, "fine:here": None}
+    assert found["fine:gone"] == "it has no function 'gone'"
+    assert str(found["broken:oops"]).startswith("SyntaxError")
+    assert found["lacking:x"] == "ModuleNotFoundError: No module named 'not_there'"
+    assert found["raising:x"] == "SystemExit: 3"
+    assert found["ending:x"] == "the process that imports it ended with status 3"
+    assert "fine:here_after_it" not in found
+    assert not {"fine", "broken", "lacking"} & sys.modules.keys()
+
+
+def test_nothing_is_imported_for_nothing(tmp_path: Path) -> None:
+    assert failures_of(str(tmp_path), []) == {}
