@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from cantata.client.client import Client
-from cantata.client.runs import Run
+from cantata.client.runs import ChainRun, Run
 from cantata.config import loading
 from cantata.embedded import Stack
+from cantata.models.events import StepRefused
 from cantata.state.fleet import registry
 from cantata.testing import Rule, ScriptedModels, ToolCall
 from tests.waiting import until
@@ -94,14 +95,14 @@ class Fleet:
         """The workers that announce themselves, by name."""
         return {worker.name.partition("@")[0]: worker for worker in registry.workers(self.client.redis)}
 
-    def chain(self, tool: str) -> Run:
+    def chain(self, tool: str) -> ChainRun:
         """A chain of one tool."""
         given = {"n": 1} if tool == "note" else {}
         return self.client.submit_chain({"nodes": [{"node_id": "x", "kind": "tool", "name": tool, "input": given}], "entry_node": "x"})
 
     def refusals(self, run: Run) -> list[str]:
         """Why steps of a run were refused."""
-        return [str(event.message) for event in run.log(timeout_s=0.0) if event.type == "refused"]
+        return [event.message for event in run.log(timeout_s=0.0) if isinstance(event, StepRefused)]
 
 
 @pytest.fixture(scope="module")
@@ -145,19 +146,19 @@ def test_bad_code_fails_no_run_and_a_corrected_file_lets_all_finish(fleet: Fleet
     fleet.end("good")
     lenient = fleet.start("lenient", "tools", "--lenient")
     fleet.start("minds", "agents")
-    waiting = [fleet.chain("note"), *flows[3:], fleet.client.submit_turn("go", agent="clerk")]
+    chain, turn = fleet.chain("note"), fleet.client.submit_turn("go", agent="clerk")
+    waiting: list[Run] = [chain, turn, *flows[3:]]
     for run in flows[3:]:
         run.signal("go", True)
-    for run in waiting:
-        until(lambda run=run: any("ours" in why for why in fleet.refusals(run)), f"a refusal of {run}", PATIENCE_S)
+    until(lambda: all(any("ours" in why for why in fleet.refusals(run)) for run in waiting), "a refusal of each", PATIENCE_S)
     assert {run.status() for run in waiting} == {"running"}
     assert lenient.exists()
     assert not bad.exists()
 
     (fleet.folder / "ours.py").write_text(GOOD)
 
-    assert [run.result(PATIENCE_S).final_output for run in (waiting[0], *flows[3:])] == [2, 5, 6, 7]
-    assert waiting[-1].result(PATIENCE_S).output == "five"
+    assert [run.result(PATIENCE_S).final_output for run in (chain, *flows[3:])] == [2, 5, 6, 7]
+    assert turn.result(PATIENCE_S).output == "five"
     until(bad.exists, "the readiness of the worker whose file is corrected", PATIENCE_S)
     until(lambda: not any(worker.code_faults for worker in fleet.named().values()), "no faults", PATIENCE_S)
 
