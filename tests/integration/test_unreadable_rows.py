@@ -6,6 +6,7 @@ Each can be removed by the command that its row names.
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -117,13 +118,17 @@ def make_batches(client: Client) -> None:
         client.batches.open(name, BatchTarget(kind="agent", name="writer"))
 
 
+def play_session(client: Client, name: str, tenant: str = "") -> None:
+    session = RunSession(scoped(tenant, name), 3600.0, 100, 10)
+    run_id = id_in_shard(shard_of(session.name), f"{name}y")
+    play = Play(client.ledger, run_id, text="hello", session=session, labels={"tenant": tenant} if tenant else None)
+    play.plan(work("a"), terminals=("a",))
+    play.do("a", "answer")
+
+
 def make_sessions(client: Client) -> None:
     for name in (*GOOD, BAD):
-        session = RunSession(scoped("", name), 3600.0, 100, 10)
-        run_id = id_in_shard(shard_of(session.name), f"{name}y")
-        play = Play(client.ledger, run_id, text="hello", session=session)
-        play.plan(work("a"), terminals=("a",))
-        play.do("a", "answer")
+        play_session(client, name)
 
 
 def make_workers(client: Client) -> None:
@@ -371,6 +376,61 @@ def test_a_change_that_cannot_be_made_stops_no_other(client: Client) -> None:
         with pytest.raises(ConfigError, match=f"apply: schedule '{BAD}': it is not added, but all others are as declared"):
             deploying.schedules.apply()
         assert {each.name for each in deploying.schedules.list()} >= {*GOOD}
+
+
+def test_another_tenant_notices_nothing_and_names_are_quoted_for_the_shell(client: Client) -> None:
+    for tenant in ("acme & co", "other"):
+        play_session(client, "a b", tenant)
+        client.schedules.of(tenant).create(BAD, HOURLY)
+        client.batches.of(tenant).open(BAD, BatchTarget(kind="agent", name="writer"))
+    for key in (
+        f"{shard_key(None, shard_of(scoped('acme & co', 'a b')))}:session:{scoped('acme & co', 'a b')}:history",
+        f"{shard_key(None, shard_of(scope_of('acme & co', BAD)))}:schedule:{scope_of('acme & co', BAD)}",
+        f"{shard_key(None, shard_of('batches/acme & co'))}:batch:{scoped('acme & co', BAD)}",
+    ):
+        other_type(key)(client.redis)
+
+    def rows(tenant: str) -> list[str]:
+        (session,), (schedule,), (batch,) = (
+            client.sessions.of(tenant).list(), client.schedules.of(tenant).list(), client.batches.of(tenant).newest(),
+        )  # fmt: skip
+        return [session.unreadable, schedule.unreadable, batch.unreadable]
+
+    assert rows("other") == ["", "", ""]
+    found = [why.partition("`")[2].partition("`")[0] for why in rows("acme & co")]
+    assert found == [
+        "submit sessions clear 'a b' --tenant 'acme & co'", f"submit schedules delete {BAD} --tenant 'acme & co'",
+        f"submit batch cancel {BAD} --tenant 'acme & co'",
+    ]  # fmt: skip
+    for words in found:
+        assert CliRunner().invoke(submit, shlex.split(words)[1:]).exit_code == 0
+    assert [
+        client.sessions.of("acme & co").list(), client.schedules.of("acme & co").list(), [*client.batches.of("acme & co").newest()]
+    ] == [[], [], []]  # fmt: skip
+    assert rows("other") == ["", "", ""]
+
+
+def test_a_run_that_cannot_be_ended_is_deleted_counts_no_more_and_the_next_of_its_session_starts(client: Client) -> None:
+    session = RunSession(scoped("acme", "desk"), 3600.0, 100, 10)
+    shard = shard_of(session.name)
+    first, second = (
+        Play(client.ledger, id_in_shard(shard, name), text="hello", session=session, labels={"tenant": "acme"}) for name in ("ax", "bx")
+    )
+    first.plan(work("a"))
+    client.redis.hset(f"{first.shard}:run:{first.run_id}", "retention_ms", "long")
+
+    assert client.ledger.runs.cancel(first.run_id) == "cancelled"
+
+    assert [*client.redis.scan_iter(f"{first.shard}:run:{first.run_id}*")] == []
+    assert client.sessions.of("acme").waiting("desk") == [second.run_id]
+    client.redis.zadd(f"{first.shard}:ready", {f"{second.run_id}|@start": 1.0}, xx=True)
+    assert {step.run_id for step in second.sweep().overdue} == {second.run_id}
+    assert client.redis.hget(f"{first.shard}:tenants", "acme") == "1"
+    client.ledger.runs.cancel(second.run_id)
+    client.redis.zadd(f"{first.shard}:finished", {second.run_id: 1.0})
+    second.sweep()
+    assert client.redis.hget(f"{first.shard}:tenants", "acme") is None
+    assert [client.redis.hget(key, "runs") for key in client.redis.scan_iter("*:definitions:*")] == ["0"]
 
 
 def test_a_batch_that_cannot_be_read_takes_no_rows(client: Client) -> None:

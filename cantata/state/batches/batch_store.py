@@ -18,7 +18,7 @@ from cantata.state.ledger.encoding import to_json
 from cantata.state.ledger.ledger import Ledger
 from cantata.state.limits.quotas import KeptItem
 from cantata.state.redis.keys import shard_key, shard_of
-from cantata.state.redis.records import ask_apart, good, readable
+from cantata.state.redis.records import ask_apart, command, good, readable
 from cantata.state.sessions.conversations import scoped
 
 BatchState = Literal["running", "paused", "budget_spent", "cancelled", "done", "unreadable"]
@@ -128,9 +128,8 @@ class BatchStore:
         """Return those of these batches that are kept."""
         keys = [f"{self.key_of(name)}{part}" for name in names for part in ("", ":prices")]
         replies = self._ledger.with_retries(lambda: ask_apart(self._ledger.redis, keys, lambda pipe, key: pipe.hgetall(key)))
-        of_tenant = f" --tenant {self._tenant}" if self._tenant else ""
         return [
-            batch_of(name, fields, prices, remedy=f"`submit batch cancel {name}{of_tenant}` deletes it")
+            batch_of(name, fields, prices, remedy=f"{command('batch cancel', name, self._tenant)} deletes it")
             for name, fields, prices in zip(names, replies[::2], replies[1::2], strict=True)
             if fields
         ]

@@ -56,8 +56,11 @@ local function clean_up()
   return true
 end
 
+local was_open -- before this call
+
 local function cancel()
   use(ARGV[1])
+  was_open = OPEN[status]
   if not status then return false end
   if ENDED[status] then return status end
   if not OPEN[status] then error('a status of another version') end
@@ -76,8 +79,8 @@ local function delete(id)
     count('tenants', known[2], -1)
     if known[6] then count('rows', known[2], -1) end
     count('bytes', known[2], -(tonumber(known[3]) or 0))
-    if known[4] then pcall(release_definitions, known[4], 0) end
   end
+  if was_open and known[4] then pcall(release_definitions, known[4], 0) end
   for _, part in ipairs(KEPT_KEYS) do redis.call('UNLINK', key .. part) end
   redis.call('UNLINK', key .. ':logs', key .. ':joins', key .. ':window', key .. ':signals')
   redis.call('ZREM', S .. ':due', 'deadline|' .. id .. '|')

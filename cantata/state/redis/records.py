@@ -6,6 +6,7 @@ A row has the field `unreadable`: why its record cannot be read, and how to remo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from shlex import quote
 from typing import Any, TypeVar
 
 from redis import Redis
@@ -31,9 +32,14 @@ def readable(read: Callable[[], Row], row: Callable[[str], Row], *, remedy: str)
         return row(f"it cannot be read ({unreadable(error)}); {remedy}")
 
 
+def command(words: str, name: str, tenant: str = "") -> str:
+    """Return a command of `submit` about something of a tenant, as a shell takes it."""
+    return f"`submit {words} {quote(name)}{f' --tenant {quote(tenant)}' if tenant else ''}`"
+
+
 def remedy_for(run_id: str) -> str:
     """Return how to remove a run that cannot be read."""
-    return f"`submit runs cancel {run_id}` ends it, or deletes what is left of it"
+    return f"{command('runs cancel', run_id)} ends it, or deletes what is left of it"
 
 
 def ask_apart(redis: Redis, items: Iterable[Item], ask: Callable[[Any, Item], object]) -> list[Any]:

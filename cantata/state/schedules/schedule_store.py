@@ -26,7 +26,7 @@ from cantata.state.ledger.encoding import to_json
 from cantata.state.ledger.ledger import Ledger
 from cantata.state.redis.keys import SHARDS, definitions_digest, id_in_shard, shard_of
 from cantata.state.redis.pieces import ask_shards
-from cantata.state.redis.records import check_script, readable
+from cantata.state.redis.records import check_script, command, readable
 from cantata.state.sessions import conversations
 
 FOREVER = "inf"  # in S:schedules: not looked at
@@ -274,8 +274,7 @@ def _listed(
             labels={}, digest="", mark="", quota="{}", next_ms=None, now_ms=now_ms, skipped_ms=0, unreadable=why,
         )  # fmt: skip
 
-    of_tenant = f" --tenant {tenant}" if tenant else ""
-    return readable(read, row, remedy=f"replace it, or delete it with `submit schedules delete {name}{of_tenant}`")
+    return readable(read, row, remedy=f"replace it, or delete it with {command('schedules delete', name, tenant)}")
 
 
 def _record(

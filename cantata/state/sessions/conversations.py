@@ -19,7 +19,7 @@ from cantata.state.ledger.records import RunSession
 from cantata.state.limits.quotas import KeptItem
 from cantata.state.redis.keys import SHARDS, shard_key, shard_of
 from cantata.state.redis.pieces import ask_each
-from cantata.state.redis.records import ask_apart, good, readable
+from cantata.state.redis.records import ask_apart, command, good, readable
 
 MAX_NAME_CHARS = 200  # characters
 SHARDS_AT_ONCE = 8  # whose newest sessions are read in one round trip
@@ -120,8 +120,7 @@ class Sessions:
         def read() -> SessionInfo:
             return SessionInfo(session=session, entries=good(entries), waiting=good(waiting), last_used_at=at_s)
 
-        of_tenant = f" --tenant {self._tenant}" if self._tenant else ""
-        return readable(read, row, remedy=f"`submit sessions clear {session}{of_tenant}` deletes it")
+        return readable(read, row, remedy=f"{command('sessions clear', session, self._tenant)} deletes it")
 
     def _scope(self, session: str) -> str:
         if fault := fault_of(session):

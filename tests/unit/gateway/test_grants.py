@@ -10,6 +10,7 @@ from cantata.dashboard.http.rejections import RequestRejected
 from cantata.gateway.grants import UNLIMITED, Grant, Scope
 from cantata.models.definitions import Agent, Chain, Definitions, Team
 from cantata.models.graph import Spec
+from cantata.models.waits import InboxItem
 from cantata.models.wire import ChainNode, ChainRequest, TurnRequest
 
 DEFINITIONS = Definitions.model_validate(
@@ -73,6 +74,28 @@ def test_a_limited_token_s_chains_name_what_it_may_and_no_tools() -> None:
             grant.check_chain(chain(kind, name))
         assert refused.value.code == "not_granted"
     token().check_chain(chain("proc", "ls"))
+
+
+def test_what_cannot_be_read_may_be_anything_so_only_a_token_that_may_use_all_changes_it() -> None:
+    able = {"scopes": ["chat", "submit"]}
+
+    token(**able).check_schedule(None, DEFINITIONS)
+    UNLIMITED.check_schedule(None, DEFINITIONS)
+    for rights, message in (
+        ({**able, "agents": ["echo"]}, "is limited to named teams, agents and chains; use a token that is not"),
+        ({"scopes": ["submit"]}, "lacks the scope 'chat'"),
+        ({"scopes": ["chat"]}, "lacks the scope 'submit'"),
+    ):
+        with pytest.raises(RequestRejected, match=message) as refused:
+            token(**rights).check_schedule(None, DEFINITIONS)
+        assert refused.value.status == 403
+
+
+def test_nobody_may_answer_what_cannot_be_read() -> None:
+    item = InboxItem(id="r/a", run_id="r", step="a", kind="", question="", since=0.0, run_kind="", title="", unreadable="why")
+
+    assert UNLIMITED.refusal_of(item) == token().refusal_of(item) == "it is not known who may answer this, since it cannot be read"
+    assert UNLIMITED.refusal_of(item.model_copy(update={"unreadable": ""})) == ""
 
 
 def test_an_approval_needs_another_token_than_the_one_that_asked_for_the_run() -> None:
