@@ -1,4 +1,4 @@
-"""Whether a worker of a fleet is ready: it can read its configuration, and import what that names."""
+"""The readiness of a worker of a fleet: it can read its configuration, and import what that names."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ log = structlog.get_logger(__name__)
 
 
 class CodeReadiness:
-    """What keeps a worker from being ready. Checked in a process that is thrown away, never in one that is forked later."""
+    """The faults that keep a worker from being ready. A process that is thrown away looks for them, never one that is forked later."""
 
     def __init__(self) -> None:
         self.faults: dict[str, str] = {}
