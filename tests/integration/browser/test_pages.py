@@ -15,7 +15,9 @@ from axe_playwright_python.base import AXE_SCRIPT
 from playwright.sync_api import Page, expect
 
 from cantata.client.runs import ChainRun
-from cantata.state.redis.keys import run_key
+from cantata.state.batches.batch_store import BatchTarget
+from cantata.state.fleet import registry
+from cantata.state.redis.keys import key_of, run_key
 from tests.integration.browser import hostile, lag
 from tests.integration.browser.chromium import chromium
 from tests.integration.browser.stage import EXPECTED, PATIENCE_S, Stage, stage, tool
@@ -732,6 +734,35 @@ def steps_of(url: str, run_id: str) -> list[str]:
 
 
 @pytest.mark.slow("a browser draws it")
+def test_a_record_that_cannot_be_read_is_a_row_that_says_so(deployment: Stage, url: str, page: Page) -> None:
+    client, redis = deployment.client, deployment.client.redis
+    run = deployment.chain({"node_id": "ask", "kind": "wait", "question": "Ship it?"})
+    until(run.waiting_steps, "the wait")
+    client.schedules.create("broken", {"every": "1h", "turn": {"text": "hello", "agent": "writer"}})
+    client.batches.open("broken", BatchTarget(kind="agent", name="writer"))
+    redis.hset(run_key(redis, run.run_id), "labels", "no JSON")
+    for pattern, name in (("*:schedule:/broken", "spec"), ("*:batch:/broken", "identity")):
+        (key,) = redis.scan_iter(pattern)
+        redis.hset(key, name, "no JSON")
+    redis.hset(key_of(redis, registry.WORKERS_KEY), "broken", "no JSON")
+
+    try:
+        for path, remedy in (
+            ("", f"submit runs cancel {run.run_id}"), ("inbox", f"submit runs cancel {run.run_id}"), ("workers", "HDEL"),
+            ("schedules", "submit schedules delete broken"), ("schedule/broken", "submit schedules delete broken"),
+            ("batches", "submit batch cancel broken"),
+        ):  # fmt: skip
+            page.goto(f"{url}/pages/{path}")
+            expect(page.locator("main")).to_contain_text("it cannot be read (")
+            expect(page.locator("main")).to_contain_text(remedy)
+    finally:
+        run.cancel()
+        client.ledger.runs.drop([run.run_id])
+        client.schedules.delete("broken")
+        client.batches.cancel("broken")
+        redis.hdel(key_of(redis, registry.WORKERS_KEY), "broken")
+
+
 def test_a_batch_is_a_line_with_a_bar_and_shows_its_failed_rows(deployment: Stage, url: str, page: Page) -> None:
     deployment.models.script([{"match": "^row 3$", "status": 400, "reply": "no"}, {"reply": "yes"}])
     rows = [f"row {number}" for number in range(6)]
