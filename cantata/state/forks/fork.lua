@@ -29,6 +29,7 @@ for _, part in ipairs(fork.parts) do
   end
 end
 redis.call('UNLINK', R .. ':logged')
+local staged_bytes = charged('run:' .. fork.place .. ':log')
 discharge('run:' .. fork.place .. ':log')
 if fork.is_retry then
   if not past.retried_as then count_total('retried') end
@@ -47,7 +48,7 @@ if fork.failures > 0 then redis.call('HSET', R, 'failures', fork.failures) end
 use(run)
 redis.call('ZADD', S .. ':due', deadline_at, 'deadline|' .. run .. '|')
 redis.call('ZADD', S .. ':runs', now, run)
-increase('bytes', (past.bytes or 0) - (past.log_bytes or 0) + #fork.request + #fork.labels)
+increase('bytes', (staged_bytes or RUN_BYTES) + STEP_BYTES * fork.count + #fork.request + #fork.labels + #(past.webhooks or ''))
 if kind_of_run ~= 'webhook' then count_total('accepted') end
 
 -- Steps staged as sent are only entered in S:ready, in bulk: to make each ready would take too long.

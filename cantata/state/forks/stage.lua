@@ -13,8 +13,15 @@
 local STAGED_MS = 600000
 local ENDINGS = {done = true, failed = true, skipped = true, expanded = true, missed_deadline = true}
 local source, place, what, part, at, most = unpack(ARGV, 2, 7)
-local RS = S .. ':run:' .. source
+local RS, item = S .. ':run:' .. source, 'run:' .. place .. ':log'
 use(place)
+
+-- The bytes of texts.
+local function sum(texts)
+  local bytes = 0
+  for _, text in ipairs(texts) do bytes = bytes + #(text or '') end
+  return bytes
+end
 
 if what == 'begin' then
   for i = 5, #ARGV do
@@ -23,8 +30,7 @@ if what == 'begin' then
     redis.call('PEXPIRE', R .. ARGV[i], STAGED_MS)
   end
   redis.call('DEL', R .. ':log')
-  local of_tenant, bytes, log_bytes = unpack(redis.call('HMGET', RS, 'tenant', 'bytes', 'log_bytes'))
-  charge(of_tenant or '', 'run:' .. place .. ':log', (bytes or 0) - (log_bytes or 0), now + STAGED_MS)
+  charge(redis.call('HGET', RS, 'tenant') or '', item, RUN_BYTES, now + STAGED_MS)
   event('accepted', nil, nil, nil, cjson.encode({forked_from = source}))
   redis.call('PEXPIRE', R .. ':log', STAGED_MS)
   return {'ok', '0', 0}
@@ -52,10 +58,18 @@ local function append_ends(ends)
   for i, each in ipairs(ends) do
     if states[i] and OVER[string.match(states[i], '^%S+')] and not known[i] then
       event(each[2], each[1], nil, nil, each[3])
+      charge_more(item, #(each[3] or ''))
       added[#added + 1] = each[1]; added[#added + 1] = ''
     end
   end
   if #added > 0 then redis.call('HSET', R .. ':logged', unpack(added)) end
+end
+
+-- The bytes of fields that are staged.
+local function bytes_of(fields)
+  local bytes = 0
+  for i, value in ipairs(redis.call('HMGET', R .. part, unpack(fields))) do bytes = bytes + (value and #fields[i] + #value or 0) end
+  return bytes
 end
 
 local TAKES = {}
@@ -68,20 +82,32 @@ function TAKES.copy()
       flat[i + 1] = (OVER[s.state] and s.state or 'skipped') .. ' 0 0 ' .. s.taken .. ' 0 0 0 -'
     end
   end
-  for i = 1, #flat, 1000 do redis.call('HSET', R .. part, unpack(flat, i, math.min(i + 999, #flat))) end
+  local new = 0 -- fields; none if this call is repeated
+  for i = 1, #flat, 1000 do new = new + redis.call('HSET', R .. part, unpack(flat, i, math.min(i + 999, #flat))) end
+  if new > 0 then charge_more(item, sum(flat)) end
   return cursor
 end
 
-function TAKES.put() redis.call('HSET', R .. part, unpack(ARGV, 6)) end
+function TAKES.put()
+  local fields = {}
+  for i = 6, #ARGV, 2 do fields[#fields + 1] = ARGV[i] end
+  local before = bytes_of(fields)
+  redis.call('HSET', R .. part, unpack(ARGV, 6))
+  charge_more(item, sum({unpack(ARGV, 6)}) - before)
+end
 
-function TAKES.drop() redis.call('HDEL', R .. part, unpack(ARGV, 6)) end
+function TAKES.drop()
+  local fields = {unpack(ARGV, 6)}
+  charge_more(item, -bytes_of(fields))
+  redis.call('HDEL', R .. part, unpack(fields))
+end
 
 function TAKES.blobs()
   local cursor, outs = scan(R .. ':out')
   for i = 2, #outs, 2 do
     local digest = string.match(outs[i], '^@(.*)$')
     local text = digest and redis.call('HGET', RS .. part, digest)
-    if text then redis.call('HSET', R .. part, digest, text) end
+    if text and redis.call('HSET', R .. part, digest, text) == 1 then charge_more(item, #text) end
   end
   return cursor
 end

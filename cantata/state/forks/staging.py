@@ -114,9 +114,9 @@ class Stage:
             self._call("put", part, *flat[start : start + 2 * PIECE])
 
     def _drop(self, part: str, fields: Iterable[str]) -> None:
-        names = list(fields)
-        for start in range(0, len(names), PIECE):
-            self._call("drop", part, *names[start : start + PIECE])
+        names, piece = list(fields), COPIED[part]  # what is dropped is read, to be counted
+        for start in range(0, len(names), piece):
+            self._call("drop", part, *names[start : start + piece])
 
     def _walk(self, what: str, part: str, count: int) -> int:
         """Process one piece after the other; return the number of failures."""
