@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from typing import cast
 from urllib.parse import quote
@@ -25,6 +25,7 @@ from cantata.state.ledger.ledger import Ledger
 from cantata.state.ledger.records import Begun, RunSession
 from cantata.state.memory.memory_store import MemoryStore
 from cantata.state.redis.keys import SHARDS, id_in_shard, memory_key, run_key, shard_key, shard_of
+from cantata.state.redis.pieces import ask_each
 from cantata.state.schedules.schedule_store import Firing, ScheduleStore, scope_of
 from cantata.state.sessions import conversations
 from cantata.state.sessions.builders import Builder
@@ -35,6 +36,8 @@ from tests.waiting import until
 
 TENANTS = ("acme", "o/other: ü")
 FACTOR = 3  # as docs/models.md promises
+LARGE = 200  # bytes of a text that is not among the fields and names that every thing has
+RUN_BYTES, STEP_BYTES, ITEM_BYTES = 3000, 600, 1000  # that are counted beside texts, as the scripts have them
 SHARED = 1000  # bytes of the keys that count the memories of a tenant
 MOST_COUNTED = 1.5  # times what a thing takes, beside KEY
 KEY = 1500  # bytes that are counted at most for a key, beside its texts
@@ -225,40 +228,40 @@ class Tenant:
 
     def check(self) -> None:
         """What is counted is the sum of what is counted for each thing, and each thing takes about as much."""
-        bytes_of = {f"run:{run_id}": size for run_id, size in self.run_bytes().items()} | self.item_bytes()
+        runs, items = self.run_bytes(), self.item_bytes()
         before = -1
         while before != self.counted():  # memories may end meanwhile
             before, memory = self.counted(), int(self.redis.hget(f"{memory_key(None, self.name)}:kept", "bytes") or 0)
+            own = measure(self.redis, f"{memory_key(None, self.name)}*")
         posts = self.outbox_bytes()
+        bytes_of = {thing: counted for thing, (counted, _) in runs.items()} | items
         assert sum(bytes_of.values()) + posts + memory == before, f"{bytes_of}, {memory} of memories, {posts} to be posted"
 
-        for thing, counted in bytes_of.items():
-            key = thing.removesuffix(":log")
-            self.compare(thing, counted, *self.taken(f"cantata:{{*}}:{key}", f"cantata:{{*}}:{key}:*"))
-        self.compare("memory", memory + SHARED, *self.taken(f"{memory_key(None, self.name)}*"))
-
-    def compare(self, thing: str, counted: int, taken: int, keys: int) -> None:
-        found = f"{thing} takes {taken:,} bytes in {keys} keys, and {counted:,} are counted"
-        assert taken <= FACTOR * counted, found
-        assert counted <= MOST_COUNTED * taken + KEY * max(keys, 1), found
-        assert keys or thing == "memory", found
-
-    def taken(self, *patterns: str) -> tuple[int, int]:
-        """The bytes and the number of keys."""
-        keys = {str(key) for pattern in patterns for key in self.redis.scan_iter(match=pattern, count=10_000)}
-        sizes = [int(self.redis.memory_usage(key, samples=0) or 0) for key in keys if ":replies:" not in key]
-        return sum(sizes), len(sizes)
+        own = {key: sizes for key, sizes in own.items() if ":replies:" not in key}
+        compare("memory", memory + SHARED, own.values())
+        found: dict[str, list[tuple[int, int]]] = {thing.removesuffix(":log"): [] for thing in bytes_of}
+        for key, sizes in measure(self.redis, "cantata:{[0-9]*").items():
+            parts = key.split(":")[2:]
+            owners = (":".join(parts[:end]) for end in range(len(parts), 1, -1))
+            if owner := next((each for each in owners if each in found), None):
+                found[owner].append(sizes)
+        for thing, (counted, steps) in runs.items():
+            compare(thing, counted, found[thing], beside_texts=RUN_BYTES + STEP_BYTES * steps)
+        for item, counted in items.items():
+            compare(item, counted, found[item.removesuffix(":log")], beside_texts=ITEM_BYTES)
 
     def item_bytes(self) -> dict[str, int]:
         """Return what is counted for each thing beside runs."""
         items = [each for key in self.keys("items") for each in cast("dict[str, str]", self.redis.hgetall(key)).items()]
         return {item: int(text.split(" ", 1)[0]) for item, text in items if text.split(" ", 1)[1] == self.name}
 
-    def run_bytes(self) -> dict[str, int]:
-        """Return what is counted for each run."""
+    def run_bytes(self) -> dict[str, tuple[int, int]]:
+        """Return what is counted for each run, and the number of its steps."""
         runs = [run_id for key in self.keys("runs") for run_id in cast("list[str]", self.redis.zrange(key, 0, -1))]
-        found = {run_id: cast("list[str]", self.redis.hmget(run_key(None, run_id), ["tenant", "bytes"])) for run_id in runs}
-        return {run_id: int(size or 0) for run_id, (tenant, size) in found.items() if tenant == self.name}
+        found = {run_id: cast("list[str]", self.redis.hmget(run_key(None, run_id), ["tenant", "bytes", "count"])) for run_id in runs}
+        return {
+            f"run:{run_id}": (int(size or 0), int(count or 0)) for run_id, (tenant, size, count) in found.items() if tenant == self.name
+        }
 
     def outbox_bytes(self) -> int:
         """Return what is counted for events that are still to be posted."""
@@ -295,6 +298,42 @@ class Tenant:
                 self.bank.keep_for(f"n{n}", None)
         self.delete(f"cantata:*:{self.prefix}/*")
         self.delete(f"cantata:*:run:{self.prefix}-*")
+
+
+def measure(redis: Redis, pattern: str) -> dict[str, tuple[int, int]]:
+    """Return of each key its bytes, and those of the large texts in it."""
+    keys = [str(key) for key in redis.scan_iter(match=pattern, count=10_000)]
+    sizes = ask_each(redis, keys, lambda pipe, key: pipe.memory_usage(key, samples=0))
+    kinds = ask_each(redis, keys, lambda pipe, key: pipe.type(key))
+    reads = {"hash": "HVALS", "list": "LRANGE", "stream": "XRANGE", "string": "STRLEN"}
+    ends = {"list": ("0", "-1"), "stream": ("-", "+")}
+    large = [(key, kind) for key, size, kind in zip(keys, sizes, kinds, strict=True) if kind in reads and (size or 0) > LARGE]
+    values = ask_each(redis, large, lambda pipe, each: pipe.execute_command(reads[each[1]], each[0], *ends.get(each[1], ())))
+    texts = {key: sum(size for size in sizes_in(value) if size > LARGE) for (key, _), value in zip(large, values, strict=True)}
+    return {key: (int(size or 0), texts.get(key, 0)) for key, size in zip(keys, sizes, strict=True)}
+
+
+def sizes_in(reply: object) -> Iterator[int]:
+    """Yield the sizes of the texts in a reply."""
+    if isinstance(reply, int):
+        yield reply
+    elif isinstance(reply, str):
+        yield len(reply.encode())
+    elif isinstance(reply, dict):
+        yield from sizes_in([*reply.values()])
+    elif isinstance(reply, list | tuple):
+        for each in reply:
+            yield from sizes_in(each)
+
+
+def compare(thing: str, counted: int, keys: Collection[tuple[int, int]], *, beside_texts: int = 0) -> None:
+    """Compare what is counted for a thing with the bytes of its keys, and with those of their large texts."""
+    taken, texts = sum(size for size, _ in keys), sum(size for _, size in keys)
+    found = f"{thing} takes {taken:,} bytes in {len(keys)} keys, {texts:,} of them large texts, and {counted:,} are counted"
+    assert taken <= FACTOR * counted, found
+    assert counted <= MOST_COUNTED * taken + KEY * max(len(keys), 1), found
+    assert texts <= counted - beside_texts, found
+    assert keys or thing == "memory", found
 
 
 OPERATIONS = [
