@@ -474,6 +474,7 @@ local function close(outcome, error_json)
   if early_signals > 0 then
     count('signals', tenant, -early_signals)
     increase('bytes', -tonumber(meta('signal_bytes') or 0))
+    redis.call('UNLINK', R .. ':signals') -- now, since a run with events in the outbox expires later
   end
   count_total((kind_of_run == 'webhook' and 'delivered:' or 'closed:') .. outcome)
   if kind_of_run == 'batch' and outcome == 'cancelled' then attempt('the cancellation of its batch', cancel_provider_batch) end
