@@ -257,8 +257,11 @@ local function dequeue_run(outcome, error_json)
   attempt('the start of the next run of the session', start_next, queue)
   if redis.call('EXISTS', queue) == 0 then
     local keep_ms = meta('session_keep_ms')
-    redis.call('PEXPIRE', session_key(session) .. ':history', keep_ms)
-    charge_more('session:' .. session, 0, now + keep_ms)
+    if redis.call('PEXPIRE', session_key(session) .. ':history', keep_ms) == 1 then
+      charge_more('session:' .. session, 0, now + keep_ms)
+    else -- no message was kept
+      discharge('session:' .. session)
+    end
   end
 end
 

@@ -355,9 +355,7 @@ def empty(valkey: Redis) -> Iterator[Ledger]:
 
 
 @pytest.mark.slow("many histories of all that two tenants can store, each measured in Redis")
-@settings(
-    examples(60), phases=(Phase.explicit, Phase.generate), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(examples(60), phases=(Phase.explicit, Phase.generate), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(history=st.lists(OPERATION, min_size=80, max_size=160))
 def test_what_keys_take_stays_near_what_is_counted(empty: Ledger, history: list[tuple[object, int, int, int]]) -> None:
     redis = empty.redis
@@ -381,6 +379,28 @@ def test_what_keys_take_stays_near_what_is_counted(empty: Ledger, history: list[
     left = {key: redis.hgetall(key) for key in _counts(redis)}
     assert not left, f"nothing is left, and yet this is counted: {left}"
     until(lambda: all(tenant.counted() == 0 for tenant in tenants), "the end of the memories")
+
+
+def test_a_session_that_keeps_no_message_is_not_counted(empty: Ledger) -> None:
+    tenant = Tenant(empty, "acme")
+    tenant.accept(3, 0)
+    for _ in range(9):
+        tenant.signal(1, 0)
+        tenant.work(2, 0)
+
+    assert [empty.runs.status(run_id) for run_id in tenant.runs] == ["succeeded"]
+    assert tenant.item_bytes() == {}
+
+
+def test_early_signals_are_gone_with_the_end_of_their_run_though_it_is_still_to_be_posted(empty: Ledger) -> None:
+    tenant = Tenant(empty, "acme")
+    tenant.accept(20, 0)
+    tenant.signal(1, 1000)
+
+    tenant.cancel(0, 0)
+
+    assert tenant.outbox_bytes() > 0
+    tenant.check()
 
 
 def sweep(ledger: Ledger) -> None:
