@@ -39,7 +39,14 @@ def arguments_of(function: Callable[..., Any], given: Mapping[str, JsonValue]) -
         raise StepError(f"the input of workflow {workflow!r} {what}; it takes {', '.join(named) or 'nothing'}", code="bad_arguments")
     types = {name: adapter for name, (_, adapter) in named.items() if adapter}
     own = copy.deepcopy(dict(given))  # what the code does with it must not change what the next replay gets
-    return {name: _converted(types, name, value, f"the input of workflow {workflow!r}") for name, value in own.items()}
+    converted = {name: _converted(types, name, value, f"the input of workflow {workflow!r}") for name, value in own.items()}
+    return {**{name: copy.deepcopy(value) for name, value in _mutable_defaults(function).items() if name not in own}, **converted}
+
+
+def _mutable_defaults(function: Callable[..., Any]) -> dict[str, Any]:
+    """Return the defaults of a function that its code could change: Python makes them once, and all runs would share them."""
+    defaults = {name: each.default for name, each in inspect.signature(function).parameters.items()}
+    return {name: value for name, value in defaults.items() if isinstance(value, list | dict | set)}
 
 
 def text_parameter(function: Callable[..., Any]) -> str:

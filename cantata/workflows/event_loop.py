@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import sys
 from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, Never
 
+from cantata.errors import StepError
 from cantata.workflows import guard
 
 REFUSED = (
@@ -17,6 +19,10 @@ REFUSED = (
     "sock_connect", "sock_accept", "add_signal_handler", "call_soon_threadsafe",
 )  # fmt: skip
 
+AS_COMPLETED = (
+    "asyncio.as_completed begins coroutines in another order in each process: "
+    "give it tasks, as in asyncio.as_completed([asyncio.create_task(each) for each in coroutines])"
+)
 MAX_AWAITS_IN_FINALLY = 100  # of one task that is dropped
 
 
@@ -143,7 +149,13 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         return NumberedFuture(self)
 
     def create_task(self, coro: Any, **options: Any) -> NumberedTask:
-        """Start a task."""
+        """Start a task. Raises StepError for `asyncio.as_completed` of coroutines, which begins them in the order of their addresses."""
+        frame = sys._getframe(1)
+        while frame.f_back is not None and frame.f_globals.get("__name__") == "asyncio.tasks":
+            if "as_completed" in frame.f_code.co_name or "AsCompleted" in frame.f_code.co_qualname:
+                coro.close()
+                raise StepError(AS_COMPLETED, code="workflow_error")
+            frame = frame.f_back
         task = NumberedTask(coro, self, **options)
         self.tasks.append(task)
         return task

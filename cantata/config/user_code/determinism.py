@@ -65,6 +65,9 @@ def faults_of(function: str, *, folder: Path | None, definitions: Definitions | 
             if isinstance(node, ast.Name | ast.Attribute) and (remedy := _remedy(node, imported)):
                 message = f"{ast.unparse(node)} in {name!r} differs in each replay, or waits: {remedy}"
                 faults.append(Fault(message, line=node.lineno))
+            if _begins_coroutines(node, imported, functions):
+                message = f"asyncio.as_completed in {name!r} begins coroutines in another order in each process: give it tasks"
+                faults.append(Fault(f"{message}, such as asyncio.create_task(each)", line=node.lineno))
             iterated = node.value if isinstance(node, ast.Starred) else getattr(node, "iter", None)
             if _is_set(iterated):
                 message = f"{ast.unparse(iterated)} in {name!r} has another order in each process: iterate over sorted(...)"
@@ -115,6 +118,18 @@ def _imports(tree: ast.Module) -> Iterator[tuple[str, str]]:
 
 def _is_workflow(decorator: ast.expr, imported: Mapping[str, str]) -> bool:
     return _full_name(decorator, imported) in ("cantata.workflow", "cantata.workflows.decorator.workflow")
+
+
+def _begins_coroutines(
+    node: ast.AST, imported: Mapping[str, str], functions: Mapping[str, ast.FunctionDef | ast.AsyncFunctionDef]
+) -> TypeGuard[ast.Call]:  # fmt: skip
+    """Return whether a node is a call of asyncio.as_completed with calls of the module's own async functions."""
+    match node:
+        case ast.Call(func=function, args=[given, *_]) if _full_name(function, imported) == "asyncio.as_completed":
+            elements = given.elts if isinstance(given, ast.List | ast.Tuple | ast.Set) else [getattr(given, "elt", None)]
+            calls = [each.func for each in elements if isinstance(each, ast.Call)]
+            return any(isinstance(each, ast.Name) and isinstance(functions.get(each.id), ast.AsyncFunctionDef) for each in calls)
+    return False
 
 
 def _is_set(node: ast.expr | None) -> TypeGuard[ast.expr]:

@@ -61,7 +61,7 @@ def workflow_advance(context: StepContext, recorded_activation: Activation | Non
         given = {text_parameter(function): given["text"]}
     try:
         arguments = {} if replay.is_waiting else arguments_of(function, given)
-        outcomes = _outcomes(context, root, replay, is_cancelled=is_cancelled)
+        outcomes = _outcomes(context, root, replay)
         at, received = clock.now(), sorted(outcomes.keys() - replay.received)
         if recorded_activation is not None and outcomes.keys() | replay.received >= set(recorded_activation.received):
             at, received, is_cancelled = recorded_activation.at, list(recorded_activation.received), recorded_activation.cancelled
@@ -151,15 +151,15 @@ def _last(context: StepContext) -> Activation:
     return Activation.model_validate(context.begun.inputs[expansion.LAST])
 
 
-def _outcomes(context: StepContext, root: str, replay: Replay, *, is_cancelled: bool) -> dict[int, CommandOutcome]:
+def _outcomes(context: StepContext, root: str, replay: Replay) -> dict[int, CommandOutcome]:
     """Return the outcomes that came since the last activation; for a replay those before it too.
 
     If the step waited for all of some commands, their outputs come with it, and only an output of null needs another look, since the
-    command may have failed. If the run is cancelled, all commands are over.
+    command may have failed. Others that are open may be over too: then their futures are done, whoever awaits them.
     """
     given = {int(name): value for name, value in context.begun.inputs.items() if name.isdecimal()}
     outcomes = {index: CommandOutcome(value) for index, value in given.items() if value is not None}
-    new = given.keys() if given and not is_cancelled else set(range(len(replay.commands))) - replay.received
+    new = set(range(len(replay.commands))) - replay.received
     wanted = [*(new if replay.is_waiting else replay.received.union(new)) - outcomes.keys()]
     steps = [expansion.step_id(root, replay.commands[index]) for index in wanted]
     found = context.process.ledger.reader.outcomes(context.begun.run_id, steps) if steps else []

@@ -278,6 +278,16 @@ async def synchronized(wf: Workflow) -> list[Any]:
     return [order, sorted(task.result() for task in tasks), sorted(as_they_come)]
 
 
+@workflow
+async def polls(wf: Workflow) -> int:
+    """Look whether a command is over that nobody awaits; return after how many sleeps it was."""
+    future, sleeps = wf.call(add, 1), 0
+    while not future.done():
+        await wf.sleep(0.2)
+        sleeps += 1
+    return sleeps
+
+
 def numbers() -> list[int]:
     """Return a list."""
     return [1, 2]

@@ -111,6 +111,10 @@ def test_callbacks_of_commands_wake_the_workflow(client: Client) -> None:
     assert result(client, "calls_back") == "cancelled"
 
 
+def test_a_command_that_is_over_is_done_whoever_awaits_it(client: Client) -> None:
+    assert result(client, "polls") in range(1, 50)
+
+
 @pytest.mark.slow("a time-out of the workflow must pass")
 def test_a_gather_that_is_given_up_is_cancelled(client: Client, journal: Path) -> None:
     assert result(client, "hurried_gather") == "given up"

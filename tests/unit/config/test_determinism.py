@@ -22,6 +22,9 @@ def helper():
 def effect():
     return time.time()
 
+async def later():
+    pass
+
 async def polite(flow: Workflow, name):
     await flow.agnet("clerk", name)
 
@@ -57,6 +60,8 @@ def found(folder: Path, body: str) -> list[str]:
         ("await wf.optoins(retries=2).agent('clerk')", "wf.optoins: a workflow has no 'optoins'; did you mean 'options'? (in 'trip')"),
         ("await wf.options(retries=2, at_most_once=True).call(effect)", "'at_most_once' means one call, so 'retries' has no effect"),
         ("await wf.options(retries=2).agnet('clerk')", "did you mean 'agent'"),
+        ("[await x for x in asyncio.as_completed([later(), later()])]", "give it tasks, such as asyncio.create_task(each)"),
+        ("[await x for x in asyncio.as_completed(later() for y in [1])]", "give it tasks, such as asyncio.create_task(each)"),
         ("await polite(wf, 'you')", "flow.agnet: a workflow has no 'agnet'; did you mean 'agent'? (in 'polite')"),
         ("await wf.agent('clerc', 'hello')", "the configuration has no agent 'clerc'; did you mean 'clerk'?"),
         ("await wf.options(retries=1).tool('find', x=1)", "the configuration has no tool 'find'"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from contextvars import ContextVar
 from functools import partial
@@ -12,6 +13,7 @@ import pytest
 from cantata.errors import StepError
 from cantata.models.definitions import Definitions
 from cantata.workflows.api import Workflow
+from cantata.workflows.conversion import arguments_of
 from cantata.workflows.history import CommandOutcome
 from cantata.workflows.replay import Replay
 
@@ -103,3 +105,41 @@ def test_code_that_fails_waits_no_more() -> None:
     with pytest.raises(StepError, match="ValueError: 7"):
         go_on(outcomes={0: CommandOutcome(7)}, received=[0])
     replay.discard()
+
+
+def test_as_completed_of_coroutines_is_refused_with_what_to_write_instead() -> None:
+    async def each(wf: Workflow, number: int) -> int:
+        found: int = await wf.call(work, number)
+        return found
+
+    async def main(wf: Workflow) -> list[int]:
+        return [await first for first in asyncio.as_completed([each(wf, 1), each(wf, 2)])]
+
+    with pytest.raises(StepError, match=r"give it tasks, as in asyncio.as_completed\(\[asyncio.create_task"):
+        waiting(main)
+
+
+def test_as_completed_of_tasks_gives_the_commands_in_order() -> None:
+    async def each(wf: Workflow, number: int) -> int:
+        found: int = await wf.call(work, number)
+        return found
+
+    async def main(wf: Workflow) -> list[int]:
+        tasks = [asyncio.create_task(each(wf, number)) for number in range(5)]
+        return [await first for first in asyncio.as_completed(tasks)]
+
+    replay, go_on = waiting(main)
+
+    assert [command.step for command in replay.commands] == [f"{number}.work" for number in range(5)]
+    assert go_on(outcomes={index: CommandOutcome(index) for index in range(5)}, received=[*range(5)]).output == [0, 1, 2, 3, 4]
+
+
+def test_a_mutable_default_is_each_runs_own() -> None:
+    async def main(wf: Workflow, found: list[int] = []) -> list[int]:  # noqa: B006  # that is the point
+        found.append(1)
+        return found
+
+    for _ in range(2):
+        assert arguments_of(main, {})["found"] == []
+        arguments_of(main, {})["found"].append(1)
+    assert arguments_of(main, {"found": [2]}) == {"found": [2]}
