@@ -33,7 +33,7 @@ log = structlog.get_logger(__name__)
 
 FIRED_AT_ONCE = 100  # schedules in one round trip
 FIRING_S = 1.0  # in one sweep, which also recovers lost work; the next one goes on
-ANY = 1_000_000  # more runs than one look starts
+MOST_STARTED = 60  # runs of one look, with some 30 commands of Redis for each
 REFUSED_RETRY_MS = 5000  # until a schedule whose run was refused by a quota is looked at again
 UNREADABLE_RETRY_MS = 60_000
 STARTED = ("new", "accepted")  # outcomes of a time that got its run; the latter waits for its turn in a session
@@ -162,7 +162,8 @@ def _room(quotas: Quotas, tenant: str, due: DueSchedule) -> int | str:
         room = quotas.check(tenant, stored(Quota, due.quota, ignores_unknown=True), size)
     except (ConfigError, UnavailableError) as error:
         return str(error)
-    return min(ANY if room.runs is None else room.runs, ANY if room.bytes is None else room.bytes // max(1, size))
+    allowed = (room.runs, None if room.bytes is None else room.bytes // max(1, size))
+    return min([MOST_STARTED, *(each for each in allowed if each is not None)])
 
 
 def _record(ledger: Ledger, look: _Look, result: Fired, isolation: Isolation) -> None:

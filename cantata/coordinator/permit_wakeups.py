@@ -29,7 +29,7 @@ def sweep(
         called = limiter.sweep(tickets[:MAX_CALLED], lambda name, error: isolation.failed(Item("permits", name), error))
         sends += wake(ledger, limiter, called, isolation)
         tickets = tickets[MAX_CALLED:]
-        if not tickets and len(called) < MAX_CALLED:
+        if not tickets and not called:
             break
     return sends
 

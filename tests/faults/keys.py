@@ -19,7 +19,7 @@ from tests.faults.past import Violation
 RUN_KEY = re.compile(r"cantata:\{\d+\}:run:([^:]+)")
 DEFINITIONS_KEY = re.compile(r"cantata:\{(\d+)\}:definitions:([0-9a-f]+)")
 LASTING = re.compile(
-    r"cantata:\{\d+\}:(runs|finished|leases|ready|due|tasks|sessions(:[^:]*)?|schedules|sizes|bytes|log_bytes)"  # a shard's, looked at
+    r"cantata:\{\d+\}:(runs|finished|leases|ready|due|tasks|sessions(:[^:]*)?|schedules|sizes|bytes|log_bytes|unfinished)"  # looked at
     r"|cantata:\{\d+\}:(items|item_ends|names)"  # a shard's, entries go with their item
     r"|cantata:\{\d+\}:(left|revoked)"  # which the next sweep empties
     r"|cantata:\{\d+\}:parked"  # what a sweep could not handle: entries go with their run, or when somebody decides
@@ -34,13 +34,13 @@ LASTING = re.compile(
     r"|_kombu\.binding.+|unacked(_index|_mutex)?|celery(\x06\x16\d)?|.+\.celery\.pidbox"  # the same of the user's application
 )
 LIMITS = re.compile(
-    re.escape(f"cantata:{LIMITS_KEY}") + r":(active|late|permits|tickets|kept|queues|queue:.+|budgets|faults"  # calls under way
+    re.escape(f"cantata:{LIMITS_KEY}") + r":(active|late|permits|tickets|kept|queues|queue:.+|budgets|faults|from"  # calls under way
     r"|model:.+:slots"  # the limits that the suite sets
     r"|budget:run:[^:]+)"
 )
 STAGED_KEY = re.compile(r"cantata:\{\d+\}:run:[^:]+:fork:")
 BUDGET_KEY = re.compile(re.escape(f"cantata:{LIMITS_KEY}") + r":budget:run:(.+)")
-WORKING = ("leases", "ready", "due", "tasks")
+WORKING = ("leases", "ready", "due", "tasks", "unfinished")
 
 
 def check(redis: Redis) -> Iterator[Violation]:

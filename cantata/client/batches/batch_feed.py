@@ -7,12 +7,13 @@ import socket
 import time
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from itertools import chain, count
+from itertools import chain, count, islice
 from threading import Event
 from typing import TYPE_CHECKING, cast
 from uuid import uuid4
 
 from cantata.client.batches.batches import (
+    DELIVERED_AT_ONCE,
     UNTRIED,
     Batches,
     BatchRow,
@@ -241,12 +242,10 @@ class BatchFeed:
     def _take(self, has_any: bool) -> list[BatchRow]:
         """Return the results to yield, and forget them."""
         if not self.batch.ordered:
-            found = [*self._ended.values()]
-            self._ended = {}
             self._order.clear()
-            return found
-        found = []
-        while self._order and self._order[0] in self._ended:
+            return [self._ended.pop(number) for number in [*islice(self._ended, DELIVERED_AT_ONCE)]]
+        found: list[BatchRow] = []
+        while self._order and self._order[0] in self._ended and len(found) < DELIVERED_AT_ONCE:
             found.append(self._ended.pop(self._order.popleft()))
         return found
 

@@ -37,6 +37,7 @@ MIN_JUDGED_ROWS = 20  # delivered rows, before the share of those that failed ra
 MAX_FAILED_RUNS = 1000  # of delivered rows that failed, kept as other runs are; those of later rows are deleted at once
 MAX_SCANNED = 5000  # rows without a delivered result that one page of results reads
 CANCELLED_AT_ONCE = 1000
+DELIVERED_AT_ONCE = 500  # rows, which one call records, with some three commands for each
 UNTRIED = 10  # rows that are open at most while a batch with a budget does not know what a row costs; rows of a small batch of a provider
 ROUNDING = 1e-9  # so that a budget of ten rows pays ten, though their sum is not exact
 UNBOUNDED = 2**40  # more rows than a batch has
@@ -407,7 +408,10 @@ class Batches:
         if batch.mode == "provider":  # its runs have many rows, and go when all of them are delivered
             raise ConfigError(f"batch {name!r} is delivered by whoever feeds it", code="batch_state")
         rows = [row for row in sorted(set(numbers)) if 0 <= row < batch.submitted]
-        return self.deliver(batch, self._page(batch, iter(rows), len(rows)).rows)
+        for start in range(0, max(1, len(rows)), DELIVERED_AT_ONCE):
+            part = rows[start : start + DELIVERED_AT_ONCE]
+            batch = self.deliver(batch, self._page(batch, iter(part), len(part)).rows)
+        return batch
 
     def _page(self, batch: BatchInfo, numbers: Iterator[int], most: int, *, keeps_unknown: bool = False) -> BatchPage:
         found: list[BatchRow] = []

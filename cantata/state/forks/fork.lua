@@ -2,7 +2,7 @@
 -- ARGV: run, the fork (JSON): {source, place: the stage (as a run's id), accepted_by: a name for this call, request (JSON), labels (JSON), resend_ms,
 -- parts, failures, left, count, terminals, sent: steps that are staged as sent, ready: others that need not wait, deadlines: {step, s},
 -- is_retry: whether the source notes the run in its field retried_as}
--- Replies {result, priority, sends {step, spec, ...}} of the ready; result: new, known, gone (the source), open (the source), undefined (its definitions),
+-- Replies {result, priority, sends {step, spec, ...}, 1 if something is left to do} of the ready; result: new, known, gone (the source), open (the source), undefined (its definitions),
 -- lost (the stage).
 local fork = cjson.decode(ARGV[2])
 local staged, source = S .. ':run:' .. fork.place, S .. ':run:' .. fork.source
@@ -60,12 +60,15 @@ for i = 1, #fork.sent, 500 do
   redis.call('ZADD', S .. ':ready', unpack(looks))
 end
 increase('working', #fork.sent); roles_changed = true
-for _, each in ipairs(fork.deadlines) do redis.call('ZADD', S .. ':due', now + each[2] * 1000, 'join|' .. run .. '|' .. each[1]) end
-for _, id in ipairs(fork.ready) do
-  local s = get(id)
-  if s.state == 'waiting' and not settled[s.id] and not ended[s.id] then
-    if s.pending == 0 then settle(s) else force_join(s) end
+for i = 1, #fork.deadlines, 500 do
+  local due = {}
+  for j = i, math.min(i + 499, #fork.deadlines) do
+    local step, after_s = unpack(fork.deadlines[j])
+    due[#due + 1] = now + after_s * 1000; due[#due + 1] = 'join|' .. run .. '|' .. step
   end
+  redis.call('ZADD', S .. ':due', unpack(due))
 end
+for i = #fork.ready, 1, -1 do table.insert(lists.to_settle, fork.ready[i]) end
+follow('settle_all')
 local sends = dispatch(fork.resend_ms)
-return {'new', priority, sends}
+return {'new', priority, sends, unfinished and 1 or 0}

@@ -85,7 +85,9 @@ def make(
         "request": to_json(request), "labels": to_json(dict(labels)), "resend_ms": RESEND_MS,
         "is_retry": is_retry,
     }  # fmt: skip
-    result, priority, sends = ledger.caller.call("forks/fork", run_id, to_json(call))
+    result, priority, sends, *more = ledger.caller.call("forks/fork", run_id, to_json(call))
+    if any(more):
+        sends = [*sends, *ledger.caller.finish(run_id, resend_ms=RESEND_MS).sends]
     if result != "new":
         stage.clear()
     if result == "known":

@@ -12,14 +12,16 @@ end
 local most, most_bytes = tonumber(ARGV[2]), tonumber(ARGV[3])
 local length, dropped = redis.call('XLEN', logs), 0
 while length > 1 and (length > most or bytes > most_bytes) do
-  local oldest = redis.call('XRANGE', logs, '-', '+', 'COUNT', math.max(1, math.min(100, length - most)))
+  local oldest = redis.call('XRANGE', logs, '-', '+', 'COUNT', bytes > most_bytes and 100 or math.min(100, length - most))
+  local ids = {}
   for _, entry in ipairs(oldest) do
     if length > 1 and (length > most or bytes > most_bytes) then
-      redis.call('XDEL', logs, entry[1])
+      ids[#ids + 1] = entry[1]
       bytes = bytes - #entry[2][2]
       length, dropped = length - 1, dropped + 1
     end
   end
+  redis.call('XDEL', logs, unpack(ids))
 end
 redis.call('HSET', R, 'log_bytes', bytes)
 count('log_bytes', tenant, bytes - before)

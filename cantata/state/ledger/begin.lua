@@ -1,10 +1,11 @@
 -- Leases a step to a worker if the ledger says so; if it is pure, and this its first attempt, the others of its message that are so too.
 -- ARGV: run, step, owner (of this call alone, so that a repetition finds its own lease), lease_ms, others of its message
--- Replies {'begun', {step, attempt, spec, given, failures, {name, output, ...}, ...}, ...} or {reason}: gone, closed, over, early, leased.
+-- Replies {'begun', {step, attempt, spec, given, failures, {name, output, ...}, ...}, ...} or {reason}: gone, closed, over, early, leased, unfinished.
 local MAX_BYTES = 500000 -- of what the handlers of steps begun together get, but for the last
 use(ARGV[1])
 if not status then return {'gone'} end
 if not OPEN[status] then return {'closed'} end
+if unfinished then return {'unfinished'} end
 local s = get(ARGV[2])
 if not s then return {'gone'} end
 if OVER[s.state] then return {'over'} end

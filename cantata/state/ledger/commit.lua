@@ -7,7 +7,9 @@
 -- advance?: the outcome of a workflow's advance that was executed already, which counts only if this call begins that step,
 -- before?: [the outcome of a pure step, ...], which are recorded first}
 -- Replies {result, sends {step, spec, ...}, begun or false, run status, {run, priority, step, spec, ...} of the next runs of sessions, 1 if the advance
--- is recorded too, and the others are of its commit, else 0, [result, ...] of `before`, 1 if the outbox got an entry};
+-- is recorded too, and the others are of its commit, else 0, [result, ...] of `before`, 1 if the outbox got an entry, 1 if something is left to do,
+-- which finish.lua does};
+-- or {'unfinished'}: this is to be called again when finish.lua has done what is left of an earlier call, or of `before`.
 -- result: ok, again (a repetition; steps that the first call made ready are sent by a sweep), stale, closed, gone.
 local lease_ms, resend_ms = outcome.lease_ms, outcome.resend_ms
 
@@ -87,7 +89,8 @@ local function commit(outcome, output)
   end
   local spec = spec_of(s.id)
   if spec.kind == 'workflow.advance' and (not outcome.fragment or #outcome.fragment.edges == 0) then -- it is the last of its history
-    stop_name(spec.params.root or s.id)
+    local root = (spec.params or {}).root or s.id
+    if root ~= s.id then follow('stop_name', root, s.id) end
   end
   if outcome.status == 'failed' then
     fail(s, 'failed', info)
@@ -111,19 +114,21 @@ local function commit(outcome, output)
     ahead.owner, ahead.lease_ms, ahead.executed = outcome.next_owner, lease_ms, outcome.advance and outcome.advance.step
   end
   local sends, begun = dispatch(resend_ms, ahead)
-  begun = begun or begin_next()
+  begun = begun or (not unfinished and begin_next())
   if begun then s.owner = '>' .. begun[1]; put(s) end
   return {'ok', sends, begun}
 end
 
+if unfinished then return {'unfinished'} end
 local results, sends = {}, {}
 for i, each in ipairs(outcome.before or {}) do
   local result = status and commit(each, ARGV[4 + i]) or {'gone', {}}
   write_changes() -- else an error in a later one would lose them
   results[i] = result[1]
+  if unfinished then return {'unfinished'} end
   for _, item in ipairs(result[2]) do sends[#sends + 1] = item end
 end
-if not status then return {'gone', {}, false, '', {}, 0, results} end
+if not status then return {'gone', {}, false, '', {}, 0, results, has_posts, 0} end
 local reply = commit(outcome, ARGV[3])
 for _, item in ipairs(reply[2]) do sends[#sends + 1] = item end
 local advance = outcome.advance
@@ -131,11 +136,13 @@ local was_begun = advance and reply[1] == 'again' and get(outcome.step).owner ==
 if advance then advance.ahead, advance.next_step = outcome.ahead, outcome.next_step end
 if advance and not cancelling and #sends == 0 and (in_place or was_begun) then
   local result = commit(advance, ARGV[4])
-  if result[1] == 'ok' or result[1] == 'again' then return {reply[1], result[2], result[3], status, following, 1, results, #posts > 0 and 1 or has_posts} end
+  if result[1] == 'ok' or result[1] == 'again' then
+    return {reply[1], result[2], result[3], status, following, 1, results, #posts > 0 and 1 or has_posts, unfinished and 1 or 0}
+  end
 end
 if in_place then -- the advance is to be executed again
   local id, waited = in_place.id, in_place.waited
   in_place = nil
   reply[3] = lease_begun(get(id), lease_ms, waited)
 end
-return {reply[1], sends, reply[3], status, following, 0, results, #posts > 0 and 1 or has_posts}
+return {reply[1], sends, reply[3], status, following, 0, results, #posts > 0 and 1 or has_posts, unfinished and 1 or 0}

@@ -32,7 +32,7 @@ local function read_for(outcomes)
 end
 
 local function record_plain(outcomes, outputs_of)
-  if status ~= 'running' or cancelling or time_left or counts.asking > 0 or counts.left <= #outcomes or outcome.advance then return end
+  if status ~= 'running' or unfinished or cancelling or time_left or counts.asking > 0 or counts.left <= #outcomes or outcome.advance then return end
   local edges, ids = read_for(outcomes)
   if not ids or #ids > MOST then return end
   local next_step, ahead, states_of = outcome.next_step, outcome.ahead, {}
@@ -64,6 +64,7 @@ local function record_plain(outcomes, outputs_of)
     if inflight <= refilled_at(size) then
       if size - inflight > MOST then return end
       sent = redis.call('LRANGE', R .. ':backlog:' .. window, 0, size - inflight - 1)
+      for i, text in ipairs(#sent > 0 and redis.call('HMGET', R .. ':steps', unpack(sent)) or {}) do spec_of(sent[i], text) end
       for i, packed in ipairs(#sent > 0 and redis.call('HMGET', R .. ':state', unpack(sent)) or {}) do
         local taken = string.match(packed, '^ready 0 0 (%d+) 0 0 0 ')
         if not taken then return end
@@ -72,6 +73,11 @@ local function record_plain(outcomes, outputs_of)
     end
   end
   local begun, waited
+  if #ready > 1 and not window then
+    local steps = {}
+    for i, item in ipairs(ready) do steps[i] = item[1] end
+    for i, text in ipairs(redis.call('HMGET', R .. ':steps', unpack(steps))) do spec_of(steps[i], text) end
+  end
   for _, item in ipairs(ready) do
     local spec = spec_of(item[1])
     if spec.kind == 'wait' or spec.deadline_s then return end
@@ -124,7 +130,7 @@ local function record_plain(outcomes, outputs_of)
     inputs[#inputs + 1] = waited
   end
   results[#results] = nil
-  return {'ok', sends, inputs, status, {}, 0, results}
+  return {'ok', sends, inputs, status, {}, 0, results, 0, 0}
 end
 
 local before, outputs_of = outcome.before or {}, {}

@@ -7,7 +7,7 @@ end
 local due = {}
 for place, shard in ipairs({S, unpack(ARGV)}) do
   local is_due = has('EXISTS', shard .. ':left', shard .. ':clearing', shard .. ':revoked', shard .. ':parked')
-  for _, part in ipairs({':leases', ':due', ':ready', ':tasks', ':finished', ':schedules', ':item_ends'}) do
+  for _, part in ipairs({':leases', ':due', ':ready', ':tasks', ':finished', ':schedules', ':item_ends', ':unfinished'}) do
     is_due = is_due or has('ZCOUNT', shard .. part, '-inf', now)
   end
   if is_due then due[#due + 1] = place end

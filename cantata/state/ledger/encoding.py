@@ -154,7 +154,7 @@ def ready_of_runs(rows: Sequence[str], *, has_waited: bool = False) -> tuple[tup
 
 def swept_of(shard: int, answer: Sequence[list[str]]) -> Swept:
     """Return the result of a sweep of a shard, from the reply of `sweep.lua`. Items that cannot be read are among its faults."""
-    recovered, sends, overdue, lost, fired, fault, ended, waiting, left, tasks, revoked, schedules, failed = answer
+    recovered, sends, overdue, lost, fired, fault, ended, waiting, left, tasks, revoked, schedules, failed, _ = answer
     faults = [
         ItemFault(duty, item, why, shard, int(tries)) for duty, item, why, tries in (failed[i : i + 4] for i in range(0, len(failed), 4))
     ]

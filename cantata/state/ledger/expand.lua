@@ -2,10 +2,34 @@
 -- A fragment: {steps: [[id, spec, given?], ...], edges: [[source, target, label, wakes, alone?], ...], items?: {like, prefix, given: [...], window},
 --              exit?, names: {}, scoped, terminals: [...]}. Specs and given values are JSON texts inside it; only specs are opened.
 
+local older = {infos = {}, joins = {}, names = {}} -- of older steps, by id, as a call read them for the edges that it adds
+
+-- Reads what add_edges needs of older steps.
+local function read_older(parent, fragment, added)
+  local seen, ids = {[parent] = true}, {}
+  if fragment.items then seen[fragment.items.like] = true end
+  for _, edge in ipairs(fragment.edges) do
+    for i = 1, 2 do
+      local id = edge[i]
+      if not added[id] and not seen[id] then ids[#ids + 1], seen[id] = id, true end
+    end
+  end
+  for i, name in ipairs(answering_all(ids)) do
+    older.names[ids[i]] = name
+    if name ~= ids[i] then ids[#ids + 1] = name end
+  end
+  for i, packed in ipairs(hmget_all(R .. ':state', ids)) do
+    if states[ids[i]] == nil then states[ids[i]] = packed end
+  end
+  for _, part in ipairs({'joins', 'infos'}) do
+    for i, text in ipairs(hmget_all(R .. (part == 'joins' and ':joins' or ':info'), ids)) do older[part][ids[i]] = text end
+  end
+end
+
 -- The labels that a step which is over took.
 local function takes_of(s)
   if s.state == 'skipped' then return {} end
-  local info = cjson.decode(redis.call('HGET', R .. ':info', s.id) or '{}')
+  local info = cjson.decode(older.infos[s.id] or '{}')
   if s.state == 'failed' then
     local spec = spec_of(s.id)
     if spec.on_error == 'skip' or info.error.code == 'missed_deadline' then return {done = true} end
@@ -18,7 +42,7 @@ end
 
 -- The new steps, waiting, by id and in order; the common spec of items is stored but is no step.
 local function new_steps(fragment, is_of_workflow)
-  local rows, given, added, order = {}, {}, {}, {}
+  local rows, given, due, added, order = {}, {}, {}, {}, {}
   for _, row in ipairs(fragment.steps) do
     local id, text = row[1], row[2]
     rows[#rows + 1] = id; rows[#rows + 1] = text
@@ -30,13 +54,14 @@ local function new_steps(fragment, is_of_workflow)
       read_specs[id] = {spec, text, id}
       local step = {id = id, new = true, state = 'waiting', attempt = 0, pending = 0, taken = 0, failures = 0, crashes = 0, quorum = spec.quorum or 0, owner = '-'}
       if spec.quorum or spec.deadline_s then step.sources = {} end
-      if spec.deadline_s then redis.call('ZADD', S .. ':due', now + spec.deadline_s * 1000, 'join|' .. run .. '|' .. id) end
+      if spec.deadline_s then due[#due + 1] = now + spec.deadline_s * 1000; due[#due + 1] = 'join|' .. run .. '|' .. id end
       added[id] = step
       order[#order + 1] = step
     end
   end
   store(':steps', rows)
-  if #given > 0 then store(':given', given) end
+  store(':given', given)
+  for i = 1, #due, 1000 do redis.call('ZADD', S .. ':due', unpack(due, i, math.min(i + 999, #due))) end
   return added, order
 end
 
@@ -46,7 +71,7 @@ local function is_open(s) return s.state == 'waiting' and s.attempt == 0 end
 -- An older step that is the target of a new edge.
 local function older_target(id)
   local s = get(id)
-  local sources = redis.call('HGET', R .. ':joins', id)
+  local sources = older.joins[id]
   if sources then s.sources = cjson.decode(sources) end
   return s
 end
@@ -67,6 +92,7 @@ local EDGE_BYTES = 40 -- of an edge beside its target
 -- Adds to `order` the older steps that got new in-edges. An edge from an older step comes from what answers for it now.
 -- Replies the edges whose source is over, which are not kept as edges.
 local function add_edges(parent, fragment, added, order)
+  read_older(parent, fragment, added)
   local counted = {}
   local out, sources, targets = {}, {}, {}
   local items = fragment.items
@@ -82,20 +108,20 @@ local function add_edges(parent, fragment, added, order)
     if is_open(target) and weight > 0 then
       if edge[4] then target.asked = true end
       increase('bytes', EDGE_BYTES + #edge[2])
-      local older = nil
+      local known = nil
       if not from_items and not added[source] then
-        if source ~= parent then source = answering(source) end
-        older = get(source)
+        source = older.names[source] or source
+        known = get(source)
       end
       if target.sources then
         table.insert(target.sources, from_items and {map = parent, prefix = items.prefix, count = weight} or source)
       end
-      if older and OVER[older.state] then
-        count_over(older, target, edge)
+      if known and OVER[known.state] then
+        count_over(known, target, edge)
         counted[#counted + 1] = {source, edge[2], edge[3], edge[4], edge[5]}
       else
         if not out[source] then
-          out[source] = older and cjson.decode(cjson.encode(edges_of(source))) or {} -- a copy: items share theirs
+          out[source] = known and cjson.decode(cjson.encode(edges_of(source))) or {} -- a copy: items share theirs
           sources[#sources + 1] = source
         end
         table.insert(out[source], {edge[2], edge[3], edge[4], edge[5]})
@@ -140,7 +166,9 @@ local function record_expansion(parent, fragment, counted)
   for _, edge in ipairs(fragment.edges) do
     if edge[1] == fragment.exit then own[#own + 1] = {edge[2], edge[3], edge[4]} end
   end
-  for name in pairs(fragment.names) do names[name] = redis.call('HGET', R .. ':names', name) end
+  local moved = {}
+  for name in pairs(fragment.names) do moved[#moved + 1] = name end
+  for i, before in ipairs(hmget_all(R .. ':names', moved)) do names[moved[i]] = before or nil end
   local function unless_empty(list) return next(list) and list or nil end
   local expansion = {ids = ids, exit = fragment.exit, scoped = fragment.scoped or nil, own = unless_empty(own), counted = unless_empty(counted),
     names = unless_empty(names),
@@ -162,19 +190,22 @@ local function add_items(parent, items)
   end
   store(':steps', rows)
   store(':given', given)
-  for i = 1, #backlog, 1000 do redis.call('RPUSH', R .. ':backlog:' .. parent, unpack(backlog, i, math.min(i + 999, #backlog))) end
+  push_all(R .. ':backlog:' .. parent, backlog)
   redis.call('HSET', R .. ':window', parent, items.window .. ' ' .. first)
-  for i = 0, first - 1 do make_ready(get(items.prefix .. '/' .. i)) end
+  local spec, text, like = spec_of(items.like)
+  for i = first - 1, 0, -1 do
+    local id = items.prefix .. '/' .. i
+    read_specs[id] = {spec, text, like}
+    table.insert(lists.to_settle, id)
+  end
 end
 
 -- A step of the fragment whose name is taken.
 local function taken_name(fragment)
   local ids = {}
   for i, row in ipairs(fragment.steps) do ids[i] = row[1] end
-  for first = 1, #ids, 1000 do
-    for i, known in ipairs(redis.call('HMGET', R .. ':steps', unpack(ids, first, math.min(first + 999, #ids)))) do
-      if known then return ids[first + i - 1] end
-    end
+  for i, known in ipairs(hmget_all(R .. ':steps', ids)) do
+    if known then return ids[i] end
   end
 end
 
@@ -198,25 +229,29 @@ local function expand(s, output, takes, fragment)
   local added, order = new_steps(fragment, spec.kind == 'workflow.advance' and not spec.window) -- new_steps passes over items
   record_expansion(s.id, fragment, add_edges(s.id, fragment, added, order))
   if fragment.exit then hand_over(s.id, fragment.exit) end
+  local names = {}
   for name, id in pairs(fragment.names) do
-    redis.call('HSET', R .. ':names', name, id)
+    names[#names + 1] = name; names[#names + 1] = id
     increase('bytes', EDGE_BYTES + #name + #id)
   end
+  hset_all(R .. ':names', names)
   if #fragment.terminals > 0 then redis.call('HSET', R, 'terminals', cjson.encode(fragment.terminals)) end
 
   finish(s, 'done', output)
   event('expanded', s.id, s.attempt, nil, '{"steps":' .. count .. '}')
+  local joins = {}
   for _, step in ipairs(order) do
     if is_open(step) then
       set_state(step.id, pack(step))
-      if step.sources then redis.call('HSET', R .. ':joins', step.id, cjson.encode(step.sources)) end
+      if step.sources then joins[#joins + 1] = step.id; joins[#joins + 1] = cjson.encode(step.sources) end
     end
   end
+  for i = #order, 1, -1 do
+    local step = order[i]
+    if is_open(step) and (step.pending == 0 or step.enough) then table.insert(lists.to_settle, step.id) end
+  end
+  hset_all(R .. ':joins', joins)
+  follow('settle_all')
   if items then add_items(s.id, items) end
-  if not fragment.exit then propagate(s, takes) end
-  for _, step in ipairs(order) do
-    if is_open(step) and not settled[step.id] and not ended[step.id] then
-      if step.pending == 0 then settle(step) elseif step.enough then force_join(step) end
-    end
-  end
+  if not fragment.exit then propagate(s, 'done', takes) end
 end

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from redis.exceptions import RedisError, ResponseError
@@ -18,6 +19,7 @@ from cantata.state.redis.pieces import ask_each
 from cantata.state.redis.redis_errors import is_transient, reason
 
 SWEEP_ENTRIES = 200  # of each sort, in one call of a sweep
+MAX_SWEEP_S = 1.0  # after which the next sweep does the rest
 
 
 class LeaseStore:
@@ -59,17 +61,32 @@ class LeaseStore:
         self._caller.with_retries(lambda: ask_each(redis, known, lambda pipe, entry: pipe.zadd(*entry, xx=True)))
 
     def sweep(self, shard: int, *, most: int = SWEEP_ENTRIES) -> Swept:
-        """Sweep one shard: expired leases, due timers, steps that nobody began in time, expired runs."""
-        return swept_of(shard, self._caller.call_shard("ledger/sweep", shard, RESEND_MS, str(most), __version__))
+        """Sweep one shard: expired leases, due timers, steps that nobody began in time, expired runs, what calls left of runs."""
+        return self._sweep([shard], most)[shard]
 
     def sweep_all(self, shards: Iterable[int] = range(SHARDS)) -> list[Swept]:
-        """Sweep some shards, in two round trips; return the result of those in which something was found, or that failed."""
+        """Sweep some shards; return the result of those in which something was found, or that failed."""
         due = [part[index - 1] for part, indexes in self._caller.read_shards("ledger/due", list(shards)) for index in indexes]
-        calls = [(shard, (RESEND_MS, str(SWEEP_ENTRIES), __version__)) for shard in due]
-        replies = self._caller.call_all("ledger/sweep", calls, on_error=_failed_sweep)
-        return [swept_of(shard, reply) for shard, reply in zip(due, replies, strict=True) if any(reply)]
+        return [swept for swept in self._sweep(due, SWEEP_ENTRIES).values() if swept != Swept()]
+
+    def _sweep(self, shards: Sequence[int], most: int) -> dict[int, Swept]:
+        """Return the results of the sweeps of some shards. Each is swept in short calls while there is more to do, for MAX_SWEEP_S."""
+        found: dict[int, list[Any]] = {}
+        again, ends_at = shards, time.monotonic() + MAX_SWEEP_S
+        while again and (not found or time.monotonic() < ends_at):
+            calls = [(shard, (RESEND_MS, str(most), __version__, "" if shard in found else "1")) for shard in again]
+            replies = self._caller.call_all("ledger/sweep", calls, on_error=_failed_sweep)
+            for shard, reply in zip(again, replies, strict=True):
+                found[shard] = [_sum(*pair) for pair in zip(found[shard], reply, strict=True)] if shard in found else reply
+            again = [shard for shard, (*_, is_busy) in zip(again, replies, strict=True) if is_busy]
+        return {shard: swept_of(shard, reply) for shard, reply in found.items()}
+
+
+def _sum(one: Any, other: Any) -> Any:
+    """Return the same part of two replies of a sweep as one: lists and counts are added, the last error stays."""
+    return (other or one) if isinstance(one, str) else one + other
 
 
 def _failed_sweep(error: ResponseError) -> list[Any]:
     """Return the reply of a sweep that failed in one shard."""
-    return [[], [], [], 0, 0, str(error), [], [], [], [], [], [], []]
+    return [[], [], [], 0, 0, str(error), [], [], [], [], [], [], [], 0]

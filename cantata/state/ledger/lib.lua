@@ -1,15 +1,31 @@
 -- What follows from the end of a step: its edges, its scope, and the end of the run. Behind run.lua and steps.lua.
 
+local MAX_CALLS = 1000 -- commands after which a call begins nothing more: with what the last of its work takes, it keeps Redis for some 3 ms at most
+local CHUNK = 50 -- steps that are read at once
+local FINISH_MS = 200 -- until a sweep does what a call left; mostly whoever made that call does it at once
+
+count_calls()
+
 local NOT_FAILED = {succeeded = true, cancelled = true}
 
 local fresh = {}      -- steps made ready by this call, in order: {step, spec text, spec}
-local settled = {}    -- steps whose in-edges are all resolved, or no longer needed
-local ended = {}      -- steps that ended in this call, though a list here may still name them
-local to_skip = {}    -- steps whose in-edges are resolved and none was taken
-local signalled = {}  -- waiting steps whose signal came early: {step, value, author}
+local work = {}       -- what follows from this call, the next last: {a name in WORK, its arguments, none of them nil}
+local lists           -- of this call, the next last: ids of steps whose in-edges may be resolved; of those that were stopped, whose out-edges are to be
+                      -- resolved; of those of which no in-edge was taken; waiting steps whose signal came early (JSON): {id, value, author or ''}
+local drained         -- {list = true}: nothing is left of those of an earlier call
+local was_settled = {} -- steps whose in-edges this call found resolved
+local decoded = {}    -- what this call decoded of R:expansions and R:joins
 local ended_runs = {} -- runs that ended in this call
 local webhooks_of = {} -- {hooks, details of their events} of runs with webhooks, by run; false without
 local NAMED_WEBHOOKS = 3 -- in one event
+
+local function empty_lists() lists, drained = {to_settle = {}, stopped = {}, to_skip = {}, signalled = {}}, {} end
+
+empty_lists()
+
+local function has_room() return calls < MAX_CALLS end
+
+local function follow(...) work[#work + 1] = {...} end
 
 local function count_total(what) redis.call('HINCRBY', S .. ':totals', what, 1) end
 
@@ -455,6 +471,21 @@ local function wake_schedule(scope)
   if look_at and look_at ~= 'inf' then redis.call('ZADD', S .. ':schedules', 'LT', now, scope) end
 end
 
+-- Deletes what was left to do of the run: it is done, or the run is over.
+local function finish_work()
+  local key = R .. ':unfinished'
+  redis.call('UNLINK', key, key .. ':to_settle', key .. ':stopped', key .. ':to_skip', key .. ':signalled')
+  redis.call('ZREM', S .. ':unfinished', run)
+  redis.call('HDEL', R, 'unfinished')
+  unfinished = nil
+end
+
+-- Forgets what is left to do: the run is over, or another one is used.
+local function forget_work()
+  fresh, work, was_settled, decoded = {}, {}, {}, {}
+  empty_lists()
+end
+
 -- Ends the run. Its open steps count as skipped; it is kept for its retention.
 local function close(outcome, error_json)
   write_changes()
@@ -499,7 +530,8 @@ local function close(outcome, error_json)
   end
   if is_in_outbox() then redis.call('HSET', R, 'held', 1) else release_definitions(definitions, keep_ms) end
   redis.call('ZADD', S .. ':finished', now + keep_ms, run)
-  fresh, to_skip, signalled = {}, {}, {}
+  forget_work()
+  if unfinished then finish_work() end
   if session then dequeue_run(outcome, error_json) end
 end
 
@@ -510,7 +542,7 @@ local function decrement_left(n)
   if counts.left == 0 and not is_over() then close('succeeded') end
 end
 
-local resolve, fail, refill, stop_name
+local fail
 
 -- Keeps an early signal. Under a name for which one is kept already, it is the last of a queue: fields `name\nN`, whose ends are fields of the run.
 local function keep_early_signal(name, value)
@@ -571,15 +603,6 @@ local function await_person(s, spec)
   if options.escalate_after_s then redis.call('ZADD', S .. ':due', now + options.escalate_after_s * 1000, 'escalate|' .. member) end
 end
 
--- Ends a wait with the value of a signal, and records its author.
-local function end_wait(s, value, by)
-  if by and by ~= '' then
-    edit_info(s.id, {answered_by = cjson.encode(by)})
-  end
-  event('done', s.id)
-  resolve(s, 'done', {done = true}, value)
-end
-
 -- Makes a step ready: a wait is parked; anything else is sent, or begun by the caller, as `dispatch` decides.
 local function make_ready(s)
   local spec, text = spec_of(s.id)
@@ -603,7 +626,7 @@ local function make_ready(s)
       value, by, groups = take_early_signal(s.id)
     end
     if value then
-      signalled[#signalled + 1] = {s, value, by}
+      table.insert(lists.signalled, cjson.encode({s.id, value, by}))
       return
     end
     await_person(s, spec)
@@ -613,34 +636,54 @@ local function make_ready(s)
   compact(R .. ':log')
 end
 
--- Starts or skips a step whose in-edges are all resolved.
-local function settle(s)
-  settled[s.id] = true
-  if s.taken > 0 then make_ready(s) else to_skip[#to_skip + 1] = s end
+-- Reads states of steps that this call does not know.
+local function read_states(ids)
+  local unknown = {}
+  for _, id in ipairs(ids) do
+    if states[id] == nil then unknown[#unknown + 1] = id end
+  end
+  for i, packed in ipairs(hmget_all(R .. ':state', unknown)) do states[unknown[i]] = packed end
 end
 
-local function fail_late(name)
-  local late = get(answering(name))
-  if OVER[late.state] then return end
-  stop_name(name)
-  fail(late, 'missed_deadline', '{"error":{"code":"missed_deadline","message":"did not answer in time"}}')
+-- Starts or skips a step whose in-edges are all resolved.
+local function settle(s)
+  was_settled[s.id] = true
+  if s.taken > 0 then make_ready(s) else table.insert(lists.to_skip, s.id) end
 end
+
+-- Adds values to a list, in chunks.
+local function push_all(key, values)
+  for i = 1, #values, 1000 do redis.call('RPUSH', key, unpack(values, i, math.min(i + 999, #values))) end
+end
+
+-- Takes the next of one of the lists; nil if there is none.
+local function take(list)
+  if #lists[list] == 0 and unfinished and not drained[list] then
+    local key = R .. ':unfinished:' .. list
+    lists[list] = redis.call('LRANGE', key, -CHUNK, -1)
+    drained[list] = #lists[list] == 0
+    redis.call('LTRIM', key, 0, -CHUNK - 1)
+    if list ~= 'signalled' then read_states(lists[list]) end
+  end
+  return table.remove(lists[list])
+end
+
+local function read_specs_of(ids)
+  for i, text in ipairs(hmget_all(R .. ':steps', ids)) do
+    if text then spec_of(ids[i], text) end
+  end
+end
+
+-- What follows from a call, by name. It does as much as there is room for, and has the rest follow.
+local WORK = {}
 
 -- Makes a join ready without the sources that are still running, and fails those as late.
 local function force_join(s)
-  local sources = cjson.decode(redis.call('HGET', R .. ':joins', s.id))
-  settled[s.id] = true
+  was_settled[s.id] = true
   s.pending = 0
   put(s)
   make_ready(s)
-  for _, source in ipairs(sources) do
-    if type(source) == 'table' then
-      redis.call('DEL', R .. ':backlog:' .. source.map)
-      for i = 0, source.count - 1 do fail_late(source.prefix .. '/' .. i) end
-    else
-      fail_late(source)
-    end
-  end
+  follow('fail_late', s.id, 1, 0)
 end
 
 -- Ends a step: removes its entries and records its outcome.
@@ -648,7 +691,6 @@ local function finish(s, state, output)
   s.on_the_way = s.state ~= 'ready'
   remove_entries(s)
   move(s, state); s.owner = '-'; put(s)
-  ended[s.id] = true
   if output then
     redis.call('HSET', R .. ':out', s.id, output)
     increase('bytes', #output)
@@ -656,64 +698,81 @@ local function finish(s, state, output)
   end
 end
 
--- Resolves the out-edges of an ended step, except those to `except`.
-local function open_edges(id, state, takes, except)
-  for _, edge in ipairs(edges_of(id)) do
-    local target = edge[1] ~= except and get(edge[1])
-    if target and target.state == 'waiting' and target.pending > 0 then
-      target.pending = edge[4] and 0 or target.pending - 1
-      if takes[edge[2]] and edge[3] then target.taken = target.taken + 1 end
-      local enough = false
-      if target.quorum > 0 and state == 'done' then
-        target.quorum = target.quorum - 1
-        enough = target.quorum == 0
+-- Reads at once what edges lead to: states, and specs of steps that become ready.
+local function read_targets(edges, first, last)
+  local targets, ready = {}, {}
+  for i = first, last do targets[#targets + 1] = edges[i][1] end
+  read_states(targets)
+  for _, target in ipairs(targets) do
+    if string.find(states[target] or '', '^waiting %d+ 1 ') and not read_specs[target] then ready[#ready + 1] = target end
+  end
+  if #ready > 1 then read_specs_of(ready) end
+end
+
+-- Resolves the out-edges of an ended step from a place in their list on, except those to `except`.
+function WORK.resolve_edges(id, state, takes, except, at)
+  local edges = edges_of(id)
+  while at <= #edges do
+    if not has_room() then return follow('resolve_edges', id, state, takes, except, at) end
+    local last = math.min(at + CHUNK - 1, #edges)
+    if last > at then read_targets(edges, at, last) end
+    for i = at, last do
+      local edge = edges[i]
+      local target = edge[1] ~= except and get(edge[1])
+      if target and target.state == 'waiting' and target.pending > 0 then
+        target.pending = edge[4] and 0 or target.pending - 1
+        if takes[edge[2]] and edge[3] then target.taken = target.taken + 1 end
+        local enough = false
+        if target.quorum > 0 and state == 'done' then
+          target.quorum = target.quorum - 1
+          enough = target.quorum == 0
+        end
+        put(target)
+        if target.pending == 0 then settle(target) elseif enough then force_join(target) end
       end
-      if target.pending == 0 then settle(target)
-      elseif enough then force_join(target)
-      else put(target) end
     end
+    at = last + 1
   end
 end
 
--- Propagates the end of a step: resolves its out-edges and refills its window.
-local function propagate(s, takes)
-  open_edges(s.id, s.state, takes)
+-- Has follow what the end of a step means for others: its out-edges are resolved, and its window is refilled.
+local function propagate(s, state, takes)
   local window = spec_of(s.id).window
-  if window and s.on_the_way then refill(window) end
+  if window and s.on_the_way then follow('refill', window, false) end
+  follow('resolve_edges', s.id, state, takes, '', 1)
   decrement_left(1)
 end
 
-resolve = function(s, state, takes, output)
+local function resolve(s, state, takes, output)
   finish(s, state, output)
-  propagate(s, takes)
+  propagate(s, state, takes)
 end
 
--- Ends the steps whose signal came early, and skips those of which no in-edge was taken, and so on behind them. Lists, not recursion: a sequence may
--- have 10,000 steps.
-local function drain()
-  while #signalled > 0 or #to_skip > 0 do
-    if #signalled > 0 then
-      local s, value, by = unpack(table.remove(signalled))
-      if not ended[s.id] then end_wait(s, value, by) end
-    else
-      local s = table.remove(to_skip)
-      if not ended[s.id] then
-        event('skipped', s.id)
-        resolve(s, 'skipped', {})
-      end
-    end
+-- Ends a wait with the value of a signal, and records its author.
+local function end_wait(s, value, by)
+  if by and by ~= '' then
+    edit_info(s.id, {answered_by = cjson.encode(by)})
   end
+  event('done', s.id)
+  resolve(s, 'done', {done = true}, value)
 end
 
--- Sends further items of a map after one of them ended: as many as its window allows.
-refill = function(map)
+-- Sends further items of a map after one of them ended, as many as its window allows; `has_begun`: an earlier piece of this counted that end.
+function WORK.refill(map, has_begun)
   local size, inflight = window_of(map)
   if not size then return end
-  inflight = inflight - 1
-  if inflight <= refilled_at(size) then
-    while inflight < size do
-      local id = redis.call('LPOP', R .. ':backlog:' .. map)
-      if not id then break end
+  if not has_begun then inflight = inflight - 1 end
+  local goes_on = has_begun or inflight <= refilled_at(size)
+  while goes_on and inflight < size do
+    if not has_room() then
+      follow('refill', map, true)
+      break
+    end
+    local ids = redis.call('LPOP', R .. ':backlog:' .. map, math.min(size - inflight, CHUNK)) or {}
+    if #ids == 0 then break end
+    read_states(ids)
+    read_specs_of(ids)
+    for _, id in ipairs(ids) do
       local item = get(id)
       if not OVER[item.state] then
         make_ready(item)
@@ -724,110 +783,205 @@ refill = function(map)
   redis.call('HSET', R .. ':window', map, size .. ' ' .. inflight)
 end
 
--- The steps that a parent added except its exit, and all that those added; maps among them send no more items. A list, not recursion: an agent may
--- have had thousands of rounds, each added by the one before. Empty for a parent whose steps are not in a scope of its own.
-local function all_expanded(root)
-  local found, at, parent = {}, 0, root
-  repeat
-    local text = redis.call('HGET', R .. ':expansions', parent)
-    local expansion = text and cjson.decode(text)
-    if expansion and (parent ~= root or expansion.scoped) then
-      local items = expansion.items
-      for _, id in ipairs(expansion.ids) do
-        if not (items and id == items.like) and not (parent == root and id == expansion.exit) then found[#found + 1] = id end
-      end
-      if items then
-        redis.call('DEL', R .. ':backlog:' .. parent)
-        for i = 0, items.count - 1 do found[#found + 1] = items.prefix .. '/' .. i end
-      end
-    end
-    at = at + 1
-    parent = found[at]
-  until not parent
-  return found
+-- Stops an open step.
+local function stop(s)
+  remove_entries(s); s.state, s.owner = 'skipped', '-'; put(s)
+  event('skipped', s.id)
+  decrement_left(1)
 end
 
--- Stops the open steps that a parent added, except its exit.
-local function stop_scope(parent, exit)
-  local stopped = {}
-  for _, id in ipairs(all_expanded(parent)) do
-    local s = id ~= exit and get(id)
-    if s and not OVER[s.state] then
-      remove_entries(s); s.state, s.owner = 'skipped', '-'; put(s)
-      event('skipped', id)
-      ended[id] = true
-      stopped[#stopped + 1] = id
+-- Starts or skips the steps to settle, and forces joins among them that wait for others.
+function WORK.settle_all()
+  while has_room() do
+    local id = take('to_settle')
+    if not id then return end
+    local s = get(id)
+    if s.state == 'waiting' and s.attempt == 0 and not was_settled[id] then
+      if s.pending == 0 then settle(s) else force_join(s) end
     end
   end
-  for _, id in ipairs(stopped) do open_edges(id, 'skipped', {}, exit) end
-  if #stopped > 0 then decrement_left(#stopped) end
-end
-
--- Stops all steps under a name except the one that answers to it, the exit of its expansion. Replies that step.
-stop_name = function(name)
-  local exit = answering(name)
-  while name and name ~= exit do
-    stop_scope(name, exit)
-    name = redis.call('HGET', R .. ':names', name)
-  end
-  return exit
-end
-
--- The step that fails if a scope fails: the scope's exit; if that is over, the exit of the enclosing scope; nil for the run. `resolve` maps a scope to
--- its exit. Names may have moved to a step inside, whose scope lies in this one again, so no scope is visited twice.
-local function failure_target(scope, resolve)
-  local seen = {}
-  while scope and not seen[scope] do
-    seen[scope] = true
-    local exit = get(resolve(scope))
-    local spec = spec_of(exit.id)
-    if not OVER[exit.state] then return exit, spec end
-    scope = spec.scope
-  end
-end
-
--- Whether a scope's failure ends the run: each step it reaches aborts.
-local function ends_run(scope)
-  local seen = {}
-  local exit, spec = failure_target(scope, answering)
-  while exit and not seen[exit.id] do
-    if (spec.on_error or 'abort') ~= 'abort' then return false end
-    seen[exit.id] = true
-    exit, spec = failure_target(spec.scope, answering)
-  end
-  return true
+  follow('settle_all')
 end
 
 -- Whether a step belongs to the run's own plan, or is an item of its maps, and not inside a team, an agent or a nested chain.
 local function is_of_the_plan(spec) return not spec.scope or (spec.window and not string.find(spec.window, '/', 1, true)) end
 
--- Fails a step for good. Its on_error says what follows: the next step, the edges for failure, the failure of its scope, or that of the run. If the run
--- `ends`, no scope needs to be stopped.
-fail = function(s, kind, info, ends)
-  local spec = spec_of(s.id)
-  store(':info', {s.id, info})
-  event(kind, s.id, s.attempt, nil, info)
-  local code = cjson.decode(info).error.code
-  if code == 'budget' then -- no further call can be paid, whatever on_error says
+-- Creates the functions of what follows from failures and stopped steps: few calls need them, and Lua takes as long to create them as for all of a short call.
+local function define_failing()
+  -- What was decoded of a field of a part of the run.
+  local function decode(part, field)
+    local key = part .. field
+    if decoded[key] == nil then
+      local text = redis.call('HGET', R .. part, field)
+      decoded[key] = text and cjson.decode(text)
+    end
+    return decoded[key]
+  end
+
+  -- Reads specs and out-edges of steps; replies the latter as `edges_of` takes them.
+  local function read_edges(ids)
+    read_specs_of(ids)
+    local texts = redis.call('HMGET', R .. ':edges', unpack(ids))
+    for i, id in ipairs(ids) do texts[i] = new_edges[id] or texts[i] end
+    return texts
+  end
+
+  -- Has all steps under a name be stopped, except the one that answers to it, the exit of its expansion.
+  local function stop_name(name, exit)
+    if name ~= exit then follow('stop_name', name, exit) end
+  end
+
+  function WORK.stop_name(name, exit)
+    stop_name(redis.call('HGET', R .. ':names', name) or exit, exit)
+    follow('resolve_stopped', exit)
+    follow('stop_scope', name, exit, true, 1)
+  end
+
+  -- Fails the sources of a join from a place in their list on, which may be within a map.
+  function WORK.fail_late(join, at, item)
+    local source = (decode(':joins', join) or {})[at]
+    if not source then return end
+    local name = source
+    if type(source) == 'table' then
+      if item == 0 then redis.call('UNLINK', R .. ':backlog:' .. source.map) end
+      name = source.prefix .. '/' .. item
+      item = item + 1
+      if item >= source.count then at, item = at + 1, 0 end
+    else
+      at = at + 1
+    end
+    follow('fail_late', join, at, item)
+    local late = get(answering(name))
+    if late and not OVER[late.state] then
+      follow('fail', late.id, 'missed_deadline', '{"error":{"code":"missed_deadline","message":"did not answer in time"}}', false)
+      stop_name(name, late.id)
+    end
+  end
+
+  -- Stops the open steps that a parent added, except its exit and `except`, and all that those added; maps among them send no more items. Goes on from a
+  -- place among them. `is_root`: the parent names the scope, and its steps belong to it only if it is scoped.
+  function WORK.stop_scope(parent, except, is_root, at)
+    local expansion = decode(':expansions', parent)
+    if not expansion or (is_root and not expansion.scoped) then return end
+    local ids, items = expansion.ids, expansion.items
+    local count = #ids + (items and items.count or 0)
+    if items then redis.call('UNLINK', R .. ':backlog:' .. parent) end
+    while at <= count do
+      if not has_room() then return follow('stop_scope', parent, except, is_root, at) end
+      local chunk = {}
+      for i = at, math.min(at + CHUNK - 1, count) do
+        local id = ids[i] or items.prefix .. '/' .. (i - #ids - 1)
+        local is_none = (items and id == items.like) or id == except or (is_root and id == expansion.exit)
+        if not is_none then chunk[#chunk + 1] = id end
+      end
+      read_states(chunk)
+      at = at + CHUNK
+      local parents = {}
+      for _, id in ipairs(chunk) do
+        local s = get(id)
+        if not s then
+          -- Redis has lost it
+        elseif s.state == 'done' then
+          parents[#parents + 1] = id
+        elseif not OVER[s.state] then
+          stop(s)
+          table.insert(lists.stopped, id)
+        end
+      end
+      if #parents > 0 then
+        follow('stop_scope', parent, except, is_root, at)
+        for i, found in ipairs(redis.call('HMGET', R .. ':expansions', unpack(parents))) do
+          if found then follow('stop_scope', parents[i], except, false, 1) end
+        end
+        return
+      end
+    end
+  end
+
+  -- Resolves the out-edges of stopped steps, except those to the exit of their scope: it fails in their place.
+  function WORK.resolve_stopped(exit)
+    local ids = {}
+    while #ids < CHUNK do
+      local id = take('stopped')
+      if not id then break end
+      ids[#ids + 1] = id
+    end
+    if #ids == 0 then return end
+    follow('resolve_stopped', exit)
+    for i, text in ipairs(read_edges(ids)) do
+      local edges = edges_of(ids[i], text)
+      if #edges > 1 or (edges[1] and edges[1][1] ~= exit) then follow('resolve_edges', ids[i], 'skipped', {}, exit, 1) end
+    end
+  end
+
+  -- The step that fails if a scope fails: the scope's exit; if that is over, the exit of the enclosing scope; nil for the run. Names may have moved to a step
+  -- inside, whose scope lies in this one again, so no scope is visited twice. `visit` is called with each scope on the way, and its exit.
+  local function failure_target(scope, visit)
+    local seen = {}
+    while scope and not seen[scope] do
+      seen[scope] = true
+      local exit = get(answering(scope))
+      local spec = spec_of(exit.id)
+      if visit then visit(scope, exit.id) end
+      if not OVER[exit.state] then return exit, spec end
+      scope = spec.scope
+    end
+  end
+
+  -- Whether a scope's failure ends the run: each step it reaches aborts.
+  local function ends_run(scope)
+    local seen = {}
+    local exit, spec = failure_target(scope)
+    while exit and not seen[exit.id] do
+      if (spec.on_error or 'abort') ~= 'abort' then return false end
+      seen[exit.id] = true
+      exit, spec = failure_target(spec.scope)
+    end
+    return true
+  end
+
+  -- Fails a step for good. Its on_error says what follows: the next step, the edges for failure, the failure of its scope, or that of the run. If the run
+  -- `ends`, no scope needs to be stopped.
+  function fail(s, kind, info, ends)
+    local spec = spec_of(s.id)
+    store(':info', {s.id, info})
+    event(kind, s.id, s.attempt, nil, info)
+    local code = cjson.decode(info).error.code
+    if code == 'budget' then -- no further call can be paid, whatever on_error says
+      finish(s, 'failed')
+      return close('exhausted', info)
+    end
+    local on_error = spec.on_error or 'abort'
+    if kind ~= 'missed_deadline' and is_of_the_plan(spec) then redis.call('HINCRBY', R, 'failures', 1) end
+    if on_error == 'skip' or kind == 'missed_deadline' then return resolve(s, 'failed', {done = true}, 'null') end
+    if on_error == 'jump' then return resolve(s, 'failed', {failed = true}) end
     finish(s, 'failed')
-    return close('exhausted', info)
+    ends = ends or ends_run(spec.scope)
+    local scopes = {}
+    local exit = failure_target(spec.scope, function(scope, its_exit) table.insert(scopes, 1, {scope, its_exit}) end)
+    if exit then
+      follow('fail', exit.id, kind, info, ends)
+      if not ends then follow('resolve_edges', s.id, 'failed', {}, exit.id, 1) end
+    end
+    for _, each in ipairs(ends and {} or scopes) do stop_name(each[1], each[2]) end
+    if exit then
+      if not ends then decrement_left(1) end
+    elseif cancelling then
+      decrement_left(1) -- other workflows clean up too
+    else
+      close(code == 'exhausted' and 'exhausted' or 'failed', info)
+    end
   end
-  local on_error = spec.on_error or 'abort'
-  if kind ~= 'missed_deadline' and is_of_the_plan(spec) then redis.call('HINCRBY', R, 'failures', 1) end
-  if on_error == 'skip' or kind == 'missed_deadline' then return resolve(s, 'failed', {done = true}, 'null') end
-  if on_error == 'jump' then return resolve(s, 'failed', {failed = true}) end
-  finish(s, 'failed')
-  ends = ends or ends_run(spec.scope)
-  local exit = failure_target(spec.scope, ends and answering or stop_name)
-  if not exit then
-    if cancelling then return decrement_left(1) end -- other workflows clean up too
-    return close(code == 'exhausted' and 'exhausted' or 'failed', info)
+
+  function WORK.fail(id, kind, info, ends)
+    local s = get(id)
+    if not OVER[s.state] then fail(s, kind, info, ends) end
   end
-  if not ends then
-    open_edges(s.id, 'failed', {}, exit.id)
-    decrement_left(1)
-  end
-  return fail(exit, kind, info, ends)
+end
+
+fail = function(...)
+  define_failing()
+  return fail(...)
 end
 
 -- Parks a step that may or may not have had its effect, until a person decides.
@@ -840,15 +994,54 @@ local function park(s, owner)
   update_deadline()
 end
 
--- Marks the steps that this call made ready as sent, except one that the caller begins at once: a decision, or the only step, as `goes_ahead` says.
+-- Does what follows from this call, as far as there is room. First all that is sure; then steps whose signal came early end, and then those of which no
+-- in-edge was taken are skipped. Lists, not recursion: a sequence may have 10,000 steps. What is left is kept for later calls.
+local function work_off()
+  if unfinished and #work == 0 then
+    work, roles_changed = cjson.decode(redis.call('GET', R .. ':unfinished')), true
+  end
+  while has_room() and OPEN[status] do
+    local item = table.remove(work)
+    if item then
+      if not WORK[item[1]] then define_failing() end
+      WORK[item[1]](unpack(item, 2))
+    else
+      local signal = take('signalled')
+      local id, value, by = unpack(signal and cjson.decode(signal) or {take('to_skip')})
+      if not id then
+        if unfinished then finish_work() end
+        return
+      end
+      local s = get(id)
+      if OVER[s.state] then
+        -- it was stopped meanwhile
+      elseif signal then
+        end_wait(s, value, by)
+      else
+        event('skipped', id)
+        resolve(s, 'skipped', {})
+      end
+    end
+  end
+  if not OPEN[status] then return end
+  for list, ids in pairs(lists) do push_all(R .. ':unfinished:' .. list, ids) end
+  redis.call('SET', R .. ':unfinished', #work > 0 and cjson.encode(work) or '[]')
+  redis.call('HSET', R, 'unfinished', 1)
+  redis.call('ZADD', S .. ':unfinished', now + FINISH_MS, run)
+  unfinished, work = '1', {}
+  empty_lists()
+end
+
+-- Does what follows from this call, and marks the steps that it made ready as sent, except one that the caller begins at once: a decision, or the only
+-- step, as `goes_ahead` says. None is begun while something is left to do: it might be stopped by that.
 local function dispatch(resend_ms, ahead)
-  drain()
-  local sends, begun = {}, false
+  work_off()
+  local sends, checks, begun = {}, {}, false
   for _, item in ipairs(fresh) do
     local s, text, spec = item[1], item[2], item[3]
-    if ended[s.id] then
+    if OVER[get(s.id).state] then
       -- it was late, or stopped, in the same call
-    elseif ahead and not begun and (spec.decides or (#fresh == 1 and goes_ahead(spec, ahead))) then
+    elseif ahead and not unfinished and not begun and (spec.decides or (#fresh == 1 and goes_ahead(spec, ahead))) then
       if ahead.executed == s.id then
         in_place = {id = s.id, owner = ahead.owner, waited = mark_begun(s, ahead.owner)}
         begun = {s.id}
@@ -856,12 +1049,15 @@ local function dispatch(resend_ms, ahead)
         begun = lease(s, ahead.owner, ahead.lease_ms)
       end
     else
-      mark_sent(s, resend_ms)
-      sends[#sends + 1] = s.id
-      sends[#sends + 1] = text
+      move(s, 'sent')
+      s.owner = now_text
+      put(s)
+      checks[#checks + 1], checks[#checks + 2] = now + resend_ms, run .. '|' .. s.id
+      sends[#sends + 1], sends[#sends + 2] = s.id, text
     end
   end
+  for i = 1, #checks, 1000 do redis.call('ZADD', S .. ':ready', unpack(checks, i, math.min(i + 999, #checks))) end
   fresh = {}
-  update_deadline()
+  if not unfinished then update_deadline() end
   return sends, begun
 end

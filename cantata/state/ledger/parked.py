@@ -30,6 +30,7 @@ MAX_ERROR = 300  # characters of an error that are kept
 Action = Literal["retry", "drop"]
 
 DUTIES = {
+    "unfinished": "what a call left of a run, which takes no other call meanwhile: cancel the run",
     "leases": "a lost lease: its step is not recovered",
     "timers": "a timer of a step or run: it does not fire",
     "permits": "a step that waits for a rate limit: it is not woken",

@@ -9,6 +9,7 @@ local STEP, ATTEMPT, RUN = '^([^|]*)|(.*)$', '^([^|]*)|%d+|(.*)$', '^(.*)$'
 
 -- Of each duty: the list in which its items stand, how they name their run and step, and how a name begins in the list.
 local DUTIES = {
+  unfinished = {':unfinished', RUN},
   leases    = {':leases', '^([^|]*)|%d+|[^|]*|(.*)$'},
   timers    = {':due', '^[^|]*|([^|]*)|(.*)$'},
   permits   = {':due', STEP, 'permit|'},
@@ -77,7 +78,7 @@ local function isolate(duty, item, version, handle, place)
   end)
   if is_done then return end
   discard()
-  fresh, to_skip, signalled, settled, ended = {}, {}, {}, {}, {}
+  forget_work()
   record_failure(duty, item, reason_of(why), version, place)
 end
 

@@ -2,6 +2,7 @@
 -- ARGV: run, step, attempt, owner, resend_ms (0: the next sweep sends it), why it is refused (JSON) or "". Replies {step, spec} to send, or {}.
 use(ARGV[1])
 if is_over() then return {} end
+if unfinished then return {'unfinished'} end
 local s = get(ARGV[2])
 local is_leased = has_lease(s, ARGV[3], ARGV[4])
 if not is_leased and not is_dispatched(s, ARGV[3]) then return {} end

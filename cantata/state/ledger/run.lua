@@ -15,6 +15,8 @@
 --                     removing the entries of its open steps
 --   S:parked    hash  duty|item of an item of the sweep that failed ->         entries go when it is tried again or dropped, when its run or
 --                     {tries, since, at (ms), error, version, place?, parked}   schedule is gone, and, unless parked, after ten minutes
+--   S:unfinished zset run of which a call left work to later ones -> when a    entries go when it is done or the run ends
+--                     sweep does it, if nobody else has (ms)
 --   S:runs      zset  run -> when it was accepted                              entries go with their run
 --   S:finished  zset  run -> when it expires                                   entries go with their run
 --   S:ended:<batch>
@@ -75,6 +77,9 @@
 --   R:joins      hash   step with a quorum or deadline -> its sources; {map, prefix, count} for the items of a map
 --   R:window     hash   map -> "size inflight"
 --   R:backlog:*  list   of a map, the items not yet sent
+--   R:unfinished string what a call left to later ones (JSON), `work` of lib.lua. Meanwhile the field `unfinished` of the run is 1, and the run takes no
+--                       other call, so that no call sees or changes a half of what was decided
+--   R:unfinished:to_settle, :stopped, :to_skip, :signalled   list, the `lists` of lib.lua
 --   R:signals    hash   waiting step, or the end of its id -> the value of an early signal; in further lines its author, and if its step
 --                       was not known: the groups that it may answer for, or *; `name\nN`: further ones for the same name
 --   R:blobs      hash   sha256 -> text of a large output
@@ -83,7 +88,18 @@
 --   R:fork:<call>:* the parts of a fork that is being staged (forks/stage.lua)   expires after ten minutes
 --   R:closed     stream with one entry when the run is over: what waiters block on
 
-local R, run, status, definitions, tenant, kind_of_run, session, time_left, priority, cancelling, used_code, batch
+local redis = {call = redis.call, pcall = redis.pcall}
+local calls = 0 -- commands of Redis that this script has called, if it counts them
+
+local function count_calls()
+  local call = redis.call
+  redis.call = function(...)
+    calls = calls + 1
+    return call(...)
+  end
+end
+
+local R, run, status, definitions, tenant, kind_of_run, session, time_left, priority, cancelling, used_code, batch, unfinished
 local now_text = string.format('%d', now)
 
 local MAX_RESEND_MS = 60000 -- until a sweep checks a step in a long queue again: a broker may have lost all its messages
@@ -110,7 +126,7 @@ local read_specs = {} -- what spec_of replied, by id
 local shared_edges = {} -- out-edges that items of a map share, by the id of their common spec
 local states = {}     -- packed states of steps that this call read or put, by id
 local unwritten = {}  -- those that write_changes is to write: {id, ..., [id] = true}
-local outputs = {}    -- outputs that this call wrote, as R:out has them, by id
+local outputs = {}    -- outputs that this call wrote or read, as R:out has them, by id
 local new_edges = {}  -- out-edges (JSON) of steps that this call added, by id
 local posts = {}      -- events of the run, to be posted to its webhooks, that write_changes is to write to the outbox
 local has_posts = 0   -- 1 if it wrote some
@@ -146,16 +162,25 @@ local function store(part, flat)
   hset_all(R .. part, flat)
 end
 
+-- Fields of a hash, in order; false for one that it does not have.
+local function hmget_all(key, names)
+  local found = {}
+  for first = 1, #names, 1000 do
+    for _, value in ipairs(redis.call('HMGET', key, unpack(names, first, math.min(first + 999, #names)))) do found[#found + 1] = value end
+  end
+  return found
+end
+
 local function use(run_id)
   local used = run
   if used then write_changes() end
   run, R = run_id, S .. ':run:' .. run_id
   local known = redis.call('HMGET', R, 'status', 'definitions', 'tenant', 'kind', 'session', 'time_left', 'priority', 'cancelling', 'code', 'batch',
-    unpack(COUNTS))
+    'unfinished', unpack(COUNTS))
   status, definitions, tenant, kind_of_run, session = known[1], known[2], known[3], known[4], known[5]
   time_left, priority = tonumber(known[6] or nil), tonumber(known[7] or 0)
-  cancelling, used_code, batch = OPEN[status] and known[8] or nil, known[9], known[10]
-  for i, field in ipairs(COUNTS) do counts[field] = tonumber(known[10 + i] or 0) end
+  cancelling, used_code, batch, unfinished = OPEN[status] and known[8] or nil, known[9], known[10], known[11]
+  for i, field in ipairs(COUNTS) do counts[field] = tonumber(known[11 + i] or 0) end
   known_bytes, roles_changed = counts.bytes, false
   if used then read_specs, shared_edges, states, outputs, new_edges = {}, {}, {}, {}, {} end
 end
@@ -261,6 +286,22 @@ local function answering(name, visit)
   error('names of run ' .. run .. ' form a cycle at ' .. name)
 end
 
+-- The steps that answer to some names now, in order: a command for each time that one of them was moved, whatever their number.
+local function answering_all(names)
+  local found, open = {}, {}
+  for i, name in ipairs(names) do found[i], open[i] = name, i end
+  for _ = 1, 100000 do
+    if #open == 0 then return found end
+    local asked, moved = {}, {}
+    for i, at in ipairs(open) do asked[i] = found[at] end
+    for i, next_name in ipairs(hmget_all(R .. ':names', asked)) do
+      if next_name then found[open[i]], moved[#moved + 1] = next_name, open[i] end
+    end
+    open = moved
+  end
+  error('names of run ' .. run .. ' form a cycle')
+end
+
 -- The output of a step as JSON text.
 local function output_of(id)
   local out = outputs[id] or redis.call('HGET', R .. ':out', id)
@@ -280,13 +321,50 @@ local function edges_of(id, text)
   return shared_edges[shared] or {}
 end
 
--- What a step's handler gets.
-local function handler_inputs(s)
-  local values, spec, text = {}, spec_of(s.id)
-  for name, ref in pairs(spec.reads or {}) do
+-- The outputs of what a step reads, {name, output, ...}: a few commands, whatever their number.
+local function read_many(reads)
+  local values, steps, names, places = {}, {}, {}, {}
+  for name, ref in pairs(reads) do
+    values[#values + 1], values[#values + 2] = name, false
+    if string.sub(ref, 1, 1) == '=' then
+      steps[#values / 2] = string.sub(ref, 2)
+    else
+      names[#names + 1], places[#places + 1] = ref, #values / 2
+    end
+  end
+  for i, step in ipairs(answering_all(names)) do steps[places[i]] = step end
+  local unread, large, digests = {}, {}, {}
+  for i = 1, #values / 2 do
+    if outputs[steps[i]] == nil then unread[#unread + 1] = steps[i] end
+  end
+  for i, text in ipairs(hmget_all(R .. ':out', unread)) do outputs[unread[i]] = text or 'null' end
+  for i = 1, #values / 2 do
+    local text = outputs[steps[i]]
+    if string.sub(text, 1, 1) == '@' then large[#large + 1], digests[#digests + 1] = 2 * i, string.sub(text, 2) end
+    values[2 * i] = text
+  end
+  for i, text in ipairs(hmget_all(R .. ':blobs', digests)) do values[large[i]] = text or 'null' end
+  return values
+end
+
+local FEW_READS = 4 -- outputs, which are read one by one
+
+-- The same, for a few the quicker way.
+local function read_values(reads)
+  local values, count = {}, 0
+  for name, ref in pairs(reads) do
+    count = count + 1
+    if count > FEW_READS then return read_many(reads) end
     values[#values + 1] = name
     values[#values + 1] = output_of(string.sub(ref, 1, 1) == '=' and string.sub(ref, 2) or answering(ref))
   end
+  return values
+end
+
+-- What a step's handler gets.
+local function handler_inputs(s)
+  local spec, text = spec_of(s.id)
+  local values = read_values(spec.reads or {})
   if spec.kind == 'run.start' then
     values[#values + 1] = '@request'; values[#values + 1] = meta('request')
   end

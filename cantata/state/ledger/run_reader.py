@@ -177,11 +177,20 @@ class RunReader:
         return found
 
     def _status(self, run_id: str) -> str | None:
-        return cast("str | None", self._caller.with_retries(lambda: self._redis.hget(run_key(self._redis, run_id), "status")))
+        """Return the status of a run, once what was decided for it is done."""
+        key = run_key(self._redis, run_id)
+        status, unfinished = cast("list[str | None]", self._caller.with_retries(lambda: self._redis.hmget(key, ["status", "unfinished"])))
+        if unfinished is None:
+            return status
+        self._caller.settle(run_id)
+        return cast("str | None", self._caller.with_retries(lambda: self._redis.hget(key, "status")))
 
     def _answers(self, run_id: str, names: Sequence[str]) -> tuple[dict[str, str], int, list[str]]:
         """Return, of one moment: the fields of a run, the time in ms, and for each name, then for each terminal, name, step and state."""
         flat, now_ms, found = self._caller.call("ledger/answers", run_id, *names)
+        if "unfinished" in flat[::2]:
+            self._caller.settle(run_id)
+            flat, now_ms, found = self._caller.call("ledger/answers", run_id, *names)
         return dict(zip(flat[::2], flat[1::2], strict=True)), int(now_ms), found
 
     def _texts(self, key: str, states: Mapping[str, str], wanted: Sequence[str]) -> tuple[dict[str, str], ...]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from secrets import token_hex
 from typing import Any, cast
 
 from pydantic import TypeAdapter, ValidationError
+from redis.exceptions import ResponseError
 
 from cantata import fault_points
 from cantata.errors import CantataError, UnknownRunError
@@ -125,11 +127,14 @@ class RunStore:
         return kind or "", tenant or ""
 
     def status(self, run_id: str) -> RunStatus:
-        """Return the status of a run. Raises UnknownRunError."""
-        fields = [*STATUS_FIELDS]
+        """Return the status of a run, once what was decided for it is done. Raises UnknownRunError."""
+        fields = [*STATUS_FIELDS, "unfinished"]
         found = cast("list[str | None]", self._caller.with_retries(lambda: self._redis.hmget(run_key(self._redis, run_id), fields)))
         if found[0] is None:
             raise UnknownRunError.of(run_id)
+        if found[-1] is not None:
+            self._caller.settle(run_id)
+            found = cast("list[str | None]", self._caller.with_retries(lambda: self._redis.hmget(run_key(self._redis, run_id), fields)))
         return shown_status(dict(zip(fields, found, strict=True)))
 
     def seconds_left(self, run_id: str) -> float | None:
@@ -148,7 +153,11 @@ class RunStore:
         If workflows in Python clean up first, that is `cancelling`.
         """
         error = error or ErrorInfo(code="cancelled", message="the run was cancelled")
-        answer = self._caller.call("ledger/cancel", run_id, status, to_json({"error": error.model_dump()}))
+        call = (run_id, status, to_json({"error": error.model_dump()}))
+        try:
+            answer = self._caller.call("ledger/cancel", *call)
+        except ResponseError:  # what an earlier call left of the run cannot be done
+            answer = self._caller.call("ledger/cancel", *call, "1")
         if answer is None:
             raise UnknownRunError.of(run_id)
         return cast(RunStatus, answer)
@@ -173,7 +182,12 @@ class RunStore:
     def cancel_all(self, run_ids: Sequence[str]) -> None:
         """Cancel runs; unknown and ended ones do not change."""
         error = to_json({"error": ErrorInfo(code="cancelled", message="the run was cancelled").model_dump()})
-        self._caller.call_runs("ledger/cancel", [(run_id, "cancelled", error) for run_id in run_ids])
+        try:
+            self._caller.call_runs("ledger/cancel", [(run_id, "cancelled", error) for run_id in run_ids])
+        except ResponseError:  # of one of them
+            for run_id in run_ids:
+                with suppress(UnknownRunError):
+                    self.cancel(run_id)
 
 
 def _offer(*, request: str, definitions: str, labels: Mapping[str, str], batch: str = "", **settings: Any) -> dict[str, JsonValue]:

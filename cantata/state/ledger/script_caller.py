@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar, cast
+from contextlib import suppress
+from typing import Any, NamedTuple, TypeVar, cast
 
 from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -23,9 +24,22 @@ CONFIRMED = frozenset(
 """Scripts that replicas confirm, if so many are required: those that make a promise, or need not run again."""
 CALLS_AT_ONCE = 200  # in one round trip, during which a server serves no other client
 
+UNFINISHED = ["unfinished"]
+"""The reply of a script that is to be called again, when what an earlier call left of the run is done."""
+
 Reply = TypeVar("Reply")
 Calls = Sequence[tuple[int, tuple[str | float, ...]]]
 """Shards, each with the arguments of a script."""
+
+
+class Finished(NamedTuple):
+    """The result of what was left of a run: steps to send, `id, spec, ...`; its status; `run, priority, id, spec, ...` of other runs."""
+
+    sends: list[str]
+    status: str
+    following: list[str]
+    has_posts: bool
+    """The outbox has an event of the run to post to webhooks."""
 
 
 class ScriptCaller:
@@ -39,8 +53,30 @@ class ScriptCaller:
         self._replicas = replicas
 
     def call(self, name: str, run_id: str, *args: str | float) -> list:  # type: ignore[type-arg]  # what Lua replies
-        """Call a script in the shard of a run, which is its first argument."""
-        return self.call_shard(name, shard_of(run_id), run_id, *args)
+        """Call a script in the shard of a run, which is its first argument; first do what an earlier call left of the run."""
+        while (reply := self.call_shard(name, shard_of(run_id), run_id, *args)) == UNFINISHED:
+            self.finish(run_id)
+        return reply
+
+    def finish(self, run_id: str, *, resend_ms: int = 0) -> Finished:
+        """Do what a call left of a run, in pieces, so that no call keeps Redis from others for long.
+
+        `resend_ms` is the time until a sweep checks the steps that become ready, which the caller sends; 0: the next sweep sends them.
+        """
+        sends: list[str] = []
+        following: list[str] = []
+        has_posts, is_left, status = False, 1, ""
+        while is_left:
+            is_left, more, status, others, posts = self.call_shard("ledger/finish", shard_of(run_id), run_id, resend_ms)
+            sends += more
+            following += others
+            has_posts = has_posts or bool(posts)
+        return Finished(sends, status, following, has_posts)
+
+    def settle(self, run_id: str) -> None:
+        """Do what a call left of a run that is about to be read: steps that are being stopped count as skipped. Raise no error of that."""
+        with suppress(ResponseError):
+            self.finish(run_id)
 
     def call_shard(self, name: str, shard: int, *args: str | float) -> list:  # type: ignore[type-arg]  # what Lua replies
         """Call a script in a shard."""
@@ -70,8 +106,18 @@ class ScriptCaller:
         One that replicas are to confirm is called in one shard after the other.
         """
         if self._replicas and name in CONFIRMED:
-            return [self.call_shard(name, shard, *args) for shard, args in calls]
-        return self.with_retries(lambda: self.call_all_once(name, calls, on_error))
+            replies: list[Any] = [self.call_shard(name, shard, *args) for shard, args in calls]
+        else:
+            replies = self.with_retries(lambda: self.call_all_once(name, calls, on_error))
+        for index, (_, args) in enumerate(calls):
+            if replies[index] == UNFINISHED:
+                try:
+                    replies[index] = self.call(name, *cast("tuple[str]", args))
+                except ResponseError as error:
+                    if on_error is None:
+                        raise
+                    replies[index] = on_error(error)
+        return replies
 
     def call_all_once(self, name: str, calls: Calls, on_error: Callable[[ResponseError], list[Any]] | None = None) -> list[Any]:
         """Do the same without retries. Raises RedisError."""

@@ -7,7 +7,7 @@
 -- by?: its author, groups?: those for which it may answer, checked?: the step whose conditions
 -- (answer_schema, who) were checked, met?: they are known, and it meets them}
 -- The step is named by its id, or by the end of it behind a '/' if only one step matches.
--- Replies {result, sends}: taken, kept, over, closed, unknown, unclear, full; {search, number of steps}: no step has this id, or steps were added since;
+-- Replies {result, sends, 1 if something is left to do}: taken, kept, over, closed, unknown, unclear, full; {search, number of steps}: no step has this id, or steps were added since;
 -- or {check, {step, its spec, its info}}: the caller is to check the conditions of this step, and call again; its spec is "" if the run has none so far.
 
 local KEY_LENGTH, MAX_KEYS = 16, 256 -- of the signals last counted
@@ -31,8 +31,10 @@ local function repeats(id) return (spec_of(id).params or {}).repeats end
 local function waiting_of(names)
   local seen = {}
   local waiting, others, not_waits = {}, {}, {}
-  for _, name in ipairs(names) do
-    local id = answering(name)
+  local ids = answering_all(names)
+  read_states(ids)
+  read_specs_of(ids)
+  for _, id in ipairs(ids) do
     local s = not seen[id] and get(id)
     if s then
       seen[id] = true
@@ -52,6 +54,7 @@ local keys = meta('signal_keys') or ''
 local _, counted_as = string.find(keys, signal.key or '-', 1, true) -- older clients give none
 if counted_as then return {string.match(keys, '^%l+', counted_as + 1), {}} end
 if not OPEN[status] then return {'closed', {}} end
+if unfinished then return {'unfinished'} end
 local is_python = meta('has_workflow') or string.find(meta('request'), '"kind":"workflow"', 1, true)
 local id = answering(signal.step)
 local s = get(id)
@@ -80,7 +83,8 @@ if s and s.state == 'waiting_signal' and not sleeps(spec_of(id)) then
   event('signal', id, nil, nil, received)
   end_wait(s, value, by)
   counted(signal.key, 'taken ')
-  return {'taken', (dispatch(signal.resend_ms))}
+  local sends = dispatch(signal.resend_ms)
+  return {'taken', sends, unfinished and 1 or 0}
 end
 if s and not takes_signal(id) then return {'unknown', {}} end
 if (s or not is_python) and redis.call('HEXISTS', R .. ':signals', id) == 1 then return {'over', {}} end

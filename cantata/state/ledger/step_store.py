@@ -98,11 +98,16 @@ class StepStore:
             envelope["before"] = [self._envelope(each, record, None) for each, record in before]
             outputs = [output, "", *(record.output for _, record in before)]
         reply = self._caller.call("ledger/commit", begun.run_id, storable(to_json(envelope)), *outputs)
-        word, sends, next_begun, run_status, following, has_advanced, results_before, *posts = reply
+        word, sends, next_begun, run_status, following, has_advanced, results_before, has_posts, is_left = reply
+        if is_left:
+            rest = self._caller.finish(begun.run_id, resend_ms=RESEND_MS)
+            sends, run_status, following = [*sends, *rest.sends], rest.status, [*following, *rest.following]
+            has_posts |= rest.has_posts
         owner = following_owner if has_advanced else own
         next_step = self._begun(begun.run_id, owner, asked_at, next_begun) if next_begun else None
+        results = tuple(results_before)
         return Committed(
-            word, ready_of(sends), next_step, run_status, ready_of_runs(following), bool(has_advanced), tuple(results_before), any(posts)
+            word, ready_of(sends), next_step, run_status, ready_of_runs(following), bool(has_advanced), results, bool(has_posts)
         )  # fmt: skip
 
     def _envelope(self, begun: Begun, record: AttemptRecord, ahead: Ahead | None) -> dict[str, JsonValue]:
@@ -186,7 +191,7 @@ class StepStore:
             "by": " ".join(by.split()),
             **({} if groups is None else {"groups": [*groups]}),
         }
-        word, rest = self._caller.call("ledger/signal", run_id, to_json(call), text)
+        word, rest, *more = self._caller.call("ledger/signal", run_id, to_json(call), text)
         while word in ("search", "check"):
             if word == "check":
                 found_id, spec, info = rest
@@ -194,13 +199,15 @@ class StepStore:
                 if refusal:
                     return refusal, ()
                 call |= {"checked": found_id, "met": refusal is not None}
-                word, rest = self._caller.call("ledger/signal", run_id, to_json(call), text)
+                word, rest, *more = self._caller.call("ledger/signal", run_id, to_json(call), text)
                 continue
             pattern = "*/" + re.sub(r"([*?\[\]\\])", r"\\\1", step_id)
             parts = (scan(self._caller.redis, self._caller.with_retries, f"{key}{part}", match=pattern) for part in (":state", ":names"))
             found = {name for part in parts for name in part}
             call |= {"count": rest, "found": [*sorted(found)]}
-            word, rest = self._caller.call("ledger/signal", run_id, to_json(call), text)
+            word, rest, *more = self._caller.call("ledger/signal", run_id, to_json(call), text)
+        if any(more):
+            rest = [*rest, *self._caller.finish(run_id, resend_ms=RESEND_MS).sends]
         return word, ready_of(rest)
 
     def record_usage(self, begun: Begun, usage: Usage) -> None:

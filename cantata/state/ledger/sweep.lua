@@ -1,6 +1,6 @@
 -- Recovers lost steps, fires timers and expires runs in one shard. An error of one item costs this item, and one of a list this list (parking.lua).
--- ARGV: resend_ms, most entries of each sort in one call, version of the caller.
--- Replies {recovered, sends, overdue, lost, fired, fault, ended, waiting, left, tasks, revoked, schedules, faults}:
+-- ARGV: resend_ms, most entries of each sort in one call, version of the caller, 1 in the first call of a sweep.
+-- Replies {recovered, sends, overdue, lost, fired, fault, ended, waiting, left, tasks, revoked, schedules, faults, 1 if there is more to do now}:
 -- run, priority, step, spec, ... of recovered steps, to put at the head of their queues; the same of others to send; run, priority, step, queue, when it was sent (ms), 1 at the first check, ... of steps that nobody began in time;
 -- how many leases were lost, and how many timers fired; the lists that could not be read, "" for none; the runs that this ended; run|step of steps that wait for rate limits and are to
 -- be checked, and of steps that no longer wait; run|attempt|step of dispatched steps whose results are to be looked for, and of tasks to revoke;
@@ -12,6 +12,8 @@ local RECHECK_MS = 30000 -- ms until a step that waits for a rate limit is check
 local MAX_PENDING = 50 -- times of a schedule that one look may start
 local MIN_TASK_CHECK_MS, MAX_TASK_CHECK_MS = 4000, 60000 -- until the result of a task is looked for again
 
+local DUTY_CALLS, MIN_DUTY_CALLS, SWEEP_CALLS = 250, 80, 1500 -- commands of a duty, after which it leaves its other entries to the next call: fewer if
+                                                              -- those before it took many, but some, so that no duty waits for another
 local PARKED_AT_ONCE = 5 -- items that failed, of those that one sweep looks at
 local unread = {} -- lists that cannot be read, and why
 
@@ -21,13 +23,31 @@ local function list(name, handle)
   if not is_done then unread[#unread + 1] = name .. ': ' .. reason_of(why) end
 end
 
+local ends, is_busy = 0, 0 -- of a duty: after how many commands it ends
+
+local function begin_duty() ends = calls + math.max(MIN_DUTY_CALLS, math.min(DUTY_CALLS, SWEEP_CALLS - calls)) end
+
+-- Whether a duty goes on with its next entry.
+local function goes_on()
+  if calls < ends then return true end
+  is_busy = 1
+end
+
 -- Handles each item of a list whose time has come.
 local function each_due(duty, key, handle)
   list(duty, function()
+    begin_duty()
     for _, member in ipairs(redis.call('ZRANGEBYSCORE', S .. key, '-inf', now, 'LIMIT', 0, most)) do
+      if not goes_on() then break end
       isolate(duty, member, version, function() handle(member) end)
     end
   end)
+end
+
+-- Whether an entry waits, since an earlier call left something of its run: meanwhile the run takes no other call.
+local function waits(key, member)
+  if unfinished then redis.call('ZADD', S .. key, now + FINISH_MS, member) end
+  return unfinished
 end
 
 local function add(to, step, spec)
@@ -41,14 +61,24 @@ local function flush()
   end
   for _, item in ipairs(following) do sends[#sends + 1] = item end
   following = {}
-  fresh, to_skip, signalled, settled, ended = {}, {}, {}, {}, {}
+  if unfinished then
+    redis.call('ZADD', S .. ':unfinished', now, run)
+    is_busy = 1
+  end
+  forget_work()
   write_changes()
 end
 
+each_due('unfinished', ':unfinished', function(id)
+  use(id)
+  if unfinished and OPEN[status] then flush() else finish_work() end
+end)
+
 each_due('leases', ':leases', function(member)
-  redis.call('ZREM', S .. ':leases', member)
   local id, attempt, owner, step = string.match(member, '^([^|]*)|(%d+)|([^|]*)|(.*)$')
   use(id)
+  if waits(':leases', member) then return end
+  redis.call('ZREM', S .. ':leases', member)
   local s = status == 'running' and get(step)
   if s and s.state == 'running' and s.attempt == tonumber(attempt) then
     local spec, text = spec_of(step) -- read before anything is written, since that may fail
@@ -124,9 +154,10 @@ local TIMERS = {
 }
 
 each_due('timers', ':due', function(member)
-  redis.call('ZREM', S .. ':due', member)
   local what, id, step = string.match(member, '^([^|]*)|([^|]*)|(.*)$')
   use(id)
+  if what ~= 'deadline' and waits(':due', member) then return end
+  redis.call('ZREM', S .. ':due', member)
   if status == 'running' or (status == 'accepted' and what == 'deadline') then
     local is_due, fire = unpack(TIMERS[what])
     local s = step ~= '' and get(step) or nil
@@ -156,8 +187,10 @@ local function look_at_ready(member, look_at)
 end
 
 list('ready', function()
+  begin_duty()
   local unbegun = redis.call('ZRANGEBYSCORE', S .. ':ready', '-inf', now, 'WITHSCORES', 'LIMIT', 0, most)
   for i = 1, #unbegun, 2 do
+    if not goes_on() then break end
     local member, look_at = unbegun[i], tonumber(unbegun[i + 1])
     isolate('lost', member, version, function() look_at_ready(member, look_at) end)
   end
@@ -168,7 +201,11 @@ each_due('tasks', ':tasks', function(member)
   local id, attempt, step = string.match(member, '^([^|]*)|(%d+)|(.*)$')
   use(id)
   local s = get(step)
-  if not is_dispatched(s, attempt) then return redis.call('ZREM', S .. ':tasks', member) end
+  if not is_dispatched(s, attempt) then
+    redis.call('ZREM', S .. ':tasks', member)
+    if string.find(states[step] or '', '^dispatched ') then redis.call('RPUSH', S .. ':revoked', member) end -- its run is over, and not cleared so far
+    return
+  end
   local since = tonumber(s.owner)
   local again = now + math.max(MIN_TASK_CHECK_MS, math.min((now - since) / 2, MAX_TASK_CHECK_MS))
   local deadline = since + spec_of(step).timeout_s * 1000
@@ -185,6 +222,7 @@ list('clearing', function()
     use(id)
     clear(place)
   end, place)
+  is_busy = redis.call('EXISTS', S .. ':clearing') == 1 and 1 or is_busy
 end)
 
 each_due('expiry', ':finished', forget)
@@ -197,15 +235,16 @@ each_due('item_ends', ':item_ends', function(item)
   end
 end)
 
-local schedules = {}
-each_due('schedules', ':schedules', function(scope)
+local schedules, was_busy = {}, is_busy
+if ARGV[4] == '1' then each_due('schedules', ':schedules', function(scope)
   local key = schedule_key(scope)
   local fields = redis.call('HMGET', key, 'spec', 'request', 'labels', 'quota', 'next', 'mark', 'skipped_ms', 'grace_ms')
   if not fields[1] and redis.call('EXISTS', key) == 0 then return redis.call('ZREM', S .. ':schedules', scope) end -- it is gone
   schedules[#schedules + 1] = {scope, now, fields, redis.call('LRANGE', key .. ':pending', 0, MAX_PENDING - 1), open_run_of(key) or ''}
-end)
+end) end
+is_busy = was_busy -- they stay in the list until the caller has looked at them: those that are left are for the next sweep
 
-list('parked', function() look_at_parked(version, PARKED_AT_ONCE) end)
+if ARGV[4] == '1' then list('parked', function() look_at_parked(version, PARKED_AT_ONCE) end) end
 
 local function pop(key)
   local popped = {}
@@ -214,4 +253,4 @@ local function pop(key)
 end
 
 local left, revoked = pop('left'), pop('revoked')
-return {recovered, sends, overdue, lost, fired, table.concat(unread, '; '), ended_runs, waiting, left, tasks, revoked, schedules, faults}
+return {recovered, sends, overdue, lost, fired, table.concat(unread, '; '), ended_runs, waiting, left, tasks, revoked, schedules, faults, is_busy}

@@ -1,6 +1,7 @@
 -- Starts the next attempt of a waiting step now. ARGV: run, step, resend_ms.
 -- Replies {result, sends}: woken; over, if the step has ended; else other.
 use(ARGV[1])
+if unfinished then return {'unfinished'} end
 local s = status == 'running' and get(ARGV[2])
 if not s or OVER[s.state] then return {'over', {}} end
 if not awaits_retry(s) then return {'other', {}} end

@@ -23,6 +23,7 @@
 --   P:active      zset    holder (a lease's name, or a ticket) -> when it is given up unless renewed (ms)   entries go then
 --   P:late        zset    holder given up, whose cost may still be recorded -> until when (ms)     "
 --   P:permits     hash    holder -> what it took (JSON)                                        entries go with their holder
+--   P:from        string  place in P:queues where the last call stopped                        until a call gets to the end of P:queues, or a minute
 -- Of what could not be read:
 --   P:faults      list    {item, error} (JSON): permits that were given up, and tickets whose call is asked for anew   entries go with the next sweep
 -- A Redis may evict what expires: the budget of an open run does not, nor what calls under way have set aside of it. The sweep calls twice a second.
@@ -35,6 +36,19 @@
 -- A call that finds nobody waiting for its limits may go as soon as there is room, so a fan-out is not slowed down by a limit that is far away. The others
 -- wait in queues, one for each set of limits, in the order in which they first asked. Nobody polls for them: the sweep and each call that ends give permits
 -- to the first, a bucket's worth at a time, so that they stampede neither here nor at the provider.
+
+local redis = {call = redis.call, pcall = redis.pcall}
+local commands -- of Redis that this script has called since it counts them
+
+local function count_commands()
+  if commands then return end
+  local call = redis.call
+  commands = 0
+  redis.call = function(...)
+    commands = commands + 1
+    return call(...)
+  end
+end
 
 local P = KEYS[1]
 local window = tonumber(ARGV[1])
@@ -54,7 +68,9 @@ local LATE = 3600000        -- how long the cost of a call that was given up may
 local OVERLOOKED = LATE     -- after the last word on a run's budget until somebody looks whether the run is over, and again as long as it is not
 local MAX_PAUSE = 3600000   -- a longer pause is an error of the version before, which took any number that a provider sent; it counts as none
 local CHECKED_SLOTS = 5     -- of a full limit: whether their holders are still under way
-local MAX_ENTRIES = 100     -- given up or called in one script, so that it stays short
+local MAX_ENTRIES = 100     -- given up or called in one script, so that it stays short,
+local MAX_COMMANDS = 600    -- or as many as take so many commands; the next script goes on
+local RESUMED = 60000       -- for which it is known where it goes on
 
 local width = window / BUCKETS
 local bucket = math.floor(now / width)
@@ -280,6 +296,7 @@ local function call_first(of)
   local exhausted, budget = spent_of(waits.call)
   if budget then
     closed[budget] = 'budget'
+    if queue_of(waits.call, budget) == of then return false end
     dequeue(ticket, of)
     return enqueue(ticket, waits, budget)
   end
@@ -312,10 +329,18 @@ local function give_up_first(of, why)
 end
 
 -- Calls those that wait, in the order in which they first asked, as far as there is room; replies their tickets. A queue that may not go now may not
--- later in this script, so each is looked at once for each ticket that leaves it, and once more.
+-- later in this script, so each is looked at once for each ticket that leaves it, and once more. With many queues, later scripts look at the others.
 local function advance()
-  local called, moved, from = {}, 0, '-inf'
+  local called, moved = {}, 0
+  if redis.call('EXISTS', P .. ':queues') == 0 then return called end
+  count_commands()
+  local resumed, last = redis.call('GET', P .. ':from'), commands + MAX_COMMANDS
+  local from = resumed or '-inf'
   while #called + moved < MAX_ENTRIES do
+    if commands >= last then
+      redis.call('SET', P .. ':from', from, 'PX', RESUMED)
+      return called
+    end
     local of, since = unpack(redis.call('ZRANGEBYSCORE', P .. ':queues', from, '+inf', 'WITHSCORES', 'LIMIT', 0, 1))
     if not of then break end
     local is_done, ticket = pcall(call_first, of)
@@ -323,13 +348,18 @@ local function advance()
     if ticket then called[#called + 1] = ticket elseif ticket == nil then moved = moved + 1 end
     from = (ticket == false and '(' or '') .. since
   end
+  if resumed then redis.call('DEL', P .. ':from') end
   return called
 end
 
 -- Gives up calls whose holders did not renew and tickets that were called and did not come, and forgets those whose cost was never recorded or that did not return.
 local function expire_permits()
   local function past(part) return redis.call('ZRANGEBYSCORE', P .. part, '-inf', now, 'LIMIT', 0, MAX_ENTRIES) end
-  for _, holder in ipairs(past(':active')) do
+  local gone = past(':active')
+  if #gone > 0 then count_commands() end
+  local last = (commands or 0) + MAX_COMMANDS
+  for _, holder in ipairs(gone) do
+    if commands >= last then break end
     local permit = permit_of(holder)
     local is_done, why = pcall(function()
       if permit then release(holder, permit) end

@@ -29,7 +29,7 @@ LIMITS_KEY = "{limits}"  # the prefix of all keys here, which lie in one slot
 WINDOW_S = 60.0  # of `rpm` and `tpm`
 MAX_PAUSE_S = 3600.0  # of a model, as `MAX_PAUSE` in `lib.lua` says
 DAY_S = 86_400  # days are those of UTC, counted from 1970
-MAX_CALLED = 100  # by one script, as `MAX_ENTRIES` in `lib.lua` says
+MAX_CALLED = 100  # by one script, as `MAX_ENTRIES` in `lib.lua` says; fewer if that takes too many commands
 NANO = 1_000_000_000  # money is counted in billionths of a dollar: whole numbers, so that sums are exact, and a token costs ten or more
 
 Unit = Literal["tokens", "usd"]

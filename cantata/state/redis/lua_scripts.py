@@ -33,9 +33,11 @@ PRELUDES = {
     "batches": ("limits/charges", "batches/lib"),
     **{f"sessions/{name}": ("limits/charges",) for name in ("clear", "restore", "change_builder")},
     "schedules": (*_LEDGER, "ledger/accepting"),
+    **{f"ledger/{name}": (*_LEDGER, "ledger/cancelling") for name in ("cancel", "finish")},
     "ledger/accept": (*_LEDGER, "ledger/accepting"),
     "ledger/commit": (*_RUN, "ledger/commit_plain", *_LEDGER[len(_RUN) :], "ledger/expand"),
-    **{f"ledger/{name}": (*_LEDGER, "ledger/parking") for name in ("sweep", "item_failed", "unpark")},
+    **{f"ledger/{name}": (*_LEDGER, "ledger/parking") for name in ("item_failed", "unpark")},
+    "ledger/sweep": (*_LEDGER, "ledger/cancelling", "ledger/parking"),
     **{f"ledger/{name}": _STEPS for name in _WITHOUT_LIB},
 }
 """What comes before the scripts of a folder, or before one script."""

@@ -19,16 +19,20 @@ end
 local function row_of(id, step, since)
   use(id)
   if not OPEN[status] or (wanted.tenant and wanted.tenant ~= tenant) then return nil end
-  local labels = meta('labels') or '{}'
-  for name, value in pairs(wanted.labels or {}) do
-    if cjson.decode(labels)[name] ~= value then return nil end
+  local labels = look_at(meta('labels') or '{}')
+  if next(wanted.labels or {}) then
+    local known = cjson.decode(labels)
+    for name, value in pairs(wanted.labels) do
+      if known[name] ~= value then return nil end
+    end
   end
   local spec, text = spec_of(step)
-  local info = redis.call('HGET', R .. ':info', step) or '{}'
+  local info = look_at(redis.call('HGET', R .. ':info', step) or '{}')
+  look_at(text)
   local who = who_of(spec.kind == 'wait' and spec.params and spec.params.wait or {}, cjson.decode(info))
   if wanted.who and who and not who[wanted.who] then return nil end
   local due = redis.call('ZSCORE', S .. ':due', 'wait|' .. id .. '|' .. step) or ''
-  return {id, step, since, text, info, due, kind_of_run, labels, truncate(meta('request'), wanted.request_bytes)}
+  return {id, step, since, text, info, due, kind_of_run, labels, truncate(look_at(meta('request')), wanted.request_bytes)}
 end
 
 local reply = {'', '', 0}
@@ -64,7 +68,7 @@ while looked < wanted.most_looked do
       looked = looked + 1
       reply[1], reply[2] = member, since
       add(member, since)
-      if #reply - 3 >= wanted.most_found then return reply end
+      if #reply - 3 >= wanted.most_found or has_seen_enough() then return reply end
     end
   end
 end

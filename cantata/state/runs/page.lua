@@ -21,7 +21,7 @@ local function asked_for(run, key)
   if wanted.statuses and not wanted.statuses[shown] then return nil end
   if #wanted.words == 0 then return not known[7] and shown or nil end -- thousands of rows of a batch would hide all others
   local texts = redis.call('HMGET', key, 'labels', 'session', 'request')
-  local sought = table.concat({run, texts[1] or '', texts[2] or '', truncate(texts[3] or '', wanted.request_bytes)}, '\n')
+  local sought = table.concat({run, look_at(texts[1]), texts[2] or '', truncate(look_at(texts[3]), wanted.request_bytes)}, '\n')
   sought = string.lower(sought)
   for _, spellings in ipairs(wanted.words) do
     local is_there = false
@@ -32,7 +32,7 @@ local function asked_for(run, key)
 end
 
 local function row_of(run, at, key)
-  local request = redis.call('HGET', key, 'request') or ''
+  local request = look_at(redis.call('HGET', key, 'request'))
   local row = {run, at, truncate(request, wanted.request_bytes)}
   if #request > wanted.request_bytes then -- no text begins with the rest of a character
     row[3] = row[3] .. string.gsub(string.sub(request, math.max(#row[3] + 1, #request - wanted.request_bytes)), '^[\128-\191]+', '')
@@ -72,7 +72,7 @@ while looked < wanted.most_looked do
         if lists_all then reply[#reply + 1] = {run, at, '', reason_of(shown)} end
       elseif shown and wanted.counts then counts[shown] = (counts[shown] or 0) + 1
       elseif shown then reply[#reply + 1] = row_of(run, at, key) end
-      if #reply - 5 >= wanted.most_found then return reply end
+      if #reply - 5 >= wanted.most_found or has_seen_enough() then return replied() end
     end
   end
 end

@@ -24,14 +24,15 @@ from cantata.models.values import JsonValue, stored
 from cantata.planning.triggers.schedules import times
 from cantata.state.ledger.encoding import to_json
 from cantata.state.ledger.ledger import Ledger
-from cantata.state.redis.keys import SHARDS, definitions_digest, id_in_shard, shard_of
+from cantata.state.redis.keys import definitions_digest, id_in_shard, shard_of
 from cantata.state.redis.pieces import ask_shards
 from cantata.state.redis.records import check_script, command, readable
 from cantata.state.sessions import conversations
 
 FOREVER = "inf"  # in S:schedules: not looked at
 MAX_PENDING = 1000  # times of one schedule that wait
-SHARDS_AT_ONCE = 8  # whose schedules are read in one round trip
+READ_AT_ONCE = 100  # schedules of a shard that one call reads, with some five commands for each
+CALLS_AT_ONCE = 8  # in one round trip
 LISTED_RUNS = 1  # of each schedule of a list
 SHOWN_RUNS = 20
 NEXT_TIMES = 5  # that are shown
@@ -178,15 +179,21 @@ class ScheduleStore:
         """Return a schedule with its last runs; None if there is none."""
         scope = scope_of(tenant, name)
         for shard in self._shards_with(scope):
-            if found := self._caller.call_shard("schedules/read", shard, scope, SHOWN_RUNS):
+            if found := self._caller.call_shard("schedules/read", shard, SHOWN_RUNS, scope):
                 return _listed(*found[0])
         return None
 
     def find(self, tenant: str | None) -> list[ScheduleRecord]:
         """Return the schedules of a tenant, or of all if it is None, by name, each with its last run."""
         prefix = "" if tenant is None else scope_of(tenant, "")
-        calls = [(shard, (prefix, LISTED_RUNS)) for shard in range(SHARDS)]
-        parts = (calls[start : start + SHARDS_AT_ONCE] for start in range(0, SHARDS, SHARDS_AT_ONCE))
+        redis = self._caller.redis
+        listed = self._caller.with_retries(lambda: ask_shards(redis, lambda pipe, key: pipe.zrange(f"{key}:schedules", 0, -1)))
+        calls = [
+            (shard, (LISTED_RUNS, *names[start : start + READ_AT_ONCE]))
+            for shard, names in enumerate([name for name in names if name.startswith(prefix)] for names in listed)
+            for start in range(0, len(names), READ_AT_ONCE)
+        ]
+        parts = (calls[start : start + CALLS_AT_ONCE] for start in range(0, len(calls), CALLS_AT_ONCE))
         replies = [reply for part in parts for reply in self._caller.call_all("schedules/read", part)]
         return sorted((_listed(*each) for reply in replies for each in reply), key=lambda each: (each.tenant, each.name))
 
