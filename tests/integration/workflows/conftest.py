@@ -23,7 +23,8 @@ NAMES = (
     "grouped_rounds", "paced_orders", "racers",
     "opens", "harmless", "spins", "greeting", "first_of", "cleans", "cleans_outside", "goes_on",
     "steady", "forgetful", "spiral", "many_rows",
-    "report", "starts", "starts_later", "questioned", "questioned_outer", "naps", "questioned_parent", "questioned_rounds", "typed", "polls",
+    "report", "starts", "starts_later", "questioned", "questioned_outer", "naps", "questioned_parent", "questioned_rounds", "typed",
+    "polls",
 )  # fmt: skip
 
 
