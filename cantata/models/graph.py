@@ -107,6 +107,7 @@ class Graph(Value):
     names: dict[str, str] = Field(default_factory=dict, description="name → the step that it means from now on")
     scoped: bool = Field(True, description="an aborting step fails the exit; if false, it fails whatever the parent would fail")
     terminals: tuple[str, ...] = Field((), description="the plan's last steps: their outputs are the run's")
+    stops: tuple[str, ...] = Field((), description="open steps that are stopped, with all that they grew; new ones are not begun")
 
 
 class Outcome(Value):

@@ -50,7 +50,8 @@ def fragment(root: str, number: int, spec: Spec, advance: Advance, commands: Seq
         reads |= {str(index): source for index, source in awaited.items()}
     following = Step(**{**dict(spec), "params": params, "reads": reads, "has_given": False, "id": advance_id(root, number + 1)})
     edges = (Edge(source=source, target=following.id, wakes=False, alone=not advance.waits_for_all) for source in awaited.values())
-    return Graph(steps=(*steps, following), edges=tuple(edges), exit=following.id)
+    stops = tuple(step_id(root, commands[index]) for index in advance.given_up)
+    return Graph(steps=(*steps, following), edges=tuple(edges), exit=following.id, stops=stops)
 
 
 def continuation(root: str, spec: Spec, given: dict[str, JsonValue]) -> Graph:

@@ -59,6 +59,8 @@ class Advance:
     """Indexes of the commands for which it waits."""
     waits_for_all: bool = False
     """True if it goes on when all of these are over, false if when one is."""
+    given_up: Sequence[int] = ()
+    """Indexes of open commands whose futures the code cancelled."""
     is_over: bool = False
     output: JsonValue = None
     continues_with: dict[str, JsonValue] | None = None
@@ -319,7 +321,8 @@ class Replay:
         awaited = self._awaited(task)
         if not awaited and not pending:
             raise StepError(f"the workflow waits for something that no step will give (at {_waiting_line(task)})", code="workflow_stuck")
-        return Advance(activation, tuple(self._new), awaited or pending, waits_for_all=bool(awaited))
+        given_up = [index for index, (future, _) in self._open.items() if future.cancelled()]
+        return Advance(activation, tuple(self._new), awaited or pending, waits_for_all=bool(awaited), given_up=given_up)
 
     def _awaited(self, main: asyncio.Task[Any]) -> list[int]:
         """Return the commands that must all be over before any code can run; empty if one of those pending may be enough."""

@@ -107,6 +107,8 @@ def fragment_of(graph: Graph) -> dict[str, JsonValue]:
     }
     if graph.exit is not None:
         fragment["exit"] = graph.exit
+    if graph.stops:
+        fragment["stops"] = list(graph.stops)
     if graph.items is not None:
         items = graph.items
         fragment["items"] = {"like": items.like, "prefix": items.prefix, "window": items.window, "given": [to_json(v) for v in items.given]}

@@ -1,6 +1,6 @@
 -- Between lib.lua and commit.lua: expands a step, that is, adds a fragment behind it. The step is the parent of the steps it adds.
 -- A fragment: {steps: [[id, spec, given?], ...], edges: [[source, target, label, wakes, alone?], ...], items?: {like, prefix, given: [...], window},
---              exit?, names: {}, scoped, terminals: [...]}. Specs and given values are JSON texts inside it; only specs are opened.
+--              exit?, names: {}, scoped, terminals: [...], stops?: [name, ...]}. Specs and given values are JSON texts inside it; only specs are opened.
 
 local older = {infos = {}, joins = {}, names = {}} -- of older steps, by id, as a call read them for the edges that it adds
 
@@ -252,6 +252,7 @@ local function expand(s, output, takes, fragment)
   end
   hset_all(R .. ':joins', joins)
   follow('settle_all')
+  for _, name in ipairs(fragment.stops or {}) do follow('give_up', name) end -- before that: new ones among them are not begun
   if items then add_items(s.id, items) end
   if not fragment.exit then propagate(s, 'done', takes) end
 end

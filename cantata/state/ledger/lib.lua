@@ -858,6 +858,16 @@ local function define_failing()
     end
   end
 
+  -- Stops a step that the code of a workflow gave up, with all that it grew.
+  function WORK.give_up(name)
+    local s = get(answering(name))
+    if not s or OVER[s.state] then return end
+    stop(s)
+    table.insert(lists.stopped, s.id)
+    follow('resolve_stopped')
+    stop_name(name, s.id)
+  end
+
   -- Stops the open steps that a parent added, except its exit and `except`, and all that those added; maps among them send no more items. Goes on from a
   -- place among them. `is_root`: the parent names the scope, and its steps belong to it only if it is scoped.
   function WORK.stop_scope(parent, except, is_root, at)

@@ -41,6 +41,11 @@ def add(a: int, b: int = 1) -> int:
     return a + b
 
 
+def doze(seconds: float) -> None:
+    """Take long."""
+    time.sleep(seconds)
+
+
 def fail(message: str) -> None:
     """Raise an error."""
     note(f"fail {message}")
@@ -286,6 +291,19 @@ async def polls(wf: Workflow) -> int:
         await wf.sleep(0.2)
         sleeps += 1
     return sleeps
+
+
+@workflow
+async def gives_up(wf: Workflow) -> list[Any]:
+    """Give up a wait, a call that has not begun, and one that is under way; then wait again."""
+    with suppress(TimeoutError):
+        await asyncio.wait_for(wf.wait("approve"), 0.2)
+    unbegun = wf.call(add, 950)
+    unbegun.cancel()
+    begun = wf.call(doze, 600)
+    with suppress(TimeoutError):
+        await asyncio.wait_for(begun, 1)
+    return [await wf.wait("approve"), unbegun.cancelled(), begun.cancelled()]
 
 
 def numbers() -> list[int]:

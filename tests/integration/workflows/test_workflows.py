@@ -116,6 +116,21 @@ def test_a_command_that_is_over_is_done_whoever_awaits_it(client: Client) -> Non
 
 
 @pytest.mark.slow("a time-out of the workflow must pass")
+def test_what_the_code_gave_up_is_closed_at_once(client: Client, journal: Path) -> None:
+    run = client.submit_workflow("gives_up", {})
+    waits = until(lambda: [step for step in states(run) if step.endswith("wait/approve")][1:], "the second wait", PATIENCE_S)
+    until(lambda: states(run)[waits[0]] == "waiting_signal", "the second wait", PATIENCE_S)
+
+    assert [item.step for item in client.inbox() if item.run_id == run.run_id] == waits
+    ended = sorted(step.rpartition(".")[2] for step, state in states(run).items() if state == "skipped")
+    assert ended == ["add", "doze", "wait/approve"]
+    assert run.signal("approve", "yes") == "taken"
+
+    assert run.result(PATIENCE_S).final_output == ["yes", True, True]
+    assert "add 950 1" not in journal.read_text().splitlines()
+
+
+@pytest.mark.slow("a time-out of the workflow must pass")
 def test_a_gather_that_is_given_up_is_cancelled(client: Client, journal: Path) -> None:
     assert result(client, "hurried_gather") == "given up"
     assert not {"add 901 1", "add 902 1"} & set(journal.read_text().splitlines())

@@ -112,11 +112,16 @@ def test_as_completed_of_coroutines_is_refused_with_what_to_write_instead() -> N
         found: int = await wf.call(work, number)
         return found
 
+    begun: list[Any] = []
+
     async def main(wf: Workflow) -> list[int]:
-        return [await first for first in asyncio.as_completed([each(wf, 1), each(wf, 2)])]
+        begun.extend([each(wf, 1), each(wf, 2)])
+        return [await first for first in asyncio.as_completed(begun)]
 
     with pytest.raises(StepError, match=r"give it tasks, as in asyncio.as_completed\(\[asyncio.create_task"):
         waiting(main)
+    for coroutine in begun:
+        coroutine.close()
 
 
 def test_as_completed_of_tasks_gives_the_commands_in_order() -> None:
