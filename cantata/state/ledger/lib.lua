@@ -864,7 +864,7 @@ local function define_failing()
     if not s or OVER[s.state] then return end
     stop(s)
     table.insert(lists.stopped, s.id)
-    follow('resolve_stopped')
+    follow('resolve_stopped', '')
     stop_name(name, s.id)
   end
 
