@@ -25,7 +25,7 @@ PYTHON = "\n".join(path.read_text("utf-8") for path in (TOP / "cantata").rglob("
 
 
 def test_every_event_that_is_written_has_a_class_and_every_class_is_written() -> None:
-    in_lua = set(re.findall(r"(?:\b(?:event|fail)\(|\bevent_of_item[(,])[^'\n]*'(\w+)'", LUA)) | set(
+    in_lua = set(re.findall(r"(?:\b(?:event|fail)\(|\bevent_of_item[(,]|follow\('fail', )[^'\n]*'(\w+)'", LUA)) | set(
         re.findall(r"event\(.*? and '(\w+)' or '(\w+)'", LUA)[0]
     )
     noted = set(re.findall(r"(?:append_events?\(|ledger/append_event\",)[^\"]*\"(\w+)\"", PYTHON))
