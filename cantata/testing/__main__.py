@@ -1,4 +1,7 @@
-"""`python -m cantata.testing [script.yaml] [--host NAME] [--port N]`: prints its URL, and serves until its parent process exits."""
+"""`python -m cantata.testing [script.yaml] [--host NAME] [--port N] [--refuse-like PROVIDER]`.
+
+It prints its URL, and serves until its parent process exits.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from pathlib import Path
 
 from cantata.config import loading
 from cantata.errors import ConfigError
+from cantata.testing.refusals import PROVIDERS
 from cantata.testing.rules import read_rules
 from cantata.testing.server import ScriptedModels
 
@@ -23,10 +27,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("script", nargs="?", type=Path, help="YAML or JSON: a list of rules; without it everything is echoed")
     parser.add_argument("--host", default="127.0.0.1", help="the address to listen on; 0.0.0.0 in a container")
     parser.add_argument("--port", type=int, default=0, help="the port; any free one if absent")
+    parser.add_argument("--refuse-like", choices=PROVIDERS, help="refuse what this provider is known to refuse")
     options = parser.parse_args(arguments)
     parent = os.getppid()
     try:
-        server = ScriptedModels(read_rules(loading.read(options.script)) if options.script else (), host=options.host, port=options.port)
+        rules = read_rules(loading.read(options.script)) if options.script else ()
+        server = ScriptedModels(rules, host=options.host, port=options.port, refuse_like=options.refuse_like)
     except ConfigError as error:
         sys.stderr.write(f"{error}\n")
         return 2

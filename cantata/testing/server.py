@@ -20,6 +20,7 @@ from cantata.errors import ConfigError
 from cantata.testing import answers
 from cantata.testing.answers import JsonObject
 from cantata.testing.batches import ScriptedBatches
+from cantata.testing.refusals import Provider, Refusal, refusal_of
 from cantata.testing.rules import Rule, RuleScript, read_rules
 
 POLL_S = 0.02  # the maximum delay at the end of the `with` block
@@ -28,8 +29,20 @@ POLL_S = 0.02  # the maximum delay at the end of the `with` block
 class ScriptedModels:
     """A scripted model server in threads of this process, for as long as the `with` block runs."""
 
-    def __init__(self, rules: Sequence[Rule | Mapping[str, object]] = (), *, host: str = "127.0.0.1", port: int = 0) -> None:
+    def __init__(
+        self, rules: Sequence[Rule | Mapping[str, object]] = (), *, host: str = "127.0.0.1", port: int = 0,
+        refuse_like: Provider | None = None,
+    ) -> None:  # fmt: skip
+        """Create a server; it listens, and answers within the `with` block.
+
+        Args:
+            rules: The rules, or mappings of their fields.
+            host: The address to listen on.
+            port: The port; 0 for any free one.
+            refuse_like: Refuse (400) what this provider is known to refuse, with its message and the `source` of that knowledge.
+        """
         self.script(rules)
+        self.refuse_like = refuse_like
         self._journal: list[JsonObject] = []
         self._lock = threading.Lock()
         self.batches = ScriptedBatches(self._receive_row)
@@ -53,7 +66,7 @@ class ScriptedModels:
 
         `at` and `until` are the times of arrival and of the end of the answer in seconds since 1970, `until` null while it is under way;
         `rule` is the number of the rule that answered, null for the echo; `client_left`: the client disconnected before the end of the
-        answer; `batch`: it is a row of a batch.
+        answer; `batch`: it is a row of a batch. A request that was refused has `refused`: why.
         """
         with self._lock:
             return [dict(entry) for entry in self._journal]
@@ -69,17 +82,30 @@ class ScriptedModels:
         with self._lock:
             self._journal.clear()
 
+    def refuse(self, body: JsonObject, authorization: str | None) -> tuple[Refusal, JsonObject] | None:
+        """Record a request that `refuse_like` refuses. Returns why, and its entry; None if it is to be answered."""
+        refusal = refusal_of(body, self.refuse_like) if self.refuse_like else None
+        if refusal is None:
+            return None
+        entry = self._entry(body, authorization) | {"refused": refusal.message}
+        with self._lock:
+            self._journal.append(entry)
+        return refusal, entry
+
     def receive(self, body: JsonObject, authorization: str | None) -> tuple[Rule, JsonObject]:
         """Record a request in the journal. Returns the rule that answers it, and its entry."""
-        model, text = str(body.get("model", "")), answers.last_user_text(body)
-        number, rule = self._script.take(model, text, answers.tool_results(body))
-        entry: JsonObject = {
-            "at": time.time(), "until": None, "model": model, "text": text, "stream": bool(body.get("stream")), "rule": number,
-            "body": body, "authorization": authorization, "client_left": False, "batch": False,
-        }  # fmt: skip
+        entry = self._entry(body, authorization)
+        entry["rule"], rule = self._script.take(str(entry["model"]), str(entry["text"]), answers.tool_results(body))
         with self._lock:
             self._journal.append(entry)
         return rule, entry
+
+    def _entry(self, body: JsonObject, authorization: str | None) -> JsonObject:
+        return {
+            "at": time.time(), "until": None, "model": str(body.get("model", "")), "text": answers.last_user_text(body),
+            "stream": bool(body.get("stream")), "rule": None, "body": body, "authorization": authorization, "client_left": False,
+            "batch": False,
+        }  # fmt: skip
 
     def _receive_row(self, body: JsonObject) -> Rule:
         rule, entry = self.receive(body, None)
@@ -162,7 +188,13 @@ class _ScriptedHandler(BaseHTTPRequestHandler):
         """Log nothing: the journal has the requests."""
 
     def _complete(self, body: JsonObject) -> None:
-        rule, entry = self.server.models.receive(body, self.headers.get("Authorization"))
+        authorization = self.headers.get("Authorization")
+        if refused := self.server.models.refuse(body, authorization):
+            refusal, self._entry = refused
+            fault: JsonObject = {"message": refusal.message, "type": "invalid_request_error", "param": None, "code": None}
+            self._send(400, {"error": fault | {"source": refusal.source}})
+            return
+        rule, entry = self.server.models.receive(body, authorization)
         self._entry = entry
         try:
             self._answer(rule, body)
