@@ -73,7 +73,7 @@ def test_each_check_has_a_case_and_a_source() -> None:
 
 
 def test_a_usual_conversation_is_refused_by_nobody() -> None:
-    body = {
+    body: dict[str, Any] = {
         "messages": [{"role": "system", "content": "s"}, USER, CALLS, RESULT, {"role": "assistant", "content": "done"}],
         "tools": [tool()],
     }
