@@ -90,6 +90,17 @@ def response_format(schema: Schema, provider: str) -> JsonValue:
     return _json_schema(dict(schema))
 
 
+def unfit_reason(schema: Schema, provider: str) -> str:
+    """Return why a provider that takes strict schemas gets this one without `strict`; empty if it does not."""
+    if not taken_by(provider).strict:
+        return ""
+    try:
+        strict_form(schema)
+    except UnfitError as error:
+        return str(error)
+    return ""
+
+
 def _json_schema(schema: dict[str, JsonValue], **more: JsonValue) -> JsonValue:
     return {"type": "json_schema", "json_schema": {"name": "answer", **more, "schema": schema}}
 

@@ -21,16 +21,19 @@ from cantata.config.chain_requests import is_request, load_request, with_lines
 from cantata.config.documents import Document
 from cantata.config.faults import in_order
 from cantata.config.formats import Configuration
+from cantata.config.source_map import KeyPath
 from cantata.config.user_code import determinism
 from cantata.config.user_code.function_source import definition_of
 from cantata.errors import ConfigError, Fault, without_warnings
 from cantata.models.definitions import Definitions
 from cantata.models.graph import Step
+from cantata.models.values import ToolSchema
 from cantata.models.wire import ChainRequest, TurnRequest
 from cantata.planning.chain_checks import checks
 from cantata.planning.chain_checks.declared_inputs import read_from_input
 from cantata.planning.chains import expansion
 from cantata.planning.chains.outline import outline
+from cantata.planning.provider_schemas import fit_tools, unfit_reason
 from cantata.planning.turns import turn_plan
 
 _WORKFLOW = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
@@ -152,6 +155,7 @@ def _check_configuration(document: Document, path: Path) -> tuple[Sequence[Fault
     code = [each for name in found.definitions.workflows.values() for each in _workflow_faults(name.function, folder, found.definitions)]
     commands = _command_warnings(document, found.definitions)
     faults = [*found.locate(planned), *import_faults(document, folder), *task_faults(document), *commands, *code]
+    faults += _provider_warnings(document, found.definitions)
     return faults, _count_entries(found.definitions)
 
 
@@ -162,6 +166,31 @@ def _command_warnings(document: Document, definitions: Definitions) -> Iterator[
             message = "a run's 'args' that begin with '-' are options of this program: set 'args' to 'operands', before which '--' is put"
             fault = document.fault(("commands", name, "command"), f"{message}, to 'none', or to 'any' if options are meant")
             yield replace(fault, is_warning=True)
+
+
+def _provider_warnings(document: Document, definitions: Definitions) -> Iterator[Fault]:
+    """Yield a warning for each schema that the provider of an agent's model does not take as it is written."""
+    for name, agent in definitions.agents.items():
+        model = definitions.model_of(agent.model)
+        provider, _, rest = model.model.partition("/")
+        if not rest or "api_base" in model.params:  # a server of your own, of which nothing is known
+            continue
+        for path, message in _provider_faults(name, definitions, provider):
+            yield replace(document.fault(path, message), is_warning=True)
+
+
+def _provider_faults(name: str, definitions: Definitions, provider: str) -> Iterator[tuple[KeyPath, str]]:
+    agent = definitions.agents[name]
+    schema = agent.output.json_schema if agent.output else None
+    if schema is not None and (reason := unfit_reason(schema, provider)):
+        yield ("agents", name, "output", "schema"), f"{provider} takes this schema as a hint, without 'strict': {reason}"
+    declared = [
+        ToolSchema(name=each, parameters=tool.parameters)
+        for each in agent.tools
+        if isinstance(each, str) and (tool := definitions.tools.get(each)) and tool.parameters is not None
+    ]
+    for each, reason in fit_tools(declared, provider).left_out.items():
+        yield ("tools", each, "parameters"), f"agent {name!r} is not offered this tool: {reason}"
 
 
 def _count_entries(definitions: Definitions) -> str:

@@ -349,3 +349,23 @@ def test_a_command_to_which_anybody_may_give_options_is_warned_of(documents: Pat
     assert (
         "a run's 'args' that begin with '-' are options of this program: set 'args' to 'operands', before which '--' is put" in warnings[0]
     )
+
+
+def test_a_schema_that_the_models_provider_does_not_take_as_it_is_is_warned_of(documents: Path) -> None:
+    (documents / "shapes.yaml").write_text("""
+tools:
+  pick: {asks: true, parameters: {type: object, anyOf: [{$ref: "#/$defs/a"}], $defs: {a: {type: object}}}}
+agents:
+  free: {model: openai/gpt-4o-mini, output: {schema: {type: object, properties: {x: {type: object}}}}, tools: [pick]}
+  fine: {model: openai/gpt-4o-mini, output: {schema: {type: object, properties: {x: {type: string}}}}}
+  other: {model: mistral/small, output: {schema: {type: object, properties: {x: {type: object}}}}}
+""")
+
+    found = run("check", "shapes.yaml")
+
+    assert found.exit_code == 0
+    warnings = [line.partition(" warning: ") for line in found.stdout.splitlines() if " warning: " in line]
+    assert [(where.partition(": ")[2], message) for where, _, message in warnings] == [
+        ("agents.free.output.schema:", "openai takes this schema as a hint, without 'strict': an object may have any keys at properties.x"),
+        ("tools.pick.parameters:", "agent 'free' is not offered this tool: its schema has alternatives at the top that are references"),
+    ]
