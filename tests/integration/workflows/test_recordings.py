@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from cantata.client.client import Client
+from cantata.client.runs import ChainRun
 from cantata.testing import replay
+from tests.integration.state.test_values import AWKWARD, same
 from tests.integration.workflows.conftest import PATIENCE_S, definitions
 from tests.waiting import until
 
@@ -34,6 +36,19 @@ def test_a_workflow_is_replayed_without_calling_its_functions(
 
     assert (comparison.same, comparison.now.output) == (True, output), str(comparison)
     assert journal.read_text() == before
+
+
+def test_awkward_values_come_through_code_forks_recordings_and_replays_as_they_are(client: Client) -> None:
+    run = client.submit_workflow("echo", {"value": AWKWARD})
+    same(run.result(PATIENCE_S).raise_for_status().final_output, AWKWARD)
+    fork = client.fork(run.run_id, "echo/0.same_quietly")
+    assert isinstance(fork, ChainRun)
+    same(fork.result(PATIENCE_S).raise_for_status().final_output, AWKWARD)
+
+    comparison = replay(json.loads("".join(run.export())), definitions=definitions())
+
+    assert comparison.same, str(comparison)
+    same(comparison.now.output, AWKWARD)
 
 
 def test_what_raced_ends_in_the_recorded_order_with_the_recorded_chance_and_time(client: Client, tmp_path: Path) -> None:
