@@ -83,7 +83,8 @@ def test_a_full_disk_makes_runs_wait_and_loses_nothing(town: Town, client: Clien
     )
     assert "but refuses writes: Redis cannot write to its disk" in told.of("Redis")[1]
     check_ends_well(run, journal)
-    assert town.wait_for("disk", "ok").of("Redis")[0] == "ok"
+    town.wait_for("disk", "ok")
+    town.wait_for("Redis", "ok")  # a busy machine answers slowly for a moment, which is degraded
 
 
 def test_a_full_redis_makes_runs_wait_and_loses_nothing(town: Town, client: Client, journal: Journal) -> None:

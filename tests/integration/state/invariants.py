@@ -117,6 +117,8 @@ def check_all(redis: Redis) -> None:
         held: Counter[str] = Counter()
         for run_id in cast("list[str]", redis.zrange(f"{shard_key(None, shard)}:runs", 0, -1)):
             run = take(redis, run_id)
+            if not run.meta:  # it has expired meanwhile
+                continue
             check(run)
             check_keys(redis, run_id)
             planned = run_snapshot.plan(Ledger(redis), run_id)  # raises an error for edges in a circle
