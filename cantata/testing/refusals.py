@@ -1,4 +1,4 @@
-"""What model providers refuse: checks of a request in OpenAI's form, each with where it was reported and when that was read."""
+"""Checks of what model providers refuse, in a request of OpenAI's form; each with where it was reported and when that was read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PROVIDERS: tuple[Provider, ...] = get_args(Provider)
 
 
 @dataclass(frozen=True)
-class Check:
+class ProviderCheck:
     """One thing that providers refuse."""
 
     find: Callable[[Body], Iterator[str]]
@@ -27,7 +27,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why a request is refused, in the provider's words."""
+    """A refused request: the reason in the provider's words, and the source of that knowledge."""
 
     message: str
     source: str
@@ -221,29 +221,31 @@ def _objects(value: JsonValue) -> Iterator[Body]:
 
 
 _OPENAI: tuple[Provider, ...] = ("openai",)
-CHECKS: Sequence[Check] = (
-    Check(_empty_messages, _OPENAI, "platform.openai.com/docs/api-reference/chat/create: messages"),
-    Check(_unanswered_calls, PROVIDERS, "github.com/anthropics/claude-code/issues/8210, read 2026-11-27; OpenAI's API reference: messages"),
-    Check(_empty_texts, ("anthropic",), "docs.anthropic.com/en/api/errors: invalid_request_error"),
-    Check(_ends_with_a_space, ("anthropic",), "docs.anthropic.com/en/api/errors: invalid_request_error"),
-    Check(_calls_before_a_user, ("gemini",), "github.com/google-gemini/gemini-cli/issues/11814, read 2026-11-27"),
-    Check(
+CHECKS: Sequence[ProviderCheck] = (
+    ProviderCheck(_empty_messages, _OPENAI, "platform.openai.com/docs/api-reference/chat/create: messages"),
+    ProviderCheck(
+        _unanswered_calls, PROVIDERS, "github.com/anthropics/claude-code/issues/8210, read 2026-11-27; OpenAI's API reference: messages"
+    ),
+    ProviderCheck(_empty_texts, ("anthropic",), "docs.anthropic.com/en/api/errors: invalid_request_error"),
+    ProviderCheck(_ends_with_a_space, ("anthropic",), "docs.anthropic.com/en/api/errors: invalid_request_error"),
+    ProviderCheck(_calls_before_a_user, ("gemini",), "github.com/google-gemini/gemini-cli/issues/11814, read 2026-11-27"),
+    ProviderCheck(
         _lost_signatures,
         ("gemini",),
         "ai.google.dev/gemini-api/docs/thought-signatures; github.com/nearai/ironclaw/issues/1510, read 2026-11-27",
     ),
-    Check(_lost_reasoning, ("deepseek",), "github.com/decolua/9router/issues/773, read 2026-11-27"),
-    Check(_bad_names, ("openai", "anthropic", "deepseek"), "platform.openai.com/docs/api-reference/chat/create: tools"),
-    Check(_too_many_tools, ("openai", "deepseek"), "github.com/julep-ai/julep/issues/330, read 2026-11-27"),
-    Check(_long_descriptions, _OPENAI, "github.com/getsentry/sentry-mcp/issues/106, read 2026-11-27"),
-    Check(_alternatives_at_the_top, ("openai", "anthropic"), "github.com/dearlordylord/huly-mcp/issues/66, read 2026-11-27"),
-    Check(
+    ProviderCheck(_lost_reasoning, ("deepseek",), "github.com/decolua/9router/issues/773, read 2026-11-27"),
+    ProviderCheck(_bad_names, ("openai", "anthropic", "deepseek"), "platform.openai.com/docs/api-reference/chat/create: tools"),
+    ProviderCheck(_too_many_tools, ("openai", "deepseek"), "github.com/julep-ai/julep/issues/330, read 2026-11-27"),
+    ProviderCheck(_long_descriptions, _OPENAI, "github.com/getsentry/sentry-mcp/issues/106, read 2026-11-27"),
+    ProviderCheck(_alternatives_at_the_top, ("openai", "anthropic"), "github.com/dearlordylord/huly-mcp/issues/66, read 2026-11-27"),
+    ProviderCheck(
         _arrays_without_items,
         ("openai", "gemini"),
         "github.com/mark3labs/mcphost/issues/35, read 2026-11-27; for Gemini NoeFabris/opencode-antigravity-auth issue 80",
     ),
-    Check(_undefined_required, ("gemini",), "github.com/iBUHub/AIStudioToAPI/issues/154, read 2026-11-27"),
-    Check(_open_schemas, _OPENAI, "platform.openai.com/docs/guides/structured-outputs: supported schemas"),
-    Check(_json_schemas, ("deepseek",), "github.com/BerriAI/litellm/pull/31466, read 2026-11-27"),
-    Check(_json_unnamed, ("openai", "deepseek"), "github.com/browserbase/stagehand/issues/1204, read 2026-11-27"),
+    ProviderCheck(_undefined_required, ("gemini",), "github.com/iBUHub/AIStudioToAPI/issues/154, read 2026-11-27"),
+    ProviderCheck(_open_schemas, _OPENAI, "platform.openai.com/docs/guides/structured-outputs: supported schemas"),
+    ProviderCheck(_json_schemas, ("deepseek",), "github.com/BerriAI/litellm/pull/31466, read 2026-11-27"),
+    ProviderCheck(_json_unnamed, ("openai", "deepseek"), "github.com/browserbase/stagehand/issues/1204, read 2026-11-27"),
 )
