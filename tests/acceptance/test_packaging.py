@@ -220,7 +220,7 @@ PLAIN = "-m not thorough"
             "all",
             [
                 *HALVES,
-                f"{PYTEST} --ignore=tests/unit",
+                f"{PYTEST} --ignore=tests/unit".replace(" 6 ", " 4 "),
                 "-m compileall -q -x /test_ cantata tests",
                 "-m tests.redis_versions --others",
                 "-m tests.faults --fuzz --minutes 1 --seed 1",
