@@ -40,13 +40,18 @@ def arguments_of(function: Callable[..., Any], given: Mapping[str, JsonValue]) -
     types = {name: adapter for name, (_, adapter) in named.items() if adapter}
     own = copy.deepcopy(dict(given))  # what the code does with it must not change what the next replay gets
     converted = {name: _converted(types, name, value, f"the input of workflow {workflow!r}") for name, value in own.items()}
-    return {**{name: copy.deepcopy(value) for name, value in _mutable_defaults(function).items() if name not in own}, **converted}
+    return {**{name: value for name, value in _own_defaults(function).items() if name not in own}, **converted}
 
 
-def _mutable_defaults(function: Callable[..., Any]) -> dict[str, Any]:
-    """Return the defaults of a function that its code could change: Python makes them once, and all runs would share them."""
-    defaults = {name: each.default for name, each in inspect.signature(function).parameters.items()}
-    return {name: value for name, value in defaults.items() if isinstance(value, list | dict | set)}
+def _own_defaults(function: Callable[..., Any]) -> dict[str, Any]:
+    """Return copies of the defaults that code could change: Python makes these once, and all runs of a process would share them."""
+    found: dict[str, Any] = {}
+    for name, parameter in inspect.signature(function).parameters.items():
+        with suppress(Exception):  # what cannot be copied, such as a lock, is shared
+            copied = copy.deepcopy(parameter.default)
+            if copied is not parameter.default:  # of what cannot be changed there is no copy
+                found[name] = copied
+    return found
 
 
 def text_parameter(function: Callable[..., Any]) -> str:

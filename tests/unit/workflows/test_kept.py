@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 from functools import partial
+from threading import Lock
 from typing import Any
 
 import pytest
@@ -139,12 +141,18 @@ def test_as_completed_of_tasks_gives_the_commands_in_order() -> None:
     assert go_on(outcomes={index: CommandOutcome(index) for index in range(5)}, received=[*range(5)]).output == [0, 1, 2, 3, 4]
 
 
+@dataclass
+class Basket:
+    items: list[int] = field(default_factory=list)
+
+
 def test_a_mutable_default_is_each_runs_own() -> None:
-    async def main(wf: Workflow, found: list[int] = []) -> list[int]:  # noqa: B006  # that is the point
-        found.append(1)
-        return found
+    async def main(wf: Workflow, found: list[int] = [], basket: Basket = Basket(), lock: Any = Lock(), name: str = "x") -> None:  # noqa: B006, B008  # that is the point
+        """Take defaults of all sorts."""
 
     for _ in range(2):
-        assert arguments_of(main, {})["found"] == []
-        arguments_of(main, {})["found"].append(1)
-    assert arguments_of(main, {"found": [2]}) == {"found": [2]}
+        given = arguments_of(main, {})
+        assert given == {"found": [], "basket": Basket()}, "what cannot be copied or changed is left to Python"
+        given["found"].append(1)
+        given["basket"].items.append(1)
+    assert arguments_of(main, {"found": [2]})["found"] == [2]
