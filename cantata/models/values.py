@@ -118,7 +118,7 @@ BoundedObject = Annotated[dict[str, JsonValue], BeforeValidator(_bounded)]
 """A JSON object within the bounds."""
 
 
-def _at_most_ten_years(seconds: float, info: ValidationInfo) -> float:
+def _within_ten_years(seconds: float, info: ValidationInfo) -> float:
     if seconds > bounds.MAX_DURATION_S and not _is_stored(info):
         raise ValueError(f"expected at most {bounds.MAX_DURATION_S:.0f} seconds (10 years), found {seconds:g}")
     return seconds
@@ -132,7 +132,7 @@ def _between_2000_and_2200(moment: datetime) -> datetime:
 
 NumberOfSeconds = Annotated[float, Strict()]
 """Seconds: neither a text nor true or false. The field has its own bounds."""
-Duration = Annotated[float, Strict(), Field(gt=0, json_schema_extra={"maximum": bounds.MAX_DURATION_S}), AfterValidator(_at_most_ten_years)]
+Duration = Annotated[float, Strict(), Field(gt=0, json_schema_extra={"maximum": bounds.MAX_DURATION_S}), AfterValidator(_within_ten_years)]
 """Seconds, above 0 and at most ten years."""
 Instant = Annotated[datetime, AfterValidator(_between_2000_and_2200)]
 """A date and time between 2000 and 2200."""
