@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 SYNC_TIMEOUT_S = 600.0  # of a Python function for which no time-out is configured
 SLOW_S = 10.0  # a step that takes longer is logged
+NOBODY_CAN_MS = 15_000  # until a step is sent again whose code no worker can import: many of them must not keep workers from others
 MAX_KNOWN_ATTEMPTS = 4096  # of parent steps, in one process
 
 log = structlog.get_logger(__name__)
@@ -101,8 +102,7 @@ def _attempt(context: StepContext, handlers: Mapping[str, Handler]) -> AttemptRe
         process.ledger.steps.refuse(begun.run_id, begun.step_id, begun.attempt, begun.owner, str(error))
         return None
     except StepError as error:
-        if isinstance(error, ImportFailedError) and (reason := _refusal_of_import(context, error)):
-            process.ledger.steps.refuse(begun.run_id, begun.step_id, begun.attempt, begun.owner, reason)
+        if isinstance(error, ImportFailedError) and _refuse_import(context, error):
             return None
         return outcomes.failure_record(begun, error, took_ms=(time.perf_counter() - started_at) * 1000)
     except CantataError as error:
@@ -129,16 +129,19 @@ def _refusal(context: StepContext) -> str:
     return inline_scripts.refusal(context)
 
 
-def _refusal_of_import(context: StepContext, error: ImportFailedError) -> str:
-    """Return why this worker refuses a step whose code it cannot import, since another may have other files; empty if none has."""
-    begun, module = context.begun, error.module.partition(".")[0]
+def _refuse_import(context: StepContext, error: ImportFailedError) -> bool:
+    """Refuse a step whose code this worker cannot import, since another may have other files; return False if none has."""
+    begun, module, steps = context.begun, error.module.partition(".")[0], context.process.ledger.steps
     try:
         other = registry.worker_with(context.process.ledger.redis, module, begun.spec.queue, but=begun.worker.partition("#")[0])
     except RedisFailure:
         other = ""
     if other:
-        return f"{error}; {other} can import it"
-    return "" if context.process.is_alone else f"{error}; correct the file, or start a worker that has it"
+        steps.refuse(begun.run_id, begun.step_id, begun.attempt, begun.owner, f"{error}; {other} can import it")
+    elif not context.process.is_alone:
+        why = f"{error}; correct the file, or start a worker that has it"
+        steps.refuse(begun.run_id, begun.step_id, begun.attempt, begun.owner, why, resend_ms=NOBODY_CAN_MS)
+    return bool(other) or not context.process.is_alone
 
 
 def _call_handler(context: StepContext, handler: Handler) -> Outcome:

@@ -161,10 +161,10 @@ class StepStore:
         """Give up the lease of a step without counting the attempt, and return the step if the lease was held. The next sweep sends it."""
         return ready_of(self._caller.call("ledger/release", begun.run_id, begun.step_id, begun.attempt, begun.owner, 0, ""))
 
-    def refuse(self, run_id: str, step_id: str, attempt: int, owner: str, why: str) -> None:
+    def refuse(self, run_id: str, step_id: str, attempt: int, owner: str, why: str, *, resend_ms: int = RESEND_MS) -> None:
         """Give up the lease of a step that this worker cannot execute; it is sent again later. Events and `submit status` show why."""
         log.warning("step_refused", run=run_id, step=step_id, worker=owner.partition("~")[0], reason=why)
-        self._caller.call("ledger/release", run_id, step_id, attempt, owner, RESEND_MS, to_json({"message": why}))
+        self._caller.call("ledger/release", run_id, step_id, attempt, owner, resend_ms, to_json({"message": why}))
         self._caller.with_retries(lambda: refused_steps.record(self._caller.redis, run_id, step_id, why))
 
     def signal(
