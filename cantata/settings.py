@@ -88,7 +88,7 @@ class Settings(Value):
         "Redis and ready"
     )  # fmt: skip
     lenient: bool = Field(
-        default=False, alias="CANTATA_LENIENT", description="1: a worker that cannot import all that its configuration names is ready "
+        default=False, alias="CANTATA_LENIENT", description="1: a worker that cannot import what its queues need is ready "
         "nevertheless, and serves the rest"
     )  # fmt: skip
     task_events: bool = Field(

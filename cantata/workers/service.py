@@ -104,7 +104,7 @@ class WorkerService:
         self._is_announced = False
         self._is_serving = False
         self._sweeper: Sweeper | None = None
-        self._readiness = CodeReadiness()
+        self._readiness = CodeReadiness(queues)
         self._duplicate, self._duplicate_seen_at = "", 0.0
         """Another live worker that announces itself under this worker's name."""
         self._finishing = mmap.mmap(-1, 1)  # shared with prefork children

@@ -67,7 +67,7 @@ def worker(
     of the stack in this folder.
     `coordinator` and `agents` get a process each; all others share one. Several processes serve their metrics at consecutive ports.
 
-    A worker that cannot import what its configuration names serves the rest and is not ready, so a roll-out stops at the first: its
+    A worker that cannot import what its queues need serves the rest and is not ready, so a roll-out stops at the first: its
     probe fails until the file is corrected. With --lenient it is ready.
 
     With --app or CANTATA_APP it serves the queue `tasks` too, in a process of its own, which sends your tasks to your workers.
