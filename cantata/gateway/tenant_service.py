@@ -60,7 +60,7 @@ class TenantService:
 
     async def is_over(self, run: Run, wait_s: float) -> bool:
         """Return whether a run is closed, as soon as it is, or after `wait_s`. Waiting needs no thread."""
-        return await self.call(run.status) in RUN_OVER or (bool(wait_s) and await self.streams.wait_closed(run.run_id, wait_s))
+        return await self.call.when_free(run.status) in RUN_OVER or (bool(wait_s) and await self.streams.wait_closed(run.run_id, wait_s))
 
     def submit_turn(self, grant: Grant, turn: TurnRequest, key: str | None) -> TurnRun:
         """Submit a turn. Raises ConfigError."""

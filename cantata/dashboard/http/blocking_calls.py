@@ -58,7 +58,8 @@ class BlockingCalls:
     async def when_free(self, function: Callable[P, T], *args: P.args, **more: P.kwargs) -> T:
         """Call a function in a thread, as soon as fewer than `max_of_one` calls of the caller are under way.
 
-        For connections that stay open: their number is limited, and what is under way on them must not fail because there are many.
+        For connections that stay open, whose number is limited, and for what follows a call that has had its effect: a run that was
+        accepted must not be answered with a refusal, for its client would submit it again.
         """
         caller = CALLER.get()
         while self._has_too_many(caller):

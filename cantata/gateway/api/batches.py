@@ -196,7 +196,7 @@ async def download_results(
             yield "".join(f"{row.model_dump_json()}\n" for row in page.rows)
             if page.next is None:
                 return
-            page = await service.call(read, name, page.next)
+            page = await service.call.when_free(read, name, page.next)
 
     headers = {"Content-Disposition": f'attachment; filename="{name}.jsonl"'}
     return StreamingResponse(lines(), media_type="application/x-ndjson", headers=headers)

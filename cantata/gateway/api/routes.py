@@ -152,7 +152,7 @@ async def accepted(run: TurnRun | ChainRun, response: Response, service: TenantS
     is_over = bool(wait_s) and await service.is_over(run, wait_s)
     response.status_code = 200 if is_over else 202
     response.headers["Location"] = _links(run, service).self
-    return await _state(run, service) if is_over else _bare(run, await service.call(run.status), service)
+    return await _state(run, service) if is_over else _bare(run, await service.call.when_free(run.status), service)
 
 
 # --- runs -------------------------------------------------------------------------------------------------------------------
@@ -207,7 +207,7 @@ async def signal_run(request: Request, run_id: PathName, step: PathName, service
 
 
 async def _state(run: TurnRun | ChainRun, service: TenantService) -> bodies.RunState:
-    result = await service.call(result_of, run)
+    result = await service.call.when_free(result_of, run)
     return _bare(run, result.status, service).model_copy(update={"result": result})
 
 
