@@ -24,7 +24,7 @@ NAMES = (
     "opens", "harmless", "spins", "greeting", "first_of", "cleans", "cleans_outside", "goes_on",
     "steady", "forgetful", "spiral", "many_rows",
     "report", "starts", "starts_later", "questioned", "questioned_outer", "naps", "questioned_parent", "questioned_rounds", "typed",
-    "polls", "gives_up",
+    "polls", "gives_up", "drops_a_child", "waits_busily",
 )  # fmt: skip
 
 

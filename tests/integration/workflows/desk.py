@@ -306,6 +306,20 @@ async def gives_up(wf: Workflow) -> list[Any]:
     return [await wf.wait("approve"), unbegun.cancelled(), begun.cancelled()]
 
 
+@workflow
+async def drops_a_child(wf: Workflow) -> Any:
+    """Give up a workflow within this one, which waits itself and has a call under way; then wait."""
+    with suppress(TimeoutError):
+        await asyncio.wait_for(wf.workflow("waits_busily"), 1.5)
+    return await wf.wait("after")
+
+
+@workflow
+async def waits_busily(wf: Workflow) -> Any:
+    """Wait, with a call under way."""
+    return await wf.gather(wf.wait("inside"), wf.call(doze, 600))
+
+
 def numbers() -> list[int]:
     """Return a list."""
     return [1, 2]

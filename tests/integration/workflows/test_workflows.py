@@ -131,6 +131,21 @@ def test_what_the_code_gave_up_is_closed_at_once(client: Client, journal: Path) 
 
 
 @pytest.mark.slow("a time-out of the workflow must pass")
+def test_a_child_that_the_code_gave_up_is_stopped_with_all_that_it_began(client: Client) -> None:
+    run = client.submit_workflow("drops_a_child", {})
+    until(lambda: any(step.endswith("wait/after") for step in states(run)), "the wait behind it", PATIENCE_S)
+
+    (left,) = [item.step for item in client.inbox() if item.run_id == run.run_id]
+    assert left.endswith("wait/after")
+    found = states(run)
+    assert {state for step, state in found.items() if "wait/inside" in step or step.endswith("doze")} == {"skipped"}
+    assert [state for step, state in found.items() if "waits_busily" in step and state not in ("done", "skipped")] == []
+    assert run.signal("inside", 1) == "kept", "nobody took it: it is for a wait to come"
+    assert run.signal("after", "yes") == "taken"
+    assert run.result(PATIENCE_S).final_output == "yes"
+
+
+@pytest.mark.slow("a time-out of the workflow must pass")
 def test_a_gather_that_is_given_up_is_cancelled(client: Client, journal: Path) -> None:
     assert result(client, "hurried_gather") == "given up"
     assert not {"add 901 1", "add 902 1"} & set(journal.read_text().splitlines())
