@@ -22,7 +22,6 @@ from cantata.observability.traces import conventions
 from cantata.planning import fragments
 from cantata.state.fleet import registry
 from cantata.state.ledger import refused_steps
-from cantata.state.ledger.encoding import unknown_fields
 from cantata.state.ledger.records import AttemptRecord, Begun
 from cantata.state.redis.connection import RedisFailure
 from cantata.workers.code import user_code
@@ -123,7 +122,7 @@ def _refusal(context: StepContext) -> str:
     try:
         context.definitions  # noqa: B018  # parsed now, before the handler runs
     except ValidationError as error:
-        return refused_steps.too_old(unknown_fields(error))
+        return refused_steps.cannot_read(error)
     except StoredDataError as error:
         raise StepError(f"the definitions of the run cannot be read: {error}", code="unreadable") from error
     return inline_scripts.refusal(context)

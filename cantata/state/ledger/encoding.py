@@ -255,10 +255,3 @@ def run_record(run_id: str, meta: Mapping[str, str], steps: Mapping[str, StepRec
         webhook_runs=webhook_runs_of(run_id, int(meta.get("deliveries", 0))),
         retried_as=meta.get("retried_as", ""),
     )
-
-
-def unknown_fields(error: ValidationError) -> str:
-    """Return what a newer version wrote and this one does not know, as a phrase."""
-    found = [(".".join(map(str, each["loc"])), each) for each in error.errors(include_input=False)]
-    words = [where if each["type"] == "extra_forbidden" else f"{where or 'the whole'} ({each['msg']})" for where, each in found]
-    return f"field {', '.join(words)}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import cast
 
+from pydantic import ValidationError
 from redis import Redis
 
 from cantata.state.redis import clock
@@ -17,6 +18,15 @@ MAX_KEPT = 100
 def too_old(unknown: str) -> str:
     """Return the reason for refusing a step with unknown fields."""
     return f"this worker does not know {unknown}, so it is older than the run: upgrade it"
+
+
+def cannot_read(error: ValidationError) -> str:
+    """Return the reason for refusing a step or definitions that this version cannot read."""
+    found = [(".".join(map(str, each["loc"])), each) for each in error.errors(include_input=False)]
+    if all(each["type"] == "extra_forbidden" for _, each in found):
+        return too_old(f"field {', '.join(where for where, _ in found)}")
+    words = ", ".join(f"{where or 'the whole'} ({each['msg']})" for where, each in found)
+    return f"this worker cannot read field {words}: it is older than the run, or the record is damaged; upgrade it, or cancel the run"
 
 
 def record(redis: Redis, run_id: str, step_id: str, why: str) -> None:

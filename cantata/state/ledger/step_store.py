@@ -27,7 +27,6 @@ from cantata.state.ledger.encoding import (
     spec_of,
     storable,
     to_json,
-    unknown_fields,
     usage_of,
     whole_spec_of,
 )
@@ -231,7 +230,7 @@ class StepStore:
         return f"{owner}~{next(self._calls)}"
 
     def _begun(self, run_id: str, owner: str, asked_at: float, answer: Sequence[object]) -> Begun | None:
-        """Return the step that was begun; None if its spec has fields that this worker does not know, after it was refused."""
+        """Return the step that was begun; None if this worker cannot read its spec, after it was refused."""
         step_id, attempt, spec, given, failures, flat, digest, tenant, kind, session, priority = cast(
             "tuple[str, int, str, str, int, list[str], str, str, str, str, int]", tuple(answer[:11])
         )
@@ -242,7 +241,7 @@ class StepStore:
             inputs = {flat[i]: json.loads(flat[i + 1]) for i in range(0, len(flat), 2)}
             value = json.loads(given) if given else None
         except ValidationError as error:
-            self.refuse(run_id, step_id, int(attempt), owner, refused_steps.too_old(unknown_fields(error)))
+            self.refuse(run_id, step_id, int(attempt), owner, refused_steps.cannot_read(error))
             return None
         except StoredDataError as error:
             fault = f"this step cannot be executed: {error}"

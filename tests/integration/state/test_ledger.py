@@ -209,6 +209,20 @@ def test_a_worker_hands_back_a_step_with_a_field_it_does_not_know(ledger: Ledger
     assert 0 < int(str(ledger.redis.ttl(key_of(ledger.redis, refused_steps.KEY)))) <= refused_steps.FRESH_S
 
 
+def test_a_worker_hands_back_a_step_that_is_damaged_or_newer_without_claiming_to_know_which(ledger: Ledger) -> None:
+    play = Play(ledger)
+    play.plan(work("a"))
+    key = f"{run_key(None, 'run')}:steps"
+    ledger.redis.hset(key, "a", str(ledger.redis.hget(key, "a")).replace("{", '{"timeout_s":"long",', 1))
+
+    assert ledger.steps.begin("run", "a", "old") == "refused"
+
+    (told,) = refused_steps.recent(ledger.redis)
+    assert "this worker cannot read field timeout_s (Input should be a valid number" in told
+    assert "older than the run, or the record is damaged; upgrade it, or cancel the run" in told
+    assert ledger.runs.cancel("run") == "cancelled"
+
+
 def test_a_process_that_refuses_a_step_again_and_again_has_one_event_for_each_reason(ledger: Ledger) -> None:
     play = Play(ledger)
     play.plan(work("a"))
