@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from contextvars import Context
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import anyio
 import httpx
 import structlog
 from mcp import ClientSession, McpError, types
+from pydantic import RootModel, ValidationError
 
 import cantata
 from cantata.errors import StepError
@@ -22,22 +23,28 @@ from cantata.models.values import JsonValue, ToolSchema
 from cantata.observability.logs.secrets import redact
 from cantata.workers.tools.mcp import tool_results, transports
 from cantata.workers.tools.mcp.tool_results import ConnectionLost
-from cantata.workers.tools.mcp.transports import Read, StderrTail, Write
+from cantata.workers.tools.mcp.transports import NoAnswerError, Read, StderrTail, UnreadableError, Write
 
 log = structlog.get_logger(__name__)
 
 PING_INTERVAL_S = 2.0  # finds a server that has ended, where the transport does not: HTTP waits on for an answer that was lost
 PING_TIMEOUT_S = 30.0  # a server that executes one request at a time answers a ping late, or not at all
 MAX_FAULTS = 5  # of a result that does not fit its schema
+MAX_NAME_CHARS = 100  # of a tool in the log
 MAX_TEXT_CHARS = 400  # of a server's text about a failure
 IDLE_S = 900.0  # so that the servers of configurations that are no longer used do not stay
+DOUBT_S = 2.0  # from a line that is no message to the answer; for servers that log to standard output before they answer
+MAX_PAGES = 1000  # of a list of tools
 CLOSE_S = 5.0  # the SDK gives a command 2 s to end by itself, and 2 s after SIGTERM
 
 CLOSED = (types.CONNECTION_CLOSED, "Connection closed")
 UNKNOWN_SESSION = (32600, "Session terminated")
 """Errors that the SDK makes itself: for a stream that ended, and for an HTTP server that lost the session (404) and executed nothing."""
 
-Result = TypeVar("Result")
+JsonObject = dict[str, Any]
+Request = types.CallToolRequest | types.ListToolsRequest
+_Json = RootModel[JsonObject]
+"""A result as it came. The SDK's models refuse all of it for one part of a type that they do not know."""
 
 
 class Connection:
@@ -59,9 +66,15 @@ class Connection:
         self._session: asyncio.Future[ClientSession] = self._loop.create_future()
         self._session.add_done_callback(asyncio.Future.exception)  # so that asyncio does not log an exception that nobody awaits
         self._tools: tuple[ToolSchema, ...] | None = None
+        self._output_schemas: dict[str, JsonObject | None] = {}
         self._tool_changes = 0  # notifications of the server that its tools changed
         self._listing = asyncio.Lock()
         self._open_requests = 0
+        self._unreadable: dict[int, asyncio.Future[UnreadableError]] = {}
+        """Open request → set to the fault if its answer cannot be read."""
+        self._doubted: set[int] = set()
+        """Open requests beside which a line was written that is no message."""
+        self._fault = ""  # what it wrote that is no message, while it starts
         self._used_at = self._loop.time()
         self._notices: set[asyncio.Task[None]] = set()
         # In a context of its own: it outlives the step that connects first, and must not carry its log names and trace.
@@ -73,23 +86,59 @@ class Connection:
             if self._tools is None or fresh:
                 changes = self._tool_changes
                 try:
-                    listed = await self._request(_list_tools, "the list of tools", self._server.timeout_s)
+                    listed = await self._list_tools()
                 except ConnectionLost as error:
                     raise ConnectionLost(str(error), was_sent=False) from None  # listing twice does no harm
                 self._tools = listed if changes == self._tool_changes else None
                 return listed
             return self._tools
 
+    async def _list_tools(self) -> tuple[ToolSchema, ...]:
+        """Return all tools that can be read; the log names the others."""
+        listed, cursor = list[ToolSchema](), None
+        for _ in range(MAX_PAGES):
+            params = types.PaginatedRequestParams(cursor=cursor)
+            page = await self._request(types.ListToolsRequest(params=params), "the list of tools", self._server.timeout_s)
+            if not isinstance(tools := page.get("tools"), list):
+                raise StepError(f"the list of tools of MCP server {self._name!r} has no 'tools'", code="bad_output")
+            for tool in tools:
+                try:
+                    listed.append(self._tool(types.Tool.model_validate(tool)))
+                except ValidationError as error:
+                    name = str(tool.get("name") if isinstance(tool, dict) else tool)[:MAX_NAME_CHARS]
+                    log.warning("mcp_tool_unreadable", server=self._name, tool=name, reason=self._clean(_faults(error)))
+            cursor = page.get("nextCursor")
+            if not cursor:
+                return tuple(listed)
+        raise StepError(f"the list of tools of MCP server {self._name!r} has more than {MAX_PAGES} pages", code="bad_output")
+
+    def _tool(self, tool: types.Tool) -> ToolSchema:
+        self._output_schemas[tool.name] = tool.outputSchema
+        return ToolSchema(name=tool.name, description=tool.description or "", parameters=tool.inputSchema)
+
     async def call(self, tool: str, arguments: Mapping[str, JsonValue], timeout_s: float | None) -> JsonValue:
         """Call a tool; return its output. Raises StepError if the tool failed."""
-        result = await self._request(
-            lambda session: session.call_tool(tool, dict(arguments)), f"tool {tool!r}", timeout_s or self._server.timeout_s
-        )
-        dumped = result.model_dump(mode="json", by_alias=True, exclude_none=True)
-        if result.isError:
-            message = redact(tool_results.text_of(dumped), self._secrets) or f"tool {tool!r} failed without a message"
+        subject = f"tool {tool!r}"
+        params = types.CallToolRequestParams(name=tool, arguments=dict(arguments))
+        result = await self._request(types.CallToolRequest(params=params), subject, timeout_s or self._server.timeout_s)
+        if result.get("isError"):
+            message = redact(tool_results.error_text(result), self._secrets) or f"{subject} failed without a message"
             raise StepError(message, code="tool_error", retryable=True)
-        return tool_results.output_of(dumped)
+        if (schema := self._output_schemas.get(tool)) is not None:
+            await self._check_structure(result, schema, subject)
+        return tool_results.output_of(result)
+
+    async def _check_structure(self, result: JsonObject, schema: JsonObject, subject: str) -> None:
+        """Check the structured content of a result against the schema that the server listed for the tool. Raises StepError.
+
+        In a thread, with our validator: the SDK's has no time-out, and runs on the event loop, where a pattern would stop all steps.
+        """
+        where = f"{subject} of MCP server {self._name!r}"
+        if (content := result.get("structuredContent")) is None:
+            raise StepError(f"{where}: its tool has an output schema, but the result has no structured content", code="bad_output")
+        if faults := await asyncio.to_thread(value_faults, content, schema, most=MAX_FAULTS):
+            text = self._clean("; ".join(map(str, faults)))
+            raise StepError(f"{where}: the result does not fit the tool's output schema: {text}", code="bad_output")
 
     async def close(self) -> None:
         """Close the connection, and wait until it is closed."""
@@ -103,22 +152,29 @@ class Connection:
 
     # --- requests ---------------------------------------------------------------------------------------------------
 
-    async def _request(self, send: Callable[[ClientSession], Coroutine[Any, Any, Result]], subject: str, timeout_s: float) -> Result:
+    async def _request(self, request: Request, subject: str, timeout_s: float) -> JsonObject:
         """Send a request and return its result; `subject` names it in errors."""
         session = await asyncio.shield(self._session)
         request_id: int | None = None
+        unreadable = self._loop.create_future()
 
-        async def noting_id() -> Result:
+        async def send() -> JsonObject:
             nonlocal request_id
             request_id = session._request_id  # the id that the request will have, which the SDK does not return
-            return await send(session)
+            self._unreadable[request_id] = unreadable
+            return (await session.send_request(types.ClientRequest(request), _Json)).root
 
-        request = asyncio.create_task(noting_id())
+        sending = asyncio.create_task(send())
         self._open_requests += 1
         try:
-            await asyncio.wait((request, self._task), timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
-            if request.done():
-                return request.result()
+            await asyncio.wait((sending, self._task, unreadable), timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+            if sending.done():
+                return sending.result()
+            if unreadable.done():
+                fault = self._clean(str(unreadable.result()))
+                if isinstance(unreadable.result(), NoAnswerError):
+                    raise ConnectionLost(f"the connection to MCP server {self._name!r} was lost: {fault} to {subject}", was_sent=True)
+                raise StepError(f"{subject} of MCP server {self._name!r} did not answer: {fault}", code="bad_output")
             if self._task.done():  # the SDK does not end its pending requests then
                 raise ConnectionLost(f"the connection to MCP server {self._name!r} was lost: {self._close_reason}", was_sent=True)
             message = f"{subject} of MCP server {self._name!r} did not answer within {timeout_s:g} s"
@@ -128,13 +184,16 @@ class Connection:
             raise ConnectionLost(f"the connection to MCP server {self._name!r} is closed", was_sent=False) from None
         except McpError as error:
             raise await self._error_of(error, subject) from None  # its own text may hold a secret
-        except (RuntimeError, ValueError) as error:  # the SDK's errors for a breach of the protocol, or of the tool's own schema
+        except (RuntimeError, ValueError) as error:  # the SDK's errors for a breach of the protocol
             raise StepError(f"{subject} of MCP server {self._name!r}: {self._clean(str(error))}", code="bad_output") from None
         finally:
             self._open_requests -= 1
             self._used_at = self._loop.time()
-            if not request.done():
-                request.cancel()
+            if request_id is not None:
+                del self._unreadable[request_id]
+                self._doubted.discard(request_id)
+            if not sending.done():
+                sending.cancel()
                 if request_id is not None:
                     self._send_cancellation(session, request_id)
 
@@ -194,7 +253,8 @@ class Connection:
                         await _ping(session)
 
     def _time_out(self) -> None:
-        self._fail(f"was not ready within {self._server.connect_timeout_s:g} s{self._stderr_note()}")
+        wrote = f"; {self._fault}" if self._fault else ""
+        self._fail(f"was not ready within {self._server.connect_timeout_s:g} s{wrote}{self._stderr_note()}")
         self._close()
 
     def _fail(self, fault: str, *, retryable: bool = True) -> None:
@@ -222,40 +282,40 @@ class Connection:
 
     def _new_session(self, read: Read, write: Write) -> ClientSession:
         client = types.Implementation(name="cantata", version=cantata.__version__)
-        return _Session(read, write, message_handler=self._on_message, client_info=client)
+        return ClientSession(read, write, message_handler=self._on_message, client_info=client)
 
     async def _on_message(self, message: object) -> None:
-        """Drop the cached tools when the server notifies that they changed."""
+        """Drop the cached tools when the server notifies that they changed; fail the request whose answer cannot be read."""
         if isinstance(message, types.ServerNotification) and isinstance(message.root, types.ToolListChangedNotification):
             self._tool_changes += 1
             self._tools = None
+        elif isinstance(message, UnreadableError):
+            self._note_unreadable(message)
+
+    def _note_unreadable(self, error: UnreadableError) -> None:
+        fault = self._clean(str(error))
+        if not self._fault:  # once: some servers log each request there
+            log.warning("mcp_unreadable", server=self._name, reason=fault)
+        self._fault = fault
+        if not self._session.done():  # many commands print a greeting
+            if error.request_id is not None:
+                self._fail(f"cannot be used: {fault}")
+                self._close()
+        elif error.request_id is not None:
+            self._set_unreadable(error.request_id, error)
+        else:
+            for each in self._unreadable.keys() - self._doubted:
+                self._doubted.add(each)
+                self._loop.call_later(DOUBT_S, self._set_unreadable, each, error)
+
+    def _set_unreadable(self, request_id: int, error: UnreadableError) -> None:
+        future = self._unreadable.get(request_id)
+        if future and not future.done():
+            future.set_result(error)
 
 
-class _Session(ClientSession):
-    """The SDK's session, with our own validation of results.
-
-    The SDK's has no time-out, and runs on the event loop, where a pattern in a server's schema would stop all steps of the process.
-    """
-
-    async def _validate_tool_result(self, name: str, result: types.CallToolResult) -> None:
-        """Raise ValueError if the structured content of a result does not fit the schema that the server listed for the tool."""
-        schema = self._tool_output_schemas.get(name)
-        if schema is None:
-            return
-        if result.structuredContent is None:
-            raise ValueError("its tool has an output schema, but the result has no structured content")
-        faults = await asyncio.to_thread(value_faults, result.structuredContent, schema, most=MAX_FAULTS)
-        if faults:
-            raise ValueError(f"the result does not fit the tool's output schema: {'; '.join(map(str, faults))}")
-
-
-async def _list_tools(session: ClientSession) -> tuple[ToolSchema, ...]:
-    tools: list[types.Tool] = []
-    page = None
-    while page is None or page.nextCursor:
-        page = await session.list_tools(params=types.PaginatedRequestParams(cursor=page.nextCursor) if page else None)
-        tools += page.tools
-    return tuple(ToolSchema(name=tool.name, description=tool.description or "", parameters=tool.inputSchema) for tool in tools)
+def _faults(error: ValidationError) -> str:
+    return "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors(include_url=False)[:MAX_FAULTS])
 
 
 async def _ping(session: ClientSession) -> None:

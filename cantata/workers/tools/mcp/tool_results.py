@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import cast
 
@@ -9,7 +10,7 @@ from cantata.errors import StepError
 from cantata.models.values import JsonValue
 
 CallToolResult = Mapping[str, JsonValue]
-"""The result of a `tools/call`, as the protocol writes it."""
+"""The result of a `tools/call`, as the server wrote it; any field may be missing, null or of another type."""
 
 
 def output_of(result: CallToolResult) -> JsonValue:
@@ -21,21 +22,28 @@ def output_of(result: CallToolResult) -> JsonValue:
     return parts[0] if len(parts) == 1 else parts or None
 
 
-def text_of(result: CallToolResult) -> str:
-    """Return the texts of the content."""
-    return "\n".join(str(part["text"]) for part in _content(result) if part.get("type") == "text")
+def error_text(result: CallToolResult) -> str:
+    """Return the texts of a failed call; if there are none, its structured content or the other parts as JSON; else nothing."""
+    parts = [_part(part) for part in _content(result)]
+    if texts := [part for part in parts if isinstance(part, str) and part]:
+        return "\n".join(texts)
+    rest = result.get("structuredContent")
+    rest = [part for part in parts if part != ""] if rest is None else rest
+    return json.dumps(rest, ensure_ascii=False) if rest not in (None, []) else ""
 
 
-def _content(result: CallToolResult) -> list[dict[str, JsonValue]]:
-    return cast("list[dict[str, JsonValue]]", result.get("content") or [])
+def _content(result: CallToolResult) -> list[JsonValue]:
+    content = result.get("content")
+    return content if isinstance(content, list) else [] if content is None else [content]
 
 
-def _part(part: dict[str, JsonValue]) -> JsonValue:
+def _part(part: JsonValue) -> JsonValue:
+    """Return the text of a part; a picture or file without its data; a part of an unknown type as it is."""
     match part:
-        case {"type": "text", "text": text}:
+        case {"type": "text", "text": str(text)}:
             return text
-        case {"type": kind, "data": str(data)}:
-            return {"type": kind, "mimeType": part.get("mimeType"), "bytes": _bytes(data)}
+        case {"type": str(kind), "data": str(data)}:
+            return {"type": kind, "mimeType": cast("dict[str, JsonValue]", part).get("mimeType"), "bytes": _bytes(data)}
         case {"type": kind, "resource": dict(resource)}:
             about = {key: value for key, value in resource.items() if key != "blob"}
             return {"type": kind, **about, **({"bytes": _bytes(str(resource["blob"]))} if "blob" in resource else {})}
