@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 
+import structlog
+
 from cantata.errors import StepError
 from cantata.models.graph import Outcome
 from cantata.models.instructions import AgenticStep
@@ -20,6 +22,8 @@ from cantata.workers.models.dialects.conversation import ModelRound, agentic_res
 from cantata.workers.models.model_calls import call_models, recorded_prompt
 from cantata.workers.runtime.step_context import StepContext
 from cantata.workers.steps.model_turns import ModelTurn
+
+log = structlog.get_logger(__name__)
 
 TRUNCATED = ("length",)  # finish reasons of incomplete replies
 TRUNCATED_JSON = "it ends in the middle of its JSON object"
@@ -148,10 +152,12 @@ def _is_empty(response: JsonValue) -> bool:
 
 
 def _tool_warnings(turn: ModelTurn, known: Sequence[ToolSchema]) -> Iterator[str]:
-    """Yield a warning for each tool that the provider of the agent's model does not take."""
+    """Yield a warning for each tool that the agent's model is not offered: MCP server or provider have no schema for it."""
     model = turn.models()[0]
     provider = llm.provider_of(model.model, model.params)
-    for name, reason in fit_tools(known, provider).left_out.items() if turn.agent.dialect == "native" else ():
+    unfit = fit_tools(known, provider).left_out if turn.agent.dialect == "native" else {}
+    for name, reason in {**turn.unreadable_tools(), **unfit}.items():
+        log.warning("tool_not_offered", agent=turn.name, tool=name, reason=reason)
         yield f"agent {turn.name!r} is not offered tool {name!r}: {reason}"
 
 

@@ -149,10 +149,20 @@ class ModelTurn:
                 continue
             listed = self.context.wait_for(mcp.list_tools(server, tool.mcp, folder=folder))
             wanted = [each for each in listed if method in ("*", each.name)]
-            if not wanted:
+            if not (wanted or self.unreadable_tools()):
                 raise StepError(f"MCP server {server!r} has no tool {method!r}", code="unknown_tool")
             found += [each.model_copy(update={"name": f"{server}.{each.name}"}) for each in wanted]
         return tuple({tool.name: tool for tool in found}.values())
+
+    def unreadable_tools(self) -> Mapping[str, str]:
+        """Return the tools that the model may not call, since MCP servers list them in a form that is none → why."""
+        known, found = self.context.definitions.tools, dict[str, str]()
+        for name in tools_of(self.agent, self.instruction):
+            server, method = mcp_tool(name, known) or (name, "*")
+            if server in known and (mcp_server := known[server].mcp):
+                unreadable = self.context.wait_for(mcp.unreadable_tools(server, mcp_server, folder=self.context.folder))
+                found |= {f"{server}.{each}": why for each, why in unreadable.items() if method in ("*", each)}
+        return found
 
     def _templates(self) -> list[str]:
         """Return the texts whose placeholders may name memories."""

@@ -17,12 +17,19 @@ from tests.integration.redis.servers import free_port
 from tests.waiting import until
 
 SCRIPT = Path(__file__).with_name("mcp_server.py")
+PUPPET = Path(__file__).with_name("puppet_server.py")
 
 
 def by_command(journal: Journal, *options: str, **fields: object) -> McpServer:
     """A server that is started by its command."""
     command = [sys.executable, str(SCRIPT), "--journal", str(journal.path), *options]
     return McpServer.model_validate({"command": command, **fields})
+
+
+def puppet(*words: str, **fields: object) -> McpServer:
+    """A server that is started by its command, and writes what it is told to. Its time-outs are long."""
+    command = [sys.executable, str(PUPPET), *words]
+    return McpServer.model_validate({"command": command, "timeout_s": 600, "connect_timeout_s": 60, **fields})
 
 
 class HttpServer:

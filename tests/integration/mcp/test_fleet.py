@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import Iterator
@@ -14,14 +15,19 @@ from cantata.client.client import Client, EmbeddedClient
 from cantata.errors import ConfigError
 from cantata.models.definitions import Definitions, Tool
 from cantata.testing import ScriptedModels
-from tests.integration.fleet.agent_stage import AgentStage, agent, call
+from tests.integration.fleet.agent_stage import PATIENCE_S, AgentStage, agent, call
 from tests.integration.fleet.conftest import Journal, ask, models, tool
-from tests.integration.mcp.conftest import HttpServer, by_command, is_alive, serving
+from tests.integration.mcp.conftest import HttpServer, by_command, is_alive, puppet, serving
 from tests.waiting import until
 
 __all__ = ["models"]  # a fixture
 
 SECRET = "hunter2-hunter2"
+ODD = [
+    {"name": "write", "inputSchema": {"type": "object", "properties": {"lines": {"type": "array"}}}},
+    {"name": "bare"},
+    {"name": "either", "inputSchema": {"type": "object", "anyOf": [{"$ref": "#/$defs/a"}], "$defs": {"a": {"type": "object"}}}},
+]
 MCP_TOKEN = "MCP_TEST_TOKEN"
 
 pytestmark = pytest.mark.timeout(240)  # a stack starts in 4 s, on a busy machine in 20
@@ -48,6 +54,7 @@ def client(
         folder=str(folder),
         tools={
             "files": Tool(mcp=by_command(notes, env=[MCP_TOKEN])),
+            "odd": Tool(mcp=puppet("--list", json.dumps({"tools": ODD}))),
             "web": Tool.model_validate({"mcp": {"url": address.url}}),
             "hangs": Tool.model_validate({"mcp": {"command": ["sleep", "600"], "connect_timeout_s": 1.0}}),
         },
@@ -195,3 +202,27 @@ def test_agents_call_tools_of_servers_natively_and_in_json(client: EmbeddedClien
         stage.script({"reply": {"response": "", "mcp": {"tool": "web", "method": "add", "params": {"a": 1}}}, "times": 1}, {"reply": "2"})
         assert stage.ask(agent(tools=["web.add"], dialect="json"), tools=client.definitions.tools).output == "2"
         assert stage.prompts()[-1].startswith("Tool result: ")
+
+
+def test_a_tool_that_a_model_cannot_be_offered_is_told_on_the_run_and_the_agent_has_the_others(
+    client: EmbeddedClient, models: ScriptedModels
+) -> None:
+    error = {"structuredContent": {"code": 7}, "isError": True}
+    line = json.dumps({"jsonrpc": "2.0", "id": "NUMBER", "result": error}).replace('"NUMBER"', "ID")
+    with AgentStage(client.redis_url, models) as stage:
+        stage.script({"after_tools": 0, "tool_calls": [call("odd__write", lines=[line])]}, {"reply": "done"})
+
+        run = stage.start(agent(tools=["odd"]), tools=client.definitions.tools)
+
+        assert run.result(PATIENCE_S).output == "done"
+        assert run.view().warnings == (
+            "agent 'it' is not offered tool 'odd.bare': inputSchema: Field required",
+            "agent 'it' is not offered tool 'odd.either': its schema has alternatives at the top that are references",
+        )
+        assert [each["function"]["name"] for each in stage.requests()[0]["body"]["tools"]] == ["odd__write"]
+        assert stage.requests()[0]["body"]["tools"][0]["function"]["parameters"]["properties"]["lines"]["items"] == {}
+        assert stage.results()[0] == {"error": '{"code": 7}'}, "the structured content of a failure reaches the model"
+
+        stage.script({"reply": "without it"})
+        assert stage.ask(agent(tools=["odd.bare"]), tools=client.definitions.tools).output == "without it"
+        assert stage.ask(agent(tools=["files.add"]), text="beside it", tools=client.definitions.tools).output == "without it"

@@ -18,17 +18,12 @@ from cantata.errors import StepError
 from cantata.models.definitions import McpServer
 from cantata.workers.tools import mcp
 from tests.integration.fleet.conftest import Journal
-from tests.integration.mcp.conftest import by_command
+from tests.integration.mcp.conftest import PUPPET, by_command, puppet
 from tests.integration.mcp.test_servers import run
 from tests.waiting import until
 
-PUPPET = Path(__file__).with_name("puppet_server.py")
 AT_ONCE_S = 20.0  # time-outs are 600 s
 OK = '{"jsonrpc": "2.0", "id": ID, "result": {"content": [{"type": "text", "text": "fine"}]}}'
-
-
-def puppet(*words: str, **fields: Any) -> McpServer:
-    return McpServer.model_validate({"command": [sys.executable, str(PUPPET), *words], "timeout_s": 600, "connect_timeout_s": 60, **fields})
 
 
 @pytest.fixture
@@ -61,27 +56,21 @@ def replied(*lines: str) -> Any:
 # What is in a reply
 
 
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"structuredContent": {"code": 7, "why": "größe"}}, '{"code": 7, "why": "größe"}'),
-        ({"structuredContent": {"code": 7}, "content": []}, '{"code": 7}'),
-        ({"structuredContent": {"code": 7}, "content": None}, '{"code": 7}'),
-        ({"structuredContent": {"code": 7}, "content": [{"type": "text", "text": ""}]}, '{"code": 7}'),
-        ({"structuredContent": {"code": 7}, "content": [{"type": "text", "text": "no luck"}]}, "no luck"),
-        ({"content": [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]}, "one\ntwo"),
-        (
-            {"content": [{"type": "image", "data": "AAAA", "mimeType": "image/png"}]},
-            '[{"type": "image", "mimeType": "image/png", "bytes": 3}]',
-        ),
-        ({"content": []}, "tool 'write' failed without a message"),
-        ({}, "tool 'write' failed without a message"),
-    ],
-)
-def test_a_failure_says_what_the_server_said_of_it(fields: dict[str, Any], message: str) -> None:
-    error = run(refused(puppet(), result(isError=True, **fields)))
+def test_a_failure_says_what_the_server_said_of_it() -> None:
+    async def scenario() -> list[StepError]:
+        server = puppet()
+        texts = [{"type": "text", "text": "no luck"}]
+        both: list[dict[str, Any]] = [
+            {"content": texts, "structuredContent": {"code": 7}},
+            {"structuredContent": {"code": 7}},
+            {"content": None},
+        ]
+        return [await refused(server, result(isError=True, **fields)) for fields in both]
 
-    assert (error.code, error.retryable, str(error)) == ("tool_error", True, message)
+    errors = run(scenario())
+
+    assert [str(error) for error in errors] == ["no luck", '{"code": 7}', "tool 'write' failed without a message"]
+    assert {(error.code, error.retryable) for error in errors} == {("tool_error", True)}
 
 
 def test_secrets_in_the_structured_content_of_a_failure_are_redacted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,42 +81,18 @@ def test_secrets_in_the_structured_content_of_a_failure_are_redacted(monkeypatch
     assert str(error) == '{"token": "***"}'
 
 
-LINK = {"type": "resource_link", "uri": "file:///a", "name": "a"}
+def test_a_reply_arrives_whole_whatever_its_parts_are() -> None:
+    parts = [{"type": "text", "text": "one"}, {"type": "audio", "data": "AAAA", "mimeType": "audio/wav"}, {"type": "hologram", "depth": 3}]
 
+    async def scenario() -> list[Any]:
+        server = puppet()
+        return [await write(server, result(**fields)) for fields in ({"content": parts}, {}, {"content": None, "isError": None})]
 
-@pytest.mark.parametrize(
-    ("fields", "output"),
-    [
-        ({}, None),
-        ({"content": None}, None),
-        ({"content": []}, None),
-        ({"content": [], "structuredContent": None, "isError": None}, None),
-        ({"content": "a text"}, "a text"),
-        ({"content": {"type": "text", "text": "alone"}}, "alone"),
-        ({"content": [{"type": "text", "text": "one"}], "_meta": {"a": 1}}, "one"),
-        ({"content": [{"type": "text"}]}, {"type": "text"}),
-        ({"content": ["plain", None, 7]}, ["plain", None, 7]),
-        ({"content": [{"type": "audio", "data": "AAAA", "mimeType": "audio/wav"}]}, {"type": "audio", "mimeType": "audio/wav", "bytes": 3}),
-        ({"content": [LINK]}, LINK),
-        (
-            {"content": [{"type": "resource", "resource": {"uri": "file:///a", "text": "hi"}}]},
-            {"type": "resource", "uri": "file:///a", "text": "hi"},
-        ),
-        (
-            {"content": [{"type": "resource", "resource": {"uri": "file:///a", "blob": "AAAA"}}]},
-            {"type": "resource", "uri": "file:///a", "bytes": 3},
-        ),
-        (
-            {"content": [{"type": "text", "text": "one"}, {"type": "hologram", "depth": 3}]},
-            ["one", {"type": "hologram", "depth": 3}],
-        ),
-        ({"content": [{"type": "text", "text": "one"}], "structuredContent": {"n": 1}}, {"n": 1}),
-        ({"content": [], "structuredContent": {}}, {}),
-        ({"content": [], "structuredContent": [1, 2]}, [1, 2]),
-    ],
-)
-def test_a_reply_arrives_whole_whatever_its_parts_are(fields: dict[str, Any], output: Any) -> None:
-    assert replied(result(**fields)) == output
+    assert run(scenario()) == [
+        ["one", {"type": "audio", "mimeType": "audio/wav", "bytes": 3}, {"type": "hologram", "depth": 3}],
+        None,
+        None,
+    ]
 
 
 def test_one_tool_that_cannot_be_read_leaves_the_others_usable() -> None:

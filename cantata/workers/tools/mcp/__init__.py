@@ -23,7 +23,7 @@ from cantata.workers.tools.mcp.tool_results import ConnectionLost
 if TYPE_CHECKING:
     from cantata.workers.tools.mcp.server_session import Connection
 
-__all__ = ["call", "close", "list_tools", "mcp_call"]
+__all__ = ["call", "close", "list_tools", "mcp_call", "unreadable_tools"]
 
 Result = TypeVar("Result")
 
@@ -44,9 +44,19 @@ async def mcp_call(context: StepContext) -> Outcome:
 async def list_tools(name: str, server: McpServer, *, folder: str | None = None) -> tuple[ToolSchema, ...]:
     """Return the tools of the server called `name`, as last listed. Its command runs in `folder`.
 
-    Raises StepError with the code mcp_unavailable, timeout or tool_error.
+    Raises StepError with the code mcp_unavailable, timeout, tool_error or bad_output.
     """
     return await _with_reconnect(name, server, folder, lambda connection: connection.tools())
+
+
+async def unreadable_tools(name: str, server: McpServer, *, folder: str | None = None) -> Mapping[str, str]:
+    """Return the tools that the server lists in a form that is none → why. `list_tools` returns the others, and raises the same errors."""
+
+    async def listed(connection: Connection) -> Mapping[str, str]:
+        await connection.tools()
+        return connection.unreadable_tools
+
+    return await _with_reconnect(name, server, folder, listed)
 
 
 async def call(
@@ -63,7 +73,9 @@ async def call(
         if tool not in _names(await connection.tools()):
             known = _names(await connection.tools(fresh=True))  # not every server notifies that its tools changed
             if tool not in known:
-                raise StepError(f"MCP server {name!r} has no tool {tool!r}{did_you_mean(tool, known)}", code="unknown_tool")
+                reason = connection.unreadable_tools.get(tool)
+                why = f" that can be read: {reason}" if reason else did_you_mean(tool, known)
+                raise StepError(f"MCP server {name!r} has no tool {tool!r}{why}", code="unknown_tool")
         return await connection.call(tool, arguments, timeout_s)
 
     return await _with_reconnect(name, server, folder, call_tool)

@@ -56,6 +56,8 @@ class Connection:
     def __init__(self, name: str, server: McpServer, folder: str | None) -> None:
         """Connect to the server called `name`; its command runs in `folder`."""
         self.is_closed = False
+        self.unreadable_tools: Mapping[str, str] = {}
+        """Tools of the last list that cannot be read → why."""
         self._name = name
         self._server = server
         self._secrets = transports.secrets_of(server)
@@ -94,8 +96,8 @@ class Connection:
             return self._tools
 
     async def _list_tools(self) -> tuple[ToolSchema, ...]:
-        """Return all tools that can be read; the log names the others."""
-        listed, cursor = list[ToolSchema](), None
+        """Return all tools that can be read, and note the others."""
+        listed, unreadable, cursor = list[ToolSchema](), dict[str, str](), None
         for _ in range(MAX_PAGES):
             params = types.PaginatedRequestParams(cursor=cursor)
             page = await self._request(types.ListToolsRequest(params=params), "the list of tools", self._server.timeout_s)
@@ -106,9 +108,11 @@ class Connection:
                     listed.append(self._tool(types.Tool.model_validate(tool)))
                 except ValidationError as error:
                     name = str(tool.get("name") if isinstance(tool, dict) else tool)[:MAX_NAME_CHARS]
-                    log.warning("mcp_tool_unreadable", server=self._name, tool=name, reason=self._clean(_faults(error)))
+                    unreadable[name] = self._clean(_faults(error))
+                    log.warning("mcp_tool_unreadable", server=self._name, tool=name, reason=unreadable[name])
             cursor = page.get("nextCursor")
             if not cursor:
+                self.unreadable_tools = unreadable
                 return tuple(listed)
         raise StepError(f"the list of tools of MCP server {self._name!r} has more than {MAX_PAGES} pages", code="bad_output")
 

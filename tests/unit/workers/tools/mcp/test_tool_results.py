@@ -7,7 +7,7 @@ import base64
 import pytest
 
 from cantata.models.values import JsonValue
-from cantata.workers.tools.mcp.tool_results import output_of, text_of
+from cantata.workers.tools.mcp.tool_results import error_text, output_of
 
 PICTURE = base64.b64encode(b"1234567").decode()
 
@@ -52,6 +52,43 @@ def test_an_answer_is_its_structure_or_its_parts_without_what_only_a_machine_rea
     assert output_of(answer) == expected
 
 
-def test_the_text_of_an_answer_leaves_out_what_is_none() -> None:
-    assert text_of({"content": [*said("one"), {"type": "image", "data": PICTURE, "mimeType": "image/png"}, *said("two")]}) == "one\ntwo"
-    assert text_of({"content": []}) == ""
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        ({}, None),
+        ({"content": None}, None),
+        ({"content": [], "structuredContent": None, "isError": None}, None),
+        ({"content": "a text"}, "a text"),
+        ({"content": {"type": "text", "text": "alone"}}, "alone"),
+        ({"content": said("one"), "_meta": {"a": 1}}, "one"),
+        ({"content": [{"type": "text"}]}, {"type": "text"}),
+        ({"content": [{"type": "audio", "data": 7}]}, {"type": "audio", "data": 7}),
+        ({"content": ["plain", None, 7]}, ["plain", None, 7]),
+        ({"content": [*said("one"), {"type": "hologram", "depth": 3}]}, ["one", {"type": "hologram", "depth": 3}]),
+        ({"content": [], "structuredContent": [1, 2]}, [1, 2]),
+    ],
+)
+def test_an_answer_of_another_shape_arrives_as_it_is(answer: dict[str, JsonValue], expected: JsonValue) -> None:
+    assert output_of(answer) == expected
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        ({"content": [*said("one"), {"type": "image", "data": PICTURE, "mimeType": "image/png"}, *said("two")]}, "one\ntwo"),
+        ({"structuredContent": {"code": 7, "why": "größe"}}, '{"code": 7, "why": "größe"}'),
+        ({"structuredContent": {"code": 7}, "content": []}, '{"code": 7}'),
+        ({"structuredContent": {"code": 7}, "content": None}, '{"code": 7}'),
+        ({"structuredContent": {"code": 7}, "content": said("")}, '{"code": 7}'),
+        ({"structuredContent": {"code": 7}, "content": said("no luck")}, "no luck"),
+        (
+            {"content": [{"type": "image", "data": "AAAA", "mimeType": "image/png"}]},
+            '[{"type": "image", "mimeType": "image/png", "bytes": 3}]',
+        ),
+        ({"content": said("")}, ""),
+        ({"content": []}, ""),
+        ({}, ""),
+    ],
+)
+def test_a_failure_says_what_there_is(answer: dict[str, JsonValue], message: str) -> None:
+    assert error_text(answer) == message
