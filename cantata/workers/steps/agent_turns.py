@@ -21,7 +21,7 @@ from cantata.workers.models.dialects.call_parsing import ParsedCall, ParsedReply
 from cantata.workers.models.dialects.conversation import ModelRound, agentic_result
 from cantata.workers.models.model_calls import call_models, recorded_prompt
 from cantata.workers.runtime.step_context import StepContext
-from cantata.workers.steps.model_turns import ModelTurn
+from cantata.workers.steps.model_turns import ModelTurn, unreadable_tools
 
 log = structlog.get_logger(__name__)
 
@@ -156,7 +156,7 @@ def _tool_warnings(turn: ModelTurn, known: Sequence[ToolSchema]) -> Iterator[str
     model = turn.models()[0]
     provider = llm.provider_of(model.model, model.params)
     unfit = fit_tools(known, provider).left_out if turn.agent.dialect == "native" else {}
-    for name, reason in {**turn.unreadable_tools(), **unfit}.items():
+    for name, reason in {**unreadable_tools(turn), **unfit}.items():
         log.warning("tool_not_offered", agent=turn.name, tool=name, reason=reason)
         yield f"agent {turn.name!r} is not offered tool {name!r}: {reason}"
 

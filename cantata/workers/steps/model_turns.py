@@ -149,20 +149,10 @@ class ModelTurn:
                 continue
             listed = self.context.wait_for(mcp.list_tools(server, tool.mcp, folder=folder))
             wanted = [each for each in listed if method in ("*", each.name)]
-            if not (wanted or self.unreadable_tools()):
+            if not (wanted or unreadable_tools(self)):
                 raise StepError(f"MCP server {server!r} has no tool {method!r}", code="unknown_tool")
             found += [each.model_copy(update={"name": f"{server}.{each.name}"}) for each in wanted]
         return tuple({tool.name: tool for tool in found}.values())
-
-    def unreadable_tools(self) -> Mapping[str, str]:
-        """Return the tools that the model may not call, since MCP servers list them in a form that is none → why."""
-        known, found = self.context.definitions.tools, dict[str, str]()
-        for name in tools_of(self.agent, self.instruction):
-            server, method = mcp_tool(name, known) or (name, "*")
-            if server in known and (mcp_server := known[server].mcp):
-                unreadable = self.context.wait_for(mcp.unreadable_tools(server, mcp_server, folder=self.context.folder))
-                found |= {f"{server}.{each}": why for each, why in unreadable.items() if method in ("*", each)}
-        return found
 
     def _templates(self) -> list[str]:
         """Return the texts whose placeholders may name memories."""
@@ -221,6 +211,17 @@ class ModelTurn:
         """The validator of the answer; None if this is not the agent's last instruction, or the agent has no output schema."""
         output, is_last = self.agent.output, self.number == len(self.agent.instructions) - 1
         return AnswerValidator(output, self.name, self.context.folder) if output and is_last else None
+
+
+def unreadable_tools(turn: ModelTurn) -> Mapping[str, str]:
+    """Return the tools that the model may not call, since MCP servers list them in a form that is none → why."""
+    known, found = turn.context.definitions.tools, dict[str, str]()
+    for name in tools_of(turn.agent, turn.instruction):
+        server, method = mcp_tool(name, known) or (name, "*")
+        if server in known and (mcp_server := known[server].mcp):
+            unreadable = turn.context.wait_for(mcp.unreadable_tools(server, mcp_server, folder=turn.context.folder))
+            found |= {f"{server}.{each}": why for each, why in unreadable.items() if method in ("*", each)}
+    return found
 
 
 def _function_schema(name: str, tool: Tool, folder: str | None) -> ToolSchema:

@@ -23,7 +23,7 @@ from cantata.models.values import JsonValue, ToolSchema
 from cantata.observability.logs.secrets import redact
 from cantata.workers.tools.mcp import tool_results, transports
 from cantata.workers.tools.mcp.tool_results import ConnectionLost
-from cantata.workers.tools.mcp.transports import NoAnswerError, Read, StderrTail, UnreadableError, Write
+from cantata.workers.tools.mcp.transports import NoAnswerError, Read, StderrTail, UnreadableReplyError, Write
 
 log = structlog.get_logger(__name__)
 
@@ -72,7 +72,7 @@ class Connection:
         self._tool_changes = 0  # notifications of the server that its tools changed
         self._listing = asyncio.Lock()
         self._open_requests = 0
-        self._unreadable: dict[int, asyncio.Future[UnreadableError]] = {}
+        self._unreadable: dict[int, asyncio.Future[UnreadableReplyError]] = {}
         """Open request → set to the fault if its answer cannot be read."""
         self._doubted: set[int] = set()
         """Open requests beside which a line was written that is no message."""
@@ -293,10 +293,10 @@ class Connection:
         if isinstance(message, types.ServerNotification) and isinstance(message.root, types.ToolListChangedNotification):
             self._tool_changes += 1
             self._tools = None
-        elif isinstance(message, UnreadableError):
+        elif isinstance(message, UnreadableReplyError):
             self._note_unreadable(message)
 
-    def _note_unreadable(self, error: UnreadableError) -> None:
+    def _note_unreadable(self, error: UnreadableReplyError) -> None:
         fault = self._clean(str(error))
         if not self._fault:  # once: some servers log each request there
             log.warning("mcp_unreadable", server=self._name, reason=fault)
@@ -312,7 +312,7 @@ class Connection:
                 self._doubted.add(each)
                 self._loop.call_later(DOUBT_S, self._set_unreadable, each, error)
 
-    def _set_unreadable(self, request_id: int, error: UnreadableError) -> None:
+    def _set_unreadable(self, request_id: int, error: UnreadableReplyError) -> None:
         future = self._unreadable.get(request_id)
         if future and not future.done():
             future.set_result(error)

@@ -56,16 +56,16 @@ def secrets_of(server: McpServer) -> list[str]:
     return sorted({*given, *parts, *secrets_in(os.environ)}, key=len, reverse=True)
 
 
-class UnreadableError(Exception):
+class UnreadableReplyError(Exception):
     """A server wrote what is no message of the protocol. The message says what."""
 
     def __init__(self, fault: str, request_id: int | None) -> None:
         super().__init__(fault)
         self.request_id = request_id
-        """The request that it was to answer; None if that cannot be told."""
+        """The request that it was to answer; None if that is not known."""
 
 
-class NoAnswerError(UnreadableError):
+class NoAnswerError(UnreadableReplyError):
     """A server ended its response to a request without an answer, as one that dies does."""
 
 
@@ -106,7 +106,7 @@ async def _line(output: asyncio.StreamReader) -> bytes:
     try:
         return await output.readline()
     except ValueError:
-        raise UnreadableError(f"it wrote a line of more than {MAX_LINE_BYTES // 1_000_000} MB", None) from None
+        raise UnreadableReplyError(f"it wrote a line of more than {MAX_LINE_BYTES // 1_000_000} MB", None) from None
 
 
 async def _write_lines(process: Process, sent: MemoryObjectReceiveStream[SessionMessage]) -> None:
@@ -138,12 +138,12 @@ def _signal(process: Process, number: int) -> None:
             os.killpg(process.pid, number)
 
 
-def _message(line: str) -> SessionMessage | UnreadableError:
+def _message(line: str) -> SessionMessage | UnreadableReplyError:
     """Return the message that a line is."""
     try:
         return SessionMessage(JSONRPCMessage.model_validate_json(line))
     except ValidationError:
-        return UnreadableError(_beginning(line), _answered_request(line))
+        return UnreadableReplyError(_beginning(line), _answered_request(line))
 
 
 def _beginning(text: str) -> str:
@@ -154,7 +154,7 @@ _IDS = re.compile(r'"id"\s*:\s*"?(\d{1,15})')
 
 
 def _answered_request(line: str) -> int | None:
-    """Return the id of the request that a damaged message answers, if that can be told; of a request or notification, None."""
+    """Return the id of the request that a damaged message answers, if that is known; of a request or notification, None."""
     try:
         message = json.loads(line)
     except (ValueError, RecursionError):
@@ -219,7 +219,7 @@ class _Replies:
             self.has_answer = self.has_answer or isinstance(item.message.root, JSONRPCResponse | JSONRPCError)
         else:
             self.has_answer = True
-            item = item if isinstance(item, UnreadableError) else UnreadableError(_http_fault(item), self.request_id)
+            item = item if isinstance(item, UnreadableReplyError) else UnreadableReplyError(_http_fault(item), self.request_id)
         await self._writer.send(item)
 
 

@@ -64,7 +64,7 @@ def test_an_answer_is_its_structure_or_its_parts_without_what_only_a_machine_rea
         ({"content": [{"type": "text"}]}, {"type": "text"}),
         ({"content": [{"type": "audio", "data": 7}]}, {"type": "audio", "data": 7}),
         ({"content": ["plain", None, 7]}, ["plain", None, 7]),
-        ({"content": [*said("one"), {"type": "hologram", "depth": 3}]}, ["one", {"type": "hologram", "depth": 3}]),
+        ({"content": [*said("one"), {"type": "dream", "of": "a"}]}, ["one", {"type": "dream", "of": "a"}]),
         ({"content": [], "structuredContent": [1, 2]}, [1, 2]),
     ],
 )
