@@ -1,4 +1,4 @@
-"""Import check: the modules of a configuration's functions, imported in a process of their own, as workers would."""
+"""Import check: the modules of a configuration's functions, imported in a process of their own, as workers would; its tools' schemas."""
 
 from __future__ import annotations
 
@@ -14,22 +14,28 @@ from typing import TYPE_CHECKING, Any
 from cantata.config.documents import Document
 from cantata.config.native import functions_in
 from cantata.config.source_map import KeyPath, find
-from cantata.config.user_code.import_trials import failures_of
+from cantata.config.user_code.import_trials import ImportTrial, tried
 from cantata.errors import ConfigError, Fault
+from cantata.models.definitions import Definitions
 from cantata.suggestions import did_you_mean
 
 if TYPE_CHECKING:
     from celery import Task
 
 
-def import_faults(document: Document, folder: Path) -> Iterator[Fault]:
+def import_faults(document: Document, trial: ImportTrial) -> Iterator[Fault]:
     """Yield a fault for each function whose module exists but cannot be imported here."""
-    named = list(functions_in(document))
-    failures = failures_of(str(folder), sorted({function.partition(":")[0] for _, function in named}))
-    for path, function in named:
+    for path, function in functions_in(document):
         module = function.partition(":")[0]
-        if failures.get(module):
-            yield document.fault(path, f"module {module!r} cannot be imported here: {failures[module]}")
+        if fault := trial.failures.get(module):
+            yield document.fault(path, f"module {module!r} cannot be imported here: {fault}")
+
+
+def try_imports(document: Document, folder: Path, definitions: Definitions) -> ImportTrial:
+    """Import the modules of all functions, and read the schemas of those that agents have as tools."""
+    names = dict.fromkeys(each for agent in definitions.agents.values() for each in agent.tools)
+    tools = {name: tool for name in names if (tool := definitions.tools.get(name)) and tool.function}
+    return tried(str(folder), sorted({function.partition(":")[0] for _, function in functions_in(document)}), tools)
 
 
 def task_faults(document: Document) -> Iterator[Fault]:

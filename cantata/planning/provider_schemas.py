@@ -52,6 +52,8 @@ PROVIDERS: Mapping[str, Takes] = {
 """LiteLLM's name of a provider → what it takes. Any other, as a server of your own, gets the plain form, with nothing left out."""
 
 PLAIN = Takes()
+MAX_NAME_CHARS = 64
+"""Characters of a tool's name. OpenAI's limit, the lowest; all providers get a shorter one with a hash at its end."""
 JSON_ALONE: JsonValue = {"type": "json_object"}
 MAX_STRICT_DEPTH, MAX_STRICT_PROPERTIES = 10, 5000  # of OpenAI
 _NOT_STRICT = frozenset(
@@ -261,11 +263,13 @@ class FittedTools:
     tools: tuple[ToolSchema, ...]
     left_out: Mapping[str, str]
     """Tools that have no such form → why."""
+    changed: Mapping[str, str]
+    """Tools that say less in that form than they did → what is changed."""
 
 
 def fit_tools(tools: Sequence[ToolSchema], provider: str) -> FittedTools:
     """Return tools as a provider takes them: descriptions cut, arrays with items, objects at the top; and those that do not fit."""
-    takes, fitted, left_out = taken_by(provider), list[ToolSchema](), dict[str, str]()
+    takes, fitted, left_out, changed = taken_by(provider), list[ToolSchema](), dict[str, str](), dict[str, list[str]]()
     for tool in tools:
         if takes.max_tools is not None and len(fitted) >= takes.max_tools:
             left_out[tool.name] = f"{provider} takes {takes.max_tools} tools, and {len(fitted)} come before it"
@@ -281,10 +285,23 @@ def fit_tools(tools: Sequence[ToolSchema], provider: str) -> FittedTools:
             left_out[tool.name] = "its parameters are no JSON Schema"
             continue
         text = tool.description
+        if len(tool.name) > MAX_NAME_CHARS:
+            changed[tool.name] = [f"its name has more than {MAX_NAME_CHARS} characters, and is cut"]
         if takes.max_description is not None and len(text) > takes.max_description:
+            changed.setdefault(tool.name, []).append(
+                f"its description has {len(text):,} characters, and is cut to {takes.max_description:,}"
+            )
             text = f"{text[: takes.max_description - 1]}…"
+        if takes.array_items and parameters != {"type": "object", **tool.parameters}:
+            changed.setdefault(tool.name, []).append(_change(tool.parameters))
         fitted.append(tool.model_copy(update={"parameters": parameters, "description": text}))
-    return FittedTools(tuple(fitted), left_out)
+    return FittedTools(tuple(fitted), left_out, {name: "; ".join(changes) for name, changes in changed.items()})
+
+
+def _change(schema: Schema) -> str:
+    if schema.keys() & {*_COMBINATORS, "enum", "not"}:
+        return "its schema has alternatives at the top, which become one object with the keys of all"
+    return "an array of its schema has no 'items', or one schema for each place: it gets one for all"
 
 
 def _tool_form(schema: Schema) -> dict[str, JsonValue]:

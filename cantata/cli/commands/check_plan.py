@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from cantata.cli.import_check import import_faults, task_faults
+from cantata.cli.import_check import import_faults, task_faults, try_imports
 from cantata.cli.main import INVALID
 from cantata.cli.options import config_option, json_option
 from cantata.cli.requests import load_checked_request, load_definitions, read_document
@@ -24,6 +24,7 @@ from cantata.config.formats import Configuration
 from cantata.config.source_map import KeyPath
 from cantata.config.user_code import determinism
 from cantata.config.user_code.function_source import definition_of
+from cantata.config.user_code.import_trials import ImportTrial
 from cantata.errors import ConfigError, Fault, without_warnings
 from cantata.models.definitions import Definitions
 from cantata.models.graph import Step
@@ -154,8 +155,9 @@ def _check_configuration(document: Document, path: Path) -> tuple[Sequence[Fault
     planned = [*checks.check_chains(found.definitions), *checks.check_schedules(found.definitions)]
     code = [each for name in found.definitions.workflows.values() for each in _workflow_faults(name.function, folder, found.definitions)]
     commands = _command_warnings(document, found.definitions)
-    faults = [*found.locate(planned), *import_faults(document, folder), *task_faults(document), *commands, *code]
-    faults += _provider_warnings(document, found.definitions)
+    trial = try_imports(document, folder, found.definitions)
+    faults = [*found.locate(planned), *import_faults(document, trial), *task_faults(document), *commands, *code]
+    faults += _provider_warnings(document, found.definitions, trial)
     return faults, _count_entries(found.definitions)
 
 
@@ -168,29 +170,45 @@ def _command_warnings(document: Document, definitions: Definitions) -> Iterator[
             yield replace(fault, is_warning=True)
 
 
-def _provider_warnings(document: Document, definitions: Definitions) -> Iterator[Fault]:
+def _provider_warnings(document: Document, definitions: Definitions, trial: ImportTrial) -> Iterator[Fault]:
     """Yield a warning for each schema that the provider of an agent's model does not take as it is written."""
+    found = dict[tuple[KeyPath, str], None]()  # agents of one provider may share a tool
     for name, agent in definitions.agents.items():
         model = definitions.model_of(agent.model)
         provider, _, rest = model.model.partition("/")
-        if not rest or "api_base" in model.params:  # a server of your own, of which nothing is known
-            continue
-        for path, message in _provider_faults(name, definitions, provider):
-            yield replace(document.fault(path, message), is_warning=True)
+        if rest and "api_base" not in model.params:  # else a server of your own, of which nothing is known
+            found |= dict.fromkeys(_provider_faults(name, definitions, provider, trial))
+    for path, message in found:
+        yield replace(document.fault(path, message), is_warning=True)
 
 
-def _provider_faults(name: str, definitions: Definitions, provider: str) -> Iterator[tuple[KeyPath, str]]:
+def _provider_faults(name: str, definitions: Definitions, provider: str, trial: ImportTrial) -> Iterator[tuple[KeyPath, str]]:
     agent = definitions.agents[name]
     schema = agent.output.json_schema if agent.output else None
     if schema is not None and (reason := unfit_reason(schema, provider)):
         yield ("agents", name, "output", "schema"), f"{provider} takes this schema as a hint, without 'strict': {reason}"
-    declared = [
-        ToolSchema(name=each, parameters=tool.parameters)
-        for each in agent.tools
-        if isinstance(each, str) and (tool := definitions.tools.get(each)) and tool.parameters is not None
-    ]
-    for each, reason in fit_tools(declared, provider).left_out.items():
-        yield ("tools", each, "parameters"), f"agent {name!r} is not offered this tool: {reason}"
+    if agent.dialect != "native":  # its prompt describes the tools
+        return
+    fitted = fit_tools([tool for each in agent.tools if (tool := _declared(each, definitions, trial))], provider)
+    for each, reason in fitted.left_out.items():
+        yield _place(each, definitions), f"agent {name!r} is not offered this tool: {reason}"
+    for each, change in fitted.changed.items():
+        yield _place(each, definitions), f"{provider} gets another form of this tool: {change}"
+    for each, reason in trial.undescribed.items():
+        if each in agent.tools:
+            yield _place(each, definitions), f"agent {name!r} cannot be offered this tool, and fails: {reason}"
+
+
+def _declared(name: str, definitions: Definitions, trial: ImportTrial) -> ToolSchema | None:
+    """Return the schema of a tool; None if it is known to workers only, as of an MCP server."""
+    tool = definitions.tools.get(name)
+    if name in trial.schemas or tool is None or tool.parameters is None:
+        return trial.schemas.get(name)
+    return ToolSchema(name=name, description=tool.description, parameters=tool.parameters)
+
+
+def _place(name: str, definitions: Definitions) -> KeyPath:
+    return ("tools", name, "function" if definitions.tools[name].parameters is None else "parameters")
 
 
 def _count_entries(definitions: Definitions) -> str:

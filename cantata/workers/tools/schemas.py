@@ -62,6 +62,19 @@ def schema_of(function: Function, tool: Tool, name: str) -> ToolSchema:
     return ToolSchema(name=name, description=tool.description or visible.description, parameters=_schema(visible, tool))
 
 
+def described(name: str, tool: str) -> tuple[JsonValue, str | None]:
+    """Return the schema of a tool, which is given as JSON, and why it has none; neither if its function cannot be imported."""
+    read = Tool.model_validate_json(tool)
+    module, _, attribute = str(read.function).partition(":")
+    function = getattr(sys.modules.get(module), attribute, None)
+    if not callable(function):
+        return None, None
+    try:
+        return schema_of(function, read, name).model_dump(mode="json"), None
+    except StepError as error:
+        return None, str(error)
+
+
 def bind(function: Function, tool: Tool, arguments: Mapping[str, JsonValue]) -> dict[str, Any]:
     """Return the keyword arguments for a model's call, converted to the types that the function declares.
 

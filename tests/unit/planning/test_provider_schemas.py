@@ -215,3 +215,23 @@ def test_parameters_that_are_no_schema_leave_their_tool_out(parameters: dict[str
     assert fit_tools([ToolSchema(name="t", description="", parameters=parameters)], "openai").left_out == {
         "t": "its parameters are no JSON Schema"
     }
+
+
+def test_what_a_tool_loses_in_the_form_of_a_provider_is_said() -> None:
+    tuples: dict[str, JsonValue] = {"type": "object", "properties": {"p": {"type": "array", "prefixItems": [{"type": "number"}]}}}
+    either: dict[str, JsonValue] = {"type": "object", "anyOf": [{"properties": {"a": {}}}, {"properties": {"b": {}}}]}
+    tools = [
+        ToolSchema(name="near", description="x" * 1025, parameters=tuples),
+        ToolSchema(name="either", parameters=either),
+        ToolSchema(name="n" * 65, parameters={"properties": {"a": {"type": "array", "items": {}}}}),
+        ToolSchema(name="fine", description="x" * 1024, parameters={"type": "object", "properties": {}}),
+    ]
+    items = "an array of its schema has no 'items', or one schema for each place: it gets one for all"
+    alternatives = "its schema has alternatives at the top, which become one object with the keys of all"
+    name = "its name has more than 64 characters, and is cut"
+
+    assert fit_tools(tools, "openai").changed == {
+        "near": f"its description has 1,025 characters, and is cut to 1,024; {items}", "either": alternatives, "n" * 65: name,
+    }  # fmt: skip
+    assert fit_tools(tools, "mistral").changed == {"near": items, "either": alternatives, "n" * 65: name}
+    assert fit_tools(tools, "my-server").changed == {"n" * 65: name}

@@ -14,6 +14,7 @@ from typing import TypeGuard, cast
 
 from cantata.errors import ModelError
 from cantata.models.values import JsonValue, ToolSchema
+from cantata.planning.provider_schemas import MAX_NAME_CHARS
 from cantata.workers.models.dialects.call_parsing import UNKNOWN_FUNCTION
 from cantata.workers.models.local.labels import EnumField
 
@@ -23,7 +24,6 @@ JsonObject = dict[str, JsonValue]
 
 ANSWER = "Your answer is JSON, and nothing else, that fits this JSON schema:"
 CHOICES = ("auto", "none", "required")
-MAX_NAME_CHARS = 64  # OpenAI's limit, the lowest
 
 
 def with_examples(messages: Messages, examples: JsonValue, schema: Mapping[str, JsonValue] | None) -> list[Message]:

@@ -369,3 +369,98 @@ agents:
         ("agents.free.output.schema:", "openai takes this schema as a hint, without 'strict': an object may have any keys at properties.x"),
         ("tools.pick.parameters:", "agent 'free' is not offered this tool: its schema has alternatives at the top that are references"),
     ]
+
+
+SHAPES = """
+from enum import Enum
+from typing import Literal
+
+def near(point: tuple[float, float], tags: list) -> str:
+    "Say what is near."
+
+def wordy(text: str) -> str: ...
+wordy.__doc__ = "x" * 2000
+
+def fine(text: str, level: Literal["a", "b"] = "a") -> str:
+    "Say it."
+
+def odd(handle: object, made: Enum, tree: "Tree") -> str:
+    "Cannot be described."
+
+def long(a: int) -> int:
+    "Its name is long."
+
+print("modules may print")
+"""
+
+
+def warnings_of(file: str) -> list[tuple[str, str]]:
+    """The place and the message of each warning of a sound document."""
+    found = run("check", file)
+    assert found.exit_code == 0, found.stdout
+    split = [line.partition(" warning: ") for line in found.stdout.splitlines() if " warning: " in line]
+    return [(where.partition(": ")[2].rstrip(":"), message) for where, _, message in split]
+
+
+def test_functions_whose_schemas_a_provider_does_not_take_as_they_are_are_warned_of(documents: Path) -> None:
+    (documents / "shapes.py").write_text(SHAPES)
+    name = "l" * 65
+    (documents / "shapes.yaml").write_text(f"""
+tools:
+  near: {{function: "shapes:near"}}
+  wordy: {{function: "shapes:wordy"}}
+  fine: {{function: "shapes:fine"}}
+  odd: {{function: "shapes:odd"}}
+  {name}: {{function: "shapes:long"}}
+  unused: {{function: "shapes:near"}}
+agents:
+  one: {{model: openai/gpt-4o-mini, tools: [near, wordy, fine, {name}]}}
+  two: {{model: openai/gpt-4o-mini, tools: [near]}}
+  three: {{model: mistral/small, tools: [wordy]}}
+  own: {{model: server, tools: [near, wordy]}}
+  prompted: {{model: openai/gpt-4o-mini, tools: [odd, near], dialect: json}}
+  four: {{model: openai/gpt-4o-mini, tools: [odd]}}
+models:
+  server: {{model: openai/own, params: {{api_base: "http://127.0.0.1:1/v1"}}}}
+""")
+
+    array = "an array of its schema has no 'items', or one schema for each place: it gets one for all"
+    assert warnings_of("shapes.yaml") == [
+        ("tools.near.function", f"openai gets another form of this tool: {array}"),
+        ("tools.wordy.function", "openai gets another form of this tool: its description has 2,000 characters, and is cut to 1,024"),
+        (f"tools.{name}.function", "openai gets another form of this tool: its name has more than 64 characters, and is cut"),
+        (
+            "tools.odd.function",
+            "agent 'four' cannot be offered this tool, and fails: odd has no tool schema: the type Tree of 'tree' cannot be evaluated on "
+            "the worker (name 'Tree' is not defined); hide the parameter, give it another type, or write 'parameters' for the tool",
+        ),
+    ]
+
+
+def test_tools_beyond_those_that_a_provider_takes_are_warned_of(documents: Path) -> None:
+    names = [f"t{number}" for number in range(130)]
+    functions = "".join(f"  {name}: {{function: 'my_tools:double'}}\n" for name in names)
+    (documents / "my_tools.py").write_text("def double(n: int) -> int:\n    return 2 * n\n")
+    agents = "".join(
+        f"  {model[0]}: {{model: {model}, tools: [{', '.join(names)}]}}\n" for model in ("openai/gpt-4o-mini", "mistral/small")
+    )
+    (documents / "many.yaml").write_text(f"tools:\n{functions}agents:\n{agents}")
+
+    assert warnings_of("many.yaml") == [
+        (f"tools.{name}.function", "agent 'o' is not offered this tool: openai takes 128 tools, and 128 come before it")
+        for name in ("t128", "t129")
+    ]
+
+
+@pytest.mark.parametrize("text", ["import not_there\n", "raise SystemExit(3)\n", "import os\nos._exit(3)\n"])
+def test_a_module_that_cannot_be_imported_is_a_fault_and_no_schema_of_it_is_warned_of(documents: Path, text: str) -> None:
+    (documents / "shapes.py").write_text(f"{text}\ndef near(point: tuple[float, float]): ...\n")
+    (documents / "shapes.yaml").write_text(
+        "tools:\n  near: {function: 'shapes:near'}\nagents:\n  one: {model: openai/gpt-4o-mini, tools: [near]}\n"
+    )
+
+    found = run("check", "shapes.yaml")
+
+    assert found.exit_code == 2
+    assert "module 'shapes' cannot be imported here: " in found.stdout
+    assert "warning" not in found.stdout
