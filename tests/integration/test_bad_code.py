@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -58,6 +59,7 @@ class Fleet:
             (folder / name).write_text(text)
         self.client = Client(redis_url, config=loading.load(folder / "cantata.yaml"))
         self._environment = {**os.environ, "REDIS_URL": redis_url, "CANTATA_DRAIN_S": "1"}
+        self._systemd: dict[str, socket.socket] = {}
         self._workers: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self, name: str, queue: str, *options: str) -> Path:
@@ -66,13 +68,25 @@ class Fleet:
         command = [sys.executable, "-m", "cantata.cli", "worker", queue, "--name", name, "--concurrency", "1"]
         command += ["--config", str(self.folder / "cantata.yaml"), *options]
         with (self.folder / f"{name}.log").open("ab") as log:
-            environment = {**self._environment, "CANTATA_HEARTBEAT_FILE": str(heartbeat)}
+            environment = {**self._environment, "CANTATA_HEARTBEAT_FILE": str(heartbeat), "NOTIFY_SOCKET": self._notified(name)}
             self._workers[name] = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
         until(lambda: name in self.named(), f"the worker {name}", PATIENCE_S)
         return heartbeat
 
+    def _notified(self, name: str) -> str:
+        """A socket on which the worker of a unit is listened to, as systemd does."""
+        self._systemd[name] = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._systemd[name].settimeout(PATIENCE_S)
+        self._systemd[name].bind(f"\0cantata-{os.getpid()}-{name}")
+        return f"@cantata-{os.getpid()}-{name}"
+
+    def told(self, name: str) -> list[str]:
+        """What a worker tells systemd next."""
+        return self._systemd[name].recv(4096).decode().splitlines()
+
     def end(self, name: str) -> None:
         """End a worker as a roll-out does."""
+        self._systemd.pop(name).close()
         worker = self._workers.pop(name)
         worker.terminate()
         with suppress(subprocess.TimeoutExpired):
@@ -130,6 +144,7 @@ def test_bad_code_fails_no_run_and_a_corrected_file_lets_all_finish(fleet: Fleet
     assert fleet.chain("note").result(PATIENCE_S).final_output == 2
     until(lambda: all(event_of(run, "waiting") for run in flows), "the waits", PATIENCE_S)
     assert good.exists()
+    assert fleet.told("good") == ["READY=1", "STATUS=ready: tools"]
 
     (fleet.folder / "ours.py").write_text(BAD)
     bad = fleet.start("bad", "tools")
@@ -142,6 +157,9 @@ def test_bad_code_fails_no_run_and_a_corrected_file_lets_all_finish(fleet: Fleet
     until(lambda: fleet.named()["bad"].code_faults, "what the bad worker cannot import")
     assert "ours" in str(fleet.named()["bad"].code_faults)
     assert not bad.exists(), "a roll-out stops at this worker"
+    (status,) = fleet.told("bad")
+    assert status.startswith("STATUS=not ready: ")
+    assert "SyntaxError: invalid syntax (ours.py, line 1)" in status
 
     fleet.end("good")
     lenient = fleet.start("lenient", "tools", "--lenient")
@@ -160,6 +178,7 @@ def test_bad_code_fails_no_run_and_a_corrected_file_lets_all_finish(fleet: Fleet
     assert [run.result(PATIENCE_S).final_output for run in (chain, *flows[3:])] == [2, 5, 6, 7]
     assert turn.result(PATIENCE_S).output == "five"
     until(bad.exists, "the readiness of the worker whose file is corrected", PATIENCE_S)
+    assert fleet.told("bad") == ["READY=1", "STATUS=ready: tools"]
     until(lambda: not any(worker.code_faults for worker in fleet.named().values()), "no faults", PATIENCE_S)
 
 
