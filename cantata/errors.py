@@ -167,13 +167,14 @@ class CodeExitError(StepError):
 
 
 class ImportFailedError(StepError):
-    """This process cannot import `module`, or the module has no such name. Another worker may have other files.
+    """This process cannot import a module, or the module has no such name. Another worker may have other files.
 
-    Raised for the named module itself, never for what a function imports while it runs.
+    `module` is a top-level module, or a folder of code, as workers announce it. Raised for what a step names, never for what a function
+    imports while it runs.
     """
 
-    def __init__(self, message: str, module: str) -> None:
-        super().__init__(message, code="tool_import")
+    def __init__(self, message: str, module: str, *, code: str = "tool_import") -> None:
+        super().__init__(message, code=code)
         self.module = module
 
 

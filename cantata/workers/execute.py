@@ -130,9 +130,9 @@ def _refusal(context: StepContext) -> str:
 
 def _refuse_import(context: StepContext, error: ImportFailedError) -> bool:
     """Refuse a step whose code this worker cannot import, since another may have other files; return False if none has."""
-    begun, module, steps = context.begun, error.module.partition(".")[0], context.process.ledger.steps
+    begun, steps = context.begun, context.process.ledger.steps
     try:
-        other = registry.worker_with(context.process.ledger.redis, module, begun.spec.queue, but=begun.worker.partition("#")[0])
+        other = registry.worker_with(context.process.ledger.redis, error.module, begun.spec.queue, but=begun.worker.partition("#")[0])
     except RedisFailure:
         other = ""
     if other:

@@ -23,8 +23,8 @@ from pathlib import Path
 import structlog
 
 from tests import warm
+from tests.faults import bad_deploys, chaos, deploys, history, points, poison, recovery
 from tests.faults import cases as named_cases
-from tests.faults import chaos, deploys, history, points, poison, recovery
 from tests.faults.fuzz import parts as fuzz
 from tests.faults.past import Violation
 from tests.faults.shapes import SHAPES
@@ -35,6 +35,7 @@ KILLS = 30
 BEHIND_KILLS, WAITING = 10, 50_000
 MINUTES = 12.0
 LONG_STEP_S, BLOCKS_S = 60.0, 10.0
+GOOD_DEPLOYS = 0.4  # their share of the time of the deploys
 
 
 @dataclass(frozen=True)
@@ -105,10 +106,16 @@ def measure_recovery(folder: Path, seed: int, seconds: float) -> Result:
 
 
 def roll_out(folder: Path, seed: int, seconds: float) -> Result:
-    """Restarts under load."""
-    report = deploys.roll_out(folder, seed, seconds)
-    summary = f"{report.deploys} deploys, {report.runs} runs; the slowest worker ended {report.slowest_end_s:.1f} s after SIGTERM"
-    return Result(summary, report.violations)
+    """Restarts under load; then releases that no worker can serve."""
+    good, bad = folder / "good", folder / "bad"
+    good.mkdir(), bad.mkdir()
+    report = deploys.roll_out(good, seed, seconds * GOOD_DEPLOYS)
+    spoilt = bad_deploys.roll_out(bad, seed, seconds * (1 - GOOD_DEPLOYS))
+    summary = (
+        f"{report.deploys} deploys, {report.runs} runs; the slowest worker ended {report.slowest_end_s:.1f} s after SIGTERM; "
+        f"{spoilt.deploys} bad releases, {spoilt.runs} runs, of which {spoilt.refused} waited with a refused step"
+    )
+    return Result(summary, [*report.violations, *spoilt.violations])
 
 
 def spread_poison(folder: Path, seed: int, seconds: float) -> Result:

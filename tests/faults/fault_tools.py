@@ -65,6 +65,11 @@ async def block(context: ToolContext, journal: str, seconds: float, blocks_s: fl
     return "done"
 
 
+def shout(text: str) -> str:
+    """An instruction of a PromptChain."""
+    return text.upper()
+
+
 def _note(context: ToolContext, journal: str, what: str) -> None:
     """Append a line; its time is the system's, which is right even where a test gave Python's clock an error."""
     at = time.clock_gettime(time.CLOCK_REALTIME)

@@ -296,13 +296,13 @@ def end(worker: subprocess.Popen[bytes]) -> None:
 
 
 @contextmanager
-def stage(folder: Path, *, drain_s: float = 8.0, armed: bool = False) -> Iterator[Stage]:
-    """A stack with its home in a folder; its logs and journal stay there."""
+def stage(folder: Path, *, drain_s: float = 8.0, armed: bool = False, server_only: bool = False) -> Iterator[Stage]:
+    """A stack with its home in a folder; its logs and journal stay there. With `server_only` nobody works."""
     journal = Journal(folder / "journal.jsonl")
     fault = {"CANTATA_FAULT": f"@{folder / 'fault'}"} if armed else {}
     with Models(journal) as models, receiving() as hook, _environment(
         OPENAI_API_BASE=models.url, OPENAI_API_KEY="sk-faults", CANTATA_WEBHOOK_SECRET="hook", CANTATA_DRAIN_S=str(drain_s), **fault
-    ), _stack(folder / "home") as stack, Client(stack.url, config=definitions()) as client:  # fmt: skip
+    ), _stack(folder / "home", server_only=server_only) as stack, Client(stack.url, config=definitions()) as client:  # fmt: skip
         formats.write_desk(folder)
         (folder / HOOK).write_text(hook.url)
         stage = Stage(client, stack, folder, journal, hook)
@@ -313,10 +313,10 @@ def stage(folder: Path, *, drain_s: float = 8.0, armed: bool = False) -> Iterato
             stage.end_user_worker()
 
 
-def _stack(home: Path) -> Stack:
+def _stack(home: Path, *, server_only: bool) -> Stack:
     """Start a stack whose workers know the user's application; this process does not."""
     with _environment(CANTATA_APP="fault_tasks:app"), chdir(HERE):
-        return Stack.start(home, agents=4, tools=2, command=_command)
+        return Stack.start(home, agents=4, tools=2, command=_command, server_only=server_only)
 
 
 def _command(name: str, queues: tuple[str, ...], concurrency: int) -> list[str]:

@@ -54,16 +54,17 @@ def load_function(
 ) -> Callable[..., Any]:  # fmt: skip
     """Import a module, and return its function `module:name`. Raises ImportFailedError."""
     module_name, _, attribute = name.partition(":")
+    top = module_name.partition(".")[0]
     if clash := clash_of(module_name, Path(folder) if folder else None):
-        raise ImportFailedError(f"module {module_name!r} cannot be imported: {clash}", module_name)
+        raise ImportFailedError(f"module {module_name!r} cannot be imported: {clash}", top)
     try:
         function: Callable[..., Any] | None = getattr(import_module(module_name), attribute, None)
     except BaseException as error:  # whatever a user's module raises while it is imported
         if exits.is_of_signal(error):
             raise
-        raise ImportFailedError(f"module {module_name!r} cannot be imported: {type(error).__name__}: {error}", module_name) from error
+        raise ImportFailedError(f"module {module_name!r} cannot be imported: {type(error).__name__}: {error}", top) from error
     if not callable(function):
-        raise ImportFailedError(f"module {module_name!r} has no function {attribute!r}", module_name)
+        raise ImportFailedError(f"module {module_name!r} has no function {attribute!r}", top)
     return function
 
 

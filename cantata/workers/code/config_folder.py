@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from functools import lru_cache
 from pathlib import Path
 
 from cantata.errors import StepError
@@ -13,7 +12,6 @@ BASE = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "TERM", "TMPDIR", "TZ", "LAN
 """The variables of the worker that every program receives: locations, and the formats of times and texts. None may hold a secret."""
 
 
-@lru_cache(maxsize=64)
 def local_folder(folder: str | None) -> str | None:
     """Return a run's folder on this machine: that of its configuration if it exists here, else that of CANTATA_CONFIG."""
     return folder if folder is None or Path(folder).is_dir() else own_config_folder()

@@ -184,16 +184,17 @@ def _read_module(folder: str, module: str) -> str:
     return digest
 
 
-def forget_changed(folder: str | None, module: str) -> None:
+def forget_changed(folder: str | None, module: str) -> bool:
     """Forget the files of a module and of its imports that have changed since they were read, so that a failed import can succeed.
 
-    No step has used them: without them the module could not be imported. A module that another one shares is read anew for both.
+    Return whether there are any. No step has used them: without them the module could not be imported. A module that another one shares
+    is read anew for both.
     """
     importlib.invalidate_caches()
     with _lock:
         module_folder = _module_folders.pop((folder, module), None)
         if module_folder is None:
-            return
+            return False
         _digests.pop((module_folder, module), None)
         changed = {path for path, source in _closure(module_folder, module).values() if path in _files and stat_of(path) != source.stat}
         for path in changed:
@@ -201,6 +202,7 @@ def forget_changed(folder: str | None, module: str) -> None:
         for name, loaded in sys.modules.copy().items():
             if getattr(loaded, "__file__", None) in changed:
                 del sys.modules[name]
+        return bool(changed)
 
 
 def _check_syntax(module: str, path: str, source: SourceFile) -> None:

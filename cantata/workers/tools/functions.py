@@ -150,7 +150,7 @@ def _import(module_name: str, folder: str | None) -> Any:
 
 
 def unload_folder() -> None:
-    """Unload the modules of the current configuration's folder. Loaded functions still work."""
+    """Unload the modules of the current configuration's folder that can be imported by name. Loaded functions still work."""
     global _imported_from
     with _importing:
         if _imported_from is None:
@@ -158,7 +158,8 @@ def unload_folder() -> None:
         with suppress(ValueError):  # code of the folder may have changed the path
             sys.path.remove(_imported_from)
         folder, _imported_from = Path(_imported_from), None
-        own = [name for name, module in sys.modules.copy().items() if name.partition(".")[0] not in OURS and lies_in(module, folder)]
+        named = {name: module for name, module in sys.modules.copy().items() if name.partition(".")[0] not in OURS and "/" not in name}
+        own = [name for name, module in named.items() if lies_in(module, folder)]
         for name in own:  # only now: the path of a package without a file is computed from that of its parent package
             del sys.modules[name]
 

@@ -10,7 +10,7 @@ from typing import Any, cast
 from cantata import exits
 from cantata.config.texts import lies_in
 from cantata.config.user_code.script_digest import scripts_in
-from cantata.errors import ConfigError, StepError
+from cantata.errors import ConfigError, ImportFailedError, StepError
 from cantata.models.definitions import ScriptReference
 from cantata.workers.code.config_folder import local_folder, own_config_folder
 from cantata.workers.runtime.step_context import StepContext
@@ -53,9 +53,10 @@ def _load(script: ScriptReference, context: StepContext) -> Function:
     except BaseException as error:  # whatever a user's code raises while it is loaded
         if exits.is_of_signal(error):
             raise
-        raise StepError(
-            f"the script of {script.function!r} cannot be loaded: {type(error).__name__}: {error}", code="tool_import"
-        ) from error
+        message = f"the script of {script.function!r} cannot be loaded: {type(error).__name__}: {error}"
+        if isinstance(error, ImportError):  # another worker may have the module; the script itself is the same everywhere
+            raise ImportFailedError(message, (error.name or "").partition(".")[0]) from error
+        raise StepError(message, code="tool_import") from error
     if not callable(names.get(script.function)):
         raise StepError(f"the script does not define the function {script.function!r}", code="tool_import")
     return cast(Function, names[script.function])

@@ -9,7 +9,7 @@ from typing import Any
 
 import structlog
 
-from cantata.errors import CodeExitError, StepError
+from cantata.errors import CodeExitError, ImportFailedError, StepError
 from cantata.frontends.diskurs import handovers
 from cantata.frontends.diskurs.conversation_config import HandoverRule
 from cantata.frontends.diskurs.handovers import AgentTurn
@@ -86,7 +86,7 @@ def diskurs_rules(context: StepContext) -> Outcome:
 def _rule_holds(context: StepContext, rule: HandoverRule, state: ConversationState, prompter: Prompter, warnings: list[str]) -> bool:
     try:
         return bool(code_loading.call(context, rule.condition, conversation_of(prompter, state, prompter.arguments(state))))
-    except CodeExitError:
+    except (CodeExitError, ImportFailedError):
         raise
     except StepError as error:
         warnings.append(f"rule {rule.name!r} of conductor {prompter.name!r} is skipped: {error}")

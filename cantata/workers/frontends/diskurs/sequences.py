@@ -32,7 +32,8 @@ def diskurs_heuristic(context: StepContext) -> Outcome:
     prompter = Prompter(context, turn.agent)
     found = prompter.function("heuristic_sequence")
     if found is None:
-        raise StepError(f"prompt.py of agent {turn.agent!r} has no function 'heuristic_sequence'", code="bad_code")
+        folder, file = code_loading.code_folder_of(context), prompter.agent.prompt.file
+        raise folder.lacks(file or f"the prompt of agent {turn.agent!r}", "no function 'heuristic_sequence'")
     arguments = prompter.arguments(state)
     conversation = conversation_of(prompter, state, arguments)
     function = code_loading.code_folder_of(context).load(found, prompter.config.modules)

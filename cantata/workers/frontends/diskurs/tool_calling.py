@@ -7,7 +7,7 @@ import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
-from cantata.errors import CodeExitError, StepError
+from cantata.errors import CodeExitError, ImportFailedError, StepError
 from cantata.frontends.diskurs.conversation_config import CodeReference, ConversationDependency, ConversationTool
 from cantata.models.graph import Outcome
 from cantata.models.values import JsonValue, ToolSchema, Usage
@@ -31,7 +31,7 @@ def diskurs_tool(context: StepContext) -> Outcome:
         return Outcome(
             output=call(context, name, cast("dict[str, JsonValue]", plans.fill_references(given, _results(context, needs)))), usage=_CALLED
         )
-    except CodeExitError:
+    except (CodeExitError, ImportFailedError):
         raise
     except StepError as error:
         message = str(error.__cause__ or error)

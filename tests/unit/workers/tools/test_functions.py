@@ -79,7 +79,6 @@ def test_a_function_without_memory_fails_its_step(folder: str, monkeypatch: pyte
 def test_a_folder_that_is_not_here_is_where_the_worker_s_own_configuration_lies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CANTATA_CONFIG", str(tmp_path / "desk.yaml"))
 
-    local_folder.cache_clear()
     assert local_folder("/nowhere/on/this/machine") == str(tmp_path)
     assert local_folder(str(tmp_path.parent)) == str(tmp_path.parent)
     assert local_folder(None) is None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -15,7 +14,6 @@ from cantata.models.definitions import Definitions
 from cantata.models.graph import Spec
 from cantata.models.values import JsonValue
 from cantata.state.ledger.records import Begun
-from cantata.workers.code.config_folder import local_folder
 from cantata.workers.runtime.process import Process
 from cantata.workers.runtime.step_context import StepContext
 from cantata.workers.tools import inline_scripts
@@ -31,12 +29,9 @@ TOOL = "loud@w.shout"
 
 
 @pytest.fixture(autouse=True)
-def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CANTATA_CONFIG", raising=False)
-    local_folder.cache_clear()
     monkeypatch.setattr(inline_scripts, "_functions", {})
-    yield
-    local_folder.cache_clear()
 
 
 def written(folder: Path, end: str = "!") -> Definitions:
@@ -89,7 +84,6 @@ def test_a_worker_elsewhere_reads_the_file_of_its_own_configuration(tmp_path: Pa
     definitions = written(tmp_path / "here").model_copy(update={"folder": "/nowhere/on/this/machine"})
     assert inline_scripts.refusal(work(definitions))
 
-    local_folder.cache_clear()
     monkeypatch.setenv("CANTATA_CONFIG", str(tmp_path / "here" / own))
 
     assert inline_scripts.refusal(work(definitions)) == ""

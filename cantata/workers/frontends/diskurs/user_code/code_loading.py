@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from cantata import exits
-from cantata.errors import StepError
+from cantata.errors import ImportFailedError, StepError
 from cantata.frontends.diskurs.conversation_config import CodeReference, ConversationConfig
 from cantata.workers.code import user_code
 from cantata.workers.code.config_folder import local_folder
@@ -34,12 +34,15 @@ _folders: dict[str, CodeFolder] = {}
 
 
 def code_folder_of(context: StepContext) -> CodeFolder:
-    """Return the code of the run's folder. Raises StepError."""
+    """Return the code of the run's folder; what could not be loaded is read anew if files have changed since. Raises ImportFailedError."""
     folder = local_folder(context.definitions.folder)
     if folder is None:
-        raise StepError(f"the configuration's folder {context.definitions.folder!r} is not on this worker", code="no_folder")
-    user_code.use(folder, "")
+        message = f"the configuration's folder {context.definitions.folder!r} is not on this worker: give it the folder, or CANTATA_CONFIG"
+        raise ImportFailedError(message, "", code="no_folder")
     with _import_lock:
+        if folder in _folders and _folders[folder].failed and user_code.forget_changed(folder, ""):
+            del _folders[folder]
+        user_code.use(folder, "")
         return _folders.setdefault(folder, CodeFolder(folder))
 
 
@@ -58,18 +61,25 @@ class CodeFolder:
         self._modules: dict[str, ModuleType] = {}
         self._neighbours: dict[Path, dict[str, ModuleType]] = defaultdict(dict)
         """Modules by the folder that they are imported from: that of a file, or the top one."""
+        self.failed: set[str] = set()
+        """Files that could not be imported, or lack a function or class that is named."""
         self.made: dict[str, Any] = {}
         """Objects that factories and classes created, until this process ends."""
 
     def load(self, code: CodeReference, modules: Mapping[str, str] | None = None) -> Any:
-        """Return a function or class of a file. Raises StepError."""
+        """Return a function or class of a file. Raises ImportFailedError."""
         found = getattr(self.module(code.file, modules), code.name, None)
         if not callable(found):
-            raise StepError(f"{code.file} has no function or class {code.name!r}", code="bad_code")
+            raise self.lacks(code.file, f"no function or class {code.name!r}")
         return found
 
+    def lacks(self, file: str, what: str) -> ImportFailedError:
+        """Return the error that a file has not what is named."""
+        self.failed.add(file)
+        return ImportFailedError(f"{file} has {what}", self._folder.name, code="bad_code")
+
     def module(self, file: str, modules: Mapping[str, str] | None = None) -> ModuleType:
-        """Return the module of a file, and load the modules that it may import by name before it. Raises StepError."""
+        """Return the module of a file, and load the modules that it may import by name before it. Raises ImportFailedError."""
         with _import_lock:
             for name, other in (modules or {}).items():
                 if other != file:
@@ -89,7 +99,7 @@ class CodeFolder:
         path = self._folder / file
         spec = importlib.util.spec_from_file_location(name, path, loader=user_code.Loader(name, str(path)))
         if spec is None or spec.loader is None:
-            raise StepError(f"{file} is not a Python file", code="bad_code")
+            raise ImportFailedError(f"{file} is not a Python file", self._folder.name, code="bad_code")
         module = importlib.util.module_from_spec(spec)
         importlib.invalidate_caches()
         sys.modules[name] = module
@@ -98,12 +108,18 @@ class CodeFolder:
                 sys.modules.setdefault(path.stem, module)  # its neighbours import it by its plain name, if that is not taken
                 spec.loader.exec_module(module)
         except BaseException as error:  # whatever a module raises while it is imported
-            del sys.modules[name]
+            sys.modules.pop(name, None)  # the module itself may have removed it
             if self._neighbours[path.parent].get(path.stem) is module:
                 del self._neighbours[path.parent][path.stem]
             if exits.is_of_signal(error):
                 raise
-            raise StepError(f"{file} cannot be imported: {type(error).__name__}: {error}", code="bad_code") from error
+            self.failed.add(file)
+            user_code.note_import(self._folder.name, error)
+            message = f"{file} cannot be imported: {type(error).__name__}: {error}"
+            raise ImportFailedError(message, self._folder.name, code="bad_code") from error
+        self.failed.discard(file)
+        if not self.failed:
+            user_code.note_import(self._folder.name, None)
         return module
 
     @contextmanager
@@ -157,13 +173,14 @@ def call(context: StepContext, code: CodeReference, *arguments: Any, **named: An
 
 
 def optional(context: StepContext, file: str | None, name: str, *, is_named: bool) -> CodeReference | None:
-    """Return a function of a file; None if it is missing and was not named. Raises StepError."""
+    """Return a function of a file; None if it is missing and was not named. Raises ImportFailedError."""
     if file is None:
         return None
-    if callable(getattr(code_folder_of(context).module(file, config_of(context).modules), name, None)):
+    folder = code_folder_of(context)
+    if callable(getattr(folder.module(file, config_of(context).modules), name, None)):
         return CodeReference(file=file, name=name)
     if is_named:
-        raise StepError(f"{file} has no function {name!r}", code="bad_code")
+        raise folder.lacks(file, f"no function {name!r}")
     return None
 
 
