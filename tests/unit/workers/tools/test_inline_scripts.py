@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from cantata.config import loading
-from cantata.errors import StepError
+from cantata.errors import ImportFailedError, StepError
 from cantata.models.definitions import Definitions
 from cantata.models.graph import Spec
 from cantata.models.values import JsonValue
@@ -23,7 +23,7 @@ FLOW = """
 agents: []
 workflows:
   w:
-    - {{id: shout, function: loud, script: "def loud(text): return text.upper() + '{end}'", args: {{text: '${{user_input}}'}}}}
+    - {{id: shout, function: loud, script: "{first}def loud(text): return text.upper() + '{end}'", args: {{text: '${{user_input}}'}}}}
 """
 TOOL = "loud@w.shout"
 
@@ -34,10 +34,10 @@ def _fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inline_scripts, "_functions", {})
 
 
-def written(folder: Path, end: str = "!") -> Definitions:
-    """What a run of the workflow stores."""
+def written(folder: Path, end: str = "!", first: str = "") -> Definitions:
+    """What a run of the workflow stores. `first` is the first line of its script."""
     folder.mkdir(exist_ok=True)
-    (folder / "flow.yaml").write_text(FLOW.format(end=end))
+    (folder / "flow.yaml").write_text(FLOW.format(end=end, first=f"{first}\\n"))
     return Definitions.model_validate_json(loading.load(folder / "flow.yaml").model_dump_json())
 
 
@@ -104,3 +104,21 @@ def test_no_file_outside_the_folder_is_read(tmp_path: Path) -> None:
 def test_scripts_run_in_the_tools_pool_only(tmp_path: Path, queue: str) -> None:
     with pytest.raises(StepError, match="workers of the queue 'tools' only"):
         tool_call(work(written(tmp_path), queue=queue))
+
+
+def test_a_script_whose_package_this_worker_lacks_is_refused_to_it_and_one_that_is_wrong_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    definitions = written(tmp_path, first="import lacking_package.part as part")
+    with pytest.raises(ImportFailedError, match="No module named 'lacking_package'") as caught:
+        tool_call(work(definitions))
+    assert caught.value.module == "lacking_package"
+
+    (tmp_path / "later" / "lacking_package").mkdir(parents=True)
+    (tmp_path / "later" / "lacking_package" / "part.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path / "later")
+
+    assert tool_call(work(definitions)).output == "HI!"
+    with pytest.raises(StepError, match="division by zero") as failed:
+        tool_call(work(written(tmp_path, first="1 / 0")))
+    assert not isinstance(failed.value, ImportFailedError), "its text is the same on all workers"

@@ -5,15 +5,16 @@ from __future__ import annotations
 import calendar
 import sys
 from pathlib import Path
-from types import GenericAlias
+from types import GenericAlias, SimpleNamespace
+from typing import Any
 
 import pytest
 
-from cantata.errors import StepError
+from cantata.errors import ImportFailedError, StepError
 from cantata.frontends.diskurs import code_text
 from cantata.frontends.diskurs.conversation_config import CodeReference
 from cantata.workers.frontends.diskurs.user_code import entities, fields
-from cantata.workers.frontends.diskurs.user_code.code_loading import INVALID, CodeFolder, refusal_of, without_modules
+from cantata.workers.frontends.diskurs.user_code.code_loading import INVALID, CodeFolder, code_folder_of, refusal_of, without_modules
 from cantata.workers.tools import functions
 
 
@@ -181,3 +182,44 @@ def test_models_are_told_classes_by_their_own_names(tmp_path: Path) -> None:
     assert without_modules(f"expected {loaded}, or {GenericAlias(list, (loaded,))}, got {str}") == (
         "expected <class 'Link'>, or list[Link], got <class 'str'>"
     )
+
+
+def running(folder: Path) -> Any:
+    """A step of a run whose configuration is in a folder."""
+    return SimpleNamespace(definitions=SimpleNamespace(folder=str(folder)))
+
+
+@pytest.mark.parametrize("bad", ["class Topic(:\n", "import not_installed_here\n\n\nclass Topic: ...\n", "", "raise SystemExit(1)\n"])
+def test_what_cannot_be_imported_or_found_is_refused_and_read_anew_when_it_has_changed(tmp_path: Path, bad: str) -> None:
+    folder = tmp_path / "desk-1.2"
+    code_folder(folder, a__prompt=bad, a__words="NAME = 'a'\n")
+    topic = CodeReference(file="a/prompt.py", name="Topic")
+
+    for _ in range(2):
+        with pytest.raises(ImportFailedError, match=r"a/prompt\.py") as caught:
+            code_folder_of(running(folder)).load(topic)
+        assert (caught.value.module, caught.value.code) == ("desk-1.2", "bad_code"), "as workers announce the code of a folder"
+    code_folder(folder, a__prompt="from words import NAME\n\n\nclass Topic:\n    name = NAME\n", a__words="NAME = 'b'\n")
+
+    assert code_folder_of(running(folder)).load(topic).name == "b"
+    assert code_folder_of(running(folder)) is code_folder_of(running(folder))
+
+
+def test_a_folder_that_is_not_here_is_refused_until_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CANTATA_CONFIG", raising=False)
+    with pytest.raises(ImportFailedError, match="is not on this worker: give it the folder, or CANTATA_CONFIG"):
+        code_folder_of(running(tmp_path / "desk"))
+
+    code_folder(tmp_path / "desk", prompt="class Topic: ...\n")
+
+    assert code_folder_of(running(tmp_path / "desk")).module("prompt.py").Topic
+
+
+def test_a_tool_of_a_configuration_in_the_same_folder_does_not_unload_the_code(tmp_path: Path) -> None:
+    code_folder(tmp_path, a__prompt="class Topic: ...\n", same_folder_tool="def call(): ...\n")
+    functions.load("same_folder_tool:call", str(tmp_path))
+    module = code_folder_of(running(tmp_path)).module("a/prompt.py")
+
+    functions.unload_folder()
+
+    assert sys.modules[module.__name__] is module, "whoever reads the annotations of its classes finds it there"
