@@ -105,7 +105,7 @@ class WorkerService:
         self._is_serving = False
         self._sweeper: Sweeper | None = None
         self._readiness = CodeReadiness(queues)
-        self._told_systemd = ""
+        self._notified = ""
         self._duplicate, self._duplicate_seen_at = "", 0.0
         """Another live worker that announces itself under this worker's name."""
         self._finishing = mmap.mmap(-1, 1)  # shared with prefork children
@@ -284,19 +284,19 @@ class WorkerService:
         other = registry.announce(client, self._worker.model_copy(update=now))
         faults = {} if settings().lenient else self._readiness.faults
         if self._is_serving:
-            self._tell_systemd(faults)
+            self._notify_systemd(faults)
             if not faults and (file := settings().heartbeat_file):
                 file.touch()
         return other
 
-    def _tell_systemd(self, faults: Mapping[str, str]) -> None:
+    def _notify_systemd(self, faults: Mapping[str, str]) -> None:
         """Tell systemd that this worker is ready, or why it is not; outside a unit of `Type=notify` do nothing."""
         address = os.environ.get("NOTIFY_SOCKET", "")
         state = f"STATUS=not ready: {next(iter(faults.values()))}" if faults else f"READY=1\nSTATUS=ready: {', '.join(self.queues)}"
-        if address and state != self._told_systemd:
+        if address and state != self._notified:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notifications, suppress(OSError):  # systemd itself may restart
                 notifications.sendto(state.encode(errors="replace"), address.replace("@", "\0", 1) if address.startswith("@") else address)
-                self._told_systemd = state
+                self._notified = state
 
     def _note_duplicate_name(self, other: str) -> None:
         """Keep the other worker of this name. It is alive, since it announced itself after this worker did."""

@@ -108,7 +108,8 @@ def measure_recovery(folder: Path, seed: int, seconds: float) -> Result:
 def roll_out(folder: Path, seed: int, seconds: float) -> Result:
     """Restarts under load; then releases that no worker can serve."""
     good, bad = folder / "good", folder / "bad"
-    good.mkdir(), bad.mkdir()
+    good.mkdir()
+    bad.mkdir()
     report = deploys.roll_out(good, seed, seconds * GOOD_DEPLOYS)
     spoilt = bad_deploys.roll_out(bad, seed, seconds * (1 - GOOD_DEPLOYS))
     summary = (
