@@ -27,6 +27,8 @@ class Takes:
     """LiteLLM replaces references by copies of what they mean."""
     max_tools: int | None = None
     max_description: int | None = None
+    reasoning: bool = True
+    """Messages with the reasoning that it gave before; else it refuses their fields."""
     source: str = ""
 
 
@@ -46,8 +48,15 @@ PROVIDERS: Mapping[str, Takes] = {
     "deepseek": Takes(
         json_schema=False, array_items=True, max_tools=128, source="api-docs.deepseek.com: guides/json_mode, function_calling"
     ),
-    "groq": Takes(array_items=True, max_tools=128, source="console.groq.com/docs: tool-use, structured-outputs"),
-    "mistral": Takes(array_items=True, source="docs.mistral.ai: capabilities/function_calling"),
+    "groq": Takes(
+        array_items=True, max_tools=128, reasoning=False,
+        source="console.groq.com/docs: tool-use, structured-outputs; github.com/tashfeenahmed/freellmapi/issues/1070 (reasoning_content)",
+    ),
+    "cerebras": Takes(reasoning=False, source="github.com/Kilo-Org/kilocode/issues/10375 (reasoning_content)"),
+    "mistral": Takes(
+        array_items=True, reasoning=False,
+        source="docs.mistral.ai: capabilities/function_calling; LiteLLM's MistralConfig (422 for fields that it does not know)",
+    ),
 }
 """LiteLLM's name of a provider → what it takes. Any other, as a server of your own, gets the plain form, with nothing left out."""
 

@@ -3,19 +3,22 @@
 Providers that reason between tool calls want their reasoning back with the calls: Anthropic refuses a request without the signed thinking
 blocks (docs.anthropic.com, "Extended thinking with tool use"), DeepSeek one without `reasoning_content` (api-docs.deepseek.com, "Thinking
 Mode"), Gemini 3 one without thought signatures (ai.google.dev, "Thought signatures"); OpenAI's Responses API continues from reasoning items
-(platform.openai.com, "Reasoning models"), and OpenRouter passes `reasoning_details` on. No other provider gets it.
+(platform.openai.com, "Reasoning models"), and OpenRouter passes `reasoning_details` on. No other provider gets it, and none that refuses it,
+as the table of `provider_schemas` has it.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import cast
+from urllib.parse import urlsplit
 
 from pydantic import Field
 
 from cantata.models.values import JsonValue, Value
+from cantata.planning.provider_schemas import taken_by
 
 KEY = "_reasoning"
 """The key of an assistant message under which its reasoning travels to the call of a model; it is never sent."""
@@ -24,6 +27,13 @@ MESSAGE_FIELDS = ("reasoning_content", "thinking_blocks", "reasoning_items", "re
 """The fields of an assistant message that have reasoning, as LiteLLM gives and takes them."""
 SIGNATURES = ("thought_signatures", "response_thought_signature", "thought_signature")
 """Those of Gemini among the `provider_specific_fields` of messages and calls."""
+
+OWN_MODELS = ("anthropic", "deepseek", "gemini")
+"""Providers that serve models of their own alone, which read each other's reasoning. Others, and servers that speak their protocol, serve
+models of many makers: there reasoning goes back to the same model only."""
+
+UNSIGNED = ("gemini", "vertex_ai")
+"""Providers of whose thoughts LiteLLM makes thinking blocks too, without a signature and in whole replies only."""
 
 ANTHROPIC = ("anthropic", "azure_ai", "bedrock", "bedrock_converse", "vertex_ai")
 """Providers whose Claude models have the parameter `thinking`."""
@@ -35,40 +45,61 @@ _TAGS = ("<think>", "<thinking>")
 class Reasoning(Value):
     """The reasoning of one reply."""
 
-    provider: str = Field(description="LiteLLM's name of the provider that it came from, and may be sent back to")
+    provider: str = Field(description="the origin that it came from, and may be sent back to: as `origin_of` names it")
     text: str = Field(default="", description="the part that people can read")
     fields: dict[str, JsonValue] = Field(default_factory=dict, description="fields of the assistant message that the provider wants back")
     calls: dict[str, dict[str, JsonValue]] = Field(default_factory=dict, description="id of a tool call → its fields, likewise")
 
 
-def reasoning_of(message: object, provider: str, *, tagged: str, call_ids: Sequence[str]) -> Reasoning | None:
-    """Return the reasoning of a reply; None if there is none.
+def origin_of(provider: str, model: str, address: str = "") -> str:
+    """Return a name of the source of reasoning: the provider, the model unless its models read each other's, and the address if it is given.
+
+    Args:
+        provider: LiteLLM's name of the provider.
+        model: The model's name in the configuration.
+        address: The parameter `api_base` of the model.
+    """
+    where = urlsplit(address)
+    name = provider if provider in OWN_MODELS else model
+    return f"{name} {where.hostname}:{where.port or ''}{where.path.rstrip('/')}" if where.hostname else name
+
+
+def reasoning_of(message: object, provider: str, origin: str, *, tagged: str, call_ids: Sequence[str]) -> Reasoning | None:
+    """Return the reasoning of a reply; None if there is none. What its provider refuses to take back is kept as text alone.
 
     Args:
         message: The message of LiteLLM, whole, or built from the chunks of a stream.
         provider: LiteLLM's name of its provider.
+        origin: The name of `origin_of`.
         tagged: What stood between `<think>` tags in the content. It is for people: models do not want it back.
         call_ids: The ids under which we know the tool calls, in order.
     """
     dumped = _plain(message)
     extra = cast("dict[str, JsonValue]", dumped.get("provider_specific_fields") or {})
     fields: dict[str, JsonValue] = {name: value for name in MESSAGE_FIELDS if (value := dumped.get(name) or extra.get(name))}
+    if isinstance(text := dumped.get("reasoning") or extra.get("reasoning"), str) and text:  # Groq, and newer versions of vLLM
+        fields.setdefault("reasoning_content", text)
+    if provider in UNSIGNED and (blocks := fields.pop("thinking_blocks", None)):
+        signed = [block for block in cast("list[dict[str, JsonValue]]", blocks) if block.get("signature")]
+        fields |= {"thinking_blocks": cast(JsonValue, signed)} if signed else {}
     signatures: dict[str, JsonValue] = {name: extra[name] for name in SIGNATURES if extra.get(name)}
     if signatures:
         fields["provider_specific_fields"] = signatures
     own_calls = cast("list[dict[str, JsonValue]]", dumped.get("tool_calls") or [])
     calls = {call_id: found for call_id, call in zip(call_ids, own_calls, strict=False) if (found := _call_fields(call))}
     text = "\n\n".join(part for part in (tagged.strip(), readable(fields)) if part)
-    return Reasoning(provider=provider, text=text, fields=fields, calls=calls) if text or fields or calls else None
+    if not taken_by(provider).reasoning:
+        fields, calls = {}, {}
+    return Reasoning(provider=origin, text=text, fields=fields, calls=calls) if text or fields or calls else None
 
 
-def sent_back(message: Mapping[str, JsonValue], provider: str) -> Mapping[str, JsonValue]:
-    """Return an assistant message with its reasoning as its own provider wants it; without it for any other."""
+def sent_back(message: Mapping[str, JsonValue], origin: str) -> Mapping[str, JsonValue]:
+    """Return an assistant message with its reasoning as its own origin wants it; without it for any other."""
     if KEY not in message:
         return message
     plain = {name: value for name, value in message.items() if name != KEY}
     found = Reasoning.model_validate(message[KEY])
-    if found.provider != provider:
+    if found.provider != origin:
         return plain
     calls = cast("list[dict[str, JsonValue]]", plain.get("tool_calls") or [])
     with_calls: dict[str, JsonValue] = {"tool_calls": [_merged(call, found.calls.get(str(call.get("id")), {})) for call in calls]}
@@ -126,6 +157,68 @@ def _plain(message: object) -> Mapping[str, JsonValue]:
         return message
     dump = getattr(message, "model_dump", None)
     return cast("Mapping[str, JsonValue]", dump(exclude_none=True)) if callable(dump) else {}
+
+
+# --- reasoning in the pieces of a stream ------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class ReasoningPieces:
+    """The reasoning fields of a streamed message, put together from its deltas.
+
+    LiteLLM's own message of a stream has the text of signed thinking twice, which Anthropic refuses as modified, and neither reasoning items
+    nor reasoning details.
+    """
+
+    text: str = ""
+    blocks: list[dict[str, JsonValue]] = field(default_factory=list)
+    items: list[JsonValue] = field(default_factory=list)
+    details: list[dict[str, JsonValue]] = field(default_factory=list)
+
+    def add(self, delta: object) -> None:
+        """Add the next delta."""
+        extra = _field(delta, "provider_specific_fields")
+        if isinstance(text := _field(delta, "reasoning_content"), str):
+            self.text += text
+        for block in cast("list[object]", _field(delta, "thinking_blocks") or []):
+            self._add_block(dict(_plain(block)))
+        self.items += [cast(JsonValue, dict(_plain(item))) for item in cast("list[object]", _field(delta, "reasoning_items") or [])]
+        for detail in cast("list[object]", _field(extra, "reasoning_details") or []):
+            self._add_detail(dict(_plain(detail)))
+
+    def _add_block(self, piece: dict[str, JsonValue]) -> None:
+        """Add a piece of a thinking block; with its signature the block ends, and some providers repeat its whole text."""
+        last = self.blocks[-1] if self.blocks else {}
+        if piece.get("type") != "thinking" or last.get("type") != "thinking" or last.get("signature"):
+            self.blocks.append(piece)
+            return
+        before, text = str(last.get("thinking") or ""), str(piece.get("thinking") or "")
+        is_whole = bool(piece.get("signature")) and text == before
+        self.blocks[-1] = {**last, **piece, "thinking": before if is_whole else before + text}
+
+    def _add_detail(self, piece: dict[str, JsonValue]) -> None:
+        """Add a piece of OpenRouter's `reasoning_details`: those of one index and type are one, whose texts follow each other."""
+        for number, known in enumerate(self.details):
+            if (known.get("index"), known.get("type")) == (piece.get("index"), piece.get("type")) and "index" in piece:
+                texts = {name: f"{known.get(name) or ''}{piece.get(name) or ''}" for name in _DETAIL_TEXTS if name in {**known, **piece}}
+                self.details[number] = {**known, **{name: value for name, value in piece.items() if value is not None}, **texts}
+                return
+        self.details.append(piece)
+
+    def put_into(self, message: object) -> Mapping[str, JsonValue]:
+        """Return LiteLLM's message of the whole stream with these fields."""
+        own = {"reasoning_content": self.text, "thinking_blocks": self.blocks, "reasoning_items": self.items, "reasoning_details": self.details}
+        plain = {name: value for name, value in _plain(message).items() if name not in own}
+        extra = cast("dict[str, JsonValue]", plain.get("provider_specific_fields") or {})
+        plain["provider_specific_fields"] = {name: value for name, value in extra.items() if name not in own}
+        return {**plain, **{name: cast(JsonValue, value) for name, value in own.items() if value}}
+
+
+_DETAIL_TEXTS = ("text", "summary", "data")
+
+
+def _field(value: object, name: str) -> object:
+    return value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
 
 
 # --- tags in the content ----------------------------------------------------------------------------------------------------

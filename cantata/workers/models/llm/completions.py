@@ -17,7 +17,7 @@ from cantata.errors import ModelError
 from cantata.models.values import JsonValue, ToolSchema, Usage
 from cantata.observability.logs.secrets import secrets_in
 from cantata.planning import provider_schemas
-from cantata.workers.models.dialects.reasoning import may_think, reasoning_of, sent_back
+from cantata.workers.models.dialects.reasoning import may_think, origin_of, reasoning_of, sent_back
 from cantata.workers.models.llm import openai_messages as wire
 from cantata.workers.models.llm.call_telemetry import measured, set_reply, traced
 from cantata.workers.models.llm.failures import TEXT_LIMIT, Failure, ProviderInfo, explain
@@ -77,9 +77,9 @@ async def complete(
         except TimeoutError:
             raise ModelError(f"model {model!r} did not answer within {timeout_s:g} s", code="model_timeout", retryable=True) from None
         calls = builder.tool_calls(names, {str(call.get("id")) for call in wire.calls_in(messages)})
-        reasoning = reasoning_of(
-            builder.message, provider_of(model, params), tagged=builder.tags.reasoning, call_ids=[call.id for call in calls]
-        )
+        provider, call_ids = provider_of(model, params), [call.id for call in calls]
+        origin = origin_of(provider, model, str(params.get("api_base") or ""))
+        reasoning = reasoning_of(builder.message, provider, origin, tagged=builder.tags.reasoning, call_ids=call_ids)
         reply = Reply(
             text=builder.text, usage=usage, model=model, finish_reason=builder.finish_reason, tool_calls=calls, reasoning=reasoning
         )  # fmt: skip
@@ -92,9 +92,14 @@ async def complete(
 
 
 def _check_refusal(model: str, builder: ReplyBuilder) -> None:
-    """Raise a ModelError for a reply that a model refused, or its provider's filter stopped: another attempt would not help."""
+    """Raise a ModelError for a reply that a model refused, or its provider stopped, by its filter or because it failed."""
     if builder.refusal and not (builder.text.strip() or builder.calls):
         raise ModelError(f"model {model!r} refuses to answer: {builder.refusal[:TEXT_LIMIT]}", code="refusal")
+    if builder.finish_reason == "refusal":  # of Anthropic, which says why or leaves it at that
+        text = builder.text[:TEXT_LIMIT].strip() or "it gives no reason"
+        raise ModelError(f"model {model!r} refuses to answer: {text}", code="refusal")
+    if builder.finish_reason == "error":
+        raise ModelError(f"model {model!r}: its provider failed during the answer", code="model_unavailable", retryable=True)
     if builder.finish_reason == "content_filter":
         text = (builder.refusal or builder.text)[:TEXT_LIMIT]
         so_far = f"; it had said: {text}" if text.strip() else ""
@@ -107,7 +112,8 @@ def request_of(
 ) -> dict[str, Any]:  # fmt: skip
     """Return the request of a call: the arguments of LiteLLM, as `complete` has them."""
     provider = provider_of(model, params)
-    sent = [wire.on_the_wire(sent_back(message, provider), names) for message in messages]
+    origin = origin_of(provider, model, str(params.get("api_base") or ""))
+    sent = [wire.on_the_wire(sent_back(message, origin), names) for message in messages]
     request: dict[str, Any] = {**params, "model": model, "messages": sent}
     if "thinking" in request and not may_think(sent, provider):
         del request["thinking"]
@@ -151,14 +157,22 @@ async def _streamed(request: dict[str, Any], params: Mapping[str, JsonValue], on
     finally:
         await stream.aclose()  # closes the connection, if the stream is not at its end
     fault_points.at("model-answered")
-    if stream.received_finish_reason is None:  # LiteLLM invents a finish reason where a connection just ends
+    if not (stream.received_finish_reason or stream.intermittent_finish_reason):  # LiteLLM invents one where a connection just ends
         raise ModelError(f"model {model!r}: the answer broke off before its end", code="model_unavailable", retryable=True)
     with model_errors(model, params):
-        response = litellm.stream_chunk_builder(chunks)
+        response = litellm.stream_chunk_builder([_with_known_reason(chunk) for chunk in chunks])
         usage = _usage(model, response)
     if rest := builder.end_stream(response):
         on_delta(rest)
     return builder, _reported_or_estimated(usage, request, builder)
+
+
+def _with_known_reason(chunk: Any) -> Any:
+    """Return a chunk of a stream whose finish reason LiteLLM's own response may have; ours is known by then."""
+    for choice in chunk.choices:
+        if choice.finish_reason in ("refusal", "error"):
+            choice.finish_reason = "content_filter"
+    return chunk
 
 
 def _reported_or_estimated(usage: Usage, request: Mapping[str, Any], builder: ReplyBuilder) -> Usage:

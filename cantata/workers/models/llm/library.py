@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache, wraps
@@ -24,6 +24,17 @@ ENVIRONMENT = {
     "LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS": "True",  # else it fetches these too
     "LITELLM_MODE": "PRODUCTION",  # else it reads a .env of the working directory
 }
+DELTA_FIELDS = ("refusal", "reasoning_details")
+"""Fields of streamed messages that LiteLLM does not know: refusals of OpenAI, and reasoning of OpenRouter."""
+FINISH_REASONS = {
+    "refusal": "refusal",  # Anthropic: stop_reason (platform.claude.com, "Handling stop reasons")
+    "model_context_window_exceeded": "length",  # Anthropic and Bedrock
+    "model_length": "length",  # Mistral (docs.mistral.ai/api)
+    "insufficient_system_resource": "length",  # DeepSeek (api-docs.deepseek.com, "Create Chat Completion")
+    "error": "error",  # OpenRouter (openrouter.ai/docs/api-reference/overview)
+    "network_error": "error",  # Z.ai
+}
+"""Finish reasons that LiteLLM takes for `stop`, or a refusal for the filter → ours."""
 CHARACTERS_PER_TOKEN = 4  # of English; the true count comes with the reply
 
 OnRequestStart = Callable[[], Awaitable[None]]
@@ -73,12 +84,17 @@ def _read_contents_whole(litellm: Any) -> None:
 
     It refuses lists, though OpenAI's and Mistral's APIs document them, and reads tags in whole replies only, not in streams.
     """
-    from litellm.litellm_core_utils.prompt_templates import common_utils  # noqa: PLC0415  # as litellm itself
+    from litellm.litellm_core_utils import core_helpers  # noqa: PLC0415  # as litellm itself
+    from litellm.litellm_core_utils.prompt_templates import common_utils, factory  # noqa: PLC0415  # as above
     from litellm.types import utils  # noqa: PLC0415  # as above
 
     common_utils._parse_content_for_reasoning = lambda text: (None, text)
     for kind in (utils.Message, utils.Delta):
         _join_parts(kind)
+    _keep_fields(utils.Delta)
+    litellm.MistralConfig._handle_content_list_to_str_conversion = staticmethod(lambda data: data)  # it keeps the last text alone
+    _send_redacted_thinking(factory.BedrockConverseMessagesProcessor)
+    core_helpers._FINISH_REASON_MAP.update(FINISH_REASONS)
 
 
 def _join_parts(kind: Any) -> None:
@@ -92,6 +108,32 @@ def _join_parts(kind: Any) -> None:
         init(self, content, *args, **more)
 
     kind.__init__ = patched
+
+
+def _keep_fields(delta: Any) -> None:
+    """Have chunks of a stream keep fields that LiteLLM drops with a chunk that has nothing else."""
+    init = delta.__init__
+
+    @wraps(init)
+    def patched(self: Any, *args: Any, **more: Any) -> None:
+        if kept := {name: more[name] for name in DELTA_FIELDS if more.get(name)}:
+            more["provider_specific_fields"] = {**(more.get("provider_specific_fields") or {}), **kept}
+        init(self, *args, **more)
+
+    delta.__init__ = patched
+
+
+def _send_redacted_thinking(processor: Any) -> None:
+    """Have requests to Bedrock contain redacted thinking, which LiteLLM makes empty thinking of; Claude wants it back as it was."""
+    translate = processor.translate_thinking_blocks_to_reasoning_content_blocks
+
+    def patched(thinking_blocks: Sequence[Mapping[str, Any]]) -> list[Any]:
+        return [
+            {"reasoningContent": {"redactedContent": block.get("data")}} if block.get("type") == "redacted_thinking" else translate([block])[0]
+            for block in thinking_blocks
+        ]
+
+    processor.translate_thinking_blocks_to_reasoning_content_blocks = staticmethod(patched)
 
 
 def _register_local_models(litellm: Any, home: Path) -> None:

@@ -10,8 +10,12 @@ from itertools import count
 from pydantic import Field
 
 from cantata.models.values import ToolCallRequest, Usage, Value
-from cantata.workers.models.dialects.reasoning import Reasoning, TagSplitter
+from cantata.workers.models.dialects.reasoning import Reasoning, ReasoningPieces, TagSplitter
 from cantata.workers.models.llm.openai_messages import ToolNames
+
+
+SIGNATURE = "__thought__"
+"""Behind it LiteLLM writes Gemini's thought signature into the id of a call. Other providers must not get it, and refuse an id so long."""
 
 
 class Reply(Value):
@@ -38,6 +42,7 @@ class ReplyBuilder:
     message: object = None
     """The message of LiteLLM, with the provider's own fields."""
     tags: TagSplitter = field(default_factory=TagSplitter)
+    pieces: ReasoningPieces = field(default_factory=ReasoningPieces)
     finish_reason: str = "no choices"
     calls: list[_Call] = field(default_factory=list)
     id: str = ""
@@ -67,7 +72,8 @@ class ReplyBuilder:
             self.high_surrogate = text[-1] if "\ud800" <= text[-1:] <= "\udbff" else ""
             text = self.tags.add(_join_surrogates(text.removesuffix(self.high_surrogate)))
             self.text += text
-            self.refusal += _text(_get(delta, "refusal"))
+            self.refusal += _text(_get(_get(delta, "provider_specific_fields"), "refusal"))
+            self.pieces.add(delta)
             self.finish_reason = _text(_get(choice, "finish_reason")) or self.finish_reason
             for piece in _list(_get(delta, "tool_calls")):
                 self._add_call(_call_parts(piece, _get(piece, "index")))
@@ -76,7 +82,7 @@ class ReplyBuilder:
     def end_stream(self, response: object) -> str:
         """End a stream, whose chunks together are this response; return the rest of the answer."""
         for choice in _list(_get(response, "choices"))[:1]:
-            self.message = _get(choice, "message")
+            self.message = self.pieces.put_into(_get(choice, "message"))
         rest = self.tags.end()
         self.text += rest
         return rest
@@ -125,7 +131,8 @@ def _ids(calls: list[_Call], taken: Collection[str]) -> Iterator[str]:
     used = set(taken)
     for number, call in enumerate(calls, start=len(taken)):
         generated = (f"call_{next_number}" for next_number in count(number))
-        call_id = call.id if call.id and call.id not in used else next(each for each in generated if each not in used)
+        own_id = call.id.partition(SIGNATURE)[0]
+        call_id = own_id if own_id and own_id not in used else next(each for each in generated if each not in used)
         used.add(call_id)
         yield call_id
 
