@@ -49,12 +49,15 @@ PROVIDERS: Mapping[str, Takes] = {
         json_schema=False, array_items=True, max_tools=128, source="api-docs.deepseek.com: guides/json_mode, function_calling"
     ),
     "groq": Takes(
-        array_items=True, max_tools=128, reasoning=False,
+        array_items=True,
+        max_tools=128,
+        reasoning=False,
         source="console.groq.com/docs: tool-use, structured-outputs; github.com/tashfeenahmed/freellmapi/issues/1070 (reasoning_content)",
     ),
     "cerebras": Takes(reasoning=False, source="github.com/Kilo-Org/kilocode/issues/10375 (reasoning_content)"),
     "mistral": Takes(
-        array_items=True, reasoning=False,
+        array_items=True,
+        reasoning=False,
         source="docs.mistral.ai: capabilities/function_calling; LiteLLM's MistralConfig (422 for fields that it does not know)",
     ),
 }

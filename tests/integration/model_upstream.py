@@ -45,7 +45,8 @@ class Cell:
     @property
     def cities(self) -> list[str]:
         """The cities of which the replies ask the weather."""
-        return [city for city in ("Paris", "London") if f'"city": "{city}"' in json.dumps(self.turns[0]["whole"]).replace("\\", "")] if len(self.turns) > 1 else []
+        first = json.dumps(self.turns[0]["whole"]).replace("\\", "") if len(self.turns) > 1 else ""
+        return [city for city in ("Paris", "London") if f'"city": "{city}"' in first]
 
     @property
     def column(self) -> str:
@@ -76,17 +77,18 @@ def cells() -> list[Cell]:
 def cell(provider: str, name: str) -> Cell:
     """Return one cell. The settings of a variant are those of its column, and its own."""
     found = read(provider)
-    own = {**found.get("cells", {}).get(name.partition(":")[0], {}), **found.get("cells", {}).get(name, {})}
+    own: dict[str, Any] = {**found.get("cells", {}).get(name.partition(":")[0], {}), **found.get("cells", {}).get(name, {})}
     whole, chunk = ({}, {}) if own.get("envelope") is False else (found["whole"], found["chunk"])
     turns = [
         {**turn, "whole": {**whole, **turn["whole"]} if turn.get("status", 200) == 200 else turn["whole"],
          "stream": [{**chunk, **event} for event in turn.get("stream", ())]}
         for turn in found["replies"][name]
     ]  # fmt: skip
+    settings = {**found, **own}
     return Cell(
-        provider=provider, name=name, model=own.get("model", found["model"]), params=own.get("params", found.get("params", {})),
-        environment=found["environment"], wire=own.get("wire", found["wire"]), turns=turns, sent_back=own.get("sent_back", ()),
-        refused=own.get("refused", ()), thought=own.get("thought", "I should look it up."), words=own.get("words", ""),
+        provider=provider, name=name, model=settings["model"], params=settings.get("params", {}), environment=found["environment"],
+        wire=settings["wire"], turns=turns, sent_back=own.get("sent_back", ()), refused=own.get("refused", ()),
+        thought=own.get("thought", "I should look it up."), words=own.get("words", ""),
     )  # fmt: skip
 
 

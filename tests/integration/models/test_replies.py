@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from cantata.models.definitions import Agent, Definitions, Model, OutputSchema, Tool
+from cantata.models.definitions import Agent, Definitions, Tool
 from cantata.models.wire import RunResult, TurnRequest
 from cantata.testing.inline import Runner
 from cantata.workers.models import llm
@@ -66,10 +66,9 @@ def play(runner: Runner, server: Upstream, cell: Cell, monkeypatch: pytest.Monke
         monkeypatch.setenv(name, value.format(url=server.url))
     params = {name: value.format(url=server.url) if isinstance(value, str) else value for name, value in cell.params.items()}
     server.answer_with(cell)
-    agent = Agent(
-        model=cell.model, params=params, stream=stream, retries=0, tools=["get_weather"] if "tools" in cell.column else [],
-        output=OutputSchema(schema=SCHEMA) if "structured" in cell.column else None,
-    )  # fmt: skip
+    output = {"output": {"schema": SCHEMA}} if "structured" in cell.column else {}
+    tools = ["get_weather"] if "tools" in cell.column else []
+    agent = Agent.model_validate({"model": cell.model, "params": params, "stream": stream, "retries": 0, "tools": tools, **output})
     definitions = Definitions(agents={"a": agent}, tools={"get_weather": Tool(function="weather:get_weather")})
     cities: list[str] = []
 
@@ -79,12 +78,13 @@ def play(runner: Runner, server: Upstream, cell: Cell, monkeypatch: pytest.Monke
         return RESULT
 
     result = runner.run(TurnRequest(text="Is it sunny in Paris?", agent="a"), None, {"get_weather": get_weather}, definitions, {})
+    assert isinstance(result, RunResult)
     steps = runner.client.run(result.run_id).record().steps
     rounds = [_without(step.output, "ms") for step in steps.values() if step.spec.kind == "agent.turn"]
     details = [_without(dict(step.info), "ms", "by", "request") for step in steps.values() if step.spec.kind == "agent.turn"]
     ids = [call["id"] for each in rounds if isinstance(each, dict) for call in each.get("calls", ())]
     requests = [_without(each, "stream", "stream_options") for each in server.requests]
-    return Played(result, *(_renamed(each, ids) for each in (rounds, details)), cities, _renamed(requests, ids))
+    return Played(result, _renamed(rounds, ids), _renamed(details, ids), cities, _renamed(requests, ids))
 
 
 def _renamed(value: Any, ids: Sequence[str]) -> Any:

@@ -3,8 +3,8 @@
 Providers that reason between tool calls want their reasoning back with the calls: Anthropic refuses a request without the signed thinking
 blocks (docs.anthropic.com, "Extended thinking with tool use"), DeepSeek one without `reasoning_content` (api-docs.deepseek.com, "Thinking
 Mode"), Gemini 3 one without thought signatures (ai.google.dev, "Thought signatures"); OpenAI's Responses API continues from reasoning items
-(platform.openai.com, "Reasoning models"), and OpenRouter passes `reasoning_details` on. No other provider gets it, and none that refuses it,
-as the table of `provider_schemas` has it.
+(platform.openai.com, "Reasoning models"), and OpenRouter passes `reasoning_details` on. No other provider gets it, and none that
+refuses it, as the table of `provider_schemas` has it.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Reasoning(Value):
 
 
 def origin_of(provider: str, model: str, address: str = "") -> str:
-    """Return a name of the source of reasoning: the provider, the model unless its models read each other's, and the address if it is given.
+    """Return a name of the source of reasoning: the provider or the model, and the address if it is given.
 
     Args:
         provider: LiteLLM's name of the provider.
@@ -166,8 +166,8 @@ def _plain(message: object) -> Mapping[str, JsonValue]:
 class ReasoningPieces:
     """The reasoning fields of a streamed message, put together from its deltas.
 
-    LiteLLM's own message of a stream has the text of signed thinking twice, which Anthropic refuses as modified, and neither reasoning items
-    nor reasoning details.
+    LiteLLM's own message of a stream has the text of signed thinking twice, which Anthropic refuses as modified, and neither reasoning
+    items nor reasoning details.
     """
 
     text: str = ""
@@ -207,7 +207,12 @@ class ReasoningPieces:
 
     def put_into(self, message: object) -> Mapping[str, JsonValue]:
         """Return LiteLLM's message of the whole stream with these fields."""
-        own = {"reasoning_content": self.text, "thinking_blocks": self.blocks, "reasoning_items": self.items, "reasoning_details": self.details}
+        own = {
+            "reasoning_content": self.text,
+            "thinking_blocks": self.blocks,
+            "reasoning_items": self.items,
+            "reasoning_details": self.details,
+        }
         plain = {name: value for name, value in _plain(message).items() if name not in own}
         extra = cast("dict[str, JsonValue]", plain.get("provider_specific_fields") or {})
         plain["provider_specific_fields"] = {name: value for name, value in extra.items() if name not in own}

@@ -129,7 +129,9 @@ def _send_redacted_thinking(processor: Any) -> None:
 
     def patched(thinking_blocks: Sequence[Mapping[str, Any]]) -> list[Any]:
         return [
-            {"reasoningContent": {"redactedContent": block.get("data")}} if block.get("type") == "redacted_thinking" else translate([block])[0]
+            {"reasoningContent": {"redactedContent": block.get("data")}}
+            if block.get("type") == "redacted_thinking"
+            else translate([block])[0]
             for block in thinking_blocks
         ]
 

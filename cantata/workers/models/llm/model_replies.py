@@ -13,7 +13,6 @@ from cantata.models.values import ToolCallRequest, Usage, Value
 from cantata.workers.models.dialects.reasoning import Reasoning, ReasoningPieces, TagSplitter
 from cantata.workers.models.llm.openai_messages import ToolNames
 
-
 SIGNATURE = "__thought__"
 """Behind it LiteLLM writes Gemini's thought signature into the id of a call. Other providers must not get it, and refuse an id so long."""
 
