@@ -212,9 +212,15 @@ def submit(client: Client, flow: TurnRequest | Chain, given: Mapping[str, Any] |
 
 
 def values_for(step_ids: Iterable[str], signals: Mapping[str, Value]) -> dict[str, Value]:
-    """Return the signals' values by the ids of the steps that they are for."""
+    """Return the signals' values by the ids of the steps that they are for, in the order of the signals; for one of these, of its steps."""
     names = sorted(signals, key=len)  # the longest name that means a step counts
-    return {step_id: signals[name] for step_id in step_ids for name in names if is_named(step_id, name)}
+    found = {step_id: name for step_id in sorted(step_ids, key=_with_numbers) for name in names if is_named(step_id, name)}
+    return {step_id: signals[name] for name in signals for step_id, its in found.items() if its == name}
+
+
+def _with_numbers(step_id: str) -> list[str | int]:
+    """Return the parts of a step's id, so that the second of a workflow's commands comes before the tenth."""
+    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", step_id)]
 
 
 def check_signals(run: TurnRun | ChainRun, signals: Mapping[str, object]) -> None:

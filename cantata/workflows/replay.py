@@ -230,6 +230,11 @@ class Replay:
         self._is_over = True
         self.loop.discard()
 
+    def heeds_order(self, indexes: Sequence[int]) -> bool:
+        """Return whether code that waits behind its history can tell in which order the outcomes of these commands come."""
+        heeded = [index for index in indexes if index in self._open and self._open[index][0]._callbacks]
+        return len(heeded) > 1 and not (self._task and self._awaited(self._task))
+
     def restore(
         self, main: Callable[[], Any], outcomes: Mapping[int, CommandOutcome], *, ended: bool = False
     ) -> asyncio.Task[Any]:  # fmt: skip
@@ -331,6 +336,8 @@ class Replay:
         waited = main._fut_waiter  # type: ignore[attr-defined]  # no other way shows for what a task waits
         futures = waited.children if isinstance(waited, AllFuture) else [waited]
         commands = [future for future in futures if isinstance(future, CommandFuture)]
+        if any(len(future._callbacks or ()) > 1 for future in commands):
+            return []
         others = (future for future, _ in self._open.values() if not future.done())
         if any(future._callbacks for future in {*others}.difference(commands)):
             return []

@@ -2,12 +2,14 @@
 
 local MAX_CALLS = 1000 -- commands after which a call begins nothing more: with what the last of its work takes, it keeps Redis for some 3 ms at most
 local CHUNK = 50 -- steps that are read at once
+local MAX_TIMERS = 4095 -- of one call that fire in the order of their start if they last equally long: a score has twelve bits below 1 ms
 local FINISH_MS = 200 -- until a sweep does what a call left; mostly whoever made that call does it at once
 
 count_calls()
 
 local NOT_FAILED = {succeeded = true, cancelled = true}
 
+local timers = 0      -- of waits that this call has set
 local fresh = {}      -- steps made ready by this call, in order: {step, spec text, spec}
 local work = {}       -- what follows from this call, the next last: {a name in WORK, its arguments, none of them nil}
 local lists           -- of this call, the next last: ids of steps whose in-edges may be resolved; of those that were stopped, whose out-edges are to be
@@ -626,13 +628,16 @@ local function make_ready(s)
       value, by, groups = take_early_signal(s.id)
     end
     if value then
-      table.insert(lists.signalled, cjson.encode({s.id, value, by}))
+      table.insert(lists.signalled, 1, cjson.encode({s.id, value, by})) -- they end in the order in which they came
       return
     end
     await_person(s, spec)
   end
   if not sleeps(spec) then notify({'wait'}, s.id) end
-  if spec.timeout_s then redis.call('ZADD', S .. ':due', now + spec.timeout_s * 1000, 'wait|' .. run .. '|' .. s.id) end
+  if spec.timeout_s then
+    timers = math.min(timers + 1, MAX_TIMERS)
+    redis.call('ZADD', S .. ':due', now + spec.timeout_s * 1000 + timers / (MAX_TIMERS + 1), 'wait|' .. run .. '|' .. s.id)
+  end
   compact(R .. ':log')
 end
 

@@ -168,6 +168,18 @@ class RunReader:
         texts, infos = dict(zip(over, self.outputs(run_id, over), strict=True)), dict(zip(over, self.infos(run_id, over), strict=True))
         return [(state, texts.get(step_id), infos.get(step_id, {})) for step_id, state in zip(ids, states, strict=True)]
 
+    def in_order_of_end(self, run_id: str, names: Sequence[str]) -> list[str]:
+        """Return the names of steps that are over in the order in which they ended, by the log of their run.
+
+        Those whose end is not in it come first: of a fork, the steps that its source executed.
+        """
+        left, found, before = list(names), list[str](), "+"
+        while left and before:
+            before, *ended = self._caller.call("ledger/ended_order", run_id, before, *left)
+            found += ended
+            left = [name for name in left if name not in ended]
+        return [*left, *reversed(found)]
+
     def answering(self, run_id: str, names: Sequence[str]) -> list[str]:
         """Return the steps that answer to names now, in order."""
         found: list[str] = []

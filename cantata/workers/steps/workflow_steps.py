@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -63,10 +63,13 @@ def workflow_advance(context: StepContext, recorded_activation: Activation | Non
         arguments = {} if replay.is_waiting else arguments_of(function, given)
         outcomes = _outcomes(context, root, replay)
         at, received = clock.now(), sorted(outcomes.keys() - replay.received)
-        if recorded_activation is not None and outcomes.keys() | replay.received >= set(recorded_activation.received):
+        is_recorded = recorded_activation is not None and outcomes.keys() | replay.received >= set(recorded_activation.received)
+        if recorded_activation and is_recorded:
             at, received, is_cancelled = recorded_activation.at, list(recorded_activation.received), recorded_activation.cancelled
         with context.process.watched(context.begun, guard.blocked()):
             main = partial(function, Workflow(replay), **arguments)
+            if not is_recorded:
+                received = _in_order(context, root, replay, main, outcomes, received)
             advance = replay.run(main, at=at, outcomes=outcomes, received=received, given=given, cancelled=is_cancelled)
     except BaseException as error:
         replay.discard()
@@ -164,6 +167,20 @@ def _outcomes(context: StepContext, root: str, replay: Replay) -> dict[int, Comm
     steps = [expansion.step_id(root, replay.commands[index]) for index in wanted]
     found = context.process.ledger.reader.outcomes(context.begun.run_id, steps) if steps else []
     return outcomes | {index: outcome_of(*each) for index, each in zip(wanted, found, strict=True) if each[0] in STEP_OVER}
+
+
+def _in_order(
+    context: StepContext, root: str, replay: Replay, main: Callable[[], Any], outcomes: Mapping[int, CommandOutcome], received: list[int]
+) -> list[int]:  # fmt: skip
+    """Return the commands whose outcomes came since the last activation in the order in which they ended, if the code can tell it."""
+    if len(received) < 2:
+        return received
+    if not replay.is_waiting:
+        replay.restore(main, outcomes)
+    if not replay.heeds_order(received):
+        return received
+    index_of = {expansion.step_id(root, replay.commands[index]): index for index in received}
+    return [index_of[name] for name in context.process.ledger.reader.in_order_of_end(context.begun.run_id, [*index_of])]
 
 
 def workflow_start(context: StepContext) -> Outcome:
