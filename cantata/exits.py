@@ -6,11 +6,12 @@ the code that raised them, save those that a signal raised through it: Ctrl-C du
 
 from __future__ import annotations
 
+import ctypes
 import signal
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 from cantata.errors import CodeExitError
@@ -20,9 +21,58 @@ Result = TypeVar("Result")
 SIGNALS_S = 1.0  # until the main thread handles a signal that came just before it slept
 NAMES = frozenset({"CancelledError", "GeneratorExit", "KeyboardInterrupt", "SystemExit"})
 
+_INTERRUPT = getattr(signal, "SIGURG", None)  # ignored where nobody handles it, and hardly used; Windows has none
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _MARK = "_cantata_signal"
 _is_marking = False  # read and written by the main thread only, in which Python calls the handlers of signals
+
+
+class InterruptedFunction(BaseException):
+    """Ends a function in the thread that executes it."""
+
+
+@contextmanager
+def interruptible() -> Iterator[Callable[[], None]]:
+    """Yield a function with which another thread ends what the block executes; behind the block it does nothing.
+
+    InterruptedFunction is raised in the block. In the main thread that ends a function that sleeps or waits too; in another one, and
+    on Windows, only when it executes Python again. Code in C that neither returns nor handles signals goes on.
+    """
+    ident, lock, is_over, is_wanted = threading.get_ident(), threading.Lock(), False, False
+    by_signal = _INTERRUPT is not None and _is_main_thread()
+
+    def handle(*_: object) -> None:
+        if is_wanted and not is_over:
+            raise InterruptedFunction
+
+    def interrupt() -> None:
+        nonlocal is_wanted
+        with lock:
+            if is_over:
+                return
+            is_wanted = True
+            if by_signal and _INTERRUPT is not None:
+                signal.pthread_kill(ident, _INTERRUPT)
+            else:
+                _raise_in(ident, InterruptedFunction)
+
+    before = signal.signal(_INTERRUPT, handle) if by_signal and _INTERRUPT is not None else None
+    try:
+        yield interrupt
+    finally:
+        while not is_over:  # it may come between any two instructions, these too
+            with suppress(InterruptedFunction):
+                with lock:
+                    is_over = True
+        if by_signal and _INTERRUPT is not None:
+            signal.signal(_INTERRUPT, before or signal.SIG_DFL)
+        elif is_wanted:
+            with suppress(InterruptedFunction):
+                _raise_in(ident, None)  # one that did not come in time
+
+
+def _raise_in(ident: int, error: type[BaseException] | None) -> None:
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident), error and ctypes.py_object(error))
 
 
 @contextmanager
@@ -68,7 +118,7 @@ def is_of_signal(error: BaseException) -> bool:
     seen: set[int] = set()
     following: BaseException | None = error
     while following is not None and id(following) not in seen:
-        if hasattr(following, _MARK):
+        if hasattr(following, _MARK) or isinstance(following, InterruptedFunction):
             return True
         seen.add(id(following))
         following = following.__cause__ or following.__context__
@@ -76,13 +126,17 @@ def is_of_signal(error: BaseException) -> bool:
 
 
 def result_of(future: Future[Result]) -> Result:
-    """Return the result of a future, or raise what it raised. Signals are handled meanwhile.
+    """Return the result of a future, or raise what it raised. Signals and interrupts are handled meanwhile.
 
-    Python handles them in the main thread, between two of its instructions: one that comes just before it sleeps would wait with it.
+    Python handles them between two of its instructions: one that comes just before it sleeps would wait with it.
     """
-    while _is_main_thread() and not wait([future], SIGNALS_S).done:
-        pass
-    return future.result()
+    try:
+        while not wait([future], SIGNALS_S).done:
+            pass
+        return future.result()
+    except InterruptedFunction:
+        future.cancel()
+        raise
 
 
 def _is_main_thread() -> bool:

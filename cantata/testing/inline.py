@@ -85,7 +85,7 @@ def run_inline(
         tools: Name → function, in place of the configuration's tool or skill with this name, or beside them; also in place of the
             function with this name that a workflow calls. `module:name` → function, in place of that function wherever it is called.
         definitions: The configuration; if None, it is searched for as the command line does. Without one, a workflow's function is enough.
-        signals: The values of waiting steps, by the step's id or the end of it.
+        signals: The values of waiting steps, by the step's id or the end of it. Steps that wait at once are signalled in this order.
         model: In place of the configuration's default model; `openai/...` reaches the fixture `scripted_model`.
 
     Raises:
@@ -132,7 +132,7 @@ class Runner:
         atexit.register(stack.stop)
         self.client = Client(stack.url, config=Definitions())
         self.client.app = self.app = _LocalApp()
-        self.process = Process(stack.url, "inline", send=partial(send_ready, self.app), is_alone=True)
+        self.process = Process(stack.url, "inline", send=partial(send_ready, self.app), is_alone=True, interrupts=True)
         atexit.register(self.process.stop)
         self._test = ""
         self.lock = threading.Lock()

@@ -149,8 +149,14 @@ def _call_handler(context: StepContext, handler: Handler) -> Outcome:
     if inspect.iscoroutinefunction(handler):
         return context.wait_for(cast("Coroutine[object, object, Outcome]", handler(context)))
     limit_s = None if begun.spec.decides else timeout_s or SYNC_TIMEOUT_S
-    with process.running(begun, timeout_s=limit_s) as step:
-        outcome = cast("Callable[[StepContext], Outcome]", handler)(context)
+    step = None
+    try:
+        with process.running(begun, timeout_s=limit_s) as step:
+            outcome = cast("Callable[[StepContext], Outcome]", handler)(context)
+    except BaseException as error:
+        if step is None or not step.is_cancelled or (exits.is_of_signal(error) and not isinstance(error, exits.InterruptedFunction)):
+            raise
+        raise StepStoppedError from error
     if step.is_cancelled:
         raise StepStoppedError
     return outcome

@@ -54,12 +54,16 @@ def fragment(root: str, number: int, spec: Spec, advance: Advance, commands: Seq
     return Graph(steps=(*steps, following), edges=tuple(edges), exit=following.id, stops=stops)
 
 
-def continuation(root: str, spec: Spec, given: dict[str, JsonValue]) -> Graph:
-    """Return the workflow with a new input and a new history, which nothing of the one before is part of."""
+def continuation(root: str, spec: Spec, advance: Advance, commands: Sequence[Recorded]) -> Graph:
+    """Return the workflow with a new input and a new history, which nothing of the one before is part of.
+
+    Its open waits are given up, so that those of the new history get the signals that came for them meanwhile.
+    """
+    given = advance.continues_with
     base, number = str(spec.params.get("base") or root), int(str(spec.params.get("continuation") or 0)) + 1
     params: dict[str, JsonValue] = {"workflow": spec.params["workflow"], "input": given, "base": base, "continuation": number}
     step = Step(**{**dict(spec), "params": params, "reads": {}, "has_given": False, "id": f"{base}/@again-{number}/{ADVANCE}"})
-    return Graph(steps=(step,), exit=step.id)
+    return Graph(steps=(step,), exit=step.id, stops=tuple(step_id(root, commands[index]) for index in advance.given_up))
 
 
 def _step(root: str, command: WorkflowCommand, parent: str, definitions: Definitions) -> Step:

@@ -318,7 +318,8 @@ class Replay:
         if task.done():
             error = asyncio.CancelledError("the workflow cancelled itself") if task.cancelled() else _first_of(task.exception())
             if isinstance(error, ContinueAs):
-                return Advance(activation, is_over=True, continues_with=error.arguments)
+                waits = [index for index in self._open if index < len(self.commands) and self.commands[index].kind == "wait"]
+                return Advance(activation, given_up=waits, is_over=True, continues_with=error.arguments)
             if error is not None:
                 raise _failure_of(error) from error
             return Advance(activation, is_over=True, output=jsonable(task.result(), "the result of the workflow"))

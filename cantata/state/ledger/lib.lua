@@ -553,6 +553,21 @@ local function keep_early_signal(name, value)
   redis.call('HSET', key, field, value)
 end
 
+-- Keeps a signal that was kept before all others for its name.
+local function keep_signal_first(name, value)
+  local key, from = R .. ':signals', 'signals_from:' .. name
+  local first = redis.call('HGET', key, name)
+  if first then
+    redis.call('HSETNX', R, 'signals_to:' .. name, 0)
+    local place = redis.call('HINCRBY', R, from, -1) + 1
+    redis.call('HSET', key, name .. '\n' .. place, first)
+  end
+  redis.call('HSET', key, name, value)
+  redis.call('HINCRBY', R, 'signal_bytes', #name + #value)
+  increase('bytes', #name + #value)
+  count('signals', tenant, 1)
+end
+
 -- Takes the early signal of a step, stored under its id or under the end of it behind a '/': its value, author and groups. The next of its queue follows.
 local function take_early_signal(id)
   local key, name = R .. ':signals', id
@@ -581,6 +596,9 @@ end
 
 -- Whether a step is a sleep of a workflow in Python: a wait that only its timer ends.
 local function sleeps(spec) return spec.kind == 'wait' and spec.params and spec.params.sleeps end
+
+-- Whether a step is a wait of a workflow in Python, behind which others of its name may come.
+local function repeats(spec) return (spec.params or {}).repeats end
 
 -- Whether an early signal whose step was not known does not count: its author may not answer, or its value was not checked. Code in Python checks it.
 local function is_refused(params, groups)
@@ -863,10 +881,26 @@ local function define_failing()
     end
   end
 
+  -- Takes back the signal that ended a wait which the code gave up before it received that: the next wait of its name gets it.
+  local function take_back(s)
+    local spec = spec_of(s.id)
+    local info = redis.call('HGET', R .. ':info', s.id) or '{}'
+    if s.state ~= 'done' or spec.kind ~= 'wait' or sleeps(spec) or not repeats(spec) or cjson.decode(info).timed_out then return end
+    local value, by = output_of(s.id), cjson.decode(info).answered_by
+    increase('bytes', -#redis.call('HGET', R .. ':out', s.id))
+    redis.call('HDEL', R .. ':out', s.id)
+    outputs[s.id] = nil
+    edit_info(s.id, {answered_by = false})
+    s.state = 'skipped'; put(s)
+    event('skipped', s.id)
+    keep_signal_first(string.match(s.id, '[^/]*$'), by and value .. '\n' .. by or value)
+  end
+
   -- Stops a step that the code of a workflow gave up, with all that it grew.
   function WORK.give_up(name)
     local s = get(answering(name))
-    if not s or OVER[s.state] then return end
+    if not s then return end
+    if OVER[s.state] then return take_back(s) end
     stop(s)
     table.insert(lists.stopped, s.id)
     follow('resolve_stopped', '')

@@ -24,9 +24,6 @@ local function takes_signal(id)
   return spec.kind == 'wait' and not sleeps(spec)
 end
 
--- Whether a step is a wait of a workflow in Python, behind which others of its name may come.
-local function repeats(id) return (spec_of(id).params or {}).repeats end
-
 -- The found steps that wait for a signal; else those that waited or will wait; else any one. Of waits that are over and may come again, one.
 local function waiting_of(names)
   local seen = {}
@@ -40,7 +37,7 @@ local function waiting_of(names)
       seen[id] = true
       local is_sleep = sleeps(spec_of(id))
       local into = s.state == 'waiting_signal' and not is_sleep and waiting or takes_signal(id) and others or not_waits
-      if not (into == others and #others > 0 and OVER[s.state] and repeats(id)) then into[#into + 1] = id end
+      if not (into == others and #others > 0 and OVER[s.state] and repeats(spec_of(id))) then into[#into + 1] = id end
     end
   end
   if #waiting > 0 then return waiting end
@@ -66,7 +63,7 @@ if not s then
   s = get(id)
   if not s and counts.asking > 0 and not is_python then return {'unknown', {}} end
 end
-if s and OVER[s.state] and repeats(id) and id ~= signal.step then id, s = signal.step, nil end
+if s and OVER[s.state] and repeats(spec_of(id)) and id ~= signal.step then id, s = signal.step, nil end
 if s and OVER[s.state] then
   local spec = spec_of(id)
   local has_value = s.state ~= 'skipped' and (takes_signal(id) or spec.at_most_once)

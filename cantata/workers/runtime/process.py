@@ -11,7 +11,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import CancelledError
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from math import ceil
@@ -52,6 +52,7 @@ BATCH_MS = 30.0  # work in one message: long against the cost of a message (0.7 
 MAX_BATCH_STEPS = 100
 MESSAGES_PER_SLOT = 2  # so that no slot idles while another still has a long message
 TICK_S = 0.1  # how late a time-out may be noticed
+INTERRUPT_AGAIN_S = 1.0  # for what a function does in `finally`
 MAX_CACHED_DEFINITIONS = 64
 EXCHANGE_INTERVAL_S = 1.0  # between exchanges of measured costs with the fleet
 
@@ -64,7 +65,11 @@ class LeasedStep:
     is_running: bool = False
     """Its handler runs."""
     cancel: Callable[[], object] | None = None
-    """Cancels its handler; None for a Python function, which only ends with its process."""
+    """Cancels its handler; None for a Python function, which only ends with its process, unless it can be interrupted."""
+    interrupt: Callable[[], None] | None = None
+    """Ends its handler by an exception, where that is executed in a thread of the user's process."""
+    interrupted_at: float = 0.0
+    """The monotonic time of that."""
     deadline: float | None = None
     """The monotonic time at which its handler is stopped."""
     part_error: str = ""
@@ -91,7 +96,7 @@ class Process:
     def __init__(
         self, redis_url: str, name: str, *, is_child: bool = False, lease_s: float = LEASE_S,
         send: Callable[[Iterable[tuple[str, Ready]]], object] = list, is_finishing: Callable[[], bool] = lambda: False,
-        threads: int = 0, tool_thread: ToolThread | None = None, is_alone: bool = False,
+        threads: int = 0, tool_thread: ToolThread | None = None, is_alone: bool = False, interrupts: bool = False,
     ) -> None:  # fmt: skip
         """Start the renewal thread.
 
@@ -102,13 +107,14 @@ class Process:
             threads: The number of messages that it executes at once; 0 for a prefork child.
             tool_thread: The thread in which it calls quick functions for its models, if it does.
             is_alone: Whether all workers have the files of this one, so that a step whose code it cannot import fails.
+            interrupts: This is a process of the user's, inside a test: a Python function is stopped by an exception in its thread.
         """
         self.send = send
         self.is_finishing = is_finishing
         self.tool_thread = tool_thread
         self.threads = MessageThreads(threads)
         self.name = f"{name}#{os.getpid()}"
-        self.is_child, self.is_alone = is_child, is_alone
+        self.is_child, self.is_alone, self._interrupts = is_child, is_alone, interrupts
         self.owner = f"{self.name}~{secrets.token_hex(2)}"  # a container that starts again may have the same names and process ids
         self.ledger = Ledger(connect(redis_url, owner=self.owner, single=is_child), lease_s=lease_s, replicas=settings().wait_replicas)
         self.limiter = Limiter(self.ledger, lease_s=lease_s)
@@ -165,7 +171,10 @@ class Process:
             step.is_running, step.cancel = True, cancel
             step.deadline = None if timeout_s is None else time.monotonic() + timeout_s
         try:
-            yield step
+            with ExitStack() as stack:
+                if self._interrupts and cancel is None:
+                    step.interrupt = stack.enter_context(exits.interruptible())
+                yield step
         finally:
             with self._lock:
                 step.is_running, step.deadline = False, None
@@ -274,6 +283,7 @@ class Process:
                 if self._handing_back.is_set():
                     self._release_running()
                 self._time_out_steps(now)
+                self._interrupt_again(now)
                 if now >= renew_at:
                     renew_at = now + RENEW_S
                     self._renew()
@@ -332,6 +342,13 @@ class Process:
                 if step.is_cancelled:
                     self._stop_handler(step)
 
+    def _interrupt_again(self, now: float) -> None:
+        """Interrupt functions that went on: they caught the exception, or Python could not raise it where they were."""
+        with self._lock:
+            late = [step for step in self._leased.values() if step.interrupt and 0 < step.interrupted_at < now - INTERRUPT_AGAIN_S]
+        for step in late:
+            self._stop_handler(step)
+
     def record(self, begun: Begun, record: AttemptRecord) -> Committed:
         """Record the outcome of a step in place of the thread that executed it."""
         committed = self._renewal_ledger.steps.commit(begun, record.outcome, output=record.output, info=record.info)
@@ -354,6 +371,9 @@ class Process:
                 return  # it ended by itself, and its process may execute another step
             if step.cancel is not None:
                 step.cancel()
+            elif step.interrupt is not None:
+                step.interrupt()
+                step.interrupted_at = time.monotonic()
             elif self.is_child:
                 # A Python function cannot be stopped from outside, its process can; Celery replaces it.
                 for other in self._leased.values():

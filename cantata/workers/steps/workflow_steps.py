@@ -84,7 +84,7 @@ def workflow_advance(context: StepContext, recorded_activation: Activation | Non
         detail: dict[str, JsonValue] = {expansion.LAST_ACTIVATION: activation}
         if advance.continues_with is None:
             return Outcome(output=advance.output, detail=detail)
-        return Outcome(fragment=expansion.continuation(root, context.begun.spec, advance.continues_with), detail=detail)
+        return Outcome(fragment=expansion.continuation(root, context.begun.spec, advance, replay.commands), detail=detail)
     output = advance.activation.model_dump(mode="json", exclude_defaults=True)
     _keep((run_id, root), replay, function, output)
     is_long = before < WARNED_COMMANDS <= len(replay.commands)

@@ -9,19 +9,21 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
-from cantata import Workflow, workflow
+from cantata import StepError, Workflow, workflow
 from cantata.cli.main import submit
 from cantata.errors import ConfigError
 from cantata.models.definitions import Agent, Definitions, PythonWorkflow, Tool, Webhook
 from cantata.models.wire import ChainResponse, TurnRequest
 from cantata.testing import Rule, ScriptedModels, ToolCall, run_inline
+from cantata.workflows import guard
 from tests.integration.receiver import receiving
 
 NONE = Definitions()
@@ -106,6 +108,117 @@ def test_a_failed_attempt_is_repeated_without_waiting() -> None:
 
     assert result.final_output == 5
     assert calls[-1] - calls[0] < 1.5  # the pauses are at least 0.25 + 0.5 + 1 + 2 s
+
+
+def sleeps() -> None:
+    time.sleep(60)
+
+
+def spins() -> None:
+    while True:
+        pass
+
+
+def waits() -> None:
+    lock = threading.Lock()
+    while True:
+        lock.acquire()
+
+
+def runs() -> None:
+    subprocess.run(["sleep", "60"], check=True)
+
+
+def bears_all() -> None:
+    while True:
+        try:
+            time.sleep(60)
+        except Exception:
+            continue
+
+
+def goes_on() -> str:
+    for _ in range(2):
+        try:
+            time.sleep(60)
+        except BaseException:  # noqa: B036  # as users write it
+            continue
+    return "done all the same"
+
+
+async def awaits() -> None:
+    await asyncio.sleep(60)
+
+
+@pytest.mark.parametrize("function", [sleeps, spins, waits, runs, bears_all, goes_on, awaits])
+def test_a_function_that_takes_too_long_is_stopped_while_it_runs_with_the_error_of_a_worker(function: Callable[[], Any]) -> None:
+    since = time.monotonic()
+
+    result = too_long(function)
+
+    assert result.error is not None
+    assert result.error.message == "node 'a' failed: took longer than its 0.2 s and was stopped"
+    assert time.monotonic() - since < 30
+
+
+@pytest.mark.parametrize("function", [spins, awaits])
+def test_in_another_thread_what_executes_python_or_awaits_is_stopped(function: Callable[[], Any]) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        result = pool.submit(too_long, function).result(30)
+
+    assert result.error is not None
+    assert result.error.message == "node 'a' failed: took longer than its 0.2 s and was stopped"
+
+
+def too_long(function: Callable[[], Any]) -> ChainResponse:
+    """Call a function that takes longer than it may."""
+    config = Definitions(tools={"slow": Tool(function=f"{__name__}:double", timeout_s=0.2, retries=0)})
+    return run_inline({"entry_node": "a", "nodes": [{"node_id": "a", "kind": "tool", "name": "slow"}]}, tools={"slow": function}, definitions=config)
+
+
+def test_a_function_that_was_stopped_is_tried_again_and_the_next_one_is_not_disturbed() -> None:
+    calls = []
+
+    def slow_once() -> int:
+        calls.append("begun")
+        try:
+            time.sleep(60 if len(calls) == 1 else 0)
+        finally:
+            calls.append("left")
+        return len(calls)
+
+    config = Definitions(tools={"slow": Tool(function=f"{__name__}:double", timeout_s=0.2, retries=1)})
+    nodes = [{"node_id": "a", "kind": "tool", "name": "slow", "next_node": "b"}, {"node_id": "b", "kind": "tool", "name": "rests"}]
+    result = run_inline(
+        {"entry_node": "a", "nodes": nodes}, tools={"slow": slow_once, "rests": lambda: time.sleep(0.5)}, definitions=config
+    )
+
+    assert (result.status, result.outputs["a"], calls) == ("succeeded", 4, ["begun", "left"] * 2)
+    assert signal.getsignal(signal.SIGURG) is signal.SIG_DFL
+
+
+@workflow
+async def hurried(wf: Workflow) -> list[str]:
+    """Call a function that takes too long."""
+    try:
+        await wf.options(timeout_s=0.2).call(sleeps)
+    except StepError as error:
+        return [error.code, str(error)]
+    return []
+
+
+@workflow
+async def endless(wf: Workflow) -> None:
+    """Never come to an await."""
+    spins()
+
+
+def test_the_code_of_a_workflow_gets_the_error_of_a_worker_and_is_stopped_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guard, "MAX_CPU_S", 0.2)
+    config = Definitions(workflows={name: PythonWorkflow(function=f"{__name__}:{name}") for name in ("hurried", "endless")})
+
+    assert run_inline(hurried, definitions=config).final_output == ["timeout", "took longer than its 0.2 s and was stopped"]
+    assert "used 0.2 s of processor time without an await" in str(run_inline(endless, definitions=config).error)
 
 
 def test_a_failure_is_the_result_of_its_run() -> None:
