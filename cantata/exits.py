@@ -61,9 +61,8 @@ def interruptible() -> Iterator[Callable[[], None]]:
         yield interrupt
     finally:
         while not is_over:  # it may come between any two instructions, these too
-            with suppress(InterruptedFunction):
-                with lock:
-                    is_over = True
+            with suppress(InterruptedFunction), lock:
+                is_over = True
         if by_signal and _INTERRUPT is not None:
             signal.signal(_INTERRUPT, before or signal.SIG_DFL)
         elif is_wanted:

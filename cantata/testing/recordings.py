@@ -177,7 +177,8 @@ class _Replay:
     def _execute_ready(self, run: TurnRun | ChainRun) -> None:
         """Execute steps until none is ready. Of several, the one that ended first in the recording goes first: joins may depend on it.
 
-        An advance of a workflow in Python is left for later while something that it received in the recording is not over.
+        A step that was stopped in the recording is left for what stops it, and an advance of a workflow in Python for later while something
+        that it received in the recording is not over.
         """
         messages, ready = self._runner.app.messages, self._ready
         while not self._stopped:
@@ -225,7 +226,9 @@ class _Replay:
         return Activation.model_validate(found) if found else None
 
     def _is_early(self, run_id: str, step_id: str) -> bool:
-        """Return whether a step is an advance, and something that it received in the recording is not over."""
+        """Return whether a step is not executed yet: it was stopped in the recording, or is an advance that received what is not over."""
+        if self._follows and self._steps.get(step_id, {}).get("state") == "skipped":
+            return True
         activation = self._activation(step_id) if step_id in self._commands else None
         received = [self._commands[step_id][index] for index in activation.received] if activation else []
         found = self._runner.process.ledger.reader.outcomes(run_id, received) if received else ()

@@ -74,7 +74,7 @@ class WorkflowCommand:
 
 def outcome_of(state: str, output: str | None, info: Mapping[str, Any]) -> CommandOutcome:
     """Return the outcome of a command from the state, the output as JSON text and the info of its step."""
-    if state == "skipped":
+    if state == "skipped" or "passed_on" in info:
         return CommandOutcome(error=ErrorInfo(code=STOPPED, message="the step was stopped"))
     if state == "failed":
         return CommandOutcome(error=ErrorInfo.model_validate(info["error"]))

@@ -881,26 +881,22 @@ local function define_failing()
     end
   end
 
-  -- Takes back the signal that ended a wait which the code gave up before it received that: the next wait of its name gets it.
-  local function take_back(s)
-    local spec = spec_of(s.id)
-    local info = redis.call('HGET', R .. ':info', s.id) or '{}'
-    if s.state ~= 'done' or spec.kind ~= 'wait' or sleeps(spec) or not repeats(spec) or cjson.decode(info).timed_out then return end
-    local value, by = output_of(s.id), cjson.decode(info).answered_by
-    increase('bytes', -#redis.call('HGET', R .. ':out', s.id))
-    redis.call('HDEL', R .. ':out', s.id)
-    outputs[s.id] = nil
-    edit_info(s.id, {answered_by = false})
-    s.state = 'skipped'; put(s)
-    event('skipped', s.id)
-    keep_signal_first(string.match(s.id, '[^/]*$'), by and value .. '\n' .. by or value)
+  -- Keeps the signal that ended a wait which the code gave up before it received that: the next wait of its name gets it.
+  local function pass_on(s)
+    local spec, text = spec_of(s.id), redis.call('HGET', R .. ':info', s.id) or '{}'
+    local info = cjson.decode(text)
+    if s.state ~= 'done' or not repeats(spec) or info.timed_out or info.passed_on then return end
+    edit_info(s.id, {passed_on = 'true'})
+    local value, by, name = output_of(s.id), info.answered_by, string.match(s.id, '[^/]*$')
+    keep_signal_first(name, by and value .. '\n' .. by or value)
+    event('signal', name, nil, nil, by and cjson.encode({by = by}))
   end
 
   -- Stops a step that the code of a workflow gave up, with all that it grew.
   function WORK.give_up(name)
     local s = get(answering(name))
     if not s then return end
-    if OVER[s.state] then return take_back(s) end
+    if OVER[s.state] then return pass_on(s) end
     stop(s)
     table.insert(lists.stopped, s.id)
     follow('resolve_stopped', '')

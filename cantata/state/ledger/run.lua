@@ -69,7 +69,8 @@
 --                       step: > and the step that its commit began). An open step of an ended run counts as skipped
 --   R:edges      hash   step -> its out-edges, [[target, label, wakes, alone?], ...]
 --   R:out        hash   step -> its output (JSON text), or @<sha256> of a blob
---   R:info       hash   step -> how it ended (JSON); of a sleep under way, when it ends; of a wait, reminded_at_ms, escalated_at_ms;
+--   R:info       hash   step -> how it ended (JSON); of a sleep under way, when it ends; of a wait, reminded_at_ms, escalated_at_ms,
+--                      passed_on: the code gave it up when its signal had come, which the next wait of its name gets;
 --                       refused: {process: why it refused the step}
 --   R:given      hash   step -> its given value (JSON text)
 --   R:names      hash   name -> the step that answers to it now

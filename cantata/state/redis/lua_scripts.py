@@ -20,8 +20,8 @@ _RUN = ("limits/charges", "ledger/run")
 _STEPS = (*_RUN, "ledger/steps")
 _LEDGER = (*_STEPS, "ledger/lib")
 _WITHOUT_LIB = (
-    "answers", "append_event", "append_log", "begin", "dispatched", "due", "ended_order", "leases", "open_deliveries", "outbox_due", "read_small",
-    "record_usage", "renew", "unbegun",
+    "answers", "append_event", "append_log", "begin", "dispatched", "due", "ended_order", "leases", "open_deliveries", "outbox_due",
+    "read_small", "record_usage", "renew", "unbegun",
 )  # fmt: skip
 PRELUDES = {
     "ledger": _LEDGER,

@@ -133,7 +133,7 @@ def bears_all() -> None:
     while True:
         try:
             time.sleep(60)
-        except Exception:
+        except Exception:  # noqa: BLE001  # as users write it
             continue
 
 
@@ -141,7 +141,7 @@ def goes_on() -> str:
     for _ in range(2):
         try:
             time.sleep(60)
-        except BaseException:  # noqa: B036  # as users write it
+        except BaseException:  # noqa: BLE001  # as users write it
             continue
     return "done all the same"
 
@@ -173,7 +173,8 @@ def test_in_another_thread_what_executes_python_or_awaits_is_stopped(function: C
 def too_long(function: Callable[[], Any]) -> ChainResponse:
     """Call a function that takes longer than it may."""
     config = Definitions(tools={"slow": Tool(function=f"{__name__}:double", timeout_s=0.2, retries=0)})
-    return run_inline({"entry_node": "a", "nodes": [{"node_id": "a", "kind": "tool", "name": "slow"}]}, tools={"slow": function}, definitions=config)
+    chain = {"entry_node": "a", "nodes": [{"node_id": "a", "kind": "tool", "name": "slow"}]}
+    return run_inline(chain, tools={"slow": function}, definitions=config)
 
 
 def test_a_function_that_was_stopped_is_tried_again_and_the_next_one_is_not_disturbed() -> None:

@@ -11,14 +11,13 @@ import subprocess
 import sys
 from contextlib import ExitStack
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 from celery.app.task import Context
 
 from cantata.coordinator.duties import sweep_once
 from cantata.coordinator.start import send_ready
 from cantata.dispatch.celery_app import Carried
-from cantata.models.graph import Outcome
 from cantata.state.ledger.records import AttemptRecord, Begun
 from cantata.state.redis.keys import shard_of
 from cantata.testing.inline import _LocalApp, _log_plainly
@@ -55,7 +54,7 @@ class Hands:
                     self.lost.append(f"{replay.commands[index].target} {outcomes[index].output!r}")
             receive(replay, indexes, outcomes)
 
-        Replay._receive = receive_all  # type: ignore[method-assign]
+        Replay._receive = receive_all  # type: ignore[method-assign, assignment]
 
     def message(self, run_id: str, steps: list[str], kind: str, queue: str) -> None:
         """Execute a message, as workers do."""
@@ -77,7 +76,7 @@ class Hands:
         with stack:
             if record is None:
                 return
-            committed = self._steps.commit(begun, cast(Outcome, record.outcome), output=record.output, info=record.info)
+            committed = self._steps.commit(begun, record.outcome, output=record.output, info=record.info)
             send_ready(self.app, [(begun.run_id, each) for each in committed.sends])
             send_ready(self.app, committed.following)
 
