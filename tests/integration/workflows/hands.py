@@ -91,8 +91,8 @@ class Hands:
         _, _, stack = self._held.pop(lease)
         with stack:
             redis = self._process.ledger.redis
-            key = next(key for key in redis.scan_iter("*:leases") if redis.zscore(key, lease) is not None)
-            redis.zadd(key, {lease: 1}, xx=True)
+            for key in redis.scan_iter("*:leases"):
+                redis.zadd(key, {lease: 1}, xx=True)  # none has it if the step was stopped meanwhile
 
     def sweep(self, run_id: str) -> None:
         """Fire timers, and send what was lost."""

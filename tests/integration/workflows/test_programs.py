@@ -28,12 +28,12 @@ from cantata.state.fleet import clock_skip
 from cantata.state.redis.keys import run_key
 from cantata.testing import replay, run_inline
 from cantata.testing.inline import _LocalApp, values_for
-from tests.examples import FEWER
+from tests.examples import FEWER, thorough
 from tests.integration.state.invariants import check_all
 from tests.integration.workflows import odd_awaits, programs
 from tests.integration.workflows.hands import Hands, Message, OtherHands
 
-PROGRAMS = int(os.environ.get("PROGRAMS", 100 // FEWER))
+PROGRAMS = int(os.environ.get("PROGRAMS", 40 // FEWER))
 MAX_TURNS = 3000
 SIGNALS = {name: name.upper() for name in programs.NAMES}
 BY_SETTINGS = settings(
@@ -276,7 +276,7 @@ def test_a_program_gives_the_same_inline(world: World, code: programs.Block) -> 
 @pytest.mark.parametrize("name", odd_awaits.NAMES)
 def test_an_odd_await(world: World, name: str) -> None:
     check_inline(world, name, {})
-    for seed in range(3):
+    for seed in range(thorough(3, plain=1)):
         check_in_any_order(world, name, {}, seed)
 
 
