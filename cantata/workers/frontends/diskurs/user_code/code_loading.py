@@ -8,7 +8,7 @@ import re
 import sys
 import threading
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -172,15 +172,18 @@ def call(context: StepContext, code: CodeReference, *arguments: Any, **named: An
         return functions.call(context, f"{code.file}:{code.name}", called, {}, is_failure=is_failure)
 
 
-def optional(context: StepContext, file: str | None, name: str, *, is_named: bool) -> CodeReference | None:
-    """Return a function of a file; None if it is missing and was not named. Raises ImportFailedError."""
-    if file is None:
-        return None
-    folder = code_folder_of(context)
-    if callable(getattr(folder.module(file, config_of(context).modules), name, None)):
+def optional(context: StepContext, file: str, name: str, *, is_named: bool, beside: Iterable[str]) -> CodeReference | None:
+    """Return a function of a file; None if it is missing, was not named, and all classes `beside` it are there.
+
+    Raises ImportFailedError, also if a class is missing: then it may be the file that is wrong.
+    """
+    folder, modules = code_folder_of(context), config_of(context).modules
+    if callable(getattr(folder.module(file, modules), name, None)):
         return CodeReference(file=file, name=name)
     if is_named:
         raise folder.lacks(file, f"no function {name!r}")
+    for each in beside:
+        folder.load(CodeReference(file=file, name=each), modules)
     return None
 
 

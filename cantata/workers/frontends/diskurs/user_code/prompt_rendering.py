@@ -233,7 +233,10 @@ class Prompter:
         """Return a function of its prompt.py; None if there is none and none was named. Raises StepError."""
         prompt = self.agent.prompt
         name = prompt.names.get(role, role)
-        return code_loading.optional(self.context, prompt.file, name, is_named=role in prompt.names) if name else None
+        if not name or prompt.file is None:
+            return None
+        classes = filter(None, (prompt.argument, prompt.system_argument, prompt.memory))
+        return code_loading.optional(self.context, prompt.file, name, is_named=role in prompt.names, beside=classes)
 
     def _class(self, file: str, name: str) -> type:
         found: type = code_loading.code_folder_of(self.context).load(CodeReference(file=file, name=name), self.config.modules)

@@ -14,7 +14,14 @@ from cantata.errors import ImportFailedError, StepError
 from cantata.frontends.diskurs import code_text
 from cantata.frontends.diskurs.conversation_config import CodeReference
 from cantata.workers.frontends.diskurs.user_code import entities, fields
-from cantata.workers.frontends.diskurs.user_code.code_loading import INVALID, CodeFolder, code_folder_of, refusal_of, without_modules
+from cantata.workers.frontends.diskurs.user_code.code_loading import (
+    INVALID,
+    CodeFolder,
+    code_folder_of,
+    optional,
+    refusal_of,
+    without_modules,
+)
 from cantata.workers.tools import functions
 
 
@@ -203,6 +210,21 @@ def test_what_cannot_be_imported_or_found_is_refused_and_read_anew_when_it_has_c
 
     assert code_folder_of(running(folder)).load(topic).name == "b"
     assert code_folder_of(running(folder)) is code_folder_of(running(folder))
+
+
+def test_a_function_that_may_be_missing_is_missing_only_where_the_classes_beside_it_are_there(tmp_path: Path) -> None:
+    step: Any = running(tmp_path)
+    step.definitions.extension = SimpleNamespace(settings={"first_contact": "a", "agents": {}})
+    code_folder(tmp_path, prompt="class Topic: ...\n")
+    assert optional(step, "prompt.py", "finalize", is_named=False, beside=["Topic"]) is None
+    with pytest.raises(ImportFailedError, match="has no function 'finalize'"):
+        optional(step, "prompt.py", "finalize", is_named=True, beside=["Topic"])
+
+    with pytest.raises(ImportFailedError, match="has no function or class 'Sale'"):
+        optional(step, "prompt.py", "finalize", is_named=False, beside=["Topic", "Sale"])
+    code_folder(tmp_path, prompt="class Topic: ...\n\n\nclass Sale: ...\n\n\ndef finalize(): ...\n")
+
+    assert optional(step, "prompt.py", "finalize", is_named=False, beside=["Topic", "Sale"])
 
 
 def test_a_folder_that_is_not_here_is_refused_until_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
