@@ -7,7 +7,7 @@ import struct
 import threading
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -98,37 +98,44 @@ class Upstream:
     def __init__(self, port: int) -> None:
         self.url = f"http://127.0.0.1:{port}"
         self.requests: list[Json] = []
+        self.later: dict[str, list[Json]] = {}
+        """The requests with results of tools of each cell that is named in them."""
+        self.may_go_on = threading.Event()
+        """Until it is set, requests with results of tools for cells that are named get no answer."""
         self._cell: Cell | None = None
+        self._named: dict[str, Cell] = {}
 
     def answer_with(self, cell: Cell) -> None:
         """Answer with the replies of a cell from now on, and forget the requests."""
         self._cell, self.requests = cell, []
 
+    def answer_where_named(self, cells: Mapping[str, Cell]) -> None:
+        """Answer each request with the replies of the cell whose name is in its text."""
+        self._named = dict(cells)
+
     def answer(self, path: str, raw: bytes) -> tuple[int, str, bytes]:
         """Return the status, the content type and the body of the answer to a request."""
-        assert self._cell is not None
         if path.endswith("/api/show"):  # LiteLLM asks Ollama what a model can do
             return 200, "application/json", json.dumps(SHOWN).encode()
         body: Json = json.loads(raw)
         self.requests.append(body)
-        if names := [name for name in self._cell.refused for message in body.get("messages", ()) if name in message]:
+        name = next((name for name in self._named if name.encode() in raw), "")
+        cell = self._named.get(name) or self._cell
+        assert cell is not None
+        number = min(raw.count(RESULT.encode()), len(cell.turns) - 1)  # each turn but the last is answered by results of tools
+        if name and number:
+            self.later.setdefault(name, []).append(body)
+            self.may_go_on.wait()
+        if names := [name for name in cell.refused for message in body.get("messages", ()) if name in message]:
             refusal = {"error": {"message": f"property '{names[0]}' is unsupported", "type": "invalid_request_error"}}
             return 400, "application/json", json.dumps(refusal).encode()
-        turn = self._cell.turns[self._number(raw)]
+        turn = cell.turns[number]
         is_stream = bool(body.get("stream")) or "stream" in path.rpartition("/")[2].lower()
         if not is_stream or turn.get("status", 200) != 200:
             return turn.get("status", 200), "application/json", json.dumps(turn["whole"]).encode()
-        kind, encode = WIRES[self._cell.wire]
-        return 200, kind, b"".join(encode(event) for event in turn["stream"]) + (DONE if self._has_done(turn) else b"")
-
-    def _number(self, raw: bytes) -> int:
-        """Return the number of the turn: each but the last is answered by results of tools."""
-        assert self._cell is not None
-        return min(raw.count(RESULT.encode()), len(self._cell.turns) - 1)
-
-    def _has_done(self, turn: Json) -> bool:
-        assert self._cell is not None
-        return self._cell.wire == "data" and "choices" in turn["whole"]
+        kind, encode = WIRES[cell.wire]
+        has_done = cell.wire == "data" and "choices" in turn["whole"]
+        return 200, kind, b"".join(encode(event) for event in turn["stream"]) + (DONE if has_done else b"")
 
 
 SHOWN: Json = {"capabilities": ["completion", "tools", "thinking"], "template": "{{ .Tools }}", "model_info": {}}
@@ -170,6 +177,18 @@ WIRES = {
 """Form of a stream → its content type, and the encoding of an event."""
 
 
+def has_part(value: Any, part: Any) -> bool:
+    """Return whether a value, or one within it, has all that is in a part."""
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return _fits(value, part) or any(has_part(each, part) for each in inner)
+
+
+def _fits(value: Any, part: Any) -> bool:
+    if isinstance(part, dict):
+        return isinstance(value, dict) and all(name in value and _fits(value[name], each) for name, each in part.items())
+    return bool(value == part)
+
+
 @contextmanager
 def upstream() -> Iterator[Upstream]:
     """Serve on a free port."""
@@ -185,7 +204,8 @@ def upstream() -> Iterator[Upstream]:
             self.send_header("Content-Type", kind)
             self.send_header("Content-Length", str(len(content)))
             self.end_headers()
-            self.wfile.write(content)
+            with suppress(OSError):  # the client was killed
+                self.wfile.write(content)
 
         def log_message(self, format: str, *args: object) -> None:
             """Print nothing."""
@@ -197,6 +217,7 @@ def upstream() -> Iterator[Upstream]:
     try:
         yield served[0]
     finally:
+        served[0].may_go_on.set()
         server.shutdown()
         server.server_close()
         thread.join()

@@ -380,6 +380,16 @@ def test_a_cut_connection_may_be_tried_again(run: Run, server: ScriptedModels, r
     assert f"the provider at {server.url.split('/')[2]} cannot be reached" in str(error)
 
 
+@pytest.mark.parametrize("reason", ["error", "network_error"])
+@each_way
+def test_an_answer_during_which_the_provider_failed_is_no_answer(run: Run, server: ScriptedModels, stream: bool, reason: str) -> None:
+    server.script([Rule(reply="one two", finish_reason=reason)])
+
+    error = failed(run, ask(**streaming(stream)))
+
+    assert (error.code, error.retryable) == ("model_unavailable", True)
+
+
 def test_an_empty_reply_is_a_failure(run: Run, server: ScriptedModels) -> None:
     server.script([Rule(reply="", finish_reason="length")])
 

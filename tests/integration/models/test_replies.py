@@ -12,8 +12,9 @@ from cantata.models.definitions import Agent, Definitions, Tool
 from cantata.models.wire import RunResult, TurnRequest
 from cantata.testing.inline import Runner
 from cantata.workers.models import llm
+from tests.acceptance import write_replies
 from tests.integration import model_upstream
-from tests.integration.model_upstream import RESULT, Cell, Json, Upstream
+from tests.integration.model_upstream import RESULT, Cell, Json, Upstream, has_part, read
 
 ANSWER = "It is sunny in Paris."
 CUT = "It is sunny"
@@ -99,18 +100,6 @@ def _without(value: Any, *names: str) -> Any:
     return {name: each for name, each in value.items() if name not in names} if isinstance(value, dict) else value
 
 
-def has_part(value: Any, part: Any) -> bool:
-    """Return whether a value, or one within it, has all that is in a part."""
-    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return _fits(value, part) or any(has_part(each, part) for each in inner)
-
-
-def _fits(value: Any, part: Any) -> bool:
-    if isinstance(part, dict):
-        return isinstance(value, dict) and all(name in value and _fits(value[name], each) for name, each in part.items())
-    return bool(value == part)
-
-
 def check(cell: Cell, played: Played) -> None:
     """Assert that a run came to what its column promises."""
     result, code = played.result, played.result.error and played.result.error.code
@@ -143,3 +132,16 @@ def test_a_reply(cell: Cell, runner: Runner, server: Upstream, monkeypatch: pyte
     assert streamed.requests == whole.requests
     if whole.result.error is None:
         assert (streamed.rounds, streamed.details, streamed.result.usage) == (whole.rounds, whole.details, whole.result.usage)
+
+
+def test_the_table_of_the_docs_is_that_of_these_replies() -> None:
+    page = write_replies.PAGE.read_text("utf-8")
+
+    assert page == write_replies.written(page), "run: python -m tests.acceptance.write_replies"
+
+
+def test_each_file_names_its_source_and_has_no_column_that_nobody_knows() -> None:
+    sources = {name: str(read(name)["source"]) for name in model_upstream.providers()}
+
+    assert [name for name, source in sources.items() if not ("read 2026" in source or source.startswith("as Gemini"))] == []
+    assert {cell.column for cell in model_upstream.cells()} <= {*write_replies.COLUMNS}

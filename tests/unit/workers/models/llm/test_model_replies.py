@@ -63,6 +63,12 @@ def test_ids_that_are_missing_or_taken_are_counted_on() -> None:
     assert ids == [call.id for call in calls_of(calls, taken=["old", "call_3"])]
 
 
+def test_the_signature_that_litellm_writes_behind_an_id_is_no_part_of_it() -> None:
+    calls = [{"id": f"call_{each}__thought__{'c2lnbmVk' * 50}", "function": {"name": "add"}} for each in ("a", "b")]
+
+    assert [call.id for call in calls_of(calls)] == ["call_a", "call_b"]  # other providers get the id, and OpenAI takes 40 characters
+
+
 def test_an_answer_without_choices_is_empty() -> None:
     builder = ReplyBuilder()
     builder.set_response({"choices": []})
