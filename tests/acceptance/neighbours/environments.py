@@ -22,14 +22,14 @@ KEPT = TOP / ".neighbours"
 """Ignored by git."""
 
 
-def environment(lock: str) -> Path:
-    """Return the folder of an environment with exactly what `lock` names."""
+def environment(lock: str, locks: Path = HERE) -> Path:
+    """Return the folder of an environment with exactly what the file `lock` of the folder `locks` names."""
 
     def build(folder: Path) -> None:
         _uv("venv", "--quiet", "--python", sys.executable, str(folder))
-        _uv("pip", "sync", "--quiet", "--require-hashes", "--python", str(folder / "bin" / "python"), str(HERE / lock))
+        _uv("pip", "sync", "--quiet", "--require-hashes", "--python", str(folder / "bin" / "python"), str(locks / lock))
 
-    return _kept(Path(lock).stem, (HERE / lock).read_text(), build)
+    return kept(Path(lock).stem, (locks / lock).read_text(), build)
 
 
 def environment_with_cantata(lock: str) -> Path:
@@ -41,7 +41,7 @@ def environment_with_cantata(lock: str) -> Path:
         _uv("pip", "install", "--quiet", "--no-deps", "--reinstall", "--python", str(folder / "bin" / "python"), str(wheel))
         marker.mkdir()
 
-    _kept(f"{Path(lock).stem}-wheel", f"{(HERE / lock).read_text()}{_sources()}", install)
+    kept(f"{Path(lock).stem}-wheel", f"{(HERE / lock).read_text()}{_sources()}", install)
     return folder
 
 
@@ -52,18 +52,18 @@ def project(sdist: str, path: str, to: Path) -> Path:
         folder.mkdir()
         pip = environment("fetch.lock") / "bin" / "python"
         only_sources = ("--no-deps", "--no-binary", ":all:", "--no-build-isolation", "--require-hashes")
-        _run(str(pip), "-m", "pip", "download", "--quiet", *only_sources, "-r", str(HERE / "projects.lock"), "-d", str(folder))
+        run(str(pip), "-m", "pip", "download", "--quiet", *only_sources, "-r", str(HERE / "projects.lock"), "-d", str(folder))
         for archive in folder.glob("*.tar.gz"):
             with tarfile.open(archive) as opened:
                 opened.extractall(folder, filter="data")
 
-    (unpacked,) = (each for each in _kept("projects", (HERE / "projects.lock").read_text(), fetch).glob(f"{sdist}-*") if each.is_dir())
+    (unpacked,) = (each for each in kept("projects", (HERE / "projects.lock").read_text(), fetch).glob(f"{sdist}-*") if each.is_dir())
     shutil.copytree(unpacked / path, to)
     return to
 
 
-def _kept(name: str, made_from: str, make: Callable[[Path], None]) -> Path:
-    """Return a folder of that name, made anew unless the kept one was made from the same."""
+def kept(name: str, made_from: str, make: Callable[[Path], None]) -> Path:
+    """Return a folder of that name, made anew unless the one there was made from the same."""
     KEPT.mkdir(exist_ok=True)
     folder, stamp = KEPT / name, KEPT / f"{name}.stamp"
     text = hashlib.sha256(f"{made_from}\0{sys.version}\0{folder}".encode()).hexdigest()
@@ -90,18 +90,19 @@ def _sources() -> str:
 
 def _wheel() -> Path:
     def build(folder: Path) -> None:
-        _run(sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(folder))
+        run(sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(folder))
 
-    (wheel,) = _kept("wheel", _sources(), build).glob("cantata-*.whl")
+    (wheel,) = kept("wheel", _sources(), build).glob("cantata-*.whl")
     return wheel
 
 
 def _uv(*words: str) -> None:
     uv = next((found for found in (shutil.which(str(TOP / ".uv/bin/uv")), shutil.which("uv")) if found), None)
-    _run(uv or missing("uv", "`./run install` brings it"), *words)
+    run(uv or missing("uv", "`./run install` brings it"), *words)
 
 
-def _run(*command: str) -> None:
+def run(*command: str) -> None:
+    """Run a command, and fail with its output if it fails."""
     environment = {name: value for name, value in os.environ.items() if name != "VIRTUAL_ENV"}
     ran = subprocess.run(command, cwd=TOP, env=environment, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, f"{' '.join(command)}: {ran.stdout}{ran.stderr}"
