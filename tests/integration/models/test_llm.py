@@ -10,7 +10,8 @@ import signal
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -19,6 +20,7 @@ from cantata.models.values import JsonValue, ToolCallRequest, ToolSchema, Usage
 from cantata.testing import Rule, ScriptedModels
 from cantata.testing import ToolCall as Scripted
 from cantata.workers.models import llm
+from tests.integration.model_upstream import Cell, upstream
 
 KEY = "sk-test-1234567890abcdef"
 MODEL = "openai/gpt-4o-mini"
@@ -470,3 +472,25 @@ def soon(happened: Callable[[], bool], *, limit_s: float = 40.0) -> bool:
     while not (now := happened()) and time.monotonic() < give_up:
         time.sleep(0.01)
     return now
+
+
+@each_way
+def test_a_refusal_is_one_where_litellms_proxy_puts_it(run: Run, monkeypatch: pytest.MonkeyPatch, stream: bool) -> None:
+    message = {"content": None, "provider_specific_fields": {"refusal": "I cannot help with that."}}
+    whole = {"id": "1", "object": "chat.completion", "created": 1, "model": "m"}
+    turn = {
+        "whole": {**whole, "choices": [{"index": 0, "message": {"role": "assistant", **message}, "finish_reason": "stop"}]},
+        "stream": [
+            {**whole, "object": "chat.completion.chunk", "choices": [{"index": 0, "delta": message, "finish_reason": None}]},
+            {**whole, "object": "chat.completion.chunk", "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]},
+        ],
+    }
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    with upstream() as server:
+        server.answer_with(cast(Cell, SimpleNamespace(turns=[turn], refused=(), wire="data")))
+        monkeypatch.setenv("OPENAI_API_BASE", f"{server.url}/v1")
+
+        error = failed(run, ask(**streaming(stream)))
+
+    assert error.code == "refusal"
+    assert "I cannot help with that." in str(error)

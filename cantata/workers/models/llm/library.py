@@ -86,12 +86,14 @@ def _read_contents_whole(litellm: Any) -> None:
     """
     from litellm.litellm_core_utils import core_helpers  # noqa: PLC0415  # as litellm itself
     from litellm.litellm_core_utils.prompt_templates import common_utils, factory  # noqa: PLC0415  # as above
+    from litellm.llms.openai import openai  # noqa: PLC0415  # as above
     from litellm.types import utils  # noqa: PLC0415  # as above
 
     common_utils._parse_content_for_reasoning = lambda text: (None, text)
     for kind in (utils.Message, utils.Delta):
         _join_parts(kind)
     _keep_fields(utils.Delta)
+    _keep_refusals_of_proxies(openai)
     litellm.MistralConfig._handle_content_list_to_str_conversion = staticmethod(lambda data: data)  # it keeps the last text alone
     _send_redacted_thinking(factory.BedrockConverseMessagesProcessor)
     core_helpers._FINISH_REASON_MAP.update(FINISH_REASONS)
@@ -121,6 +123,21 @@ def _keep_fields(delta: Any) -> None:
         init(self, *args, **more)
 
     delta.__init__ = patched
+
+
+def _keep_refusals_of_proxies(openai: Any) -> None:
+    """Have whole replies keep a refusal where LiteLLM's own proxy puts it: the reader puts the null of OpenAI's SDK in its place."""
+    convert = openai.convert_to_model_response_object
+
+    @wraps(convert)
+    def patched(response_object: Any = None, *args: Any, **more: Any) -> Any:
+        for choice in (response_object or {}).get("choices") or []:
+            message = choice.get("message") or {}
+            if message.get("refusal") is None and (refusal := (message.get("provider_specific_fields") or {}).get("refusal")):
+                message["refusal"] = refusal
+        return convert(response_object, *args, **more)
+
+    openai.convert_to_model_response_object = patched
 
 
 def _send_redacted_thinking(processor: Any) -> None:
