@@ -12,6 +12,9 @@ from cantata.models.definitions import Agent, Definitions, Tool
 from cantata.models.wire import RunResult, TurnRequest
 from cantata.testing.inline import Runner
 from cantata.workers.models import llm
+from cantata.workers.models.dialects.conversation import ModelRound, ToolResult, conversation
+from cantata.workers.models.llm.completions import request_of
+from cantata.workers.models.llm.openai_messages import ToolNames
 from tests.acceptance import write_replies
 from tests.integration import model_upstream
 from tests.integration.model_upstream import RESULT, Cell, Json, Upstream, has_part, read
@@ -21,6 +24,8 @@ CUT = "It is sunny"
 THOUGHT = "I should look it up."
 REFUSAL = "I cannot help with that."
 CODES = {"refusal": "refusal", "filter": "content_filter"}
+SECRETS = (THOUGHT, "SIG", "c2lnbmVk", "sealed", "c2VhbGVk")
+"""What the replies have of reasoning."""
 SCHEMA: Json = {
     "type": "object",
     "properties": {"city": {"type": "string"}, "celsius": {"type": "integer"}},
@@ -132,6 +137,23 @@ def test_a_reply(cell: Cell, runner: Runner, server: Upstream, monkeypatch: pyte
     assert streamed.requests == whole.requests
     if whole.result.error is None:
         assert (streamed.rounds, streamed.details, streamed.result.usage) == (whole.rounds, whole.details, whole.result.usage)
+
+
+@pytest.mark.parametrize("provider", model_upstream.providers())
+def test_reasoning_goes_to_no_other_provider_and_no_other_address(
+    provider: str, runner: Runner, server: Upstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reasons = [cell for cell in model_upstream.cells() if cell.column == "reasoning with tools"]
+    for cell in (each for each in reasons if each.provider == provider):
+        played = play(runner, server, cell, monkeypatch, stream=True)
+        first = ModelRound.read(json.dumps(played.rounds[0]), played.details[0])
+        messages = conversation([{"role": "user", "content": "go"}], [first], [[ToolResult(RESULT)] * len(first.calls)])
+
+        others = {(each.model, "") for each in reasons if each.provider != provider} | {(cell.model, "http://127.0.0.1:1/elsewhere")}
+        for model, address in others:
+            request = request_of(model, messages, {"api_base": address} if address else {}, ToolNames.of(["get_weather"]))
+
+            assert [secret for secret in SECRETS if secret in json.dumps(request["messages"])] == []
 
 
 def test_the_table_of_the_docs_is_that_of_these_replies() -> None:
