@@ -134,7 +134,7 @@ class Upstream:
         if not is_stream or turn.get("status", 200) != 200:
             return turn.get("status", 200), "application/json", json.dumps(turn["whole"]).encode()
         kind, encode = WIRES[cell.wire]
-        has_done = cell.wire == "data" and "choices" in turn["whole"]
+        has_done = cell.wire == "data" and "choices" in turn["whole"] and not turn.get("is_cut")
         return 200, kind, b"".join(encode(event) for event in turn["stream"]) + (DONE if has_done else b"")
 
 
