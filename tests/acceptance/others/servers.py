@@ -48,7 +48,7 @@ def time_server() -> McpServer:
 def llama_server(folder: Path) -> Iterator[str]:
     """The address of llama.cpp's own HTTP server with a small model."""
     file = folder / "llama.url"
-    with _process([sys.executable, str(LLAMA), str(file)], folder / "llama.log", {}):
+    with _process([sys.executable, str(LLAMA), str(file)], folder / "llama.log", {"OMP_WAIT_POLICY": "PASSIVE"}):  # else threads spin
         yield f"{until(lambda: file.exists() and file.read_text(), 'the address of llama.cpp', START_S)}/v1"
 
 

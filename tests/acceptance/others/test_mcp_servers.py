@@ -126,7 +126,7 @@ def test_their_tools_are_called_and_their_answers_arrive(tmp_path: Path) -> None
     assert [part["type"] for part in resource if isinstance(part, dict)] == ["resource"]
     assert done.startswith("Long running operation completed")
     now, nowhere, bare = found["time"]
-    assert json.loads(now)["timezone"] == "Europe/Berlin"
+    assert now["timezone"] == "Europe/Berlin"
     assert {nowhere.code, bare.code} == {"tool_error"}
     assert "Nowhere" in str(nowhere)
 
