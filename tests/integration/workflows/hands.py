@@ -18,10 +18,12 @@ from celery.app.task import Context
 from cantata.coordinator.duties import sweep_once
 from cantata.coordinator.start import send_ready
 from cantata.dispatch.celery_app import Carried
+from cantata.models.graph import Spec
 from cantata.state.ledger.records import AttemptRecord, Begun
 from cantata.state.redis.keys import shard_of
 from cantata.testing.inline import _LocalApp, _log_plainly
 from cantata.workers.execute import execute
+from cantata.workers.runtime.costs import Costs
 from cantata.workers.runtime.process import Process
 from cantata.workers.steps import workflow_steps
 from cantata.workers.tasks import Delivery, MessageExecution
@@ -30,6 +32,18 @@ from cantata.workflows.replay import Replay
 
 Message = tuple[str, list[str], str, str]
 """The run, its steps, the kind of the task and the queue."""
+
+
+class NoCosts(Costs):
+    """Takes no step for cheap, so that steps are executed in the order of their messages."""
+
+    def is_cheap(self, definitions: str, spec: Spec) -> bool:
+        """Return what the spec says."""
+        return bool(spec.cheap or spec.decides)
+
+    def cheap_names(self, definitions: str) -> str:
+        """Return no names."""
+        return ""
 
 
 class Hands:
@@ -97,6 +111,10 @@ class Hands:
     def sweep(self, run_id: str) -> None:
         """Fire timers, and send what was lost."""
         sweep_once(self.app, self._process.ledger, sorted({0, shard_of(run_id)}))
+
+    def measure(self, costs_count: bool) -> None:
+        """Have measured costs decide what is executed before what is in front of it is recorded; or nothing."""
+        self._process.costs = Costs() if costs_count else NoCosts()
 
     def forget(self) -> None:
         """Drop the workflows that are kept in memory."""

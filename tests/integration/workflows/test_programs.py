@@ -27,11 +27,11 @@ from cantata.runs.results import is_over
 from cantata.state.fleet import clock_skip
 from cantata.state.redis.keys import run_key
 from cantata.testing import replay, run_inline
-from cantata.testing.inline import _LocalApp, values_for
+from cantata.testing.inline import _LocalApp, _runner, values_for
 from tests.examples import FEWER, thorough
 from tests.integration.state.invariants import check_all
 from tests.integration.workflows import odd_awaits, programs
-from tests.integration.workflows.hands import Hands, Message, OtherHands
+from tests.integration.workflows.hands import Hands, Message, NoCosts, OtherHands
 
 PROGRAMS = int(os.environ.get("PROGRAMS", 40 // FEWER))
 MAX_TURNS = 3000
@@ -68,6 +68,8 @@ class Play:
     def __init__(self, world: World, name: str, given: dict[str, Any], chance: random.Random | None = None) -> None:
         self._world, self._chance, self._redis = world, chance, world.client.redis
         self._redis.flushdb()
+        for each in world.hands:
+            each.do("measure", bool(chance and chance.random() < 0.7))
         self.run = world.client.submit_workflow(name, given)
         assert isinstance(self.run, ChainRun)
         self.ready = self.new_messages()
@@ -293,9 +295,14 @@ def check_in_any_order(world: World, name: str, given: dict[str, Any], seed: int
 
 
 def check_inline(world: World, name: str, given: dict[str, Any]) -> None:
-    """Execute a workflow inline, and then in turns by two processes that forget it."""
+    """Execute a workflow inline, and then in turns by two processes that forget it; measured costs do not change the order."""
+    process = _runner().process
+    costs, process.costs = process.costs, NoCosts()
     node = {"node_id": name, "kind": "workflow", "name": name, "input": given}
-    inline = run_inline({"nodes": [node], "entry_node": name}, definitions=world.client.definitions, signals=SIGNALS)
+    try:
+        inline = run_inline({"nodes": [node], "entry_node": name}, definitions=world.client.definitions, signals=SIGNALS)
+    finally:
+        process.costs = costs
 
     played = Play(world, name, given).to_its_end()
 
