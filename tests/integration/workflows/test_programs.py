@@ -263,18 +263,21 @@ def test_a_signal_that_comes_while_the_code_gives_its_wait_up_is_for_the_next_wa
     assert all(step.info["answered_by"] == "anna" for step in waits)
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # likewise
 @BY_SETTINGS
 @given(code=programs.programs(), seed=strategies.integers(0, 2**32))
 def test_a_program_in_any_order(world: World, code: programs.Block, seed: int) -> None:
     check_in_any_order(world, "program", {"code": code}, seed)
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # likewise
 @BY_SETTINGS
 @given(code=programs.programs())
 def test_a_program_gives_the_same_inline(world: World, code: programs.Block) -> None:
     check_inline(world, "program", {"code": code})
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # generators that are dropped with the code that waits
 @pytest.mark.parametrize("name", odd_awaits.NAMES)
 def test_an_odd_await(world: World, name: str) -> None:
     check_inline(world, name, {})
