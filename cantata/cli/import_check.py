@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cantata.config import loading
 from cantata.config.documents import Document
 from cantata.config.native import functions_in
 from cantata.config.source_map import KeyPath, find
@@ -29,6 +30,25 @@ def import_faults(document: Document, trial: ImportTrial) -> Iterator[Fault]:
         module = function.partition(":")[0]
         if fault := trial.failures.get(module):
             yield document.fault(path, f"module {module!r} cannot be imported here: {fault}")
+
+
+def unimportable(config: str | None) -> list[Fault]:
+    """Return the faults of functions that the configuration names and workers could not import; none if there is no configuration.
+
+    Other faults are left to whoever reads the configuration.
+    """
+    path = loading.find(config)
+    if path is None or not path.is_file() or not isinstance(document := loading.opened(path), Document):
+        return []
+    named = list(functions_in(document))
+    try:
+        loading.load(path)
+    except ConfigError as error:
+        places = {document.fault(place, "").where for place, _ in named}
+        if missing := [fault for fault in error.faults if fault.where in places]:
+            return missing
+    modules = sorted({function.partition(":")[0] for _, function in named})
+    return list(import_faults(document, tried(str(path.resolve().parent), modules, {})))
 
 
 def try_imports(document: Document, folder: Path, definitions: Definitions) -> ImportTrial:

@@ -19,6 +19,8 @@ FINISH = signal.SIGUSR2
 LISTEN_FD = "CANTATA_LISTEN_FD"
 STACK_PID = "CANTATA_STACK_PID"
 VIRTUAL_TIME = "CANTATA_VIRTUAL_TIME"
+NOTIFY_SOCKET = "NOTIFY_SOCKET"
+"""Set by systemd for the processes of a unit of `Type=notify`."""
 QUIET = "CANTATA_QUIET"
 """Set where another process of the same command warns of what all of them see."""
 
@@ -49,6 +51,19 @@ def _supervisor() -> int | None:
         return None
     os.set_inheritable(int(number), False)
     return int(number)
+
+
+def has_systemd() -> bool:
+    """Return whether systemd waits for this process to tell that it is ready: it is of a unit of `Type=notify`."""
+    return bool(os.environ.get(NOTIFY_SOCKET))
+
+
+def notify_systemd(state: str) -> None:
+    """Send lines such as `READY=1` to systemd, if it waits for them."""
+    address = os.environ.get(NOTIFY_SOCKET, "")
+    if address:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notifications, suppress(OSError):  # systemd itself may restart
+            notifications.sendto(state.encode(errors="replace"), address.replace("@", "\0", 1) if address.startswith("@") else address)
 
 
 def generation() -> int:

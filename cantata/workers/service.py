@@ -104,7 +104,7 @@ class WorkerService:
         self._is_announced = False
         self._is_serving = False
         self._sweeper: Sweeper | None = None
-        self._readiness = CodeReadiness(queues)
+        self._readiness = CodeReadiness(queues, corrected=lambda: self._code_faults.clear())
         self._notified = ""
         self._duplicate, self._duplicate_seen_at = "", 0.0
         """Another live worker that announces itself under this worker's name."""
@@ -291,12 +291,10 @@ class WorkerService:
 
     def _notify_systemd(self, faults: Mapping[str, str]) -> None:
         """Tell systemd that this worker is ready, or why it is not; outside a unit of `Type=notify` do nothing."""
-        address = os.environ.get("NOTIFY_SOCKET", "")
         state = f"STATUS=not ready: {next(iter(faults.values()))}" if faults else f"READY=1\nSTATUS=ready: {', '.join(self.queues)}"
-        if address and state != self._notified:
-            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notifications, suppress(OSError):  # systemd itself may restart
-                notifications.sendto(state.encode(errors="replace"), address.replace("@", "\0", 1) if address.startswith("@") else address)
-                self._notified = state
+        if state != self._notified:
+            stack_member.notify_systemd(state)
+            self._notified = state
 
     def _note_duplicate_name(self, other: str) -> None:
         """Keep the other worker of this name. It is alive, since it announced itself after this worker did."""

@@ -505,6 +505,19 @@ def test_the_gateway_of_a_stack_answers_at_the_address_that_is_shown(kept: Folde
     assert f"gateway and run pages: {address}" in kept.submit("status").stdout
 
 
+def test_up_refuses_a_module_that_cannot_be_imported_with_its_file_and_line_and_leaves_nothing_running(alone: Folder) -> None:
+    with (alone.path / "configs" / "acceptance_tools.py").open("a") as file:
+        file.write("\nimport not_there_at_all\n")
+    line = (alone.path / "configs" / "acceptance_tools.py").read_text().count("\n")
+
+    done = alone.submit("up", "--no-flower", "--no-gateway")
+
+    assert done.returncode == 2
+    assert f"No module named 'not_there_at_all' (acceptance_tools.py, line {line})" in done.stderr
+    assert "default.yaml: line " in done.stderr
+    assert "no stack is running" in alone.submit("down").stdout
+
+
 def test_a_second_up_changes_nothing(kept: Folder) -> None:
     before = kept.json("status")
 

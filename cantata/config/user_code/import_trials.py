@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -19,7 +20,10 @@ import importlib, json, os, sys
 answer = os.fdopen(os.dup(1), "w")
 os.dup2(2, 1)  # the output of modules must not mix with the answer
 folder, tools, *modules = sys.argv[1:]
+sys.argv[:] = ["cantata-worker"]  # as in a worker: modules may read it
 sys.path.insert(0, folder)
+own = os.getpid()
+fault_of = importlib.import_module("cantata.config.user_code.modules").import_fault
 application = os.environ.get("CANTATA_APP") and importlib.import_module("cantata.dispatch.user_app")
 if application:
     application.activate()
@@ -29,7 +33,9 @@ for module in modules:
         found = importlib.import_module(module)
         fault = None if not function or callable(getattr(found, function, None)) else f"it has no function {function!r}"
     except BaseException as error:
-        fault = " ".join(f"{type(error).__name__}: {error}".split())
+        fault = fault_of(error)
+    if os.getpid() != own:
+        os._exit(0)  # a child that a module started and that went on here
     answer.write(json.dumps([f"{module}:{function}".rstrip(":"), fault]) + "\\n")
     answer.flush()
 if tools != "{}":
@@ -37,6 +43,7 @@ if tools != "{}":
     for name, tool in json.loads(tools).items():
         answer.write(json.dumps([name, *described(name, tool)]) + "\\n")
         answer.flush()
+os._exit(0)  # threads and exit handlers of modules keep nobody waiting
 """
 
 
@@ -65,19 +72,21 @@ def tried(folder: str, names: Sequence[str], tools: Mapping[str, Tool]) -> Impor
     if not names:
         return ImportTrial({}, {}, {})
     texts = {name: tool.model_dump_json(exclude_defaults=True) for name, tool in tools.items()}
-    try:
-        done = subprocess.run(
-            [sys.executable, "-P", "-c", _IMPORT, folder, json.dumps(texts), *names],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            timeout=IMPORT_TIMEOUT_S,
-            env={**os.environ, IN_WORKER: "1"},
-            check=False,
-        )
-        lines, no_answer = done.stdout, f"the process that imports it ended with status {done.returncode}"
-    except subprocess.TimeoutExpired as error:
-        lines, no_answer = error.stdout or b"", f"importing it takes more than {IMPORT_TIMEOUT_S:g} s"
-    answers = [json.loads(line) for line in lines.splitlines()]
+    with tempfile.TemporaryFile() as file:  # not a pipe: processes that modules leave behind would keep it open
+        try:
+            done = subprocess.run(
+                [sys.executable, "-P", "-c", _IMPORT, folder, json.dumps(texts), *names],
+                stdout=file,
+                stderr=subprocess.DEVNULL,
+                timeout=IMPORT_TIMEOUT_S,
+                env={**os.environ, IN_WORKER: "1"},
+                check=False,
+            )
+            no_answer = f"the process that imports it ended with status {done.returncode}"
+        except subprocess.TimeoutExpired:
+            no_answer = f"importing it takes more than {IMPORT_TIMEOUT_S:g} s"
+        file.seek(0)
+        answers = [json.loads(line) for line in file]
     failures: dict[str, str | None] = dict(answers[: len(names)])
     described = {name: (schema, fault) for name, schema, fault in answers[len(names) :]}
     first = next((name for name in names if name not in failures), None)

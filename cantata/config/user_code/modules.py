@@ -7,6 +7,7 @@ import importlib
 import importlib.util
 import pkgutil
 import sys
+import traceback
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
@@ -62,10 +63,17 @@ def load_function(
     except BaseException as error:  # whatever a user's module raises while it is imported
         if exits.is_of_signal(error):
             raise
-        raise ImportFailedError(f"module {module_name!r} cannot be imported: {type(error).__name__}: {error}", top) from error
+        raise ImportFailedError(f"module {module_name!r} cannot be imported: {import_fault(error)}", top) from error
     if not callable(function):
         raise ImportFailedError(f"module {module_name!r} has no function {attribute!r}", top)
     return function
+
+
+def import_fault(error: BaseException) -> str:
+    """Return an error that an import raised, with the file and line of the module that raised it, in one line."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.name == "<module>" and frame.filename[0] != "<"]
+    place = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames and not isinstance(error, SyntaxError) else ""
+    return " ".join(f"{type(error).__name__}: {error}{place}".split())
 
 
 # --- clashes of names -----------------------------------------------------------------------------------------------

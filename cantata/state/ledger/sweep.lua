@@ -112,8 +112,9 @@ each_due('leases', ':leases', function(member)
 end)
 
 local function late_message()
-  local by = meta('timeout_by')
-  return string.format('the run did not end within its %.15g s%s', tonumber(meta('timeout_ms')) / 1000, by and by ~= '' and ' (' .. by .. ')' or '')
+  local by, refused = meta('timeout_by'), meta('refused')
+  local why = refused and '; a step waits for a worker that can execute it: ' .. cjson.decode(refused:match(' (.*)')).message or ''
+  return string.format('the run did not end within its %.15g s%s', tonumber(meta('timeout_ms')) / 1000, by and by ~= '' and ' (' .. by .. ')' or '') .. why
 end
 
 local function awaits_signal(s) return s and s.state == 'waiting_signal' end

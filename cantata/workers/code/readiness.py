@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import cast
 
@@ -32,8 +32,9 @@ log = structlog.get_logger(__name__)
 class CodeReadiness:
     """The faults that keep a worker from being ready. A process that is thrown away looks for them, never one that is forked later."""
 
-    def __init__(self, queues: Collection[str]) -> None:
-        """Create the check of a worker that serves these queues: only what their steps import counts."""
+    def __init__(self, queues: Collection[str], corrected: Callable[[], object] = lambda: None) -> None:
+        """Create the check of a worker that serves these queues: only what their steps import counts. `corrected` is called when it is."""
+        self._corrected = corrected
         self._queues = {*queues} - {COORDINATOR, TASKS, webhooks.QUEUE}  # whose steps import nothing of users
         self.faults: dict[str, str] = {}
         """Top-level modules, or CONFIGURATION → why this worker cannot import or read it."""
@@ -47,6 +48,7 @@ class CodeReadiness:
         if self.faults and not faults:
             log.info("imports_succeed_again", corrected=sorted(self.faults))
             user_code.forget_faults()
+            self._corrected()
         self.faults = faults
 
     def check_until_ready(self, stopping: threading.Event) -> None:

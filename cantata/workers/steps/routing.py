@@ -10,7 +10,7 @@ from typing import Any, cast
 import regex
 
 from cantata import exits
-from cantata.errors import StepError
+from cantata.errors import ImportFailedError, StepError
 from cantata.models.definitions import Team
 from cantata.models.graph import RAW, Outcome
 from cantata.models.values import ErrorInfo, JsonValue
@@ -187,6 +187,8 @@ def agent_by_rule(context: StepContext, team: Team, number: int, text: str, warn
         elif rule.function:
             answer = functions.result_of(context, functions.load_for(rule.function, context)(text))
             agent = rule.agent if answer is True else answer
+    except ImportFailedError:  # another worker may have the function
+        raise
     except TimeoutError as error:
         warnings.append(f"rule {number + 1} chooses no agent: {error}")
         return None

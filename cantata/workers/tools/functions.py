@@ -8,6 +8,7 @@ import importlib.util
 import inspect
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Mapping
 from concurrent.futures import CancelledError
@@ -35,12 +36,16 @@ from cantata.workers.tools.memory_access import WorkerToolContext
 from cantata.workers.tools.schemas import CONTEXT as CONTEXT
 from cantata.workers.tools.schemas import Function
 
+AGAIN_S = 10.0  # many steps may wait for a module; one that starts a thread and then fails would start one with each of them
+
 log = structlog.get_logger(__name__)
 
 _importing = threading.RLock()
 _functions: dict[tuple[str, str | None], Function] = {}
-_failed: set[tuple[str | None, str]] = set()
-"""Folders and top-level modules whose last import failed."""
+_failed_modules: set[tuple[str | None, str]] = set()
+"""Folders and top-level modules whose last import failed, or that lack a function."""
+_failed: dict[tuple[str | None, str], tuple[str, float]] = {}
+"""Folders and functions that could not be imported → the error, and when they are tried again although no file has changed."""
 _imported_from: str | None = None  # the configuration's folder that modules are imported from now
 
 
@@ -77,10 +82,13 @@ def load(name: str, folder: str | None) -> Function:
     """
     user_app.activate()
     known, module = _functions.get((name, folder)), name.partition(":")[0].partition(".")[0]
-    if known is None and (folder, module) in _failed:
+    has_changed = True
+    if known is None and (folder, module) in _failed_modules:
         with _importing:
-            user_code.forget_changed(folder, module)
+            has_changed = user_code.forget_changed(folder, module)
     user_code.use(folder, module)
+    if not has_changed and (failed := _failed.get((folder, name))) and time.monotonic() < failed[1]:
+        raise ImportFailedError(failed[0], module)
     if known is None:
         known = _functions[name, folder] = _load(name, folder)
     return known
@@ -129,10 +137,12 @@ def _load(name: str, folder: str | None) -> Function:
         except ImportFailedError as error:
             if error.__cause__ is not None:
                 user_code.note_import(module, error.__cause__)
-            _failed.add((folder, module))
+            _failed_modules.add((folder, module))
+            _failed[folder, name] = str(error), time.monotonic() + AGAIN_S
             raise
         user_code.note_import(module, None)
-        _failed.discard((folder, module))
+        _failed_modules.discard((folder, module))
+        _failed.pop((folder, name), None)
         return function
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -48,18 +49,26 @@ def _load(script: ScriptReference, context: StepContext) -> Function:
     if text is None:
         raise StepError(refusal(context), code="tool_import")
     names: dict[str, Any] = {"__name__": "script"}
+    own = f"{script.file} (script)"
     try:
-        exec(compile(text, f"{script.file} (script)", "exec"), names)
+        exec(compile(text, own, "exec"), names)
     except BaseException as error:  # whatever a user's code raises while it is loaded
         if exits.is_of_signal(error):
             raise
         message = f"the script of {script.function!r} cannot be loaded: {type(error).__name__}: {error}"
-        if isinstance(error, ImportError):  # another worker may have the module; the script itself is the same everywhere
-            raise ImportFailedError(message, (error.name or "").partition(".")[0]) from error
+        if _is_of_import(error, own):  # another worker may have the module; the script itself is the same everywhere
+            raise ImportFailedError(message, (getattr(error, "name", None) or "").partition(".")[0]) from error
         raise StepError(message, code="tool_import") from error
     if not callable(names.get(script.function)):
         raise StepError(f"the script does not define the function {script.function!r}", code="tool_import")
     return cast(Function, names[script.function])
+
+
+def _is_of_import(error: BaseException, own: str) -> bool:
+    """Return whether an error comes of a module that a script imports, not of its own text, whose file is called `own`."""
+    if isinstance(error, ImportError) or (isinstance(error, SyntaxError) and error.filename != own):
+        return True
+    return any(frame.name == "<module>" and frame.filename != own for frame in traceback.extract_tb(error.__traceback__))
 
 
 def _text(script: ScriptReference, folder: str | None) -> str | None:

@@ -183,3 +183,16 @@ def test_a_run_that_is_late_says_what_its_time_was_and_who_set_it(ledger: Ledger
     error = ledger.reader.read("late").error
     assert error is not None
     assert error.message == "the run did not end within its 1.5 s (defaults.timeout_s)"
+
+
+def test_a_run_that_is_late_says_which_step_no_worker_could_execute(ledger: Ledger) -> None:
+    play = Play(ledger)
+    play.plan(work("a"))
+    begun = play.begin("a")
+    ledger.steps.refuse("run", "a", begun.attempt, begun.owner, "module 'ours' cannot be imported")
+
+    play.come_due("deadline")
+
+    error = ledger.reader.read("run").error
+    assert error is not None
+    assert error.message.endswith("; a step waits for a worker that can execute it: module 'ours' cannot be imported")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import click
@@ -12,6 +13,7 @@ from click.core import ParameterSource
 from cantata import embedded
 from cantata.cli.options import config_option, json_option
 from cantata.cli.views.progress import show_progress
+from cantata.errors import CantataError, ConfigError, Fault
 from cantata.project_folder import CONFIG_FILE, project_folder
 
 
@@ -26,8 +28,12 @@ def up(config: str | None, no_flower: bool, no_gateway: bool, agents: int, tools
     """Start a stack in this folder and keep it running."""
     stack, ignored = embedded.attach(), ""
     if stack is None:
-        with show_progress(f"starting a stack in {embedded.Home().path}"):
+        with show_progress(f"starting a stack in {embedded.Home().path}"), ThreadPoolExecutor(1, "imports") as threads:
+            unimportable = threads.submit(_unimportable, config)  # beside the start, which mostly waits for other processes
             stack = embedded.Stack.start(agents=agents, tools=tools, flower=not no_flower, gateway=not no_gateway, config=config, keep=True)
+            if faults := unimportable.result():
+                embedded.down()
+                raise ConfigError(faults, source=config or os.environ.get("CANTATA_CONFIG") or CONFIG_FILE)
         state = "the stack is running"
     else:
         state, ignored = "a stack is already running", _ignored_options(stack.status())
@@ -51,6 +57,16 @@ def up(config: str | None, no_flower: bool, no_gateway: bool, agents: int, tools
     if os.environ.get("REDIS_URL"):
         click.echo("REDIS_URL is set, so commands here use that Redis, not this stack", err=True)
     return 0
+
+
+def _unimportable(config: str | None) -> list[Fault]:
+    """Return the faults of functions that the workers of the stack could not import."""
+    from cantata.cli.import_check import unimportable  # noqa: PLC0415  # it reads configurations, which `down` and `--help` do not
+
+    try:
+        return unimportable(config)
+    except (CantataError, OSError):  # the processes of the stack say what is wrong with the configuration
+        return []
 
 
 def _ignored_options(here: embedded.StackStatus) -> str:

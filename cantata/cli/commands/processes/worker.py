@@ -5,10 +5,13 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -31,6 +34,9 @@ from cantata.planning.triggers import webhooks
 from cantata.settings import settings
 from cantata.state.redis import address
 from cantata.suggestions import did_you_mean
+
+HEARTBEAT_FILE = "CANTATA_HEARTBEAT_FILE"
+BEAT_S, MAX_BEAT_S = 1.0, 6.0  # a process touches its file every 1 to 2 s
 
 TASKS = "tasks"
 WEBHOOKS = webhooks.QUEUE
@@ -155,12 +161,18 @@ def supervise(workers: Sequence[WorkerProcess], when_ready: str = "") -> int:
     # In sessions of their own: a Ctrl-C at the terminal reaches them once, through us. A second one stops them at once.
     end_with_us = partial(set_death_signal, os.getpid(), signal.SIGTERM)  # also if we are killed
     reports, report = os.pipe()
+    beats = Path(tempfile.mkdtemp(prefix="cantata-beats-")) if settings().heartbeat_file or stack_member.has_systemd() else None
     children: dict[str, prefork.ForkedProcess | subprocess.Popen[bytes]] = {}
     for each in workers:
         environment = {**os.environ, stack_member.READY_FD: str(report), **({stack_member.QUIET: "1"} if children else {})}
+        if beats:
+            environment |= {HEARTBEAT_FILE: str(beats / each.name), stack_member.NOTIFY_SOCKET: ""}
         children[each.name] = prefork.start(each.command, environment=environment, streams=(0, 1, 2), passed=[report], prepare=end_with_us)
     os.close(report)
     threading.Thread(target=_await_ready, args=(reports, len(workers), when_ready), daemon=True).start()  # no fork follows
+    if beats:
+        files = [beats / each.name for each in workers]
+        threading.Thread(target=_keep_reporting, args=(files, settings().heartbeat_file), daemon=True).start()
     running = {child.pid: name for name, child in children.items()}
     is_stopping = failed = False
 
@@ -184,7 +196,30 @@ def supervise(workers: Sequence[WorkerProcess], when_ready: str = "") -> int:
             click.echo(f"submit: worker {name} ended with {status}" + ("" if is_stopping else "; stopping the others"), err=True)
         if not is_stopping:
             forward(signal.SIGTERM, None)
+    if beats:
+        shutil.rmtree(beats, ignore_errors=True)
     return FAILED if failed else 0
+
+
+def _keep_reporting(beats: Sequence[Path], file: Path | None) -> None:
+    """Touch the heartbeat file, and tell systemd, while all processes of this command touch theirs."""
+    is_notified = False
+    while True:
+        time.sleep(BEAT_S)
+        if not all(_is_beating(each) for each in beats):
+            continue
+        if file is not None:
+            file.touch()
+        if not is_notified:
+            stack_member.notify_systemd("READY=1")
+            is_notified = True
+
+
+def _is_beating(file: Path) -> bool:
+    try:
+        return time.time() - file.stat().st_mtime < MAX_BEAT_S
+    except FileNotFoundError:
+        return False
 
 
 def _await_ready(reports: int, count: int, message: str) -> None:

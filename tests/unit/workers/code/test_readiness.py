@@ -64,7 +64,7 @@ def test_a_module_that_only_others_need_keeps_nobody_else_from_being_ready(folde
         each.check()
 
     assert {queue for queue, each in found.items() if each.faults} == {"tools", "agents", "gpu"}
-    assert found["tools"].faults == {"flows": "flows:flow: ModuleNotFoundError: No module named 'not_there'"}
+    assert found["tools"].faults == {"flows": "flows:flow: ModuleNotFoundError: No module named 'not_there' (flows.py, line 1)"}
 
 
 def test_a_module_that_is_not_there_counts_for_those_who_import_it(folder: Path) -> None:

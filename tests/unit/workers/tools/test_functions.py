@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from cantata.errors import StepError
+from cantata.errors import ImportFailedError, StepError
 from cantata.models.definitions import Definitions, Tool
 from cantata.models.graph import Spec
 from cantata.models.values import JsonValue
@@ -16,6 +16,7 @@ from cantata.state.ledger.records import Begun
 from cantata.workers.code.config_folder import local_folder
 from cantata.workers.runtime.process import Process
 from cantata.workers.runtime.step_context import StepContext
+from cantata.workers.tools import functions
 from cantata.workers.tools.functions import load, tool_call
 
 BOOKING = """
@@ -138,3 +139,22 @@ def test_a_module_in_a_folder_without_init_is_found(tmp_path: Path) -> None:
 def test_missing_modules_and_functions_are_reported(name: str, expected: str) -> None:
     with pytest.raises(StepError, match=expected):
         load(name, None)
+
+
+def test_a_failed_import_is_tried_again_when_a_file_has_changed_or_after_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = tmp_path / "starts_threads.py"
+    module.write_text(f"with open({str(tmp_path / 'tries')!r}, 'a') as file: file.write('x')\nimport not_there_either\n")
+    now = [0.0]
+    monkeypatch.setattr(functions, "time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    def tried() -> int:
+        with pytest.raises(ImportFailedError, match=r"No module named 'not_there_either' \(starts_threads\.py, line 2\)"):
+            load("starts_threads:call", str(tmp_path))
+        return len((tmp_path / "tries").read_text())
+
+    assert [tried(), tried(), tried()] == [1, 1, 1], "however many steps wait for it"
+    now[0] += functions.AGAIN_S
+    assert [tried(), tried()] == [2, 2], "the package may be installed meanwhile"
+    module.write_text("def call(): ...\n")
+
+    assert load("starts_threads:call", str(tmp_path))

@@ -122,3 +122,13 @@ def test_a_script_whose_package_this_worker_lacks_is_refused_to_it_and_one_that_
     with pytest.raises(StepError, match="division by zero") as failed:
         tool_call(work(written(tmp_path, first="1 / 0")))
     assert not isinstance(failed.value, ImportFailedError), "its text is the same on all workers"
+
+
+def test_a_script_whose_helper_this_worker_cannot_import_is_refused_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "script_helper.py").write_text("def oops(:\n")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    for first, fault in (("import script_helper", "SyntaxError"), ("import script_reader", "FileNotFoundError")):
+        (tmp_path / "script_reader.py").write_text("open('/not/here')\n")
+        with pytest.raises(ImportFailedError, match=fault):
+            tool_call(work(written(tmp_path / "flows", first=first)))

@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from cantata import exits
+from cantata.config.user_code.modules import import_fault
 from cantata.errors import ImportFailedError, StepError
 from cantata.frontends.diskurs.conversation_config import CodeReference, ConversationConfig
 from cantata.workers.code import user_code
@@ -115,7 +116,7 @@ class CodeFolder:
                 raise
             self.failed.add(file)
             user_code.note_import(self._folder.name, error)
-            message = f"{file} cannot be imported: {type(error).__name__}: {error}"
+            message = f"{file} cannot be imported: {import_fault(error)}"
             raise ImportFailedError(message, self._folder.name, code="bad_code") from error
         self.failed.discard(file)
         if not self.failed:

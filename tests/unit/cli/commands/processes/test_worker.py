@@ -5,12 +5,14 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from cantata.cli.commands.processes.worker import WorkerProcess, supervise, unused_queues, workers_for
+from cantata.cli.commands.processes.worker import BEAT_S, WorkerProcess, supervise, unused_queues, workers_for
 from cantata.embedded.process_identity import identify
 from cantata.errors import ConfigError
 from cantata.workers.service import serve
@@ -84,6 +86,36 @@ while len(os.listdir({str(tmp_path)!r})) < 2: time.sleep(0.01)
     until(told, "the line")
     assert told() == 1
     assert sorted(each.name for each in tmp_path.iterdir()) == ["aFalse", "bTrue"]
+
+
+def test_a_command_of_several_processes_is_ready_when_all_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept_signals: None) -> None:
+    """One process is ready at once, the other when it is allowed to be; both end when the command was."""
+    beat, allowed = tmp_path / "beat", tmp_path / "allowed"
+    monkeypatch.setenv("CANTATA_HEARTBEAT_FILE", str(beat))
+    code = f"""import os, sys, time
+from pathlib import Path
+while not (sys.argv[1] == 'a' or Path({str(allowed)!r}).exists()): time.sleep(0.01)
+own = Path(os.environ['CANTATA_HEARTBEAT_FILE'])
+assert own != Path({str(beat)!r})
+while not Path({str(beat)!r}).exists(): own.touch(); time.sleep(0.1); Path({str(tmp_path)!r}, 'beats-' + sys.argv[1]).touch()
+"""
+    workers = [WorkerProcess(name, (name,), [sys.executable, "-S", "-c", code, name]) for name in ("a", "b")]
+    with ThreadPoolExecutor(1) as threads:
+        looking = threads.submit(_let_second_be_ready, tmp_path)
+        supervise(workers)
+
+    assert looking.result() is False, "one of two is not enough"
+    assert beat.exists()
+
+
+def _let_second_be_ready(folder: Path) -> bool:
+    """Wait until the first has beaten for longer than its parent looks; whether the command was ready then."""
+    until((folder / "beats-a").exists, "the first")
+    since = time.monotonic()
+    until(lambda: time.monotonic() - since > 2 * BEAT_S, "two looks")
+    was_ready = (folder / "beat").exists()
+    (folder / "allowed").touch()
+    return was_ready
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux signals the death of a parent")
