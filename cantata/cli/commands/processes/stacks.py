@@ -33,7 +33,7 @@ def up(config: str | None, no_flower: bool, no_gateway: bool, agents: int, tools
             stack = embedded.Stack.start(agents=agents, tools=tools, flower=not no_flower, gateway=not no_gateway, config=config, keep=True)
             if faults := unimportable.result():
                 embedded.down()
-                raise ConfigError(faults, source=config or os.environ.get("CANTATA_CONFIG") or CONFIG_FILE)
+                raise ConfigError(faults, source=config or os.environ.get("CANTATA_CONFIG") or str(CONFIG_FILE))
         state = "the stack is running"
     else:
         state, ignored = "a stack is already running", _ignored_options(stack.status())

@@ -157,4 +157,4 @@ def test_a_failed_import_is_tried_again_when_a_file_has_changed_or_after_a_while
     assert [tried(), tried()] == [2, 2], "the package may be installed meanwhile"
     module.write_text("def call(): ...\n")
 
-    assert load("starts_threads:call", str(tmp_path))
+    assert load("starts_threads:call", str(tmp_path))() is None
