@@ -97,7 +97,7 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
                 task._log_destroy_pending = False  # type: ignore[attr-defined]  # they are meant to be dropped
                 for _ in range(MAX_AWAITS_IN_FINALLY):
                     try:
-                        task.get_coro().close()
+                        task.context.run(task.get_coro().close)  # a variable that its code sets is of no other run
                         break
                     except BaseException:  # noqa: BLE001  # of code that is executed for nothing
                         continue

@@ -156,3 +156,17 @@ def test_a_mutable_default_is_each_runs_own() -> None:
         given["found"].append(1)
         given["basket"].items.append(1)
     assert arguments_of(main, {"found": [2]})["found"] == [2]
+
+
+def test_a_variable_that_code_sets_while_it_is_dropped_is_of_no_other_run() -> None:
+    async def flow(wf: Workflow) -> None:
+        try:
+            await wf.call(work, 1)
+        finally:
+            attempt.set(99)
+
+    kept, _ = waiting(flow)
+
+    kept.discard()
+
+    assert attempt.get(None) is None
