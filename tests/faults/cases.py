@@ -82,6 +82,7 @@ def commands_end_during_an_advance(stage: Stage) -> Iterator[Violation]:
     mark, file = folder / "mark", folder / "file"
     run = _begin(stage, "held", [1, 11, "went"], mark=str(mark), file=str(file))
     until(mark.exists, "the advance that is held", PATIENCE_S)
+    until(lambda: [*_states(run, advances=False).values()].count("done") == 2, "the second tool, which is over first", PATIENCE_S)
     run.signal("go", "went")
     until(lambda: set(_states(run, advances=False).values()) == {"done"}, "the commands", PATIENCE_S)
     advances = list(_states(run, advances=True).values())
