@@ -28,12 +28,12 @@ from cantata.state.fleet import clock_skip
 from cantata.state.redis.keys import run_key
 from cantata.testing import replay, run_inline
 from cantata.testing.inline import _LocalApp, _runner, values_for
-from tests.examples import FEWER, thorough
+from tests.examples import thorough
 from tests.integration.state.invariants import check_all
 from tests.integration.workflows import odd_awaits, programs
 from tests.integration.workflows.hands import Hands, Message, NoCosts, OtherHands
 
-PROGRAMS = int(os.environ.get("PROGRAMS", 40 // FEWER))
+PROGRAMS = int(os.environ.get("PROGRAMS", thorough(20, plain=8)))
 MAX_TURNS = 3000
 SIGNALS = {name: name.upper() for name in programs.NAMES}
 BY_SETTINGS = settings(
