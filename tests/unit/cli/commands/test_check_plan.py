@@ -228,7 +228,7 @@ def test_a_module_that_cannot_be_imported_is_a_fault_of_the_configuration(folder
     assert result.exit_code == 2
     assert result.stdout == (
         "desk.yaml:3: tools.b.function: module 'broken' cannot be imported here: "
-        "ModuleNotFoundError: No module named 'no_such_module_anywhere'\n"
+        "ModuleNotFoundError: No module named 'no_such_module_anywhere' (broken.py, line 1)\n"
     )
 
 
