@@ -33,7 +33,7 @@ for module in modules:
         found = importlib.import_module(module)
         fault = None if not function or callable(getattr(found, function, None)) else f"it has no function {function!r}"
     except BaseException as error:
-        fault = fault_of(error)
+        fault = " ".join(fault_of(error).split())
     if os.getpid() != own:
         os._exit(0)  # a child that a module started and that went on here
     answer.write(json.dumps([f"{module}:{function}".rstrip(":"), fault]) + "\\n")

@@ -70,10 +70,10 @@ def load_function(
 
 
 def import_fault(error: BaseException) -> str:
-    """Return an error that an import raised, with the file and line of the module that raised it, in one line."""
+    """Return an error that an import raised, with the file and line of the module that raised it."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.name == "<module>" and frame.filename[0] != "<"]
     place = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames and not isinstance(error, SyntaxError) else ""
-    return " ".join(f"{type(error).__name__}: {error}{place}".split())
+    return f"{type(error).__name__}: {error}{place}"
 
 
 # --- clashes of names -----------------------------------------------------------------------------------------------
