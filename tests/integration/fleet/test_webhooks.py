@@ -146,6 +146,7 @@ def test_a_message_is_sent_though_the_sweeper_dies(cantata_stack: KillableStack)
 MANY_WAITS = 30
 
 
+@pytest.mark.timeout(400)
 @pytest.mark.slow("a stack of its own, whose slots for messages are all occupied")
 def test_messages_to_hosts_that_hang_delay_no_turn_and_no_message_of_another_tenant(tmp_path: Path, models: ScriptedModels) -> None:
     names = [f"w{number}" for number in range(MANY_WAITS)]
@@ -168,7 +169,7 @@ def test_messages_to_hosts_that_hang_delay_no_turn_and_no_message_of_another_ten
         turns = [client.submit_turn(f"number {number}", agent="ann", labels=ACME) for number in range(20)]
 
         assert {turn.result(20).output for turn in turns} == {"hello"}
-        until(partial(living.has, 20), "the messages of the other tenant, before the hundreds of the first", 90.0)
+        until(partial(living.has, 20), "the messages of the other tenant, before the hundreds of the first", 200.0)
         assert sum(len(each.messages) for each in dead) < 100, "they overtook those"
         assert run.status() == "waiting"
         models.script([])
