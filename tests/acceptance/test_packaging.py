@@ -20,6 +20,7 @@ PROJECT = tomllib.loads((TOP / "pyproject.toml").read_text())
 LOCKS = ["requirements.lock", "requirements-dev.lock"]
 SERVERS = "tests/redis-versions.lock"
 NODE = shutil.which("node")
+OTHERS = [str(file.relative_to(TOP)) for file in sorted((TOP / "tests/acceptance").glob("[co]*/*lock*"))]  # of tests/acceptance/compatibility and others
 NEIGHBOURS = [str(file.relative_to(TOP)) for file in sorted((TOP / "tests/acceptance/neighbours").glob("*.lock"))]
 PINNED = re.compile(r"(?P<name>[a-z0-9-]+)==(?P<version>[^\s;]+)( ; [^@]+?)?( --hash=sha256:[0-9a-f]{64})+")
 
@@ -30,11 +31,11 @@ def locked(lock: str) -> dict[str, str]:
     return {match["name"]: match["version"] for line in lines if (match := PINNED.fullmatch(re.sub(r"\s+", " ", line)))}
 
 
-@pytest.mark.parametrize("lock", [*LOCKS, SERVERS, *NEIGHBOURS])
+@pytest.mark.parametrize("lock", [*LOCKS, SERVERS, *NEIGHBOURS, *OTHERS])
 def test_a_lock_names_no_place(lock: str) -> None:
     text = (TOP / lock).read_text()
 
-    assert re.findall(r"\S*(?://|--index|--extra-index|--find-links|--trusted-host| @ )\S*", text) == []
+    assert re.findall(r"\S*(?:\w://|--index|--extra-index|--find-links|--trusted-host| @ )\S*", text) == []
 
 
 @pytest.mark.parametrize("lock", LOCKS)
