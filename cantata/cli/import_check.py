@@ -38,8 +38,11 @@ def unimportable(config: str | None) -> list[Fault]:
     Other faults are left to whoever reads the configuration.
     """
     path = loading.find(config)
-    if path is None or not path.is_file() or not isinstance(document := loading.opened(path), Document):
+    if path is None or not path.exists():
         return []
+    document = loading.opened(path)
+    if not isinstance(document, Document):
+        return list(foreign_faults(document.definitions))
     named = list(functions_in(document))
     try:
         loading.load(path)
@@ -49,6 +52,15 @@ def unimportable(config: str | None) -> list[Fault]:
             return missing
     modules = sorted({function.partition(":")[0] for _, function in named})
     return list(import_faults(document, tried(str(path.resolve().parent), modules, {})))
+
+
+def foreign_faults(definitions: Definitions) -> Iterator[Fault]:
+    """Yield a fault for each function, script or file that the definitions of a further format name, and that cannot be imported here."""
+    dumped = Document(definitions.model_dump(mode="json", exclude_defaults=True, by_alias=True))
+    names = sorted({function for _, function in functions_in(dumped)})
+    failures = tried(definitions.folder or "", names, {}, definitions).failures
+    first = {(name.partition(":")[0], why): name for name, why in reversed([*failures.items()]) if why}  # not once for each name of a file
+    yield from (Fault(f"{name!r} cannot be imported here: {why}") for (_, why), name in reversed([*first.items()]))
 
 
 def try_imports(document: Document, folder: Path, definitions: Definitions) -> ImportTrial:

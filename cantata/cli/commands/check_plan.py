@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from cantata.cli.import_check import import_faults, task_faults, try_imports
+from cantata.cli.import_check import foreign_faults, import_faults, task_faults, try_imports
 from cantata.cli.main import INVALID
 from cantata.cli.options import config_option, json_option
 from cantata.cli.requests import load_checked_request, load_definitions, read_document
@@ -114,6 +114,7 @@ def check_file(file: str, config: str | None) -> tuple[Sequence[Fault], str]:
         document = read_document(file) if file == "-" else configuration.opened(Path(file))
         if isinstance(document, Configuration):
             faults = sorted(in_order([*document.locate(checks.check_chains(document.definitions)), *document.faults]), key=_file_of)
+            faults += foreign_faults(document.definitions)
             return faults, f"{_count_entries(document.definitions)}, {document.description}"
     except ConfigError as error:
         return error.faults, ""

@@ -11,38 +11,62 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from cantata.config.user_code.function_names import IN_WORKER
-from cantata.models.definitions import Tool
+from cantata.models.definitions import Definitions, ScriptReference, Tool
 from cantata.models.values import ToolSchema
 
 IMPORT_TIMEOUT_S = 60.0
+_BEGUN = "begun"  # in place of an error, until there is an answer
 _IMPORT = """
-import importlib, json, os, sys
-answer = os.fdopen(os.dup(1), "w")
-os.dup2(2, 1)  # the output of modules must not mix with the answer
-folder, tools, *modules = sys.argv[1:]
+import functools, importlib, importlib.metadata, json, os, sys
+answers = os.fdopen(os.dup(1), "w")
+os.dup2(2, 1)  # the output of modules must not mix with the answers
+task = json.load(sys.stdin)
+folder, own = task["folder"], os.getpid()
 sys.argv[:] = ["cantata-worker"]  # as in a worker: modules may read it
 sys.path.insert(0, folder)
-own = os.getpid()
 fault_of = importlib.import_module("cantata.config.user_code.modules").import_fault
+ours = importlib.import_module("cantata.errors").CantataError
 application = os.environ.get("CANTATA_APP") and importlib.import_module("cantata.dispatch.user_app")
 if application:
     application.activate()
-for module in modules:
-    module, _, function = module.partition(":")
+
+def answer(*fields):
+    answers.write(json.dumps(fields) + "\\n")
+    answers.flush()
+
+def load(module, function):
+    found = importlib.import_module(module)
+    if function and not callable(getattr(found, function, None)):
+        raise ours(f"it has no function {function!r}")
+
+def imports():
+    for name in task["names"]:
+        module, _, function = name.partition(":")
+        yield name, functools.partial(load, module, function)
+    if task["scripts"]:
+        scripts = importlib.import_module("cantata.workers.tools.inline_scripts")
+        for script in task["scripts"]:
+            yield f"{script['file']}:{script['function']}", functools.partial(scripts.loaded, script, folder)
+    if task["extension"]:
+        kind = task["extension"]["kind"].partition(".")[0]
+        for entry in importlib.metadata.entry_points(group="cantata.code_imports", name=kind):
+            yield from entry.load()(folder, task["extension"]["settings"])
+
+for name, imported in imports():
+    answer("import", name, "begun")
     try:
-        found = importlib.import_module(module)
-        fault = None if not function or callable(getattr(found, function, None)) else f"it has no function {function!r}"
+        imported()
+        fault = None
     except BaseException as error:
-        fault = " ".join(fault_of(error).split())
+        cause = error.__cause__ if isinstance(error, ours) else error
+        fault = " ".join((fault_of(cause) if cause else str(error)).split())
     if os.getpid() != own:
         os._exit(0)  # a child that a module started and that went on here
-    answer.write(json.dumps([f"{module}:{function}".rstrip(":"), fault]) + "\\n")
-    answer.flush()
-if tools != "{}":
+    answer("import", name, fault)
+if task["tools"]:
     described = importlib.import_module("cantata.workers.tools.schemas").described
-    for name, tool in json.loads(tools).items():
-        answer.write(json.dumps([name, *described(name, tool)]) + "\\n")
-        answer.flush()
+    for name, tool in task["tools"].items():
+        answer("schema", name, *described(name, tool))
 os._exit(0)  # threads and exit handlers of modules keep nobody waiting
 """
 
@@ -52,30 +76,38 @@ class ImportTrial:
     """The results of imports in a process of their own."""
 
     failures: Mapping[str, str | None]
-    """Module or function → why a worker cannot import it, None if it can."""
+    """Module, function, script or file → why a worker cannot import it, None if it can."""
     schemas: Mapping[str, ToolSchema]
     """Tool → its schema, for models."""
     undescribed: Mapping[str, str]
     """Tool → why its function has no schema."""
 
 
-def failures_of(folder: str, names: Sequence[str]) -> Mapping[str, str | None]:
+def failures_of(folder: str, names: Sequence[str], foreign: Definitions | None = None) -> Mapping[str, str | None]:
     """Return each of these modules or functions (`module:name`) → why a worker cannot import it, None if it can.
 
+    Of definitions that a further format was read as, their scripts (`file:name`) and what the format's own steps import are among them.
     One without an answer ended the process, or took longer than IMPORT_TIMEOUT_S; those after it are left out.
     """
-    return tried(folder, names, {}).failures
+    return tried(folder, names, {}, foreign).failures
 
 
-def tried(folder: str, names: Sequence[str], tools: Mapping[str, Tool]) -> ImportTrial:
+def tried(folder: str, names: Sequence[str], tools: Mapping[str, Tool], foreign: Definitions | None = None) -> ImportTrial:
     """Import modules or functions as `failures_of`; then read the schemas of these tools, of those functions that can be imported."""
-    if not names:
+    scripts = _scripts_of(foreign) if foreign else []
+    extension = foreign.extension if foreign else None
+    if not (names or scripts or extension):
         return ImportTrial({}, {}, {})
-    texts = {name: tool.model_dump_json(exclude_defaults=True) for name, tool in tools.items()}
+    task = {
+        "folder": folder, "names": names, "scripts": [each.model_dump() for each in scripts],
+        "tools": {name: tool.model_dump_json(exclude_defaults=True) for name, tool in tools.items()},
+        "extension": extension and extension.model_dump(mode="json"),
+    }  # fmt: skip
     with tempfile.TemporaryFile() as file:  # not a pipe: processes that modules leave behind would keep it open
         try:
             done = subprocess.run(
-                [sys.executable, "-P", "-c", _IMPORT, folder, json.dumps(texts), *names],
+                [sys.executable, "-P", "-c", _IMPORT],
+                input=json.dumps(task).encode(),
                 stdout=file,
                 stderr=subprocess.DEVNULL,
                 timeout=IMPORT_TIMEOUT_S,
@@ -87,11 +119,18 @@ def tried(folder: str, names: Sequence[str], tools: Mapping[str, Tool]) -> Impor
             no_answer = f"importing it takes more than {IMPORT_TIMEOUT_S:g} s"
         file.seek(0)
         answers = [json.loads(line) for line in file]
-    failures: dict[str, str | None] = dict(answers[: len(names)])
-    described = {name: (schema, fault) for name, schema, fault in answers[len(names) :]}
-    first = next((name for name in names if name not in failures), None)
+    failures: dict[str, str | None] = {name: fault for kind, name, fault, *_ in answers if kind == "import"}
+    described = {name: (schema, fault) for kind, name, schema, fault in (each for each in answers if each[0] == "schema")}
+    unanswered = next((name for name, fault in failures.items() if fault == _BEGUN), None) or next(
+        (name for name in names if name not in failures), None if failures else folder
+    )
     return ImportTrial(
-        {**failures, first: no_answer} if first else failures,
+        {**failures, unanswered: no_answer} if unanswered else failures,
         {name: ToolSchema.model_validate(schema) for name, (schema, _) in described.items() if schema},
         {name: fault for name, (_, fault) in described.items() if fault},
     )
+
+
+def _scripts_of(definitions: Definitions) -> list[ScriptReference]:
+    found = (tool.script for section in (definitions.tools, definitions.skills) for tool in section.values() if tool.script)
+    return [*dict.fromkeys(found)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal
 
 from pydantic import Field, JsonValue
@@ -124,3 +125,16 @@ class ConversationConfig(Value):
         """Return the class of a conductor's long-term memory; None for the default class."""
         prompt = self.agents[conductor].prompt
         return CodeReference(file=prompt.file, name=prompt.memory) if prompt.memory and prompt.file else self.memory
+
+    def code(self) -> Iterator[CodeReference]:
+        """Yield the code that steps import; without a name where only the file is sure, since a function has a default or a factory."""
+        for agent in self.agents.values():
+            prompt = agent.prompt
+            if prompt.file is not None:
+                named = (prompt.argument, prompt.system_argument, prompt.memory, *prompt.names.values())
+                yield from (CodeReference(file=prompt.file, name=name) for name in ("", *filter(None, named)))
+            yield from (rule.condition for rule in agent.rules)
+            yield from (agent.branches.branch, agent.branches.join) if agent.branches else ()
+        yield from (CodeReference(file=tool.function.file, name="") for tool in self.tools.values())
+        yield from (dependency.made_by for dependency in self.dependencies.values())
+        yield from (self.memory,) if self.memory else ()

@@ -37,7 +37,7 @@ class CodeReadiness:
         self._corrected = corrected
         self._queues = {*queues} - {COORDINATOR, TASKS, webhooks.QUEUE}  # whose steps import nothing of users
         self.faults: dict[str, str] = {}
-        """Top-level modules, or CONFIGURATION → why this worker cannot import or read it."""
+        """Top-level modules, files of scripts, a further format's folder, or CONFIGURATION → why this worker cannot import or read it."""
 
     def check(self) -> None:
         """Find the faults anew, and log them when they change."""
@@ -67,8 +67,15 @@ def _faults(queues: Collection[str]) -> dict[str, str]:
         definitions = _definitions()
     except (CantataError, OSError, ValueError, RecursionError) as error:
         return {CONFIGURATION: " ".join(str(error).split())}
-    failures = failures_of(local_folder(definitions.folder) or "", sorted(functions_for(definitions, queues)))
-    return {name.partition(":")[0].partition(".")[0]: f"{name}: {why}" for name, why in failures.items() if why}
+    folder, named = local_folder(definitions.folder) or "", functions_for(definitions, queues)
+    failures = failures_of(folder, sorted(named), definitions if "tools" in queues else None)  # whose steps import code of further formats
+
+    def owner(name: str) -> str:
+        if name in named:
+            return name.partition(":")[0].partition(".")[0]
+        return name.partition(":")[0] if definitions.extension is None else Path(folder).name
+
+    return {owner(name): f"{name}: {failures[name]}" for name in reversed([*failures]) if failures[name]}  # the first of a module stays
 
 
 def _definitions() -> Definitions:

@@ -28,6 +28,10 @@ def refusal(context: StepContext) -> str:
     script = context.tool.script if context.begun.spec.kind == "tool.call" and context.tool else None
     if script is None or _text(script, context.definitions.folder) is not None:
         return ""
+    return _missing(script)
+
+
+def _missing(script: ScriptReference) -> str:
     return (
         f"this worker has no script {script.function!r} with the digest {script.digest[:DIGEST_CHARS]} in {script.file!r}: give it the "
         "configuration that the run was submitted with (CANTATA_CONFIG, or the same folder)"
@@ -40,14 +44,16 @@ def load(script: ScriptReference, context: StepContext) -> Function:
         raise StepError(f"script {script.function!r} is called by workers of the queue {QUEUE!r} only", code="tool_import")
     known = _functions.get((script.digest, script.function))
     if known is None:
-        known = _functions[script.digest, script.function] = _load(script, context)
+        known = _functions[script.digest, script.function] = loaded(script, context.definitions.folder)
     return known
 
 
-def _load(script: ScriptReference, context: StepContext) -> Function:
-    text = _text(script, context.definitions.folder)
+def loaded(given: ScriptReference | Mapping[str, str], folder: str | None) -> Function:
+    """Return the function of a script, executed anew. Raises StepError."""
+    script = ScriptReference.model_validate(given)
+    text = _text(script, folder)
     if text is None:
-        raise StepError(refusal(context), code="tool_import")
+        raise StepError(_missing(script), code="tool_import")
     names: dict[str, Any] = {"__name__": "script"}
     own = f"{script.file} (script)"
     try:

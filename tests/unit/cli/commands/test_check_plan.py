@@ -9,6 +9,7 @@ import pytest
 from celery import Celery
 from celery.canvas import Signature
 
+from cantata.cli.import_check import unimportable
 from cantata.models.graph import Graph
 from cantata.models.wire import ChainResponse, RunResult
 from tests.unit.cli.invocation import run
@@ -230,6 +231,26 @@ def test_a_module_that_cannot_be_imported_is_a_fault_of_the_configuration(folder
         "desk.yaml:3: tools.b.function: module 'broken' cannot be imported here: "
         "ModuleNotFoundError: No module named 'no_such_module_anywhere' (broken.py, line 1)\n"
     )
+
+
+def test_functions_and_scripts_of_a_further_format_that_cannot_be_imported_are_faults(folder: Path) -> None:
+    (folder / "helpers.py").write_text("import not_there\n\ndef plus(n): return n\n\ndef minus(n): return n\n")
+    script = "import not_here\n\n        def times(n): return n"
+    steps = f"""
+    - {{id: a, function: helpers.plus, args: {{n: 1}}}}
+    - {{id: b, function: helpers.minus, args: {{n: 1}}}}
+    - {{id: c, function: times, script: '{script}', args: {{n: 1}}}}
+"""
+    (folder / "workflows.yaml").write_text(f"agents: []\nworkflows:\n  w:{steps}")
+    expected = [
+        "'helpers:minus' cannot be imported here: ModuleNotFoundError: No module named 'not_there' (helpers.py, line 1)",
+        "'workflows.yaml:times' cannot be imported here: ModuleNotFoundError: No module named 'not_here' (workflows.yaml (script), line 1)",
+    ]
+
+    assert [fault.message for fault in unimportable("workflows.yaml")] == expected, "which `submit up` asks"
+    result = run("check", "workflows.yaml")
+    assert result.exit_code == 2
+    assert result.stdout.splitlines() == [f"workflows.yaml: {each}" for each in expected]
 
 
 def test_a_module_that_ends_its_process_when_it_is_imported_is_a_fault(folder: Path) -> None:

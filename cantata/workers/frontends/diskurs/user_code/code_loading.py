@@ -8,7 +8,7 @@ import re
 import sys
 import threading
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -19,6 +19,7 @@ from cantata import exits
 from cantata.config.user_code.modules import import_fault
 from cantata.errors import ImportFailedError, StepError
 from cantata.frontends.diskurs.conversation_config import CodeReference, ConversationConfig
+from cantata.models.values import JsonValue
 from cantata.workers.code import user_code
 from cantata.workers.code.config_folder import local_folder
 from cantata.workers.frontends.diskurs.user_code import entities
@@ -45,6 +46,16 @@ def code_folder_of(context: StepContext) -> CodeFolder:
             del _folders[folder]
         user_code.use(folder, "")
         return _folders.setdefault(folder, CodeFolder(folder))
+
+
+def imports_of(folder: str, settings: Mapping[str, JsonValue]) -> Iterator[tuple[str, Callable[[], object]]]:
+    """Yield the code that the steps of a folder import, and the call that imports it or raises: the entry point `cantata.code_imports`."""
+    config, loaded = ConversationConfig.model_validate(settings), CodeFolder(folder)
+    for code in dict.fromkeys(config.code()):
+        if code.name:
+            yield f"{code.file}:{code.name}", partial(loaded.load, code, config.modules)
+        else:
+            yield code.file, partial(loaded.module, code.file, config.modules)
 
 
 def config_of(context: StepContext) -> ConversationConfig:
