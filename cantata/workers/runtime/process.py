@@ -12,6 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import CancelledError
 from contextlib import ExitStack, contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
 from math import ceil
@@ -54,6 +55,7 @@ MESSAGES_PER_SLOT = 2  # so that no slot idles while another still has a long me
 TICK_S = 0.1  # how late a time-out may be noticed
 INTERRUPT_AGAIN_S = 1.0  # for what a function does in `finally`
 MAX_CACHED_DEFINITIONS = 64
+IMPORT_LIMIT_S = 600.0  # of an import in a step: one that hangs must end some time
 EXCHANGE_INTERVAL_S = 1.0  # between exchanges of measured costs with the fleet
 
 
@@ -81,6 +83,25 @@ class LeasedStep:
     """The outcome that was recorded for the handler when it timed out."""
     behind: tuple[Begun, AttemptRecord] | None = None
     """The ended step, with its record, with which this one is to be recorded; this one has no lease of its own."""
+
+
+_executed: ContextVar[LeasedStep | None] = ContextVar("executed_step", default=None)
+"""The step whose handler runs here, if it can be stopped."""
+
+
+@contextmanager
+def uncounted_import(name: str) -> Iterator[None]:
+    """Let the time of an import not count in the time-outs of the step that needs it: another process may have imported it before."""
+    step = _executed.get()
+    if step is None or step.deadline is None:
+        yield
+        return
+    since, deadline, part_error = time.monotonic(), step.deadline, step.part_error
+    step.deadline, step.part_error = since + IMPORT_LIMIT_S, f"importing {name!r} took longer than {IMPORT_LIMIT_S:g} s and was stopped"
+    try:
+        yield
+    finally:
+        step.part_error, step.deadline = part_error, deadline + time.monotonic() - since
 
 
 class StepStoppedError(Exception):
@@ -170,12 +191,14 @@ class Process:
             step = self._leased[begun.lease]
             step.is_running, step.cancel = True, cancel
             step.deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        token = _executed.set(step)
         try:
             with ExitStack() as stack:
                 if self._interrupts and cancel is None:
                     step.interrupt = stack.enter_context(exits.interruptible())
                 yield step
         finally:
+            _executed.reset(token)
             with self._lock:
                 step.is_running, step.deadline = False, None
 

@@ -30,6 +30,7 @@ from cantata.models.values import JsonValue, Usage
 from cantata.packages import OURS
 from cantata.workers.code import sources, user_code
 from cantata.workers.runtime import resource_limits
+from cantata.workers.runtime.process import uncounted_import
 from cantata.workers.runtime.step_context import StepContext
 from cantata.workers.tools import inline_scripts, schemas
 from cantata.workers.tools.memory_access import WorkerToolContext
@@ -131,7 +132,7 @@ def _with_context(function: Function, value: WorkerToolContext) -> Function:
 
 def _load(name: str, folder: str | None) -> Function:
     module = name.partition(":")[0].partition(".")[0]
-    with _importing:
+    with uncounted_import(name), _importing:
         try:
             function = load_function(name, folder, partial(_import, folder=folder))
         except ImportFailedError as error:

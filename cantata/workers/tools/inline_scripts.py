@@ -14,6 +14,7 @@ from cantata.config.user_code.script_digest import scripts_in
 from cantata.errors import ConfigError, ImportFailedError, StepError
 from cantata.models.definitions import ScriptReference
 from cantata.workers.code.config_folder import local_folder, own_config_folder
+from cantata.workers.runtime.process import uncounted_import
 from cantata.workers.runtime.step_context import StepContext
 from cantata.workers.tools.schemas import Function
 
@@ -57,7 +58,8 @@ def loaded(given: ScriptReference | Mapping[str, str], folder: str | None) -> Fu
     names: dict[str, Any] = {"__name__": "script"}
     own = f"{script.file} (script)"
     try:
-        exec(compile(text, own, "exec"), names)
+        with uncounted_import(script.function):
+            exec(compile(text, own, "exec"), names)
     except BaseException as error:  # whatever a user's code raises while it is loaded
         if exits.is_of_signal(error):
             raise

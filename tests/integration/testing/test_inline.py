@@ -198,6 +198,22 @@ def test_a_function_that_was_stopped_is_tried_again_and_the_next_one_is_not_dist
     assert signal.getsignal(signal.SIGURG) is signal.SIG_DFL
 
 
+def test_the_time_of_an_import_does_not_count(tmp_path: Path) -> None:
+    (tmp_path / "imported_slowly.py").write_text("import time\ntime.sleep(0.6)\ndef quick(): return 1\ndef slow(): time.sleep(60)\n")
+    names = ("quick", "slow")
+    tools = {name: Tool(function=f"imported_slowly:{name}", timeout_s=0.2, retries=0) for name in names}
+    nodes = [
+        {"node_id": "quick", "kind": "tool", "name": "quick", "next_node": "slow"},
+        {"node_id": "slow", "kind": "tool", "name": "slow"},
+    ]
+
+    result = run_inline({"entry_node": "quick", "nodes": nodes}, definitions=Definitions(tools=tools, folder=str(tmp_path)))
+
+    assert result.outputs["quick"] == 1
+    assert result.error is not None
+    assert result.error.message == "node 'slow' failed: took longer than its 0.2 s and was stopped"
+
+
 @workflow
 async def hurried(wf: Workflow) -> list[str]:
     """Call a function that takes too long."""

@@ -23,6 +23,7 @@ from cantata.models.values import JsonValue
 from cantata.workers.code import user_code
 from cantata.workers.code.config_folder import local_folder
 from cantata.workers.frontends.diskurs.user_code import entities
+from cantata.workers.runtime.process import uncounted_import
 from cantata.workers.runtime.step_context import StepContext
 from cantata.workers.tools import functions
 
@@ -92,7 +93,7 @@ class CodeFolder:
 
     def module(self, file: str, modules: Mapping[str, str] | None = None) -> ModuleType:
         """Return the module of a file, and load the modules that it may import by name before it. Raises ImportFailedError."""
-        with _import_lock:
+        with uncounted_import(file), _import_lock:
             for name, other in (modules or {}).items():
                 if other != file:
                     self._neighbours[self._parent_of(file)][name] = self.module(other)
