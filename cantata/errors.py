@@ -116,8 +116,8 @@ class UnknownRunError(CantataError):
 class MustWait(CantataError):
     """A step must wait `seconds` before it can begin: it releases its slot and is tried again."""
 
-    def __init__(self, seconds: float, reason: str, *, ahead: int = 0, is_queued: bool = True) -> None:
-        """Create the wait. `is_queued` is False if nobody calls the step: then a timer does, after these seconds."""
+    def __init__(self, seconds: float, reason: str, *, ahead: int = 0, is_queued: bool = False) -> None:
+        """Create the wait. A timer ends it after these seconds; if it `is_queued`, the limits of models do, as soon as they have room."""
         super().__init__(reason)
         self.seconds = seconds
         self.ahead = ahead
@@ -127,7 +127,7 @@ class MustWait(CantataError):
 class MustPause(MustWait):
     """The provider of a model asked for a pause. `message` has its words."""
 
-    def __init__(self, seconds: float, message: str, *, ahead: int = 0, is_queued: bool = True) -> None:
+    def __init__(self, seconds: float, message: str, *, ahead: int = 0, is_queued: bool = False) -> None:
         reason = f"the model's provider asked for a pause{f': {message}' if message else ''}"
         super().__init__(seconds, reason, ahead=ahead, is_queued=is_queued)
         self.message = message

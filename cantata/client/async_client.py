@@ -218,7 +218,6 @@ class AsyncClient(_InThreads[Client]):
         try:
             await streams.run()
         finally:
-            streams.end()
             del self._streams[loop]
             await redis.aclose()
 

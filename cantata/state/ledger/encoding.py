@@ -144,9 +144,9 @@ def usage_of(usage: Usage) -> dict[str, JsonValue]:
     return fields if usage.cost_usd is None else {**fields, "cost_usd": repr(usage.cost_usd)}
 
 
-def ready_of(flat: Sequence[str]) -> tuple[Ready, ...]:
-    """Return the steps to send, from `{id, spec, ...}`."""
-    return tuple(Ready(flat[i], spec_of(flat[i + 1])) for i in range(0, len(flat), 2))
+def ready_of(flat: Sequence[str], priority: int = 0) -> tuple[Ready, ...]:
+    """Return the steps of a run with some priority to send, from `{id, spec, ...}`."""
+    return tuple(Ready(flat[i], spec_of(flat[i + 1]), priority) for i in range(0, len(flat), 2))
 
 
 def ready_of_runs(rows: Sequence[str], *, has_waited: bool = False) -> tuple[tuple[str, Ready], ...]:

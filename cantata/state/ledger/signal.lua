@@ -81,7 +81,7 @@ if s and s.state == 'waiting_signal' and not sleeps(spec_of(id)) then
   end_wait(s, value, by)
   counted(signal.key, 'taken ')
   local sends = dispatch(signal.resend_ms)
-  return {'taken', sends, unfinished and 1 or 0}
+  return {'taken', sends, unfinished and 1 or 0, priority}
 end
 if s and not takes_signal(id) then return {'unknown', {}} end
 if (s or not is_python) and redis.call('HEXISTS', R .. ':signals', id) == 1 then return {'over', {}} end

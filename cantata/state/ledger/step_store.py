@@ -205,9 +205,10 @@ class StepStore:
             found = {name for part in parts for name in part}
             call |= {"count": rest, "found": [*sorted(found)]}
             word, rest, *more = self._caller.call("ledger/signal", run_id, to_json(call), text)
-        if any(more):
+        is_unfinished, priority = more or (0, 0)
+        if is_unfinished:
             rest = [*rest, *self._caller.finish(run_id, resend_ms=RESEND_MS).sends]
-        return word, ready_of(rest)
+        return word, ready_of(rest, int(priority))
 
     def record_usage(self, begun: Begun, usage: Usage) -> None:
         """Record the usage of an attempt without an outcome, since its step was stopped; it counts once."""
@@ -266,7 +267,7 @@ def _woken(reply: Sequence[Any]) -> Woken:
     if isinstance(reply[0], Exception):
         return Woken("unreadable", error=reply[0])
     try:
-        return Woken(reply[0], ready_of(reply[1]))
+        return Woken(reply[0], ready_of(reply[1], int(reply[2])))
     except Exception as error:  # noqa: BLE001  # whatever a decoder raises for the spec of this step, others are woken by the same call
         return Woken("unreadable", error=error)
 

@@ -148,10 +148,10 @@ class Streams:
         return len(self._followers)
 
     async def run(self) -> None:
-        """Read until `end` is called. While Redis is unavailable all followers wait, and then go on at the same offset."""
+        """Read until `end` is called, or the task is cancelled. While Redis is away all followers wait, then go on at the same offset."""
         checked_at, idle = time.monotonic(), self._start_idle()
         try:
-            while not self._ended:
+            while not self._is_to_end:
                 self._work.clear()
                 try:
                     if idle.done():
@@ -175,8 +175,15 @@ class Streams:
                     log.exception("event_read_crashed")
                     await asyncio.sleep(RETRY_INTERVAL_S)
         finally:
+            self.end()
             idle.cancel()
             await asyncio.wait([idle])
+
+    @property
+    def _is_to_end(self) -> bool:
+        """True after `end`, or if the current task was cancelled: redis-py may swallow that, for a call whose reply has just come."""
+        task = asyncio.current_task()
+        return self._ended or bool(task and task.cancelling())
 
     def _start_idle(self) -> asyncio.Task[None]:
         """Start the task that reads idle streams; its failure is handled by `run`."""
@@ -189,11 +196,11 @@ class Streams:
         before: dict[str, str] = {}
         if isinstance(self._redis, AsyncCluster):  # where a call reads one slot, and none could wait for all
             await asyncio.Event().wait()
-        while not self._ended:  # redis-py may swallow the cancellation of a call whose reply has just come
+        while not self._is_to_end:
             wanted, ends_at, woken = self._wanted(), time.monotonic() + IDLE_S, set[str]()
             self._idle = call = {key: after for key, after in wanted.items() if before.get(key) == after}
             before = wanted
-            while not self._ended and (left_s := ends_at - time.monotonic()) > 0:
+            while not self._is_to_end and (left_s := ends_at - time.monotonic()) > 0:
                 if not call:
                     await asyncio.sleep(left_s)
                 elif found := await self._read(call, ceil(left_s * 1000)):
@@ -277,7 +284,7 @@ class Streams:
 
     async def _wait_for_redis(self) -> None:
         """Wait until Redis is available. If it lost its last second, it writes other events under the same offsets."""
-        while not self._ended:
+        while not self._is_to_end:
             await asyncio.sleep(RETRY_INTERVAL_S)
             try:
                 await self._go_back()

@@ -90,7 +90,7 @@ def _pause_of(error: ModelError) -> MustPause | None:
     """Return the pause that a provider asked for; None if it is none, or so short that it is the delay of a counted retry."""
     if error.code != "rate_limited" or error.retry_after_s is None or error.retry_after_s < MIN_PAUSE_S:
         return None
-    return MustPause(error.retry_after_s, str(error), is_queued=False)
+    return MustPause(error.retry_after_s, str(error))
 
 
 def _may_answer(model: Model, failed: Model, error: ModelError, fallback_on: Collection[str]) -> bool:

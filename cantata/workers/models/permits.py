@@ -87,8 +87,9 @@ async def _take(context: StepContext, model: Model, messages: Sequence[Message])
         case Wait() as wait:
             metrics.record_limit_wait(model.model, wait.reason, wait.seconds)
             if wait.reason == "pause":
-                raise MustPause(wait.seconds, await asyncio.to_thread(context.process.limiter.pause_message, model.model), ahead=wait.ahead)
-            raise MustWait(wait.seconds, _reason_of(wait), ahead=wait.ahead)
+                message = await asyncio.to_thread(context.process.limiter.pause_message, model.model)
+                raise MustPause(wait.seconds, message, ahead=wait.ahead, is_queued=True)
+            raise MustWait(wait.seconds, _reason_of(wait), ahead=wait.ahead, is_queued=True)
         case Exhausted() as exhausted:
             metrics.record_budget_refusal(exhausted.budget)
             raise StepError(str(exhausted), code="budget")

@@ -10,10 +10,10 @@ import ipaddress
 import socket
 import ssl
 from binascii import Error as Base64Error
-from collections.abc import AsyncIterator
+from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager
 from functools import cache, partial
 
 import httpx
@@ -27,7 +27,6 @@ from cantata.workers.code.config_folder import variable
 POST_S = 10.0  # of an attempt, with the look-up of the host and the head of the answer, however slowly it comes
 HOST_POSTS = 4  # at once, to one host, by one worker: a dead one occupies no more of its 16 slots
 TENANT_POSTS = 12  # at once, for one tenant, by one worker: the other slots are for others, whatever its hosts do
-PLACE_WAIT_S = 0.5  # for one of these, in a slot of the worker
 LOOKUPS = 16  # of hosts at once; those that hang occupy these threads, and not the loop's, which model calls use
 KEY_PREFIX = "whsec_"  # of a secret in base64
 SPECIAL_IPV4 = tuple(map(ipaddress.IPv4Network, (
@@ -53,16 +52,8 @@ class PostsBusy(Exception):
     """This worker posts as much to the host, or for the tenant, as it may; the text says which."""
 
 
-@dataclass(slots=True)
-class _Places:
-    """The posts to one host, or for one tenant."""
-
-    semaphore: asyncio.Semaphore
-    users: int = 0
-    """Posts under way, and those that wait for their place."""
-
-
-_places: dict[str, _Places] = {}
+_under_way = Counter[str]()
+"""The posts to each host, and for each tenant, as errors name them."""
 _lookups = ThreadPoolExecutor(LOOKUPS, "webhook lookup")
 
 
@@ -73,8 +64,9 @@ async def post(hook: Webhook, message_id: str, body: bytes, *, tenant: str = "")
     """
     try:
         host = httpx.URL(hook.url).host
-        async with _place(f"for tenant {tenant!r}", TENANT_POSTS), _place(f"to {host}", HOST_POSTS), asyncio.timeout(POST_S):
-            return await _post(hook, message_id, body)
+        with _place(f"for tenant {tenant!r}", TENANT_POSTS), _place(f"to {host}", HOST_POSTS):
+            async with asyncio.timeout(POST_S):
+                return await _post(hook, message_id, body)
     except (TimeoutError, httpx.TimeoutException):
         raise NoAnswer(f"no answer in {POST_S:g} s") from None
     except (OSError, httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:  # a host's name may have labels that no encoding knows
@@ -105,25 +97,18 @@ def _tls() -> ssl.SSLContext:
     return httpx.create_ssl_context(trust_env=False)
 
 
-@asynccontextmanager
-async def _place(what: str, most: int) -> AsyncIterator[None]:
-    """Take one of the places for posts of a kind. Raises PostsBusy if none becomes free in PLACE_WAIT_S."""
-    found = _places.setdefault(what, _Places(asyncio.Semaphore(most)))
-    found.users += 1
+@contextmanager
+def _place(what: str, most: int) -> Iterator[None]:
+    """Take one of the places for posts of a kind. Raises PostsBusy if there is none: who waits here takes a slot from other tenants."""
+    if _under_way[what] >= most:
+        raise PostsBusy(f"{most} messages {what}")
+    _under_way[what] += 1
     try:
-        try:
-            async with asyncio.timeout(PLACE_WAIT_S):
-                await found.semaphore.acquire()
-        except TimeoutError:
-            raise PostsBusy(f"{most} messages {what}") from None
-        try:
-            yield
-        finally:
-            found.semaphore.release()
+        yield
     finally:
-        found.users -= 1
-        if not found.users:
-            _places.pop(what, None)
+        _under_way[what] -= 1
+        if not _under_way[what]:
+            del _under_way[what]
 
 
 def sign(secret: str, message_id: str, signed_at: int, body: bytes) -> str:

@@ -28,7 +28,7 @@ Result = TypeVar("Result")
 
 GIVE_UP_S = 24 * 3600.0  # after the event
 MIN_DELAY_S, MAX_DELAY_S = 5.0, 3600.0  # between two attempts
-BUSY_S = 1.0  # until a message is tried again whose host or tenant has as many under way as it may
+BUSY_MIN_S, BUSY_MAX_S = 1.0, 60.0  # until a message is tried again that finds no place: a quarter of its age
 MAX_BYTES = 1_000_000  # of a message; a larger result is left out
 TOO_LARGE = f"the result is larger than {MAX_BYTES / 1e6:g} MB; read it at the link"
 
@@ -49,7 +49,7 @@ async def webhook_deliver(context: StepContext) -> Outcome:
     try:
         status = await post(hook, request.id, body.encode(), tenant=context.begun.tenant)
     except PostsBusy as error:
-        raise MustWait(BUSY_S, f"its worker posts {error} already") from None
+        raise MustWait(_busy_delay_s(request), f"its worker posts {error} already") from None
     except NoAnswer as error:
         raise _failure(context, request, f"{request.to}: {error}") from None
     except StepError as error:
@@ -65,6 +65,12 @@ async def webhook_deliver(context: StepContext) -> Outcome:
 
 async def _in_thread(function: Callable[P, Result], *args: P.args, **named: P.kwargs) -> Result:
     return await asyncio.get_running_loop().run_in_executor(_threads, partial(function, *args, **named))
+
+
+def _busy_delay_s(request: WebhookRequest) -> float:
+    """Return the delay of a message that finds no place: thousands that wait for long are tried seldom, and leave the queue to others."""
+    age_s = clock.now() - request.at_ms / 1000
+    return min(BUSY_MAX_S, max(BUSY_MIN_S, age_s / 4)) * (0.5 + random.random() / 2)
 
 
 def _failure(context: StepContext, request: WebhookRequest, message: str) -> StepError:

@@ -1153,6 +1153,27 @@ def test_a_step_that_must_wait_is_tried_again_without_counting_a_failure(ledger:
     assert play.events("a") == ["started", "rate_limited", "started"]
 
 
+def test_a_step_that_has_waited_keeps_the_priority_of_its_run(ledger: Ledger) -> None:
+    shard = shard_of("run")
+    ids = [run_id for run_id in map(str, range(4000)) if shard_of(run_id) == shard][:2]
+    labels = {"tenant": "busy"}
+    for run_id in ids:
+        play = Play(ledger, run_id, labels=labels)
+    assert play.accepted.priority == 3, "it is the second of its tenant"
+    play.plan(work("a"), work("b"), wait("w"), work("after"), edges=row("w", "after"))
+
+    play.commit(play.begin("a"), outcome=Outcome(status="wait", retry_in_s=60))
+    (woken,) = ledger.steps.wake_all([f"{play.run_id}|a"])
+    play.commit(play.begin("b"), outcome=Outcome(status="retry", retry_in_s=0.0))
+    retried = play.sweep().sends
+    word, signalled = ledger.steps.signal(play.run_id, "w", "go")
+
+    assert word == "taken"
+    assert [(step.step_id, step.priority) for step in (*woken.sends, *(each for _, each in retried), *signalled)] == [
+        ("a", 3), ("b", 3), ("after", 3),
+    ]  # fmt: skip
+
+
 def test_a_step_that_waits_for_limits_is_named_to_them_now_and_then(ledger: Ledger) -> None:
     play = Play(ledger)
     play.plan(work("a"), work("b"))

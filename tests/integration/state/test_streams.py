@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import ExitStack, asynccontextmanager, suppress
 from typing import cast
 
 import pytest
 from redis import Redis
 
-from cantata.errors import UnknownRunError
+from cantata.errors import CantataError, UnknownRunError
 from cantata.state.ledger.ledger import Ledger
 from cantata.state.limits.request_rate import RequestRate
 from cantata.state.redis.keys import run_key
@@ -199,6 +199,45 @@ def test_reading_ends_at_whatever_moment_it_is_told_to(ledger: Ledger, valkey: R
             async with reading(valkey) as streams:
                 with streams.follow("run-0"):
                     await asyncio.sleep(0.015 + moment % 20 * 0.003)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("whose", ["of idle streams", "of the others"])
+def test_reading_ends_though_the_cancellation_of_a_call_is_swallowed(
+    ledger: Ledger, valkey: Redis, monkeypatch: pytest.MonkeyPatch, whose: str
+) -> None:
+    monkeypatch.setattr(streams_module, "IDLE_S", 0.3)
+    accept(ledger, "run-0")
+
+    class Swallowing(Streams):
+        """Redis replies to a call at the moment of its cancellation, which redis-py swallows now and then."""
+
+        entered = asyncio.Event()
+
+        async def _read(self, wanted: Mapping[str, str], block_ms: int) -> dict[str, list[Entry]]:
+            if (block_ms > streams_module.BLOCK_MS) != (whose == "of idle streams"):
+                return await super()._read(wanted, block_ms)
+            self.entered.set()
+            with suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+            return {}
+
+    async def main() -> None:
+        redis = connect_async(url_of(valkey))
+        streams = Swallowing(redis)
+        with streams.follow("run-0") as follower:
+            task = asyncio.create_task(streams.run())
+            await streams.entered.wait()
+            for each in asyncio.all_tasks() - {asyncio.current_task()}:  # as at the end of an event loop
+                each.cancel()
+            async with asyncio.timeout(PATIENCE_S):
+                await asyncio.wait([task])
+            with suppress(CantataError):
+                while await follower.events():
+                    pass
+            assert isinstance(follower.fault, StreamsEnded)
+        await redis.aclose()
 
     asyncio.run(main())
 

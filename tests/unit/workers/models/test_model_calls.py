@@ -87,7 +87,7 @@ def test_when_all_fail_the_last_error_has_all_messages() -> None:
     assert (error.code, error.retryable, error.retry_after_s) == ("rate_limited", True, 0.5)
 
 
-@pytest.mark.parametrize("pause", [slow(3600), slow(11), MustPause(11, "slow down")])
+@pytest.mark.parametrize("pause", [slow(3600), slow(11), MustPause(11, "slow down", is_queued=True)])
 def test_a_fallback_is_asked_at_once_instead_of_a_long_pause(pause: CantataError) -> None:
     reply, calls = asked(FIRST, SECOND, errors={"openai/first": pause}, retries=3)
 
@@ -96,7 +96,7 @@ def test_a_fallback_is_asked_at_once_instead_of_a_long_pause(pause: CantataError
 
 
 def test_a_short_pause_is_waited_for_before_a_fallback_is_asked() -> None:
-    queued = MustPause(9, "slow down")
+    queued = MustPause(9, "slow down", is_queued=True)
 
     assert asked(FIRST, SECOND, errors={"openai/first": queued}, retries=3) == (queued, ["openai/first"])
     assert str(asked(FIRST, SECOND, errors={"openai/first": slow(9)}, retries=3)[0]) == "slow down"
@@ -106,7 +106,7 @@ def test_a_short_pause_is_waited_for_before_a_fallback_is_asked() -> None:
 def test_fallback_after_s_is_the_models_own() -> None:
     patient = FIRST.model_copy(update={"fallback_after_s": 100})
 
-    assert asked(patient, SECOND, errors={"openai/first": MustPause(60, "slow down")})[1] == ["openai/first"]
+    assert asked(patient, SECOND, errors={"openai/first": MustPause(60, "slow down", is_queued=True)})[1] == ["openai/first"]
 
 
 @pytest.mark.parametrize(("asked_s", "waits_s"), [(7.0, 7.0), (3600.0, 60.0)])
@@ -118,7 +118,7 @@ def test_without_a_fallback_the_step_waits_uncounted_and_asks_again_after_the_sh
     assert "slow down" in str(pause)
 
 
-@pytest.mark.parametrize("pause", [slow(30), MustPause(30, "slow down")])
+@pytest.mark.parametrize("pause", [slow(30), MustPause(30, "slow down", is_queued=True)])
 def test_a_pause_beyond_the_runs_deadline_fails_with_the_providers_words(pause: CantataError) -> None:
     error, _ = asked(FIRST, errors={"openai/first": pause}, left_s=20)
 

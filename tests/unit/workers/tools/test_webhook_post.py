@@ -175,7 +175,6 @@ def test_a_head_without_end_is_no_answer(answer: Callable[..., None], message: s
 
 def test_a_host_gets_a_few_messages_at_once_and_others_do_not_wait_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CANTATA_WEBHOOK_SECRET", "s")
-    monkeypatch.setattr(webhook_post, "PLACE_WAIT_S", 0.05)
 
     async def post_all(dead: str, living: str) -> None:
         tasks = [asyncio.create_task(post(hook_at(dead), f"m{number}", BODY)) for number in range(HOST_POSTS + 3)]
@@ -192,12 +191,11 @@ def test_a_host_gets_a_few_messages_at_once_and_others_do_not_wait_for_it(monkey
     with server(hang) as dead, server(endless) as living:
         asyncio.run(post_all(dead, living.replace("127.0.0.1", "localhost")))
 
-    assert webhook_post._places == {}, "nothing is kept of a host without posts"
+    assert webhook_post._under_way == {}, "nothing is kept of a host without posts"
 
 
 def test_a_tenant_leaves_places_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CANTATA_WEBHOOK_SECRET", "s")
-    monkeypatch.setattr(webhook_post, "PLACE_WAIT_S", 0.05)
 
     async def post_all(dead: Sequence[str], living: str) -> None:
         tasks = [asyncio.create_task(post(hook_at(url), "m", BODY, tenant="evil")) for url in dead for _ in range(HOST_POSTS)]
