@@ -52,7 +52,8 @@ class Hands:
     def __init__(self, url: str) -> None:
         _log_plainly()
         self.app = _LocalApp()
-        self._process = Process(url, f"hands-{os.getpid()}", send=partial(send_ready, self.app), is_alone=True)
+        self._process = Process(url, f"hands-{os.getpid()}", send=partial(send_ready, self.app), is_alone=True, lease_s=600)
+        self._process.stop()  # renewing leases: it could renew the one that `crash` lets run out
         self._steps = self._process.ledger.steps
         self._steps.refuse = self._refuse  # type: ignore[method-assign]
         self._held: dict[str, tuple[Begun, AttemptRecord | None, ExitStack]] = {}
@@ -128,10 +129,6 @@ class Hands:
         refused, lost = self.refused, self.lost
         self.refused, self.lost = [], []
         return result, messages, refused, lost
-
-    def stop(self) -> None:
-        """Stop renewing leases."""
-        self._process.stop()
 
     def _refuse(self, run_id: str, step_id: str, attempt: int, owner: str, why: str, **_: object) -> None:
         self.refused.append(f"{step_id}: {why}")

@@ -48,7 +48,13 @@ class World:
         workflows = {**programs.definitions().workflows, **odd_awaits.definitions().workflows}
         self.client = Client(stack.url, config=Definitions(workflows=workflows))
         self.client.app = _LocalApp()
-        self.hands: list[Hands | OtherHands] = [Hands(stack.url), OtherHands(stack.url, 17)]
+        self._other = OtherHands(stack.url, 17)
+        self.hands: list[Hands | OtherHands] = [Hands(stack.url), self._other]
+
+    def close(self) -> None:
+        """End the other process, and close the connections."""
+        self._other.stop()
+        self.client.close()
 
 
 @pytest.fixture(scope="module")
@@ -57,9 +63,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     with Stack.start(tmp_path_factory.mktemp("programs"), server_only=True) as stack:
         made = World(stack)
         yield made
-        for each in made.hands:
-            each.stop()
-        made.client.close()
+        made.close()
 
 
 class Play:
