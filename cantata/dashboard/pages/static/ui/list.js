@@ -26,9 +26,12 @@ export function ListPage({ search, go }) {
   const filter = filterOf(search);
   const runs = useRuns(filter);
   const now = useNow(1000);
-  const [selected, setSelected] = useState(new Set());
-  const select = (runId, isOn) => setSelected((before) => new Set([...before, runId].filter((each) => isOn || each !== runId)));
-  useEffect(() => setSelected(new Set()), [search]);
+  const [selection, setSelection] = useState({ search, ids: new Set() }); // of another search: none
+  const idsOf = (each) => (each.search === search ? each.ids : new Set());
+  const selected = idsOf(selection);
+  const setSelected = (ids) => setSelection({ search, ids: new Set(ids) });
+  const select = (runId, isOn) =>
+    setSelection((before) => ({ search, ids: new Set([...idsOf(before), runId].filter((each) => isOn || each !== runId)) }));
   const latest = useRef(filter); // typed text arrives later than clicks
   latest.current = filter;
   const change = (part) => go(listAddress(urls.base, { ...latest.current, ...part }), { replace: true });
@@ -38,14 +41,14 @@ export function ListPage({ search, go }) {
   return html`<main id="main" class="list-page" tabindex="-1">
     <h1>Runs</h1>
     <${Filters} filter=${filter} change=${change} now=${now} />
-    <${BulkBar} runs=${runs.list.filter((run) => selected.has(run.run_id))} clear=${() => setSelected(new Set())} onDone=${runs.fromTop} />
+    <${BulkBar} runs=${runs.list.filter((run) => selected.has(run.run_id))} clear=${() => setSelected([])} onDone=${runs.fromTop} />
     <div class="list-news" aria-live="polite">
       ${runs.news > 0 && html`<button type="button" class="pill" onClick=${() => { scrollTo(0, 0); runs.fromTop(); }}>
         ${plural(runs.news, "new run")}</button>`}
       ${runs.fault && html`<p class="fault" role="alert">${runs.fault.message}</p>`}
     </div>
     <${Rows} runs=${runs} now=${now} isFiltered=${Boolean(search)} selected=${selected} select=${select}
-      selectAll=${(isOn) => setSelected(new Set(isOn ? runs.list.map((run) => run.run_id) : []))} />
+      selectAll=${(isOn) => setSelected(isOn ? runs.list.map((run) => run.run_id) : [])} />
   </main>`;
 }
 
@@ -107,7 +110,7 @@ function Rows({ runs, now, isFiltered, selected, select, selectAll }) {
   });
   if (!runs.list.length && runs.next === null && !runs.isReading) return html`<${Empty} isFiltered=${isFiltered} />`;
   return html`<table class="runs all" aria-rowcount=${runs.next === null ? runs.list.length + 1 : -1}>
-    <thead><tr><th scope="col" class="cell-select"><input type="checkbox" aria-label="Select all runs that are shown"
+    <thead><tr><th scope="col" class="cell-select"><input type="checkbox" aria-label="Select all runs that are shown" disabled=${!runs.list.length}
         checked=${selected.size > 0 && runs.list.every((run) => selected.has(run.run_id))} onChange=${(event) => selectAll(event.target.checked)} /></th>
       <th scope="col">Status</th><th scope="col">Run</th><th scope="col">Kind</th><th scope="col" class="num">Steps</th>
       <th scope="col" class="num">Duration</th><th scope="col" class="num">Tokens</th><th scope="col" class="num">Cost</th>
