@@ -51,13 +51,14 @@ def execute(
 ) -> AttemptRecord | None:  # fmt: skip
     """Execute a step; return its record, or None if there is nothing to commit: its lease was lost, or it was released or refused."""
     with bind({"run": begun.run_id, "step": begun.step_id, "attempt": begun.attempt, "worker": begun.worker}), log_printed():
-        lost = _lost_before(process, begun) if begun.attempt > begun.failures + 1 else None
+        all_lost = _lost_before(process, begun) if begun.attempt > begun.failures + 1 else []
+        lost = next((each for each in all_lost if each["attempt"] == begun.attempt - 1), None)
         if lost:
             note = "its worker died; the step is retried"
             log.warning("attempt_lost", lost_attempt=lost["attempt"], lost_worker=lost["worker"], note=note)
         started_at, spans = time.monotonic(), traces.active()
         with user_code.recording() as used, nullcontext() if spans is None else _span(spans, process, begun, lost) as span:
-            with exits.marking_signals():
+            with exits.marking_signals(), user_code.careful(bool(all_lost)):
                 record = _attempt(StepContext(begun, process, answer_model), handlers)
             if record and used:
                 record = AttemptRecord(record.outcome, record.output, {**record.info, "code": [*sorted(used)]})
@@ -182,14 +183,13 @@ def _log(begun: Begun, record: AttemptRecord | None, took_s: float) -> None:
         logs.flush_soon()
 
 
-def _lost_before(process: Process, begun: Begun) -> Mapping[str, Any] | None:
-    """Return the attempt before this one if its worker died."""
+def _lost_before(process: Process, begun: Begun) -> list[dict[str, Any]]:
+    """Return the attempts before this one whose worker died."""
     try:
         known = process.ledger.reader.infos(begun.run_id, [begun.step_id])[0].get("lost") or []
     except (CantataError, RedisFailure):
-        return None
-    lost = cast("list[dict[str, Any]]", known)
-    return next((each for each in lost if each["attempt"] == begun.attempt - 1), None)
+        return []
+    return cast("list[dict[str, Any]]", known)
 
 
 # --- traces -----------------------------------------------------------------------------------------------------------------

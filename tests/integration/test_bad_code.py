@@ -57,7 +57,9 @@ class Fleet:
         self.folder = folder
         for name, text in {"ours.py": GOOD, "flow.py": FLOW, "apart.py": APART, "cantata.yaml": CONFIG}.items():
             (folder / name).write_text(text)
-        self.client = Client(redis_url, config=loading.load(folder / "cantata.yaml"))
+        (folder / "outside.py").write_text(APART.replace("later", "outside"))
+        (folder / "client.yaml").write_text(CONFIG.replace("tools:", 'tools:\n  outside: {function: "outside:outside"}', 1))
+        self.client = Client(redis_url, config=loading.load(folder / "client.yaml"))
         self._environment = {**os.environ, "REDIS_URL": redis_url, "CANTATA_DRAIN_S": "1"}
         self._systemd: dict[str, socket.socket] = {}
         self._workers: dict[str, subprocess.Popen[bytes]] = {}
@@ -198,6 +200,42 @@ def test_a_function_that_is_missing_is_awaited(fleet: Fleet) -> None:
 
     assert run.result(PATIENCE_S).final_output == "here"
     until(third.exists, "the readiness of the worker whose file is corrected", PATIENCE_S)
+
+
+ENDS = "import os\nos._exit(3)\n"
+ENDED = "the process that imports it ended with status 3"
+
+
+@pytest.mark.slow("a worker starts; a step is refused, and sent again after fifteen seconds")
+def test_a_module_of_its_configuration_that_ends_its_process_ends_none_of_a_worker_s(fleet: Fleet) -> None:
+    (fleet.folder / "apart.py").write_text(ENDS)
+    fleet.end_all("tools")
+    heartbeat = fleet.start("fourth", "tools")
+    run = fleet.chain("later")
+    until(lambda: fleet.refusals(run), "the refusal", PATIENCE_S)
+    assert ENDED in fleet.refusals(run)[0]
+    assert not heartbeat.exists()
+
+    (fleet.folder / "apart.py").write_text(APART)
+
+    assert run.result(PATIENCE_S).final_output == "here"
+    assert not event_of(run, "lost")
+    until(heartbeat.exists, "the readiness of the worker whose file is corrected", PATIENCE_S)
+
+
+@pytest.mark.slow("a worker starts, and a process of it ends")
+def test_another_module_that_ends_its_process_ends_one_and_no_run(fleet: Fleet) -> None:
+    (fleet.folder / "outside.py").write_text(ENDS)
+    fleet.end_all("tools")
+    fleet.start("fifth", "tools")
+    run = fleet.chain("outside")
+    until(lambda: fleet.refusals(run), "the refusal", PATIENCE_S)
+
+    assert ENDED in fleet.refusals(run)[0]
+    assert run.status() == "running"
+    assert sum(event.type == "lost" for event in run.log(timeout_s=0.0)) == 1
+    assert fleet.chain("note").result(PATIENCE_S).final_output == 2, "others go on"
+    run.cancel()
 
 
 @pytest.mark.slow("a worker starts")

@@ -11,10 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from cantata.config.user_code.function_names import IN_WORKER
-from cantata.models.definitions import Definitions, ScriptReference, Tool
-from cantata.models.values import ToolSchema
+from cantata.models.definitions import Definitions, Tool
+from cantata.models.values import JsonValue, ToolSchema
 
 IMPORT_TIMEOUT_S = 60.0
+LOAD_SCRIPT = "cantata.workers.tools.inline_scripts:loaded"
 _BEGUN = "begun"  # in place of an error, until there is an answer
 _IMPORT = """
 import functools, importlib, importlib.metadata, json, os, sys
@@ -43,10 +44,9 @@ def imports():
     for name in task["names"]:
         module, _, function = name.partition(":")
         yield name, functools.partial(load, module, function)
-    if task["scripts"]:
-        scripts = importlib.import_module("cantata.workers.tools.inline_scripts")
-        for script in task["scripts"]:
-            yield f"{script['file']}:{script['function']}", functools.partial(scripts.loaded, script, folder)
+    for name, (called, *arguments) in task["calls"].items():
+        module, _, function = called.partition(":")
+        yield name, functools.partial(getattr(importlib.import_module(module), function), *arguments)
     if task["extension"]:
         kind = task["extension"]["kind"].partition(".")[0]
         for entry in importlib.metadata.entry_points(group="cantata.code_imports", name=kind):
@@ -81,6 +81,8 @@ class ImportTrial:
     """Tool → its schema, for models."""
     undescribed: Mapping[str, str]
     """Tool → why its function has no schema."""
+    unanswered: str | None = None
+    """Of `failures`, the one whose import ended its process or took too long; what follows it was not tried."""
 
 
 def failures_of(folder: str, names: Sequence[str], foreign: Definitions | None = None) -> Mapping[str, str | None]:
@@ -92,16 +94,22 @@ def failures_of(folder: str, names: Sequence[str], foreign: Definitions | None =
     return tried(folder, names, {}, foreign).failures
 
 
-def tried(folder: str, names: Sequence[str], tools: Mapping[str, Tool], foreign: Definitions | None = None) -> ImportTrial:
-    """Import modules or functions as `failures_of`; then read the schemas of these tools, of those functions that can be imported."""
-    scripts = _scripts_of(foreign) if foreign else []
+def tried(
+    folder: str, names: Sequence[str], tools: Mapping[str, Tool], foreign: Definitions | None = None, *,
+    calls: Mapping[str, Sequence[JsonValue]] = {},
+) -> ImportTrial:  # fmt: skip
+    """Import modules or functions as `failures_of`; then read the schemas of these tools, of those functions that can be imported.
+
+    Args:
+        calls: Further imports by their names: a function of ours, `module:name`, that imports or raises, and its arguments.
+    """
     extension = foreign.extension if foreign else None
-    if not (names or scripts or extension):
+    calls = {**calls, **(_script_calls(foreign) if foreign else {})}
+    if not (names or calls or extension):
         return ImportTrial({}, {}, {})
     task = {
-        "folder": folder, "names": names, "scripts": [each.model_dump() for each in scripts],
+        "folder": folder, "names": names, "calls": calls, "extension": extension and extension.model_dump(mode="json"),
         "tools": {name: tool.model_dump_json(exclude_defaults=True) for name, tool in tools.items()},
-        "extension": extension and extension.model_dump(mode="json"),
     }  # fmt: skip
     with tempfile.TemporaryFile() as file:  # not a pipe: processes that modules leave behind would keep it open
         try:
@@ -128,9 +136,11 @@ def tried(folder: str, names: Sequence[str], tools: Mapping[str, Tool], foreign:
         {**failures, unanswered: no_answer} if unanswered else failures,
         {name: ToolSchema.model_validate(schema) for name, (schema, _) in described.items() if schema},
         {name: fault for name, (_, fault) in described.items() if fault},
+        unanswered,
     )
 
 
-def _scripts_of(definitions: Definitions) -> list[ScriptReference]:
-    found = (tool.script for section in (definitions.tools, definitions.skills) for tool in section.values() if tool.script)
-    return [*dict.fromkeys(found)]
+def _script_calls(definitions: Definitions) -> dict[str, list[JsonValue]]:
+    """Return the calls that load the scripts of definitions."""
+    scripts = (tool.script for section in (definitions.tools, definitions.skills) for tool in section.values() if tool.script)
+    return {f"{each.file}:{each.function}": [LOAD_SCRIPT, each.model_dump(), definitions.folder] for each in scripts}

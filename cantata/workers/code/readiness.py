@@ -13,7 +13,7 @@ from cantata.config import loading
 from cantata.config.documents import Document
 from cantata.config.native import functions_in
 from cantata.config.source_map import KeyPath
-from cantata.config.user_code.import_trials import failures_of
+from cantata.config.user_code.import_trials import tried
 from cantata.coordinator.start import COORDINATOR
 from cantata.dispatch.user_app import TASKS
 from cantata.errors import CantataError, ConfigError
@@ -68,7 +68,9 @@ def _faults(queues: Collection[str]) -> dict[str, str]:
     except (CantataError, OSError, ValueError, RecursionError) as error:
         return {CONFIGURATION: " ".join(str(error).split())}
     folder, named = local_folder(definitions.folder) or "", functions_for(definitions, queues)
-    failures = failures_of(folder, sorted(named), definitions if "tools" in queues else None)  # whose steps import code of further formats
+    trial = tried(folder, sorted(named), {}, definitions if "tools" in queues else None)  # whose steps import code of further formats
+    user_code.note_trial(trial.unanswered)
+    failures = trial.failures
 
     def owner(name: str) -> str:
         if name in named:

@@ -32,8 +32,10 @@ from typing import Any
 import structlog
 
 from cantata.config import loading
+from cantata.config.user_code.import_trials import tried
 from cantata.embedded.supervision.code_watch import FileStat, stat_of
-from cantata.errors import CantataError, MustWait
+from cantata.errors import CantataError, ImportFailedError, MustWait
+from cantata.models.values import JsonValue
 from cantata.packages import OURS
 from cantata.workers.code import prefork_imports, sources
 from cantata.workers.code.config_folder import local_folder
@@ -73,6 +75,9 @@ _installed: set[str] = set()  # top-level modules that are not the user's
 _report: Report | None = None
 _is_replaced = False  # whether a process whose code has changed is replaced
 _used: ContextVar[set[str] | None] = ContextVar("code_used", default=None)
+_is_careful: ContextVar[bool] = ContextVar("is_careful", default=False)
+_some_end_processes = False  # of the modules that this worker's configuration names
+_ending: set[tuple[str | None, str]] = set()  # folders and imports that end their process
 
 
 def serve(report: Report, *, is_replaced: bool) -> None:
@@ -120,6 +125,41 @@ def read_module(folder: str, module: str) -> str:
         with _lock:
             known = _digests.get((folder, module)) or _read_module(folder, module)
     return known
+
+
+@contextmanager
+def careful(is_careful: bool) -> Iterator[None]:
+    """Let imports in the block be tried in another process before this one, if a worker died of the step: its import may be the cause."""
+    token = _is_careful.set(is_careful)
+    try:
+        yield
+    finally:
+        _is_careful.reset(token)
+
+
+def note_trial(unanswered: str | None) -> None:
+    """Note an import of this worker's configuration that ended its process. Processes that are forked later try each import first."""
+    global _some_end_processes
+    _some_end_processes = unanswered is not None
+
+
+def refuse_ending(folder: str | None, name: str, module: str, call: Sequence[JsonValue] | None = None) -> None:
+    """Raise ImportFailedError if an import is under suspicion and ends a process that is thrown away: it would end this one.
+
+    Args:
+        name: A function `module:name`, or the name of what `call` imports, as in `import_trials.tried`.
+        module: The top-level module, or the folder, whose fault it is.
+    """
+    key = (folder, name.partition(":")[0])
+    if not (_some_end_processes or _is_careful.get() or key in _ending):
+        return
+    trial = tried(folder or "", [], {}, calls={name: call}) if call else tried(folder or "", [name], {})
+    if trial.unanswered is None:
+        _ending.discard(key)
+        return
+    _ending.add(key)
+    why = trial.failures[trial.unanswered]
+    raise ImportFailedError(f"{name!r} cannot be imported: {why}", module) from ImportError(why)
 
 
 def _unload_library(module: str) -> None:

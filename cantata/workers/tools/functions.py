@@ -134,6 +134,7 @@ def _load(name: str, folder: str | None) -> Function:
     module = name.partition(":")[0].partition(".")[0]
     with uncounted_import(name), _importing:
         try:
+            user_code.refuse_ending(folder, name, module)
             function = load_function(name, folder, partial(_import, folder=folder))
         except ImportFailedError as error:
             if error.__cause__ is not None:

@@ -10,9 +10,11 @@ from typing import Any, cast
 
 from cantata import exits
 from cantata.config.texts import lies_in
+from cantata.config.user_code.import_trials import LOAD_SCRIPT
 from cantata.config.user_code.script_digest import scripts_in
 from cantata.errors import ConfigError, ImportFailedError, StepError
 from cantata.models.definitions import ScriptReference
+from cantata.workers.code import user_code
 from cantata.workers.code.config_folder import local_folder, own_config_folder
 from cantata.workers.runtime.process import uncounted_import
 from cantata.workers.runtime.step_context import StepContext
@@ -45,6 +47,8 @@ def load(script: ScriptReference, context: StepContext) -> Function:
         raise StepError(f"script {script.function!r} is called by workers of the queue {QUEUE!r} only", code="tool_import")
     known = _functions.get((script.digest, script.function))
     if known is None:
+        folder = context.definitions.folder
+        user_code.refuse_ending(folder, f"{script.file}:{script.function}", script.file, [LOAD_SCRIPT, script.model_dump(), folder])
         known = _functions[script.digest, script.function] = loaded(script, context.definitions.folder)
     return known
 

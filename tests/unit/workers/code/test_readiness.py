@@ -9,7 +9,10 @@ import pytest
 
 from cantata.config import loading
 from cantata.config.user_code.import_trials import failures_of
+from cantata.errors import ImportFailedError
+from cantata.workers.code import user_code
 from cantata.workers.code.readiness import CONFIGURATION, CodeReadiness, functions_for
+from cantata.workers.frontends.diskurs.user_code.code_loading import CodeFolder
 from tests.integration.fleet.diskurs_folders import TOOLS
 
 CODE = "from cantata import workflow\nfrom pydantic import BaseModel\nclass Answer(BaseModel): ...\n" + "".join(
@@ -110,17 +113,21 @@ def test_a_diskurs_folder_that_cannot_be_imported_keeps_those_who_execute_its_co
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = "agents/clerk/shops.py"
+    monkeypatch.setattr(user_code, "_some_end_processes", False)
     diskurs_folder(tmp_path, monkeypatch, {file: "import os\nos._exit(3)\n"})
-    found = {queue: CodeReadiness([queue]) for queue in ("tools", "agents")}
+    found = {queue: CodeReadiness([queue]) for queue in ("agents", "tools")}
     for each in found.values():
         each.check()
 
     assert found["tools"].faults == {tmp_path.name: "agents/clerk/prompt.py: the process that imports it ended with status 3"}
     assert found["agents"].faults == {}, "its steps import nothing of the folder"
+    with pytest.raises(ImportFailedError, match="cannot be imported: the process that imports it ended"):
+        CodeFolder(str(tmp_path)).module("agents/clerk/prompt.py", {})  # in this process, as a step would
 
     (tmp_path / file).write_text(TOOLS[file])
     found["tools"].check()
     assert found["tools"].faults == {}
+    assert CodeFolder(str(tmp_path)).module("agents/clerk/prompt.py", {"desk_tools": "tools/desk_tools.py"}).Sale
 
 
 def test_scripts_in_files_of_workflows_are_imported_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ from cantata.models.definitions import Definitions, Tool
 from cantata.models.graph import Spec
 from cantata.models.values import JsonValue
 from cantata.state.ledger.records import Begun
+from cantata.workers.code import user_code
 from cantata.workers.code.config_folder import local_folder
 from cantata.workers.runtime.process import Process
 from cantata.workers.runtime.step_context import StepContext
@@ -158,3 +159,27 @@ def test_a_failed_import_is_tried_again_when_a_file_has_changed_or_after_a_while
     module.write_text("def call(): ...\n")
 
     assert load("starts_threads:call", str(tmp_path))() is None
+
+
+def test_a_module_that_ends_its_process_is_tried_in_another_one_if_a_worker_died_of_the_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = tmp_path / "ends_processes.py"
+    module.write_text(f"with open({str(tmp_path / 'tries')!r}, 'a') as file: file.write('x')\nimport os\nos._exit(3)\n")
+    now = [0.0]
+    monkeypatch.setattr(functions, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    why = "'ends_processes:call' cannot be imported: the process that imports it ended with status 3"
+
+    with user_code.careful(True), pytest.raises(ImportFailedError, match=why) as caught:
+        load("ends_processes:call", str(tmp_path))
+    assert caught.value.module == "ends_processes"
+    with pytest.raises(ImportFailedError, match=why):  # of a step of which no worker died
+        load("ends_processes:call", str(tmp_path))
+    assert (tmp_path / "tries").read_text() == "x", "however many steps wait for it"
+    now[0] += functions.AGAIN_S
+    with pytest.raises(ImportFailedError, match=why):
+        load("ends_processes:call", str(tmp_path))
+    assert (tmp_path / "tries").read_text() == "xx"
+    module.write_text("def call(): ...\n")
+
+    assert load("ends_processes:call", str(tmp_path))() is None

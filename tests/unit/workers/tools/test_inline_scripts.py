@@ -14,6 +14,7 @@ from cantata.models.definitions import Definitions
 from cantata.models.graph import Spec
 from cantata.models.values import JsonValue
 from cantata.state.ledger.records import Begun
+from cantata.workers.code import user_code
 from cantata.workers.runtime.process import Process
 from cantata.workers.runtime.step_context import StepContext
 from cantata.workers.tools import inline_scripts
@@ -132,3 +133,11 @@ def test_a_script_whose_helper_this_worker_cannot_import_is_refused_to_it(tmp_pa
         (tmp_path / "script_reader.py").write_text("open('/not/here')\n")
         with pytest.raises(ImportFailedError, match=fault):
             tool_call(work(written(tmp_path / "flows", first=first)))
+
+
+def test_a_script_that_ends_its_process_is_tried_in_another_one_if_a_worker_died_of_the_step(tmp_path: Path) -> None:
+    (tmp_path / "ends_it.py").write_text("import os\nos._exit(3)\n")
+    step = work(written(tmp_path, first="import ends_it"))
+
+    with user_code.careful(True), pytest.raises(ImportFailedError, match=r"'flow\.yaml:loud' cannot be imported: the process .* status 3"):
+        tool_call(step)

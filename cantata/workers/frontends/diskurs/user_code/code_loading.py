@@ -29,6 +29,7 @@ from cantata.workers.tools import functions
 
 INVALID = "The values of your answer are not valid. Please correct them."
 """The message to the model if code refuses a reply without one."""
+LOAD_FILE = f"{__name__}:load_file"
 _FOLDER = "diskurs_folder_"
 """The beginning of the names of a folder's modules."""
 _IN_MODULE = re.compile(rf"{_FOLDER}\w+/[^']*?\.py\.")
@@ -57,6 +58,11 @@ def imports_of(folder: str, settings: Mapping[str, JsonValue]) -> Iterator[tuple
             yield f"{code.file}:{code.name}", partial(loaded.load, code, config.modules)
         else:
             yield code.file, partial(loaded.module, code.file, config.modules)
+
+
+def load_file(folder: str, file: str, modules: Mapping[str, str]) -> None:
+    """Import a file of a folder, in a process that is thrown away. Raises ImportFailedError."""
+    CodeFolder(folder).module(file, modules)
 
 
 def config_of(context: StepContext) -> ConversationConfig:
@@ -94,12 +100,23 @@ class CodeFolder:
     def module(self, file: str, modules: Mapping[str, str] | None = None) -> ModuleType:
         """Return the module of a file, and load the modules that it may import by name before it. Raises ImportFailedError."""
         with uncounted_import(file), _import_lock:
+            if file not in self._modules:
+                self._refuse_ending(file, modules or {})
             for name, other in (modules or {}).items():
                 if other != file:
                     self._neighbours[self._parent_of(file)][name] = self.module(other)
             if file not in self._modules:
                 self._modules[file] = self._imported(file) or self._load(file)
             return self._modules[file]
+
+    def _refuse_ending(self, file: str, modules: Mapping[str, str]) -> None:
+        """Raise ImportFailedError if the import of a file is under suspicion, and would end this process."""
+        try:
+            user_code.refuse_ending(str(self._folder), file, self._folder.name, [LOAD_FILE, str(self._folder), file, dict(modules)])
+        except ImportFailedError as error:
+            self.failed.add(file)
+            user_code.note_import(self._folder.name, error.__cause__)
+            raise
 
     def _imported(self, file: str) -> ModuleType | None:
         """Return the module if a neighbour imported it by its plain name."""
