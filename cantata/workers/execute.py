@@ -133,11 +133,15 @@ def _refuse_import(context: StepContext, error: ImportFailedError) -> bool:
     """Refuse a step whose code this worker cannot import, since another may have other files; return False if none has."""
     begun, steps = context.begun, context.process.ledger.steps
     try:
-        other = registry.worker_with(context.process.ledger.redis, error.module, begun.spec.queue, but=begun.worker.partition("#")[0])
+        other = registry.worker_with(
+            context.process.ledger.redis, error.module, begun.spec.queue, but=begun.worker.partition("#")[0],
+            other_than=user_code.used() if error.lacks_name else (),
+        )  # fmt: skip
     except RedisFailure:
         other = ""
     if other:
-        steps.refuse(begun.run_id, begun.step_id, begun.attempt, begun.owner, f"{error}; {other} can import it")
+        where = f"{other} serves {'another version of ' if error.lacks_name else ''}{error.module!r}"
+        steps.refuse(begun.run_id, begun.step_id, begun.attempt, begun.owner, f"{error}; {where}")
     elif not context.process.is_alone:
         why = f"{error}; correct the file, or start a worker that has it"
         steps.refuse(begun.run_id, begun.step_id, begun.attempt, begun.owner, why, resend_ms=NOBODY_CAN_MS)

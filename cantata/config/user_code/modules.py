@@ -65,7 +65,7 @@ def load_function(
             raise
         raise ImportFailedError(f"module {module_name!r} cannot be imported: {import_fault(error)}", top) from error
     if not callable(function):
-        raise ImportFailedError(f"module {module_name!r} has no function {attribute!r}", top)
+        raise ImportFailedError(f"module {module_name!r} has no function {attribute!r}", top, lacks_name=True)
     return function
 
 

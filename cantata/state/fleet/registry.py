@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from typing import cast
 
@@ -152,13 +152,17 @@ def _note_capacity(text: str | None) -> dict[str, int] | None:
     return cast("dict[str, int] | None", capacity.get("slots"))
 
 
-def worker_with(redis: Redis, module: str, queue: str, *, but: str) -> str:
-    """Return a worker of the queue, other than `but`, that serves a module of user code and can import it; "" if there is none."""
-    return next((each.name for each in workers(redis) if each.name != but and queue in each.queues and _can_import(each, module)), "")
+def worker_with(redis: Redis, module: str, queue: str, *, but: str, other_than: Collection[str] = ()) -> str:
+    """Return a worker of the queue, other than `but`, that serves a module of user code and can import it; "" if there is none.
+
+    It serves another version than those of `other_than`, as `module@digest`.
+    """
+    others = (each for each in workers(redis) if each.name != but and queue in each.queues and module not in each.code_faults)
+    return next((each.name for each in others if any(_serves(entry, module) and entry not in other_than for entry in each.code)), "")
 
 
-def _can_import(worker: Worker, module: str) -> bool:
-    return module not in worker.code_faults and any(entry.rpartition("@")[0] == module for entry in worker.code)
+def _serves(entry: str, module: str) -> bool:
+    return entry.rpartition("@")[0] == module
 
 
 def _slots_of(fleet: Iterable[Worker]) -> dict[str, int]:

@@ -99,6 +99,11 @@ def recording() -> Iterator[set[str]]:
         _used.reset(token)
 
 
+def used() -> frozenset[str]:
+    """Return the modules of user code that were used in the block of `recording` so far, as `module@digest`."""
+    return frozenset(_used.get() or ())
+
+
 def use(folder: str | None, module: str) -> None:
     """Read a top-level module from a folder, or from where Python finds the user's modules, and note that it is used.
 

@@ -213,6 +213,8 @@ def test_another_worker_with_a_module_is_found_if_it_can_import_it_on_that_queue
         registry.announce(valkey, worker)
 
     assert registry.worker_with(valkey, "shop", "tools", but="broken") == "good"
+    assert registry.worker_with(valkey, "shop", "tools", but="broken", other_than=["shop@2", "store@1"]) == "good"
+    assert registry.worker_with(valkey, "shop", "tools", but="broken", other_than=["shop@1"]) == "", "it lacks the same names"
     assert registry.worker_with(valkey, "shop", "tools", but="good") == ""
     assert registry.worker_with(valkey, "shop", "gpu", but="broken") == ""
     assert registry.worker_with(valkey, "store", "tools", but="broken") == ""

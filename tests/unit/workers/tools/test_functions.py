@@ -131,15 +131,16 @@ def test_a_module_in_a_folder_without_init_is_found(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "expected"),
+    ("name", "expected", "lacks_name"),
     [
-        ("no_such_module_here:f", "module 'no_such_module_here' cannot be imported"),
-        ("json:no_such", "module 'json' has no function 'no_such'"),
+        ("no_such_module_here:f", "module 'no_such_module_here' cannot be imported", False),
+        ("json:no_such", "module 'json' has no function 'no_such'", True),
     ],
 )
-def test_missing_modules_and_functions_are_reported(name: str, expected: str) -> None:
-    with pytest.raises(StepError, match=expected):
+def test_missing_modules_and_functions_are_reported(name: str, expected: str, lacks_name: bool) -> None:
+    with pytest.raises(ImportFailedError, match=expected) as caught:
         load(name, None)
+    assert caught.value.lacks_name is lacks_name, "so nobody with the same version has it"
 
 
 def test_a_failed_import_is_tried_again_when_a_file_has_changed_or_after_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -95,7 +95,7 @@ class CodeFolder:
     def lacks(self, file: str, what: str) -> ImportFailedError:
         """Return the error that a file has not what is named."""
         self.failed.add(file)
-        return ImportFailedError(f"{file} has {what}", self._folder.name, code="bad_code")
+        return ImportFailedError(f"{file} has {what}", self._folder.name, code="bad_code", lacks_name=True)
 
     def module(self, file: str, modules: Mapping[str, str] | None = None) -> ModuleType:
         """Return the module of a file, and load the modules that it may import by name before it. Raises ImportFailedError."""
