@@ -24,6 +24,7 @@ AS_COMPLETED = (
     "give it tasks, as in asyncio.as_completed([asyncio.create_task(each) for each in coroutines])"
 )
 MAX_AWAITS_IN_FINALLY = 100  # of one task that is dropped
+_UNSET = object()
 
 
 class NumberedFuture(asyncio.Future[Any]):
@@ -62,6 +63,8 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         self.timers: list[asyncio.TimerHandle] = []
         """Timers that may still fire."""
         self._ready: deque[asyncio.Handle] = deque()
+        self._given: dict[contextvars.ContextVar[Any], Any] = {}
+        """The context variables of the last caller of `run_ready`."""
         self._numbers = 0
         self._start_timer = start_timer
 
@@ -71,11 +74,18 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         return self._numbers
 
     def run_ready(self) -> None:
-        """Run callbacks until none is ready. Tasks of earlier calls get the caller's context variables, such as those of log lines."""
-        variables = contextvars.copy_context().items()
+        """Run callbacks until none is ready.
+
+        Tasks of earlier calls get the caller's context variables, such as those of log lines, in place of an earlier caller's. A variable
+        that their own code has set stays.
+        """
+        given = dict(contextvars.copy_context().items())
         for task in self.tasks:
-            for variable, value in variables:
-                task.context.run(variable.set, value)
+            for variable, value in given.items():
+                before = self._given.get(variable, _UNSET)
+                if task.context.get(variable, before) is before:
+                    task.context.run(variable.set, value)
+        self._given = given
         asyncio._set_running_loop(self)  # as every event loop does
         try:
             guard.refuse_io()

@@ -82,6 +82,37 @@ def test_it_has_the_context_variables_of_its_present_attempt() -> None:
     assert go_on(outcomes={0: CommandOutcome(1)}, received=[0]).output == [1, 2]
 
 
+def test_a_variable_that_its_code_has_set_stays_its_own_in_each_task() -> None:
+    async def sets(wf: Workflow, own: int) -> int:
+        attempt.set(own)
+        await wf.call(work, own)
+        return attempt.get()
+
+    async def main(wf: Workflow) -> list[int]:
+        return [*await asyncio.gather(sets(wf, 10), sets(wf, 20)), attempt.get()]
+
+    attempt.set(1)
+    _, go_on = waiting(main)
+    for present in (2, 3):
+        attempt.set(present)
+        ended = go_on(outcomes={present - 2: CommandOutcome(1)}, received=[present - 2])
+
+    assert ended.output == [10, 20, 3]
+
+
+def test_a_variable_that_only_its_code_knew_stays_when_a_caller_has_one() -> None:
+    async def sets(wf: Workflow) -> Any:
+        known.set(None)
+        await wf.call(work, 1)
+        return known.get()
+
+    known: ContextVar[Any] = ContextVar("known")
+    _, go_on = waiting(sets)
+    known.set("the caller's")
+
+    assert go_on(outcomes={0: CommandOutcome(1)}, received=[0]).output is None
+
+
 def test_what_the_code_does_when_it_is_dropped_has_no_effect() -> None:
     cleaned = []
 
