@@ -34,7 +34,7 @@ FAILED = ErrorInfo(code="model_error", message="no")
 Ends = Literal["refused", "cached", "paid", "paid in vain", "unpriced"]
 Way = Literal["feed", "provider", "http"]
 MIXED: tuple[Ends, ...] = ("refused", "cached", "paid", "paid", "paid in vain")
-TRIES = settings(max_examples=thorough(30, plain=4), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+TRIES = settings(max_examples=thorough(15, plain=4), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @pytest.fixture(autouse=True)

@@ -33,7 +33,7 @@ from tests.integration.state.invariants import check_all
 from tests.integration.workflows import odd_awaits, programs
 from tests.integration.workflows.hands import Hands, Message, NoCosts, OtherHands
 
-PROGRAMS = int(os.environ.get("PROGRAMS", thorough(20, plain=8)))
+PROGRAMS = int(os.environ.get("PROGRAMS", thorough(15, plain=8)))
 MAX_TURNS = 3000
 SIGNALS = {name: name.upper() for name in programs.NAMES}
 BY_SETTINGS = settings(
