@@ -83,21 +83,25 @@ def test_it_has_the_context_variables_of_its_present_attempt() -> None:
 
 
 def test_a_variable_that_its_code_has_set_stays_its_own_in_each_task() -> None:
-    async def sets(wf: Workflow, own: int) -> int:
-        attempt.set(own)
+    async def sets(wf: Workflow, own: int | None) -> int:
+        if own:
+            attempt.set(own)
         await wf.call(work, own)
         return attempt.get()
 
     async def main(wf: Workflow) -> list[int]:
-        return [*await asyncio.gather(sets(wf, 10), sets(wf, 20)), attempt.get()]
+        found = [*await asyncio.gather(sets(wf, 10), sets(wf, 20), sets(wf, None)), attempt.get()]
+        attempt.set(30)
+        await wf.call(work, 1)
+        return [*found, attempt.get()]
 
     attempt.set(1)
     _, go_on = waiting(main)
-    for present in (2, 3):
-        attempt.set(present)
-        ended = go_on(outcomes={present - 2: CommandOutcome(1)}, received=[present - 2])
+    for index in range(4):
+        attempt.set(index)
+        ended = go_on(outcomes={index: CommandOutcome(1)}, received=[index])
 
-    assert ended.output == [10, 20, 3]
+    assert ended.output == [10, 20, 2, 2, 30], "of its own, and of the caller at that time"
 
 
 def test_a_variable_that_only_its_code_knew_stays_when_a_caller_has_one() -> None:
