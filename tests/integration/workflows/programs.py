@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, cast
 
 from hypothesis import strategies
 
@@ -288,10 +288,25 @@ def plain(value: Any) -> Any:
     return type(value).__name__ if isinstance(value, BaseException) else value
 
 
+STEP_S = 37
+"""All times of programs are multiples of it; all other numbers are smaller."""
+
+
+def apart(code: Any, seen: set[int]) -> Any:
+    """Return a program in which no two timers take the same time."""
+    if isinstance(code, list):
+        return [apart(each, seen) for each in code]
+    if isinstance(code, int) and code >= STEP_S:
+        while code in seen:
+            code += STEP_S
+        seen.add(code)
+    return code
+
+
 def programs() -> strategies.SearchStrategy[Block]:
     """Programs by chance. No two timers take the same time, so that two runs of a program fire them in the same order."""
     number, key, name = strategies.integers(0, 9), strategies.integers(0, 2), strategies.sampled_from(NAMES)
-    seconds = strategies.integers(1, 4000).map(lambda value: value * 37)
+    seconds = strategies.integers(1, 4000).map(lambda value: value * STEP_S)
     seconds_or_none = strategies.one_of(strategies.none(), seconds)
     pair, flag = strategies.integers(0, 1), strategies.booleans()
 
@@ -321,4 +336,4 @@ def programs() -> strategies.SearchStrategy[Block]:
         )  # fmt: skip
 
     statement = strategies.one_of(leaf, nested(leaf), nested(strategies.one_of(leaf, nested(leaf))))
-    return strategies.lists(statement, min_size=4, max_size=12)
+    return strategies.lists(statement, min_size=4, max_size=12).map(lambda code: cast(Block, apart(code, set())))
