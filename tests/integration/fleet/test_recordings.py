@@ -121,7 +121,7 @@ def test_a_recording_has_no_secrets(stage: AgentStage) -> None:
 
 def test_a_turn_of_a_session_has_the_conversation_before_it(stage: AgentStage) -> None:
     with stage.client(agent()) as client:
-        runs = [client.submit_turn(text, agent="it", session="s1") for text in ("one", "two", "three")]
+        runs = [client.submit_turn(text, agent="it", session="recorded") for text in ("one", "two", "three")]
         for run in runs:
             run.result(PATIENCE_S)
 
