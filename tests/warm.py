@@ -29,7 +29,7 @@ from typing import Any, ClassVar
 PLACE = "WARM_SOCKET"
 """Names the socket of the parent, for all processes of a test run."""
 
-MODULES = frozenset({"cantata.cli", "cantata.cli.demo", "cantata.embedded", "cantata.testing", "cantata.workers", "pytest"})
+MODULES = frozenset({"cantata.cli", "cantata.cli.demo", "cantata.embedded", "cantata.testing", "cantata_workers", "pytest"})
 LOADED = (
     "cantata.cli.main", "cantata.embedded.supervision.supervisor", "cantata.testing", "cantata.client.client", "cantata.cli.demo",
     "cantata.gateway.api.chat_socket", "cantata.health", "uvicorn.protocols.websockets.websockets_sansio_impl", "tornado.web",
@@ -37,7 +37,7 @@ LOADED = (
 )  # fmt: skip
 MAX_FDS, ABOVE = 32, 1000
 TOP = Path(__file__).resolve().parents[1]
-HIDING = ("sitecustomize.py", "cantata")
+HIDING = ("sitecustomize.py", "cantata", "cantata_workers")
 """In a folder that comes before ours, each changes what a process imports first; one that has imported it already would not tell."""
 
 
@@ -229,7 +229,7 @@ class Parent:
 def _loaded() -> Any:
     """Everything is imported; the module that forks."""
     prefork = importlib.import_module("cantata.embedded.supervision.prefork")
-    libraries = importlib.import_module("cantata.workers.code.prefork_imports")
+    libraries = importlib.import_module("cantata_workers.code.prefork_imports")
     if LOADED[0] not in sys.modules:
         libraries.common()
         libraries.models()

@@ -34,8 +34,8 @@ from cantata.planning.chain_checks import checks
 from cantata.planning.chains import expansion
 from cantata.planning.turns import turn_plan
 from cantata.testing import Rule, ScriptedModels, ToolCall
-from cantata.workers.tools.functions import load as load_function
-from cantata.workers.tools.schemas import schema_of
+from cantata_workers.tools.functions import load as load_function
+from cantata_workers.tools.schemas import schema_of
 from tests.acceptance import write_help
 from tests.acceptance.pages import PAGES, TOP, Block, Shell, blocks, lines, long_sentences, parse, value, words
 

@@ -76,7 +76,7 @@ def closure(*extras: str) -> frozenset[str]:
 def absent(*extras: str) -> list[str]:
     """The modules that are installed here, and are not where only these extras are."""
     there = closure(*extras)
-    ours = {"cantata"}
+    ours = {"cantata", "cantata_workers"}
     return sorted(
         module
         for module, distributions in packages_distributions().items()
@@ -244,8 +244,8 @@ def test_a_stack_without_an_extra_says_what_to_install_and_starts_nothing(
     [
         (
             "worker",
-            "from cantata.workers.code import prefork_imports as imports\nimports.common()\nimports.models()\n"
-            "import cantata.workers.tools.mcp.transports, cantata.workers.models.llm\n"
+            "from cantata_workers.code import prefork_imports as imports\nimports.common()\nimports.models()\n"
+            "import cantata_workers.tools.mcp.transports, cantata_workers.models.llm\n"
             "import cantata.observability.metrics.worker_metrics\nassert len(imports.litellm_modules) > 100",
         ),
         ("gateway", "import cantata.cli.commands.processes.gateway"),

@@ -99,10 +99,10 @@ def test_submit_is_a_function_that_exists() -> None:
 
 def test_the_wheel_holds_all_that_lies_in_the_packages(tmp_path: Path) -> None:
     kept = {
-        str(file.relative_to(TOP))
-        for package in ("cantata",)
+        str(file.relative_to(TOP / root))
+        for root in ("orchestrator", "workers")
         for pattern in ("*.py", "*.lua", "*.yaml", "py.typed", "*.html", "*.css", "*.js", "*.svg", "*.txt", "*.md")
-        for file in (TOP / package).rglob(pattern)
+        for file in (TOP / root).rglob(pattern)
     }
 
     subprocess.run(
@@ -114,7 +114,7 @@ def test_the_wheel_holds_all_that_lies_in_the_packages(tmp_path: Path) -> None:
 
     (wheel,) = tmp_path.glob("cantata-*.whl")
     assert kept <= set(zipfile.ZipFile(wheel).namelist())
-    assert {"cantata/py.typed", "cantata/workers/py.typed", "cantata/dashboard/pages/static/vendor/htm.LICENSE.txt"} <= kept
+    assert {"cantata/py.typed", "cantata_workers/py.typed", "cantata/dashboard/pages/static/vendor/htm.LICENSE.txt"} <= kept
 
 
 @pytest.mark.skipif(NODE is None, reason="pyright runs on node")
@@ -127,6 +127,61 @@ def test_pyright_accepts_a_typed_program_and_finds_its_wrong_calls() -> None:  #
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
 
     assert (ran.returncode, ran.stdout) == (0, "0 errors, 0 warnings, 0 informations\n")
+
+
+OWN_PACKAGES = {
+    "orchestrator/__init__.py": "",
+    "orchestrator/plan.py": "COUNT = 2\n",
+    "workers/__init__.py": "",
+    "workers/jobs.py": "def price(item: str) -> int:\n    return len(item)\n",
+    "program.py": """from typing import assert_type
+
+from cantata import ToolContext, Workflow, workflow
+from cantata.models.events import RunEvent
+from orchestrator.plan import COUNT
+from workers.jobs import price
+
+
+@workflow
+async def order(wf: Workflow, item: str) -> int:
+    found = await wf.call(price, item)
+    assert_type(found, int)
+    return found * COUNT
+
+
+def told(event: RunEvent, context: ToolContext) -> str:
+    return f"{context.run_id} {event.type}"
+
+
+def wrong(wf: Workflow) -> int:
+    return wf.call(price, "tea")
+""",
+}
+"""A program with packages of its own that are called as the folders of our sources are; its last line is wrong."""
+
+
+@pytest.mark.skipif(NODE is None, reason="pyright runs on node")
+@pytest.mark.thorough("mypy in `./run check` and the test before read a program without packages of its own")
+@pytest.mark.slow("mypy and pyright read the package")
+@pytest.mark.timeout(400)
+def test_a_program_may_have_packages_called_workers_and_orchestrator(tmp_path: Path) -> None:
+    for name, text in OWN_PACKAGES.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    (tmp_path / "pyrightconfig.json").write_text('{"typeCheckingMode": "strict", "include": ["program.py"]}')
+    script = Path(pyright.__file__).with_name("dist") / "index.js"
+    commands = {
+        "mypy": [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", "program.py"],
+        "pyright": [str(NODE), str(script), "--project", str(tmp_path), "--pythonpath", sys.executable],
+        "python": [sys.executable, "-c", "import program; print(program.price('tea') * program.COUNT)"],
+    }
+
+    ran = {name: subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False) for name, command in commands.items()}
+    said = {name: each.stdout for name, each in ran.items()}
+
+    assert re.findall(r"program\.py:(\d+): error: ", said["mypy"]) == ["21"], said
+    assert re.findall(r":(\d+):\d+ - error: ", said["pyright"]) == ["21"], said
+    assert said["python"] == "6\n", said
 
 
 class Machine:
@@ -222,7 +277,7 @@ PLAIN = "-m not thorough"
             [
                 *HALVES,
                 f"{PYTEST} --ignore=tests/unit".replace(" 6 ", " 4 "),
-                "-m compileall -q -x /test_ cantata tests",
+                "-m compileall -q -x /test_ orchestrator workers tests",
                 "-m tests.redis_versions --others",
                 "-m tests.faults --fuzz --minutes 1 --seed 1",
             ],

@@ -41,7 +41,7 @@ def test_links_within_the_page_lead_somewhere() -> None:
 
 
 def test_every_variable_that_is_read_is_a_setting() -> None:
-    sources = [*(ROOT / "cantata").rglob("*.py")]
+    sources = [*(ROOT / "orchestrator").rglob("*.py"), *(ROOT / "workers").rglob("*.py")]
     read = {name for path in sources for name in re.findall(r"\bCANTATA_[A-Z_]*[A-Z]\b", path.read_text("utf-8"))}
 
     assert read - OF_OURS_ALONE == VARIABLES.keys() - {"REDIS_URL"}

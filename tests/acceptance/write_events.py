@@ -15,7 +15,7 @@ from cantata.models.wire import RUN_OVER
 TOP = Path(__file__).parents[2]
 PAGE = TOP / "docs" / "events.md"
 SCHEMA = TOP / "docs" / "events.schema.json"
-SCRIPT = TOP / "cantata" / "dashboard" / "pages" / "static" / "core" / "vocabulary.js"
+SCRIPT = TOP / "orchestrator" / "cantata" / "dashboard" / "pages" / "static" / "core" / "vocabulary.js"
 
 BEGIN, END = "<!-- events -->\n", "<!-- end of events -->"
 

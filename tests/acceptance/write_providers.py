@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cantata.workers.models.llm import library
+from cantata_workers.models.llm import library
 
-FILE = Path(__file__).parents[2] / "cantata" / "config" / "providers.txt"
+FILE = Path(__file__).parents[2] / "orchestrator" / "cantata" / "config" / "providers.txt"
 OURS = {"local"}
 
 

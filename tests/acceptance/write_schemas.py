@@ -9,7 +9,7 @@ from cantata.models.definitions import Definitions
 from cantata.models.wire import ChainRequest
 from tests.acceptance.write_settings import SET_WHEN_READ
 
-FOLDER = Path(__file__).parents[2] / "cantata" / "config" / "schemas"
+FOLDER = Path(__file__).parents[2] / "orchestrator" / "cantata" / "config" / "schemas"
 
 
 def files() -> dict[Path, str]:

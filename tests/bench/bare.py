@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from cantata.models.values import JsonValue
-from cantata.workers.models.llm import load
+from cantata_workers.models.llm import load
 from tests.bench.bench_tools import count
 
 MODEL = "openai/scripted"

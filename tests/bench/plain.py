@@ -6,7 +6,7 @@ import os
 
 from celery import Celery
 
-from cantata.workers.models.llm import load
+from cantata_workers.models.llm import load
 from tests.bench.bare import MODEL
 
 app = Celery("plain", broker=os.environ["PLAIN_BROKER"], backend=os.environ["PLAIN_BROKER"])

@@ -39,8 +39,8 @@ from cantata.state.limits import step_costs
 from cantata.state.redis.connection import Redis, connect
 from cantata.state.redis.keys import run_key, shard_key
 from cantata.state.runs.streams import Streams, StreamsEnded, connect_async
-from cantata.workers.runtime.process import EXCHANGE_INTERVAL_S
-from cantata.workers.service import ANNOUNCE_INTERVAL_S, MAX_ANNOUNCE_INTERVAL_S
+from cantata_workers.runtime.process import EXCHANGE_INTERVAL_S
+from cantata_workers.service import ANNOUNCE_INTERVAL_S, MAX_ANNOUNCE_INTERVAL_S
 from tests.bench.measure import PATIENCE_S
 
 WORKERS = 1000

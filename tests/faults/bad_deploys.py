@@ -197,7 +197,7 @@ class Fleet:
             "CANTATA_HEARTBEAT_FILE": str(heartbeat),
             "CANTATA_DRAIN_S": "2",
         }
-        command = [sys.executable, "-P", "-m", "cantata.workers", queue, "--name", name, "--concurrency", "4"]
+        command = [sys.executable, "-P", "-m", "cantata_workers", queue, "--name", name, "--concurrency", "4"]
         with (self._world.folder / f"{name}.log").open("ab") as log:
             process = subprocess.Popen(command, env=environment, cwd=release.folder, stdout=log, stderr=log, start_new_session=True)
         self.workers[place] = Worker(name, process, release, heartbeat)

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, Never
 
 from cantata import StepError, Workflow, workflow
-from cantata.workers.steps import workflow_steps
 from cantata.workflows.guard import allow_io, refuse_io
+from cantata_workers.steps import workflow_steps
 
 
 def note(file: str, what: Any) -> Any:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 
 import cantata
-from cantata.workers.__main__ import main
-from cantata.workers.handlers import HANDLERS
+from cantata_workers.__main__ import main
+from cantata_workers.handlers import HANDLERS
 
 if __name__ == "__main__":
     cantata.__version__ = "0.0.1"

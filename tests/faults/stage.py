@@ -23,7 +23,7 @@ from cantata.state.fleet import registry
 from cantata.testing import Rule, ScriptedModels
 from cantata.testing.answers import JsonObject
 from cantata.testing.rules import ToolCall
-from cantata.workers.models.llm import CHARACTERS_PER_TOKEN
+from cantata_workers.models.llm import CHARACTERS_PER_TOKEN
 from tests.faults import formats
 from tests.faults.approver import Approver
 from tests.faults.journal import Journal
@@ -248,7 +248,7 @@ class Stage:
         until(is_whole, "the whole fleet", READY_S)
 
     @contextmanager
-    def extra_worker(self, queue: str, *, program: tuple[str, ...] = ("-m", "cantata.workers"), **environment: str) -> Iterator[int]:
+    def extra_worker(self, queue: str, *, program: tuple[str, ...] = ("-m", "cantata_workers"), **environment: str) -> Iterator[int]:
         """One more worker, outside the stack, ready when the block begins: its process, which leads a group of its own."""
         worker = self.start_worker(queue, program=program, **environment)
         try:
@@ -258,7 +258,7 @@ class Stage:
             end(worker)
 
     def start_worker(
-        self, queue: str, *, program: tuple[str, ...] = ("-m", "cantata.workers"), **environment: str
+        self, queue: str, *, program: tuple[str, ...] = ("-m", "cantata_workers"), **environment: str
     ) -> subprocess.Popen[bytes]:
         """Begin to start a worker outside the stack."""
         name = f"{queue}-{next(self._numbers)}"

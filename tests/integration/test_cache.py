@@ -15,7 +15,7 @@ from cantata.state.memory import cache
 from cantata.state.redis.connection import connect
 from cantata.testing import Rule, ScriptedModels
 from cantata.testing import ToolCall as Scripted
-from cantata.workers.models import llm
+from cantata_workers.models import llm
 
 MODEL = Model(model="openai/gpt-4o-mini", params={"temperature": 0}, cache=ReplyCache(ttl_s=60))
 TOOLS = (ToolSchema(name="files.read", parameters={}),)

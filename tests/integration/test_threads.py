@@ -20,7 +20,7 @@ from cantata.models.graph import START
 from cantata.state.fleet.registry import WORKERS_KEY
 from cantata.state.ledger.ledger import Ledger
 from cantata.state.redis.keys import definitions_digest, key_of
-from cantata.workers.runtime.process import MAX_CACHED_DEFINITIONS, Process
+from cantata_workers.runtime.process import MAX_CACHED_DEFINITIONS, Process
 from tests.integration.state.play import Play
 from tests.waiting import until
 

@@ -28,7 +28,7 @@ from cantata.state.ledger.ledger import Ledger
 from cantata.state.redis.keys import definitions_key, run_key, shard_of
 from cantata.testing import inline, run_inline
 from cantata.testing.inline import Runner
-from cantata.workers.tasks import Delivery
+from cantata_workers.tasks import Delivery
 from tests.examples import thorough
 from tests.integration.state.test_streams import url_of
 

@@ -27,11 +27,11 @@ from cantata.state.redis import clock
 from cantata.state.redis.keys import SHARDS, shard_of
 from cantata.state.runs import listing
 from cantata.state.runs.listing import RunFilter
-from cantata.workers.runtime.process import Process
-from cantata.workers.runtime.step_context import StepContext
-from cantata.workers.steps import code_alerts
-from cantata.workers.tools import webhook_post
-from cantata.workers.tools.webhooks import webhook_deliver
+from cantata_workers.runtime.process import Process
+from cantata_workers.runtime.step_context import StepContext
+from cantata_workers.steps import code_alerts
+from cantata_workers.tools import webhook_post
+from cantata_workers.tools.webhooks import webhook_deliver
 from tests.integration.receiver import HANG, Receiver, receiving
 from tests.integration.state.play import Play, work
 from tests.integration.test_threads import url_of

@@ -5,7 +5,7 @@ Each file of a system's folder is one example:
     source: examples/first.yaml             # where it stands in the system's repository or documents
     files: {langswarm.yaml: "...", ...}     # as they are there; of prompts, what their form needs
     command: [turn, --workflow, main, tea]  # of `submit`, in the folder of the files; or [python, talk.py]
-    model: [{match: tea, reply: hot}]       # rules of the scripted model (cantata/testing/rules.py); by default an echo
+    model: [{match: tea, reply: hot}]       # rules of the scripted model (orchestrator/cantata/testing/rules.py); by default an echo
     answer: hot                             # what the command's `--json` has as its output; what a script prints
     warnings: [agents.0.nonsense]           # what `submit check` warns of: all of it
 

@@ -84,7 +84,9 @@ def _alone(path: Path) -> Iterator[None]:
 
 
 def _sources() -> str:
-    files = sorted(file for file in (TOP / "cantata").rglob("*") if file.is_file() and file.suffix != ".pyc")
+    files = sorted(
+        file for root in ("orchestrator", "workers") for file in (TOP / root).rglob("*") if file.is_file() and file.suffix != ".pyc"
+    )
     return hashlib.sha256(b"\0".join(file.read_bytes() for file in [TOP / "pyproject.toml", *files])).hexdigest()
 
 

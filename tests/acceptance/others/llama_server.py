@@ -8,7 +8,7 @@ from pathlib import Path
 
 import xllamacpp
 
-from cantata.workers.models.local.model_server import weights
+from cantata_workers.models.local.model_server import weights
 
 params = xllamacpp.CommonParams()
 params.model.path = str(weights())

@@ -16,7 +16,7 @@ from cantata.models.definitions import McpServer
 from cantata.models.values import ToolSchema
 from cantata.planning.provider_schemas import PROVIDERS, fit_tools
 from cantata.testing import ScriptedModels
-from cantata.workers.tools import mcp
+from cantata_workers.tools import mcp
 from tests.acceptance.neighbours.environments import TOP
 from tests.acceptance.others.conftest import Ask
 from tests.acceptance.others.servers import HERE, npm_server, time_server

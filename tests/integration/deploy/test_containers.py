@@ -319,7 +319,7 @@ def test_the_build_sees_what_the_image_copies_and_nothing_else() -> None:
 
 
 def test_the_image_is_of_this_release() -> None:
-    version = re.search(r'__version__ = "(.*)"', (TOP / "cantata" / "__init__.py").read_text())
+    version = re.search(r'__version__ = "(.*)"', (TOP / "orchestrator" / "cantata" / "__init__.py").read_text())
     assert version
 
     for file in (FILE, DEPLOY / "Dockerfile", DEPLOY / ".env.example"):

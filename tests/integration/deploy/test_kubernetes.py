@@ -133,7 +133,7 @@ def variables() -> Iterator[str]:
 
 
 def test_every_variable_is_read_by_something() -> None:
-    sources = "\n".join(path.read_text() for path in (TOP / "cantata").rglob("*.py"))
+    sources = "\n".join(path.read_text() for root in ("orchestrator", "workers") for path in (TOP / root).rglob("*.py"))
     read = set(re.findall(r'"((?:CANTATA|REDIS)_\w+)"', sources))
 
     assert {name for name in variables() if not name.startswith("FLOWER_")} - read == FOREIGN

@@ -73,13 +73,13 @@ class Town:
         self.start("redis", [find_server(), *(word for key, value in options.items() for word in (f"--{key}", value))])
         self.wait(lambda: (self.folder / "s").exists(), "redis")
 
-    def start_worker(self, queue: str, *, module: str = "cantata.workers", name: str = "") -> None:
+    def start_worker(self, queue: str, *, module: str = "cantata_workers", name: str = "") -> None:
         """Start a worker process, and wait until it takes work."""
         name = name or queue
         self.begin_worker(queue, module=module, name=name)
         self.wait_for_worker(name)
 
-    def begin_worker(self, queue: str, *, module: str = "cantata.workers", name: str) -> None:
+    def begin_worker(self, queue: str, *, module: str = "cantata_workers", name: str) -> None:
         """Start a worker process, whatever comes of it."""
         self.start(name, [sys.executable, "-P", "-m", module, queue, "--name", name, "--concurrency", "2"], PYTHONPATH=str(TOP))
 

@@ -7,7 +7,7 @@ import os
 import sys
 
 from cantata import fault_points
-from cantata.workers.__main__ import main
+from cantata_workers.__main__ import main
 
 if __name__ == "__main__":
     os.environ[fault_points.VARIABLE] = f"@{sys.argv.pop(1)}"

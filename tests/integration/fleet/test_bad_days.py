@@ -118,7 +118,7 @@ def test_a_worker_whose_first_word_redis_refuses_is_one_of_the_fleet_afterwards(
 @pytest.mark.parametrize("queue", ["tools", "coordinator"])
 def test_a_worker_that_cannot_begin_exits_with_status_1(town: Town, queue: str) -> None:
     code = (
-        "import sys; from unittest.mock import Mock; from cantata.workers import service; from cantata.workers.__main__ import main\n"
+        "import sys; from unittest.mock import Mock; from cantata_workers import service; from cantata_workers.__main__ import main\n"
         "service.Sweeper = Mock(side_effect=ValueError('no sweeper'))\n"
         "sys.exit(main(sys.argv[1:]))"
     )
@@ -192,7 +192,7 @@ def test_an_older_worker_among_newer_ones_is_named(town: Town) -> None:
 @pytest.mark.thorough("two workers start; that an older one is named is the test above")
 @pytest.mark.slow("workers are told apart by what they say each second")
 def test_two_workers_of_one_name_are_told_apart_and_named(town: Town) -> None:
-    command = [sys.executable, "-P", "-m", "cantata.workers", "tools", "--name", "tools", "--concurrency", "1"]
+    command = [sys.executable, "-P", "-m", "cantata_workers", "tools", "--name", "tools", "--concurrency", "1"]
     town.start("duplicate", command, PYTHONPATH=str(TOP))
 
     told = town.wait_for("workers", "degraded", text="same name")

@@ -17,7 +17,7 @@ from cantata.config import loading
 from cantata.errors import ConfigError
 from cantata.models.definitions import Limits
 from cantata.testing import ScriptedModels
-from cantata.workers.frontends.diskurs.conversation_state import ConversationState
+from cantata_workers.frontends.diskurs.conversation_state import ConversationState
 from tests.integration.fleet.diskurs_folders import JUDGED, PARALLEL, PLANNED, SEQUENCE, TOOLS
 from tests.integration.fleet.diskurs_stage import CONCEPTS, PATIENCE_S, Stage
 from tests.waiting import until

@@ -55,7 +55,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory, models: ScriptedModels, fold
 
     def command(name: str, queues: tuple[str, ...], concurrency: int) -> list[str]:
         usual = worker_command(name, queues, concurrency)
-        where = usual.index("cantata.workers")
+        where = usual.index("cantata_workers")
         return [*usual[:where], "tests.integration.fleet.struck_worker", str(folder / queues[0]), *usual[where + 1 :]]
 
     with Client.embedded(tmp_path_factory.mktemp("struck"), config=definitions(), agents=2, tools=2, command=command) as client:

@@ -19,7 +19,7 @@ from cantata.models.definitions import Command, Definitions, Webhook
 from cantata.models.values import JsonValue
 from cantata.state.redis.keys import shard_key, shard_of
 from cantata.testing import KillableStack, ScriptedModels
-from cantata.workers.tools.webhook_post import HOST_POSTS, TENANT_POSTS
+from cantata_workers.tools.webhook_post import HOST_POSTS, TENANT_POSTS
 from tests.integration.fleet.conftest import definitions
 from tests.integration.receiver import HANG, Receiver, receiving
 from tests.waiting import until

@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 
 from cantata.errors import StepError
 from cantata.models.definitions import McpServer
-from cantata.workers.tools import mcp
+from cantata_workers.tools import mcp
 from tests.integration.fleet.conftest import Journal
 from tests.integration.mcp.conftest import PUPPET, by_command, puppet
 from tests.integration.mcp.test_servers import run
@@ -216,7 +216,7 @@ def test_messages_of_wrong_shapes_beside_an_answer_harm_nothing(noise: str) -> N
 
 
 def test_a_line_without_end_is_given_up_and_the_server_started_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    from cantata.workers.tools.mcp import transports  # noqa: PLC0415  # the SDK is imported when it is needed, here too
+    from cantata_workers.tools.mcp import transports  # noqa: PLC0415  # the SDK is imported when it is needed, here too
 
     monkeypatch.setattr(transports, "MAX_LINE_BYTES", 1_000_000)
     server = puppet()

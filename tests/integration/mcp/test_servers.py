@@ -18,9 +18,9 @@ import pytest
 from cantata.errors import StepError
 from cantata.models.definitions import McpServer
 from cantata.models.values import JsonValue
-from cantata.workers.tools import mcp
-from cantata.workers.tools.mcp.server_session import Connection
-from cantata.workers.tools.mcp.tool_results import ConnectionLost
+from cantata_workers.tools import mcp
+from cantata_workers.tools.mcp.server_session import Connection
+from cantata_workers.tools.mcp.tool_results import ConnectionLost
 from tests.integration.fleet.conftest import Journal
 from tests.integration.mcp.conftest import SCRIPT, HttpServer, by_command, is_alive, is_known
 from tests.waiting import until
@@ -432,7 +432,7 @@ def test_a_closed_command_ends_even_if_it_would_stay(journal: Journal) -> None:
 
 
 def test_a_connection_that_nobody_uses_is_closed(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
-    from cantata.workers.tools.mcp import server_session  # noqa: PLC0415  # the SDK is imported when it is needed, here too
+    from cantata_workers.tools.mcp import server_session  # noqa: PLC0415  # the SDK is imported when it is needed, here too
 
     monkeypatch.setattr(server_session, "IDLE_S", 0.2)
     monkeypatch.setattr(server_session, "PING_INTERVAL_S", 0.05)
@@ -449,7 +449,7 @@ def test_a_connection_that_nobody_uses_is_closed(journal: Journal, monkeypatch: 
 WORKER = """
 import asyncio, sys
 from cantata.models.definitions import McpServer
-from cantata.workers.tools import mcp
+from cantata_workers.tools import mcp
 
 async def work():
     server = McpServer(command=[sys.executable, *sys.argv[1:]])
@@ -476,6 +476,6 @@ def test_a_command_ends_when_its_worker_is_killed(journal: Journal) -> None:
 
 @pytest.mark.slow("a program starts from nothing")
 def test_the_sdk_is_imported_when_it_is_needed_and_no_sooner() -> None:
-    code = "import sys, cantata.workers.handlers, cantata.cli.main; sys.exit('mcp' in sys.modules or 'anyio' in sys.modules)"
+    code = "import sys, cantata_workers.handlers, cantata.cli.main; sys.exit('mcp' in sys.modules or 'anyio' in sys.modules)"
 
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -19,7 +19,7 @@ from cantata.errors import ModelError
 from cantata.models.values import JsonValue, ToolCallRequest, ToolSchema, Usage
 from cantata.testing import Rule, ScriptedModels
 from cantata.testing import ToolCall as Scripted
-from cantata.workers.models import llm
+from cantata_workers.models import llm
 from tests.integration.model_upstream import Cell, upstream
 
 KEY = "sk-test-1234567890abcdef"

@@ -22,9 +22,9 @@ import pytest
 from cantata.embedded.process_identity import identify
 from cantata.errors import ModelError
 from cantata.models.values import JsonValue
-from cantata.workers.models.local import model_server
-from cantata.workers.models.local.labels import CONTENT_FREE
-from cantata.workers.models.local.provider import Provider
+from cantata_workers.models.local import model_server
+from cantata_workers.models.local.labels import CONTENT_FREE
+from cantata_workers.models.local.provider import Provider
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("xllamacpp") is None, reason="the extra local-llm is not installed")
 
@@ -55,7 +55,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.mark.thorough("a model is loaded again and again")
 def test_many_who_need_the_server_at_once_start_one(home: Path) -> None:
     code = (
-        "import sys, pathlib; from cantata.workers.models.local import model_server\n"
+        "import sys, pathlib; from cantata_workers.models.local import model_server\n"
         "print(model_server.ensure_server(pathlib.Path(sys.argv[1])).pid)"
     )
 
@@ -185,7 +185,7 @@ def test_it_ends_with_its_stack_and_when_idle(tmp_path: Path, monkeypatch: pytes
         stack.stdin.close()
     monkeypatch.setenv("CANTATA_STACK_PID", str(os.getpid()))
     idle = subprocess.run(
-        [sys.executable, "-m", "cantata.workers.models.local", "--home", str(tmp_path / "idle"), "--idle-s", "0.1"], check=True
+        [sys.executable, "-m", "cantata_workers.models.local", "--home", str(tmp_path / "idle"), "--idle-s", "0.1"], check=True
     )
 
     assert idle.returncode == 0

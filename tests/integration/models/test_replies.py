@@ -12,10 +12,10 @@ import pytest
 from cantata.models.definitions import Agent, Definitions, Tool
 from cantata.models.wire import RunResult, TurnRequest
 from cantata.testing.inline import Runner
-from cantata.workers.models import llm
-from cantata.workers.models.dialects.conversation import ModelRound, ToolResult, conversation
-from cantata.workers.models.llm.completions import request_of
-from cantata.workers.models.llm.openai_messages import ToolNames
+from cantata_workers.models import llm
+from cantata_workers.models.dialects.conversation import ModelRound, ToolResult, conversation
+from cantata_workers.models.llm.completions import request_of
+from cantata_workers.models.llm.openai_messages import ToolNames
 from tests.acceptance import write_replies
 from tests.integration import model_upstream
 from tests.integration.model_upstream import RESULT, Cell, Json, Upstream, has_part, read

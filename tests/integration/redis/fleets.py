@@ -48,7 +48,7 @@ class Fleet:
         self.workers = {name: self._start(name, queues) for name, queues in CREW.items()}
 
     def _start(self, name: str, queues: tuple[str, ...]) -> subprocess.Popen[bytes]:
-        usual = ["-m", "cantata.workers"] if len(queues) > 1 else ["-m", "cantata.cli", "worker"]
+        usual = ["-m", "cantata_workers"] if len(queues) > 1 else ["-m", "cantata.cli", "worker"]
         command = [sys.executable, "-P", *usual, *queues, "--name", name, "--concurrency", "4"]
         with (self.folder / f"{name}.log").open("wb") as log:
             return subprocess.Popen(command, env=self.environment, stdout=log, stderr=log)

@@ -10,8 +10,8 @@ import pytest
 from celery import Celery
 
 from cantata.dispatch.celery_app import make_app
-from cantata.workers.celery_tasks.result_watcher import ResultWatcher
-from cantata.workers.runtime.process import Process
+from cantata_workers.celery_tasks.result_watcher import ResultWatcher
+from cantata_workers.runtime.process import Process
 from tests.integration.redis.servers import Server, running, until
 
 

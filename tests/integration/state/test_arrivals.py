@@ -12,7 +12,7 @@ from redis import Redis
 from cantata.models.definitions import Limits, Rates
 from cantata.state.ledger.intervals import SWEEP_S
 from cantata.state.limits.limiter import Ask, Granted, Wait
-from cantata.workers.models.permits import REDATE_AFTER_S
+from cantata_workers.models.permits import REDATE_AFTER_S
 from tests.integration.state.limits_stage import MODEL, Stage, holder
 
 RPM = 30

@@ -112,7 +112,7 @@ def test_a_collector_that_is_down_is_told_of_once_and_not_waited_for(tmp_path: P
 
 @pytest.mark.slow("workers start from nothing")
 def test_without_a_collector_nothing_that_traces_is_imported() -> None:
-    modules = "cantata.workers.service, cantata.workers.execute, cantata.client.client"
+    modules = "cantata_workers.service, cantata_workers.execute, cantata.client.client"
     script = f"import sys, {modules}; sys.exit('opentelemetry.sdk.trace' in sys.modules)"
     environment = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}
 

@@ -185,7 +185,7 @@ def test_nothing_is_lost_when_children_are_replaced(client: EmbeddedClient, coll
 
 
 def test_nothing_is_lost_when_a_worker_is_told_to_stop(client: EmbeddedClient, collector: Collector) -> None:
-    command = [sys.executable, "-m", "cantata.workers", "extra", "--name", "extra", "--concurrency", "2"]
+    command = [sys.executable, "-m", "cantata_workers", "extra", "--name", "extra", "--concurrency", "2"]
     environment = {**os.environ, "REDIS_URL": client.redis_url, "OTEL_BSP_SCHEDULE_DELAY": "60000"}  # so that only its end sends them
     with subprocess.Popen(command, cwd=TOP, env=environment) as worker:
         nodes = [node("n", "far", a=1)]

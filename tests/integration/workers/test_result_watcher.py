@@ -14,8 +14,8 @@ from cantata.models.graph import Outcome
 from cantata.state.ledger.ledger import Ledger
 from cantata.state.ledger.records import AttemptRecord, Begun
 from cantata.state.redis.keys import run_key
-from cantata.workers.celery_tasks.result_watcher import ResultWatcher
-from cantata.workers.runtime.process import Process
+from cantata_workers.celery_tasks.result_watcher import ResultWatcher
+from cantata_workers.runtime.process import Process
 from tests.integration.state.play import Play, work
 from tests.integration.test_threads import url_of
 

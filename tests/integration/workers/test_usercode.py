@@ -12,7 +12,7 @@ BEFORE = """
 import json, os, sys
 from pathlib import Path
 from cantata.errors import MustWait
-from cantata.workers.code import user_code
+from cantata_workers.code import user_code
 folder = Path(sys.argv[1])
 told = []
 user_code.serve(told.append, is_replaced=True)
@@ -122,7 +122,7 @@ def test_a_module_that_cannot_be_imported_is_reported_with_its_file_and_line(tmp
     write(tmp_path, {"broken": "X = 1\ndef f(:\n", "lost": "import helper\n", "helper": "X = 1\nimport not_there\n"})
 
     code = """
-from cantata.workers.tools import functions
+from cantata_workers.tools import functions
 user_code.use(str(folder), "broken")
 for _ in range(2):
     try:

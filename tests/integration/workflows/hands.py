@@ -22,13 +22,13 @@ from cantata.models.graph import Spec
 from cantata.state.ledger.records import AttemptRecord, Begun
 from cantata.state.redis.keys import shard_of
 from cantata.testing.inline import _LocalApp, _log_plainly
-from cantata.workers.execute import execute
-from cantata.workers.runtime.costs import Costs
-from cantata.workers.runtime.process import Process
-from cantata.workers.steps import workflow_steps
-from cantata.workers.tasks import Delivery, MessageExecution
 from cantata.workflows.history import CommandOutcome
 from cantata.workflows.replay import Replay
+from cantata_workers.execute import execute
+from cantata_workers.runtime.costs import Costs
+from cantata_workers.runtime.process import Process
+from cantata_workers.steps import workflow_steps
+from cantata_workers.tasks import Delivery, MessageExecution
 
 Message = tuple[str, list[str], str, str]
 """The run, its steps, the kind of the task and the queue."""

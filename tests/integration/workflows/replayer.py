@@ -12,11 +12,11 @@ from pydantic import JsonValue, TypeAdapter
 
 from cantata.errors import StepError
 from cantata.models.values import Value
-from cantata.workers.tools import functions
 from cantata.workflows.api import Workflow
 from cantata.workflows.conversion import arguments_of
 from cantata.workflows.history import Activation, CommandOutcome
 from cantata.workflows.replay import Advance, Replay
+from cantata_workers.tools import functions
 from tests.integration.workflows import conftest, plans
 
 

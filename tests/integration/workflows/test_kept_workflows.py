@@ -11,9 +11,9 @@ import pytest
 
 from cantata.models.definitions import Definitions
 from cantata.testing import run_inline
-from cantata.workers.steps import workflow_steps
 from cantata.workflows.api import Workflow
 from cantata.workflows.replay import Replay
+from cantata_workers.steps import workflow_steps
 from tests.integration.workflows.conftest import definitions
 
 STEPS = 5

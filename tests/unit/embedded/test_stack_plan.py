@@ -49,6 +49,6 @@ def test_a_plan_names_the_sockets_of_flower_and_gateway(home: Home) -> None:
 
 
 def test_a_worker_is_started_through_the_command_line() -> None:
-    python = [sys.executable, "-P", "-m", "cantata.workers"]
+    python = [sys.executable, "-P", "-m", "cantata_workers"]
 
     assert worker_command("a", ("agents", "gpu"), 7) == [*python, "agents", "gpu", "--name", "a", "--concurrency", "7"]

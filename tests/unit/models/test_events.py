@@ -19,9 +19,9 @@ from cantata.runs.view import RunView
 from cantata.state.runs.run_snapshot import KINDS
 from tests.acceptance import write_events
 
-TOP = Path(cantata.__file__).parents[1]
-LUA = "\n".join(path.read_text("utf-8") for path in (TOP / "cantata" / "state").rglob("*.lua"))
-PYTHON = "\n".join(path.read_text("utf-8") for path in (TOP / "cantata").rglob("*.py"))
+TOP = Path(cantata.__file__).parents[2]
+LUA = "\n".join(path.read_text("utf-8") for path in (TOP / "orchestrator" / "cantata" / "state").rglob("*.lua"))
+PYTHON = "\n".join(path.read_text("utf-8") for root in ("orchestrator", "workers") for path in (TOP / root).rglob("*.py"))
 
 
 def test_every_event_that_is_written_has_a_class_and_every_class_is_written() -> None:

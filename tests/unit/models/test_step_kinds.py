@@ -8,7 +8,7 @@ from cantata.models import step_kinds
 from cantata.models.graph import Spec
 from cantata.models.step_kinds import STEP_KINDS, StepKind, kind_named, registered_kinds
 from cantata.observability.traces import conventions
-from cantata.workers.handlers import HANDLERS
+from cantata_workers.handlers import HANDLERS
 
 
 def test_every_kind_but_waits_has_a_handler_and_every_handler_a_kind() -> None:

@@ -12,7 +12,7 @@ from cantata.cli.main import submit
 from cantata.config.user_code.function_source import fault_of
 from cantata.config.user_code.modules import clash_of
 from cantata.errors import StepError
-from cantata.workers.tools.functions import load
+from cantata_workers.tools.functions import load
 
 HIDDEN = "is hidden by Cantata's package of that name; rename it"
 
@@ -24,7 +24,7 @@ def write(folder: Path, **texts: str) -> None:
         file.write_text(text)
 
 
-@pytest.mark.parametrize("name", ["cantata"])
+@pytest.mark.parametrize("name", packages.OURS)
 def test_a_function_of_a_package_of_that_name_is_a_fault(tmp_path: Path, name: str) -> None:
     write(tmp_path, **{f"{name}__jobs": "def work(): return 1"})
 
@@ -51,7 +51,7 @@ def test_a_folder_of_that_name_that_nothing_imports_is_none(tmp_path: Path) -> N
 
     assert fault_of("shop:work", folder=tmp_path) is None
     assert clash_of("shop", None) is None
-    assert clash_of("cantata.workers.tools.functions", packages.HERE) is None, "Cantata's own"
+    assert clash_of("cantata.config.loading", packages.HERE) is None, "Cantata's own"
 
 
 def test_submit_check_names_it(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-STATIC = Path(__file__).parents[4] / "cantata" / "dashboard" / "pages" / "static"
+STATIC = Path(__file__).parents[4] / "orchestrator" / "cantata" / "dashboard" / "pages" / "static"
 VENDORED = re.compile(r"^\| `(?P<file>[\w.-]+)` .*`(?P<sha256>[0-9a-f]{64})` \|$", re.MULTILINE)
 OLDEST_NODE = (20, 19)  # reads a file as a module by what is in it
 

@@ -127,7 +127,7 @@ def test_a_tool_cannot_speak_for_another_run(kept: ListSink, capsys: pytest.Capt
     with bind({"run": "r", "step": "s"}):
         logger().warning("from a tool", run="q", step=7, other=1)
         logging.getLogger("theirs").warning({"run": "q", "n": 1})
-        structlog.get_logger("cantata.workers.runtime.process").info("ours", run="q", step="t")
+        structlog.get_logger("cantata_workers.runtime.process").info("ours", run="q", step="t")
     logging.getLogger("theirs").warning({"run": "q"})
 
     assert [(run_id, line["event"], line["step"]) for run_id, line in kept.lines] == [

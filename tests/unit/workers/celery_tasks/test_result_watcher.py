@@ -9,7 +9,7 @@ from celery import Celery
 
 from cantata.dispatch.celery_app import make_app
 from cantata.errors import UnavailableError
-from cantata.workers.celery_tasks.result_watcher import ResultWatcher
+from cantata_workers.celery_tasks.result_watcher import ResultWatcher
 
 NOWHERE = "redis://127.0.0.1:1/0"
 

@@ -8,8 +8,8 @@ import pytest
 from celery import Celery
 
 from cantata.errors import ConfigError, StepError
-from cantata.workers.celery_tasks import task_results
-from cantata.workers.celery_tasks.task_results import UNREADABLE, TaskResult, result_of
+from cantata_workers.celery_tasks import task_results
+from cantata_workers.celery_tasks.task_results import UNREADABLE, TaskResult, result_of
 
 
 @pytest.mark.parametrize("state", ["PENDING", "RECEIVED", "STARTED", "RETRY", "PROGRESS"])

@@ -10,9 +10,9 @@ import pytest
 from cantata.config import loading
 from cantata.config.user_code.import_trials import failures_of
 from cantata.errors import ImportFailedError
-from cantata.workers.code import user_code
-from cantata.workers.code.readiness import CONFIGURATION, CodeReadiness, functions_for
-from cantata.workers.frontends.diskurs.user_code.code_loading import CodeFolder
+from cantata_workers.code import user_code
+from cantata_workers.code.readiness import CONFIGURATION, CodeReadiness, functions_for
+from cantata_workers.frontends.diskurs.user_code.code_loading import CodeFolder
 from tests.integration.fleet.diskurs_folders import TOOLS
 
 CODE = "from cantata import workflow\nfrom pydantic import BaseModel\nclass Answer(BaseModel): ...\n" + "".join(

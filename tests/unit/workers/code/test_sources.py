@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cantata.workers.code import sources
+from cantata_workers.code import sources
 
 
 def write(folder: Path, texts: dict[str, str]) -> Path:

@@ -12,11 +12,11 @@ import pytest
 from cantata.errors import CantataError, ModelError, MustPause
 from cantata.models.definitions import Definitions, Model
 from cantata.models.values import ToolSchema, Usage
-from cantata.workers.models import llm, model_calls
-from cantata.workers.models.dialects.conversation import Message
-from cantata.workers.models.llm.caching import Options
-from cantata.workers.models.model_calls import MAX_MESSAGE_CHARS, MAX_TOTAL_CHARS, digests_of, recorded_prompt
-from cantata.workers.runtime.step_context import StepContext
+from cantata_workers.models import llm, model_calls
+from cantata_workers.models.dialects.conversation import Message
+from cantata_workers.models.llm.caching import Options
+from cantata_workers.models.model_calls import MAX_MESSAGE_CHARS, MAX_TOTAL_CHARS, digests_of, recorded_prompt
+from cantata_workers.runtime.step_context import StepContext
 
 FIRST, SECOND, THIRD = (Model(model=f"openai/{name}") for name in ("first", "second", "third"))
 

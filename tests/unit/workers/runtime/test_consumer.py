@@ -10,8 +10,8 @@ from celery import Task
 from kombu import Queue
 
 from cantata.dispatch.celery_app import App, make_app
-from cantata.workers import tasks
-from cantata.workers.runtime import consumer
+from cantata_workers import tasks
+from cantata_workers.runtime import consumer
 
 
 @pytest.fixture

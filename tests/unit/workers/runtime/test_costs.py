@@ -10,7 +10,7 @@ import pytest
 
 from cantata.models.graph import Spec
 from cantata.state.limits.step_costs import Measured, Work
-from cantata.workers.runtime.costs import MIN_SAMPLES, Costs
+from cantata_workers.runtime.costs import MIN_SAMPLES, Costs
 
 ONE, OTHER = "a" * 64, "b" * 64
 SPEC = Spec(kind="tool.call", work="tools:x")

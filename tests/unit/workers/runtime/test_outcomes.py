@@ -11,7 +11,7 @@ from cantata.models.graph import Outcome, Spec
 from cantata.models.values import JsonValue, Usage
 from cantata.observability.logs.secrets import secrets_in
 from cantata.state.ledger.records import Begun
-from cantata.workers.runtime import outcomes
+from cantata_workers.runtime import outcomes
 
 
 def begun(*, failures: int = 0, retries: int = 0, **params: JsonValue) -> Begun:

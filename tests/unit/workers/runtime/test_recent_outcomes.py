@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from cantata.state.ledger.run_reader import RunReader
-from cantata.workers.runtime.recent_outcomes import MAX_CHARS, MAX_OUTPUT_CHARS, RecentOutcomes
+from cantata_workers.runtime.recent_outcomes import MAX_CHARS, MAX_OUTPUT_CHARS, RecentOutcomes
 
 
 class Reader:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cantata.errors import ConfigError
-from cantata.workers.runtime import resource_limits
+from cantata_workers.runtime import resource_limits
 
 VARIABLE = "CANTATA_TOOL_MEMORY_MB"
 

@@ -8,7 +8,7 @@ import pytest
 
 from cantata.errors import StepError
 from cantata.models.graph import Outcome
-from cantata.workers.runtime.task_events import Attempt, AttemptRetried, own_attempt
+from cantata_workers.runtime.task_events import Attempt, AttemptRetried, own_attempt
 
 
 def attempt(step_id: str, status: str, reason: str = "bad") -> Attempt:

@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from cantata.embedded.stack_member import STACK_PID
-from cantata.workers.runtime import threads
-from cantata.workers.runtime.threads import ToolThread, ToolThreadBusyError
+from cantata_workers.runtime import threads
+from cantata_workers.runtime.threads import ToolThread, ToolThreadBusyError
 from tests.waiting import until
 
 

@@ -12,9 +12,9 @@ from cantata.models.definitions import Definitions, Limits
 from cantata.models.graph import Spec
 from cantata.models.values import JsonValue
 from cantata.state.ledger.records import Begun
-from cantata.workers.runtime.process import Process
-from cantata.workers.runtime.step_context import StepContext
-from cantata.workers.steps.decisions import chain_end
+from cantata_workers.runtime.process import Process
+from cantata_workers.runtime.step_context import StepContext
+from cantata_workers.steps.decisions import chain_end
 
 BOMB = " | ".join(["[@,@]"] * 30)
 

@@ -13,10 +13,10 @@ from cantata.models.definitions import Agent, Definitions, Team, TeamRule
 from cantata.models.graph import Outcome, Spec
 from cantata.models.instructions import FunctionStep
 from cantata.state.ledger.records import Begun
-from cantata.workers.runtime.process import Process
-from cantata.workers.runtime.step_context import StepContext
-from cantata.workers.steps.instruction_steps import agent_break, agent_function
-from cantata.workers.steps.routing import agent_by_rule
+from cantata_workers.runtime.process import Process
+from cantata_workers.runtime.step_context import StepContext
+from cantata_workers.steps.instruction_steps import agent_break, agent_function
+from cantata_workers.steps.routing import agent_by_rule
 
 Triple = tuple[bool, str, str]
 

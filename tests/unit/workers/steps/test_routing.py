@@ -10,7 +10,7 @@ import pytest
 
 from cantata.errors import ImportFailedError
 from cantata.models.definitions import Team, TeamRule
-from cantata.workers.steps.routing import agent_by_rule
+from cantata_workers.steps.routing import agent_by_rule
 
 
 def test_a_rule_whose_function_this_worker_cannot_import_is_refused_to_it_and_chooses_nobody_else(tmp_path: Path) -> None:

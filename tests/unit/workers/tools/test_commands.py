@@ -18,9 +18,9 @@ from cantata.models.definitions import Command, Definitions, Limits
 from cantata.models.graph import Outcome, Spec
 from cantata.models.values import JsonValue
 from cantata.state.ledger.records import Begun
-from cantata.workers.handlers import HANDLERS
-from cantata.workers.runtime.process import Process
-from cantata.workers.runtime.step_context import StepContext
+from cantata_workers.handlers import HANDLERS
+from cantata_workers.runtime.process import Process
+from cantata_workers.runtime.step_context import StepContext
 from tests.faults.processes import is_alive
 from tests.waiting import until
 

@@ -13,12 +13,12 @@ from cantata.models.definitions import Definitions, Tool
 from cantata.models.graph import Spec
 from cantata.models.values import JsonValue
 from cantata.state.ledger.records import Begun
-from cantata.workers.code import user_code
-from cantata.workers.code.config_folder import local_folder
-from cantata.workers.runtime.process import Process
-from cantata.workers.runtime.step_context import StepContext
-from cantata.workers.tools import functions
-from cantata.workers.tools.functions import load, tool_call
+from cantata_workers.code import user_code
+from cantata_workers.code.config_folder import local_folder
+from cantata_workers.runtime.process import Process
+from cantata_workers.runtime.step_context import StepContext
+from cantata_workers.tools import functions
+from cantata_workers.tools.functions import load, tool_call
 
 BOOKING = """
 from datetime import date

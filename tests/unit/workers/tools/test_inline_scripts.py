@@ -14,11 +14,11 @@ from cantata.models.definitions import Definitions
 from cantata.models.graph import Spec
 from cantata.models.values import JsonValue
 from cantata.state.ledger.records import Begun
-from cantata.workers.code import user_code
-from cantata.workers.runtime.process import Process
-from cantata.workers.runtime.step_context import StepContext
-from cantata.workers.tools import inline_scripts
-from cantata.workers.tools.functions import tool_call
+from cantata_workers.code import user_code
+from cantata_workers.runtime.process import Process
+from cantata_workers.runtime.step_context import StepContext
+from cantata_workers.tools import inline_scripts
+from cantata_workers.tools.functions import tool_call
 
 FLOW = """
 agents: []

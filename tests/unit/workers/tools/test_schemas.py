@@ -18,7 +18,7 @@ from cantata import ToolContext, tool
 from cantata.errors import StepError
 from cantata.models.definitions import Tool
 from cantata.models.values import JsonValue
-from cantata.workers.tools.schemas import bind, jsonable, schema_of, with_defaults
+from cantata_workers.tools.schemas import bind, jsonable, schema_of, with_defaults
 
 if TYPE_CHECKING:
     from decimal import Decimal

@@ -14,8 +14,8 @@ import pytest
 
 from cantata.errors import StepError
 from cantata.models.definitions import Webhook
-from cantata.workers.tools import webhook_post
-from cantata.workers.tools.webhook_post import HOST_POSTS, TENANT_POSTS, NoAnswer, PostsBusy, is_public, post, sign
+from cantata_workers.tools import webhook_post
+from cantata_workers.tools.webhook_post import HOST_POSTS, TENANT_POSTS, NoAnswer, PostsBusy, is_public, post, sign
 from tests.acceptance.pages import blocks
 
 BODY = b'{"test": 2432232314}'

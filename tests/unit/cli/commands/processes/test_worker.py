@@ -15,7 +15,7 @@ import pytest
 from cantata.cli.commands.processes.worker import BEAT_S, WorkerProcess, supervise, unused_queues, workers_for
 from cantata.embedded.process_identity import identify
 from cantata.errors import ConfigError
-from cantata.workers.service import serve
+from cantata_workers.service import serve
 from tests.waiting import until
 
 
@@ -31,7 +31,7 @@ def test_queues_of_one_pool_share_a_process() -> None:
     (worker,) = workers_for(("tools", "gpu"), "mine", 3)
 
     assert (worker.name, worker.queues) == ("mine", ("tools", "gpu"))
-    assert worker.command == [sys.executable, "-P", "-m", "cantata.workers", "tools", "gpu", "--name", "mine", "--concurrency", "3"]
+    assert worker.command == [sys.executable, "-P", "-m", "cantata_workers", "tools", "gpu", "--name", "mine", "--concurrency", "3"]
 
 
 def test_a_queue_that_nothing_uses_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from tests.unit.cli.invocation import run
 TOP = Path(__file__).parents[5]
 MARK = "# yaml-language-server: $schema="
 NAMED = [
-    file for pattern in ("configs/**/*.yaml", "deploy/**/*.yaml", "cantata/cli/new_project/**/*.yaml", "tests/**/*.yaml")
+    file for pattern in ("configs/**/*.yaml", "deploy/**/*.yaml", "orchestrator/cantata/cli/new_project/**/*.yaml", "tests/**/*.yaml")
     for file in sorted(TOP.glob(pattern)) if file.read_text().startswith(MARK)
 ]  # fmt: skip
 

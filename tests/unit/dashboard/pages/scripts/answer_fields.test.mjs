@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { answerOf, fieldOf, questionOf } from "../../../../../cantata/dashboard/pages/static/core/answer_fields.js";
+import { answerOf, fieldOf, questionOf } from "../../../../../orchestrator/cantata/dashboard/pages/static/core/answer_fields.js";
 
 const ORDER = {
   type: "object",

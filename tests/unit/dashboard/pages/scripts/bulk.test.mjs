@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { forEach } from "../../../../../cantata/dashboard/pages/static/bulk.js";
+import { forEach } from "../../../../../orchestrator/cantata/dashboard/pages/static/bulk.js";
 
 test("each is done once, a few at a time, and a failure stops no other", async () => {
   const seen = [];

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { append, empty, prepend, refusalIn, summary } from "../../../../../cantata/dashboard/pages/static/core/event_list.js";
+import { append, empty, prepend, refusalIn, summary } from "../../../../../orchestrator/cantata/dashboard/pages/static/core/event_list.js";
 
 const event = (seq, type, more = {}) => ({ seq, type, at_ms: seq, step: "a", attempt: 1, worker: null, ...more });
 const delta = (seq, text, more = {}) => event(seq, "delta", { text, ...more });

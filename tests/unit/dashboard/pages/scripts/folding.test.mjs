@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { MIN_CROWD, fold, shapeOf, stateOf } from "../../../../../cantata/dashboard/pages/static/core/folding.js";
+import { MIN_CROWD, fold, shapeOf, stateOf } from "../../../../../orchestrator/cantata/dashboard/pages/static/core/folding.js";
 
 const step = (id, more = {}) => ({ id, name: id, state: "done", map: null, ...more });
 const edge = (source, target, label = "done", taken = true) => ({ source, target, label, taken, wakes: true });

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { age, clip, cost, count, duration, plain, plural, tokens, value } from "../../../../../cantata/dashboard/pages/static/core/format.js";
+import { age, clip, cost, count, duration, plain, plural, tokens, value } from "../../../../../orchestrator/cantata/dashboard/pages/static/core/format.js";
 
 test("a length of time has two units at most", () => {
   const found = [0, 0.4204, 0.9999, 3.24, 9.96, 42, 59.6, 60, 192, 3600, 7500, 97200, 864000].map(duration);

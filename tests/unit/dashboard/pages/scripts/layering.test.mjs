@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { overlap } from "../../../../../cantata/dashboard/pages/static/core/geometry.js";
-import { layOut } from "../../../../../cantata/dashboard/pages/static/core/layering.js";
+import { overlap } from "../../../../../orchestrator/cantata/dashboard/pages/static/core/geometry.js";
+import { layOut } from "../../../../../orchestrator/cantata/dashboard/pages/static/core/layering.js";
 
 const room = { isDown: false, along: 40, aside: 10, margin: 20 };
 const node = (id) => [id, [100, 50]];

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { applyEvents, collectReplies, makeView } from "../../../../../cantata/dashboard/pages/static/core/live.js";
+import { applyEvents, collectReplies, makeView } from "../../../../../orchestrator/cantata/dashboard/pages/static/core/live.js";
 
 const step = (id, more = {}) => ({
   id, name: id, state: "waiting", attempt: 0, failures: 0, crashes: 0, worker: null, ready_at: null, started_at: null, ended_at: null,

@@ -1,10 +1,10 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { neighbour, overlap, pathOf } from "../../../../../cantata/dashboard/pages/static/core/geometry.js";
-import { apiQuery, batchAddress, filterOf, filterQuery, listAddress, pageOf, locationIn, runAddress, scheduleAddress } from "../../../../../cantata/dashboard/pages/static/core/route.js";
-import { makeParser } from "../../../../../cantata/dashboard/pages/static/core/sse.js";
-import { batchIsOver, ofBatch, ofRun, ofStep, runIsOver, share } from "../../../../../cantata/dashboard/pages/static/core/states.js";
-import { ticks, timesOf } from "../../../../../cantata/dashboard/pages/static/core/times.js";
+import { neighbour, overlap, pathOf } from "../../../../../orchestrator/cantata/dashboard/pages/static/core/geometry.js";
+import { apiQuery, batchAddress, filterOf, filterQuery, listAddress, pageOf, locationIn, runAddress, scheduleAddress } from "../../../../../orchestrator/cantata/dashboard/pages/static/core/route.js";
+import { makeParser } from "../../../../../orchestrator/cantata/dashboard/pages/static/core/sse.js";
+import { batchIsOver, ofBatch, ofRun, ofStep, runIsOver, share } from "../../../../../orchestrator/cantata/dashboard/pages/static/core/states.js";
+import { ticks, timesOf } from "../../../../../orchestrator/cantata/dashboard/pages/static/core/times.js";
 
 test("messages are read whole, wherever the stream was cut", () => {
   const text = 'retry: 1000\n\n: still here\n\nid: 7\r\nevent: done\r\ndata: {"a":1}\r\n\r\nid: 8\ndata: one\ndata: two\n\n';

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { visibleRows, hasGap, merge, countNewer } from "../../../../../cantata/dashboard/pages/static/core/paging.js";
+import { visibleRows, hasGap, merge, countNewer } from "../../../../../orchestrator/cantata/dashboard/pages/static/core/paging.js";
 
 const run = (created_at, status = "running") => ({ run_id: `r${created_at}`, created_at, status });
 const ids = (runs) => runs.map((each) => each.run_id);

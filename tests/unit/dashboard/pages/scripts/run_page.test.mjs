@@ -1,10 +1,10 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { durationsOf } from "../../../../../cantata/dashboard/pages/static/core/event_list.js";
-import { nameOf, withoutInternal } from "../../../../../cantata/dashboard/pages/static/core/internal_steps.js";
-import { changesOf, commandOf, inputOf, takesInput } from "../../../../../cantata/dashboard/pages/static/core/requests.js";
-import { locationIn, runAddress } from "../../../../../cantata/dashboard/pages/static/core/route.js";
-import { wrapped } from "../../../../../cantata/dashboard/pages/static/core/wrapping.js";
+import { durationsOf } from "../../../../../orchestrator/cantata/dashboard/pages/static/core/event_list.js";
+import { nameOf, withoutInternal } from "../../../../../orchestrator/cantata/dashboard/pages/static/core/internal_steps.js";
+import { changesOf, commandOf, inputOf, takesInput } from "../../../../../orchestrator/cantata/dashboard/pages/static/core/requests.js";
+import { locationIn, runAddress } from "../../../../../orchestrator/cantata/dashboard/pages/static/core/route.js";
+import { wrapped } from "../../../../../orchestrator/cantata/dashboard/pages/static/core/wrapping.js";
 
 const step = (id, internal = false) => [id, { id, name: id, internal }];
 const edge = (source, target, more = {}) => ({ source, target, label: "done", wakes: true, taken: true, ...more });

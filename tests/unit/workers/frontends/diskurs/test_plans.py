@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from cantata.workers.frontends.diskurs import plans
-from cantata.workers.frontends.diskurs.replies import ReplyError
+from cantata_workers.frontends.diskurs import plans
+from cantata_workers.frontends.diskurs.replies import ReplyError
 
 
 def step(step_id: str, function: str = "add", *, depends_on: list[str] | None = None, **parameters: Any) -> dict[str, Any]:

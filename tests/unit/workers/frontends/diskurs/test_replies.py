@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cantata.errors import StepError
-from cantata.workers.frontends.diskurs.replies import MAX_REPLY_CHARS, ReplyError, check_made, read_object, read_reply
-from cantata.workers.frontends.diskurs.user_code.entities import (
+from cantata_workers.frontends.diskurs.replies import MAX_REPLY_CHARS, ReplyError, check_made, read_object, read_reply
+from cantata_workers.frontends.diskurs.user_code.entities import (
     AccessMode,
     InputField,
     LockedField,

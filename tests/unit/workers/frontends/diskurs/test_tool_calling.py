@@ -16,9 +16,9 @@ from cantata.frontends.diskurs.conversation_config import (
 from cantata.frontends.diskurs.handovers import extension_of
 from cantata.models.definitions import Definitions
 from cantata.state.ledger.records import Begun
-from cantata.workers.frontends.diskurs import tool_calling
-from cantata.workers.runtime.process import Process
-from cantata.workers.runtime.step_context import StepContext
+from cantata_workers.frontends.diskurs import tool_calling
+from cantata_workers.runtime.process import Process
+from cantata_workers.runtime.step_context import StepContext
 
 SHOP = """
 class Store:

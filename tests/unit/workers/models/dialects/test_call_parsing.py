@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cantata.models.values import JsonValue, ToolCallRequest
-from cantata.workers.models.dialects.call_parsing import UNKNOWN_FUNCTION, Dialect, ParsedCall, ParsedReply, calls_of, resolve, unknown_tool
+from cantata_workers.models.dialects.call_parsing import UNKNOWN_FUNCTION, Dialect, ParsedCall, ParsedReply, calls_of, resolve, unknown_tool
 
 
 def spoken(text: str | JsonValue) -> tuple[ParsedCall, ...]:

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cantata.models.values import Usage
-from cantata.workers.models.dialects.call_parsing import ParsedCall
-from cantata.workers.models.dialects.conversation import (
+from cantata_workers.models.dialects.call_parsing import ParsedCall
+from cantata_workers.models.dialects.conversation import (
     ROUNDS_EXHAUSTED,
     HistoryMode,
     Message,

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cantata.models.values import JsonValue
-from cantata.workers.models.dialects.call_parsing import ParsedCall
-from cantata.workers.models.dialects.conversation import ModelRound, ToolResult, conversation
-from cantata.workers.models.dialects.reasoning import (
+from cantata_workers.models.dialects.call_parsing import ParsedCall
+from cantata_workers.models.dialects.conversation import ModelRound, ToolResult, conversation
+from cantata_workers.models.dialects.reasoning import (
     KEY,
     Reasoning,
     ReasoningPieces,

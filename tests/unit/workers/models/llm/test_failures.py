@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from cantata.observability.logs.secrets import redact, secrets_in
-from cantata.workers.models.llm.failures import ERRORS, Failure, ProviderInfo, explain, retry_after_s
+from cantata_workers.models.llm.failures import ERRORS, Failure, ProviderInfo, explain, retry_after_s
 
 MODEL = "openai/gpt-4o-mini"
 NOW = datetime(2026, 11, 20, 12, 0, 0, tzinfo=UTC)

@@ -10,8 +10,8 @@ import pytest
 
 from cantata.models.values import ToolCallRequest
 from cantata.planning.provider_schemas import MAX_NAME_CHARS
-from cantata.workers.models.llm.model_replies import ReplyBuilder
-from cantata.workers.models.llm.openai_messages import ToolNames
+from cantata_workers.models.llm.model_replies import ReplyBuilder
+from cantata_workers.models.llm.openai_messages import ToolNames
 
 NO_NAMES = ToolNames.of([])
 

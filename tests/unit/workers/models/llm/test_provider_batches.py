@@ -11,8 +11,8 @@ import pytest
 
 from cantata.models.definitions import Model
 from cantata.models.values import ErrorInfo
-from cantata.workers.models.llm import provider_batches
-from cantata.workers.models.llm.provider_batches import MARK, MAX_PAGES, ProviderBatch, find, replies
+from cantata_workers.models.llm import provider_batches
+from cantata_workers.models.llm.provider_batches import MARK, MAX_PAGES, ProviderBatch, find, replies
 
 MODEL = Model(model="openai/m")
 OK = {"choices": [{"message": {"content": "yes"}, "finish_reason": "stop"}], "usage": {"prompt_tokens": 1, "completion_tokens": 1}}

@@ -12,8 +12,8 @@ import pytest
 
 from cantata.errors import ModelError
 from cantata.models.values import JsonValue
-from cantata.workers.models.local import labels
-from cantata.workers.models.local.labels import (
+from cantata_workers.models.local import labels
+from cantata_workers.models.local.labels import (
     CONTENT_FREE,
     EnumField,
     LabelQuestion,
@@ -23,8 +23,8 @@ from cantata.workers.models.local.labels import (
     forks,
     profiles_of,
 )
-from cantata.workers.models.local.provider import Provider
-from cantata.workers.models.local.tools import ToolOffer, bounded, inline_tool_results
+from cantata_workers.models.local.provider import Provider
+from cantata_workers.models.local.tools import ToolOffer, bounded, inline_tool_results
 
 TOKENS = {" good\n\n": [1, 9], " bad\n\n": [2, 9], "yes!": [5], "no": [6]}
 MOOD = EnumField(("good", "bad"), "mood")

@@ -13,8 +13,8 @@ import pytest
 from cantata.errors import ImportFailedError, StepError
 from cantata.frontends.diskurs import code_text
 from cantata.frontends.diskurs.conversation_config import CodeReference
-from cantata.workers.frontends.diskurs.user_code import entities, fields
-from cantata.workers.frontends.diskurs.user_code.code_loading import (
+from cantata_workers.frontends.diskurs.user_code import entities, fields
+from cantata_workers.frontends.diskurs.user_code.code_loading import (
     INVALID,
     CodeFolder,
     code_folder_of,
@@ -22,7 +22,7 @@ from cantata.workers.frontends.diskurs.user_code.code_loading import (
     refusal_of,
     without_modules,
 )
-from cantata.workers.tools import functions
+from cantata_workers.tools import functions
 
 
 def code_folder(folder: Path, **files: str) -> CodeFolder:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from cantata.workers.frontends.diskurs.agents import truncate
-from cantata.workers.frontends.diskurs.user_code.entities import (
+from cantata_workers.frontends.diskurs.agents import truncate
+from cantata_workers.frontends.diskurs.user_code.entities import (
     ChatMessage,
     Conversation,
     LongtermMemory,

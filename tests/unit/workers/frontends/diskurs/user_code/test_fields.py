@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cantata.errors import StepError
-from cantata.workers.frontends.diskurs.user_code import fields
-from cantata.workers.frontends.diskurs.user_code.entities import (
+from cantata_workers.frontends.diskurs.user_code import fields
+from cantata_workers.frontends.diskurs.user_code.entities import (
     InputField,
     LockedField,
     LongtermMemory,

@@ -1,0 +1,148 @@
+"""Imports of users' functions in a process that is thrown away: their modules may open connections when they are imported."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from cantata.config.user_code.function_names import IN_WORKER
+from cantata.models.definitions import Definitions, Tool
+from cantata.models.values import JsonValue, ToolSchema
+
+IMPORT_TIMEOUT_S = 60.0
+LOAD_SCRIPT = "cantata_workers.tools.inline_scripts:loaded"
+_BEGUN = "begun"  # in place of an error, until there is an answer
+_IMPORT = """
+import functools, importlib, importlib.metadata, json, os, sys
+answers = os.fdopen(os.dup(1), "w")
+os.dup2(2, 1)  # the output of modules must not mix with the answers
+task = json.load(sys.stdin)
+folder, own = task["folder"], os.getpid()
+sys.argv[:] = ["cantata-worker"]  # as in a worker: modules may read it
+sys.path.insert(0, folder)
+place_of = importlib.import_module("cantata.config.user_code.built_ins").place_of
+worker_part = importlib.import_module("cantata.worker_parts").worker_part
+fault_of = importlib.import_module("cantata.config.user_code.modules").import_fault
+ours = importlib.import_module("cantata.errors").CantataError
+application = os.environ.get("CANTATA_APP") and importlib.import_module("cantata.dispatch.user_app")
+if application:
+    application.activate()
+
+def answer(*fields):
+    answers.write(json.dumps(fields) + "\\n")
+    answers.flush()
+
+def load(module, function):
+    found = importlib.import_module(module)
+    if function and not callable(getattr(found, function, None)):
+        raise ours(f"it has no function {function!r}")
+
+def imports():
+    for name in task["names"]:
+        module, _, function = place_of(name).partition(":")
+        yield name, functools.partial(load, module, function)
+    for name, (called, *arguments) in task["calls"].items():
+        module, _, function = called.partition(":")
+        yield name, functools.partial(getattr(importlib.import_module(module), function), *arguments)
+    if task["extension"]:
+        kind = task["extension"]["kind"].partition(".")[0]
+        for entry in importlib.metadata.entry_points(group="cantata.code_imports", name=kind):
+            yield from entry.load()(folder, task["extension"]["settings"])
+
+for name, imported in imports():
+    answer("import", name, "begun")
+    try:
+        imported()
+        fault = None
+    except BaseException as error:
+        cause = error.__cause__ if isinstance(error, ours) else error
+        fault = " ".join((fault_of(cause) if cause else str(error)).split())
+    if os.getpid() != own:
+        os._exit(0)  # a child that a module started and that went on here
+    answer("import", name, fault)
+if task["tools"]:
+    described = worker_part("tool_schemas").described
+    for name, tool in task["tools"].items():
+        answer("schema", name, *described(name, tool))
+os._exit(0)  # threads and exit handlers of modules keep nobody waiting
+"""
+
+
+@dataclass(frozen=True)
+class ImportTrial:
+    """The results of imports in a process of their own."""
+
+    failures: Mapping[str, str | None]
+    """Module, function, script or file → why a worker cannot import it, None if it can."""
+    schemas: Mapping[str, ToolSchema]
+    """Tool → its schema, for models."""
+    undescribed: Mapping[str, str]
+    """Tool → why its function has no schema."""
+    unanswered: str | None = None
+    """Of `failures`, the one whose import ended its process or took too long; what follows it was not tried."""
+
+
+def failures_of(folder: str, names: Sequence[str], foreign: Definitions | None = None) -> Mapping[str, str | None]:
+    """Return each of these modules or functions (`module:name`) → why a worker cannot import it, None if it can.
+
+    Of definitions that a further format was read as, their scripts (`file:name`) and what the format's own steps import are among them.
+    One without an answer ended the process, or took longer than IMPORT_TIMEOUT_S; those after it are left out.
+    """
+    return tried(folder, names, {}, foreign).failures
+
+
+def tried(
+    folder: str, names: Sequence[str], tools: Mapping[str, Tool], foreign: Definitions | None = None, *,
+    calls: Mapping[str, Sequence[JsonValue]] = {},
+) -> ImportTrial:  # fmt: skip
+    """Import modules or functions as `failures_of`; then read the schemas of these tools, of those functions that can be imported.
+
+    Args:
+        calls: Further imports by their names: a function of ours, `module:name`, that imports or raises, and its arguments.
+    """
+    extension = foreign.extension if foreign else None
+    calls = {**calls, **(_script_calls(foreign) if foreign else {})}
+    if not (names or calls or extension):
+        return ImportTrial({}, {}, {})
+    task = {
+        "folder": folder, "names": names, "calls": calls, "extension": extension and extension.model_dump(mode="json"),
+        "tools": {name: tool.model_dump_json(exclude_defaults=True) for name, tool in tools.items()},
+    }  # fmt: skip
+    with tempfile.TemporaryFile() as file:  # not a pipe: processes that modules leave behind would keep it open
+        try:
+            done = subprocess.run(
+                [sys.executable, "-P", "-c", _IMPORT],
+                input=json.dumps(task).encode(),
+                stdout=file,
+                stderr=subprocess.DEVNULL,
+                timeout=IMPORT_TIMEOUT_S,
+                env={**os.environ, IN_WORKER: "1"},
+                check=False,
+            )
+            no_answer = f"the process that imports it ended with status {done.returncode}"
+        except subprocess.TimeoutExpired:
+            no_answer = f"importing it takes more than {IMPORT_TIMEOUT_S:g} s"
+        file.seek(0)
+        answers = [json.loads(line) for line in file]
+    failures: dict[str, str | None] = {name: fault for kind, name, fault, *_ in answers if kind == "import"}
+    described = {name: (schema, fault) for kind, name, schema, fault in (each for each in answers if each[0] == "schema")}
+    unanswered = next((name for name, fault in failures.items() if fault == _BEGUN), None) or next(
+        (name for name in names if name not in failures), None if failures else folder
+    )
+    return ImportTrial(
+        {**failures, unanswered: no_answer} if unanswered else failures,
+        {name: ToolSchema.model_validate(schema) for name, (schema, _) in described.items() if schema},
+        {name: fault for name, (_, fault) in described.items() if fault},
+        unanswered,
+    )
+
+
+def _script_calls(definitions: Definitions) -> dict[str, list[JsonValue]]:
+    """Return the calls that load the scripts of definitions."""
+    scripts = (tool.script for section in (definitions.tools, definitions.skills) for tool in section.values() if tool.script)
+    return {f"{each.file}:{each.function}": [LOAD_SCRIPT, each.model_dump(), definitions.folder] for each in scripts}
