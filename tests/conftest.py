@@ -41,7 +41,7 @@ def pytest_configure(config: pytest.Config) -> None:
         warm.serve(config.add_cleanup)
     warm.use()
     # pytest rewrites assertions in every module of a package that has a plugin: two seconds more in each runner.
-    for package in ("cantata", "cantata_workers"):
+    for package in ("cantata", "cantata_frontends", "cantata_workers"):
         config.pluginmanager.rewrite_hook._must_rewrite.discard(package)  # type: ignore[attr-defined]  # no option says so
 
 

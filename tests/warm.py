@@ -37,7 +37,7 @@ LOADED = (
 )  # fmt: skip
 MAX_FDS, ABOVE = 32, 1000
 TOP = Path(__file__).resolve().parents[1]
-HIDING = ("sitecustomize.py", "cantata", "cantata_workers")
+HIDING = ("sitecustomize.py", "cantata", "cantata_frontends", "cantata_workers")
 """In a folder that comes before ours, each changes what a process imports first; one that has imported it already would not tell."""
 
 

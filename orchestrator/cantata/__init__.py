@@ -13,43 +13,64 @@ if TYPE_CHECKING:
     from cantata.client.runs import ChainRun, Run, TurnRun
     from cantata.config.user_code.tool_decorator import tool, tools_of
     from cantata.errors import CantataError, ConfigError, RunError, StepError, UnavailableError, UnknownRunError
-    from cantata.frontends.agentchain import AgentChain
-    from cantata.frontends.chainbuilder import ChainBuilder, DynamicChainBuilder
-    from cantata.frontends.promptchain import AgenticStepProcessor, PromptChain, create_memory_chain, memory_function
     from cantata.models.events import RunEvent
     from cantata.models.values import ToolContext
     from cantata.models.wire import ChainEvent, ChainNode, ChainRequest, ChainResponse, RunResult, TurnRequest
     from cantata.planning.turns.tool_calls import get_function_name_from_tool_call
     from cantata.workflows.api import Workflow
     from cantata.workflows.decorator import workflow
+    from cantata_frontends.agentchain import AgentChain
+    from cantata_frontends.chainbuilder import ChainBuilder, DynamicChainBuilder
+    from cantata_frontends.promptchain import AgenticStepProcessor, PromptChain, create_memory_chain, memory_function
 
 __version__ = "0.1.0"
 
 _HOMES = {
     # submitting and reading runs
-    "Client": "client.client", "Run": "client.runs", "TurnRun": "client.runs", "ChainRun": "client.runs",
-    "AsyncClient": "client.async_client", "AsyncTurnRun": "client.async_client",
-    "AsyncChainRun": "client.async_client",
+    "Client": "cantata.client.client",
+    "Run": "cantata.client.runs",
+    "TurnRun": "cantata.client.runs",
+    "ChainRun": "cantata.client.runs",
+    "AsyncClient": "cantata.client.async_client",
+    "AsyncTurnRun": "cantata.client.async_client",
+    "AsyncChainRun": "cantata.client.async_client",
     # in an existing Celery application
-    "install": "client.installation", "Installation": "client.installation",
+    "install": "cantata.client.installation",
+    "Installation": "cantata.client.installation",
     # chains of prompts and functions, written in Python
-    "PromptChain": "frontends.promptchain", "AgenticStepProcessor": "frontends.promptchain",
-    "get_function_name_from_tool_call": "planning.turns.tool_calls",
-    "AgentChain": "frontends.agentchain", "ChainBuilder": "frontends.chainbuilder",
-    "DynamicChainBuilder": "frontends.chainbuilder",
+    "PromptChain": "cantata_frontends.promptchain",
+    "AgenticStepProcessor": "cantata_frontends.promptchain",
+    "get_function_name_from_tool_call": "cantata.planning.turns.tool_calls",
+    "AgentChain": "cantata_frontends.agentchain",
+    "ChainBuilder": "cantata_frontends.chainbuilder",
+    "DynamicChainBuilder": "cantata_frontends.chainbuilder",
     # workflows in Python
-    "workflow": "workflows.decorator", "Workflow": "workflows.api",
+    "workflow": "cantata.workflows.decorator",
+    "Workflow": "cantata.workflows.api",
     # memory
-    "MemoryBank": "client.memory_bank", "create_memory_chain": "frontends.promptchain", "memory_function": "frontends.promptchain",
+    "MemoryBank": "cantata.client.memory_bank",
+    "create_memory_chain": "cantata_frontends.promptchain",
+    "memory_function": "cantata_frontends.promptchain",
     # requests, results and events
-    "ChainRequest": "models.wire", "ChainNode": "models.wire", "ChainResponse": "models.wire", "ChainEvent": "models.wire",
-    "TurnRequest": "models.wire", "RunResult": "models.wire", "RunEvent": "models.events",
+    "ChainRequest": "cantata.models.wire",
+    "ChainNode": "cantata.models.wire",
+    "ChainResponse": "cantata.models.wire",
+    "ChainEvent": "cantata.models.wire",
+    "TurnRequest": "cantata.models.wire",
+    "RunResult": "cantata.models.wire",
+    "RunEvent": "cantata.models.events",
     # tools
-    "tool": "config.user_code.tool_decorator", "tools_of": "config.user_code.tool_decorator", "ToolContext": "models.values",
+    "tool": "cantata.config.user_code.tool_decorator",
+    "tools_of": "cantata.config.user_code.tool_decorator",
+    "ToolContext": "cantata.models.values",
     # errors
-    "CantataError": "errors", "ConfigError": "errors", "RunError": "errors", "StepError": "errors", "UnavailableError": "errors",
-    "UnknownRunError": "errors",
-}  # fmt: skip
+    "CantataError": "cantata.errors",
+    "ConfigError": "cantata.errors",
+    "RunError": "cantata.errors",
+    "StepError": "cantata.errors",
+    "UnavailableError": "cantata.errors",
+    "UnknownRunError": "cantata.errors",
+}
 
 __all__ = [
     "AgentChain",
@@ -95,7 +116,7 @@ def __getattr__(name: str) -> Any:
     """Return a public name, imported when it is first used: `submit --help` must not load Celery."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return getattr(importlib.import_module(_HOMES[name]), name)
 
 
 def __dir__() -> list[str]:

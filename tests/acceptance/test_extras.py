@@ -76,7 +76,7 @@ def closure(*extras: str) -> frozenset[str]:
 def absent(*extras: str) -> list[str]:
     """The modules that are installed here, and are not where only these extras are."""
     there = closure(*extras)
-    ours = {"cantata", "cantata_workers"}
+    ours = {"cantata", "cantata_frontends", "cantata_workers"}
     return sorted(
         module
         for module, distributions in packages_distributions().items()

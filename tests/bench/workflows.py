@@ -17,10 +17,10 @@ from cantata import ChainBuilder
 from cantata.client.client import Client, EmbeddedClient
 from cantata.client.runs import Run
 from cantata.config import loading
-from cantata.frontends.chainbuilder import plan, run_request
-from cantata.frontends.chainbuilder.builder_arguments import read_base, read_parts
 from cantata.models.definitions import Definitions, Tool
 from cantata.models.values import JsonValue
+from cantata_frontends.chainbuilder import plan, run_request
+from cantata_frontends.chainbuilder.builder_arguments import read_base, read_parts
 from tests.bench.agents import Bare, bare_process, model_server, model_stack, took_s
 from tests.bench.bare import MODEL
 from tests.bench.measure import HERE, PATIENCE_S

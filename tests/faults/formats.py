@@ -6,10 +6,10 @@ from functools import cache
 from pathlib import Path
 
 from cantata.config import loading
-from cantata.frontends.chainbuilder import plan, run_request
-from cantata.frontends.chainbuilder.builder_arguments import read_base, read_parts
 from cantata.models.definitions import Definitions
 from cantata.models.wire import ChainRequest
+from cantata_frontends.chainbuilder import plan, run_request
+from cantata_frontends.chainbuilder.builder_arguments import read_base, read_parts
 
 HERE = Path(__file__).parent
 DESK = "desk"

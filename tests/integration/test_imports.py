@@ -22,7 +22,7 @@ TOP = Path(__file__).parents[2]
         ("cantata_workers.service", {"jsonschema", "litellm", "mcp", "prometheus_client"}),
         (
             "cantata.config.formats; cantata.config.formats.formats()",
-            {"cantata.frontends.diskurs.schema", "cantata.frontends.langswarm.agent_reader"},
+            {"cantata_frontends.diskurs.schema", "cantata_frontends.langswarm.agent_reader"},
         ),
     ],
 )

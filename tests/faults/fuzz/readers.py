@@ -13,13 +13,13 @@ from hypothesis import HealthCheck, given, seed, settings
 
 from cantata.config import chain_requests, documents, native
 from cantata.errors import ConfigError
-from cantata.frontends.langswarm.workflows import conditions, reference_expressions
-from cantata.frontends.langswarm.workflows.reference_expressions import Scope, UnreadableError
 from cantata.models.definitions import Definitions
 from cantata.models.values import JsonValue
 from cantata.planning import expressions
 from cantata.planning.chain_checks import checks
 from cantata.planning.chains import expansion
+from cantata_frontends.langswarm.workflows import conditions, reference_expressions
+from cantata_frontends.langswarm.workflows.reference_expressions import Scope, UnreadableError
 from tests.faults.fuzz.mutations import text_of
 from tests.faults.past import Violation
 from tests.unit.planning.expression_values import ROOT

@@ -17,9 +17,9 @@ import pytest
 
 from cantata import ChainBuilder, ChainRun, Client, RunError, UnavailableError
 from cantata.client.client import EmbeddedClient
-from cantata.frontends.chainbuilder.plan import BuilderPlan, Mode
 from cantata.models.values import JsonValue
 from cantata.testing import ScriptedModels
+from cantata_frontends.chainbuilder.plan import BuilderPlan, Mode
 from tests.integration.fleet import chain_steps
 from tests.waiting import until
 

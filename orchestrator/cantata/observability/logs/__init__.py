@@ -22,7 +22,7 @@ from cantata.observability.logs.secrets import redact, secrets_in
 
 LEVEL, FORMAT, RUN_LEVEL = "CANTATA_LOG_LEVEL", "CANTATA_LOG_FORMAT", "CANTATA_RUN_LOG_LEVEL"
 OFF = logging.CRITICAL + 1
-OURS = ("cantata.", "cantata_workers.")
+OURS = ("cantata.", "cantata_frontends.", "cantata_workers.")
 SECRETS_FRESH_S = 5.0
 LIBRARY_LOGGERS = (
     "LiteLLM", "LiteLLM Proxy", "LiteLLM Router", "amqp", "anyio", "asyncio", "celery", "concurrent", "httpcore", "httpx", "kombu",

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from cantata.frontends.agentchain.decision_log import LogEntry
-from cantata.frontends.agentchain.log_mapping import LogMapping
 from cantata.models.definitions import Team
 from cantata.models.events import event_of
 from cantata.models.graph import Spec
 from cantata.models.values import ErrorInfo
 from cantata.models.wire import RunResult, TurnRequest
 from cantata.state.ledger.records import StepRecord
+from cantata_frontends.agentchain.decision_log import LogEntry
+from cantata_frontends.agentchain.log_mapping import LogMapping
 
 PIPELINE = Team(mode="pipeline", agents=["ann", "bob"])
 BROADCAST = Team(mode="broadcast", agents=["ann", "bob"])

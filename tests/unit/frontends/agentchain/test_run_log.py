@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from cantata.config.user_code.function_names import IN_WORKER
-from cantata.frontends.agentchain.run_log import RunLog
+from cantata_frontends.agentchain.run_log import RunLog
 
 
 def test_lines_are_json_with_the_time_first(tmp_path: Path) -> None:

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from cantata.frontends.chainbuilder import ChainBuilder, builder
-from cantata.frontends.chainbuilder.builder_state import ChainProgress
-from cantata.frontends.chainbuilder.plan import BuilderBase, BuilderChain, BuilderPlan
+from cantata_frontends.chainbuilder import ChainBuilder, builder
+from cantata_frontends.chainbuilder.builder_state import ChainProgress
+from cantata_frontends.chainbuilder.plan import BuilderBase, BuilderChain, BuilderPlan
 
 
 def test_a_group_is_waited_for_no_longer_than_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

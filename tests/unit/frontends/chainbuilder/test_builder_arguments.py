@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cantata.frontends.chainbuilder import tasks_in
+from cantata_frontends.chainbuilder import tasks_in
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from cantata.frontends.chainbuilder.builder_state import ChainProgress, progress_in
 from cantata.models.graph import Spec
 from cantata.models.values import ErrorInfo, Usage
 from cantata.models.wire import RunStatus
 from cantata.state.ledger.records import RunRecord, StepRecord
+from cantata_frontends.chainbuilder.builder_state import ChainProgress, progress_in
 
 ERROR = ErrorInfo(code="cancelled", message="the run was cancelled")
 

@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from cantata.frontends.chainbuilder import plan, run_request
-from cantata.frontends.chainbuilder.builder_arguments import read_base, read_parts
-from cantata.frontends.chainbuilder.plan import BuilderBase, BuilderPlan, ChainParts
-from cantata.frontends.chainbuilder.run_request import FAILED, START, definitions_of, request_of, sources_of
-from cantata.frontends.promptchain import PromptChain
 from cantata.models.definitions import Agent, Tool
 from cantata.models.instructions import FunctionStep, NestedStep, PromptStep
 from cantata.planning import templates
 from cantata.planning.chain_checks import checks
 from cantata.planning.expressions import parse
+from cantata_frontends.chainbuilder import plan, run_request
+from cantata_frontends.chainbuilder.builder_arguments import read_base, read_parts
+from cantata_frontends.chainbuilder.plan import BuilderBase, BuilderPlan, ChainParts
+from cantata_frontends.chainbuilder.run_request import FAILED, START, definitions_of, request_of, sources_of
+from cantata_frontends.promptchain import PromptChain
 
 GPT = "openai/gpt-4o-mini"
 EMPTY = BuilderPlan(base=BuilderBase(model=GPT, instruction="{instruction}"))

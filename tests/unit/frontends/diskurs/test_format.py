@@ -13,9 +13,9 @@ from cantata.config.documents import parse
 from cantata.config.formats import Configuration
 from cantata.config.native import load_definitions
 from cantata.errors import ConfigError
-from cantata.frontends.diskurs import format
-from cantata.frontends.diskurs.conversation_config import CodeReference, ConversationConfig
 from cantata.planning import templates
+from cantata_frontends.diskurs import format
+from cantata_frontends.diskurs.conversation_config import CodeReference, ConversationConfig
 from tests.integration.fleet.diskurs_folders import JUDGED, LLMS, PARALLEL, PLANNED, TOOLS
 from tests.integration.fleet.diskurs_stage import CONCEPTS
 

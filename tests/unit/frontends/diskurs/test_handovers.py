@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from cantata.frontends.diskurs import handovers
-from cantata.frontends.diskurs.conversation_config import CodeReference, ConversationAgent, ConversationConfig, ConversationTool
-from cantata.frontends.diskurs.handovers import AgentTurn
 from cantata.models.definitions import Definitions
 from cantata.models.graph import RAW, Graph
 from cantata.models.wire import TurnRequest
 from cantata.planning.turns.turn_plan import plan_turn
+from cantata_frontends.diskurs import handovers
+from cantata_frontends.diskurs.conversation_config import CodeReference, ConversationAgent, ConversationConfig, ConversationTool
+from cantata_frontends.diskurs.handovers import AgentTurn
 
 FORUM = ConversationConfig(
     first_contact="boss",

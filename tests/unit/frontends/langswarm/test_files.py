@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cantata.config import loading
-from cantata.frontends.langswarm.files import is_langswarm
+from cantata_frontends.langswarm.files import is_langswarm
 from tests.unit.frontends.langswarm.stage import answer, faults, load
 
 

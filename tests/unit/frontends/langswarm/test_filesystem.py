@@ -9,7 +9,7 @@ from typing import get_args, get_type_hints
 import pytest
 
 from cantata.errors import StepError
-from cantata.frontends.langswarm import filesystem
+from cantata_frontends.langswarm import filesystem
 from tests.unit.frontends.langswarm.stage import faults, load
 
 FORMS = [

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from cantata import ConfigError, tool
-from cantata.frontends.promptchain.toolbox import Toolbox
 from cantata.models.definitions import McpServer, Tool
+from cantata_frontends.promptchain.toolbox import Toolbox
 
 NAME = f"{__name__}:"
 PARAMETERS: dict[str, Any] = {"type": "object", "properties": {"word": {"type": "string"}}, "required": ["word"]}

@@ -62,7 +62,7 @@ def test_code_that_is_stored_with_a_run_is_not_executed(tmp_path: Path) -> None:
     stored: Any = {"function": "cantata.frontends.langswarm.workflows.inputs:script", "values": {"script_": "def loud(text): return 1"}}
     definitions = Definitions.model_validate({"folder": str(tmp_path), "tools": {TOOL: stored}})
 
-    with pytest.raises(StepError, match="has no function 'script'"):
+    with pytest.raises(StepError, match="cannot be imported"):
         tool_call(work(definitions))
 
 

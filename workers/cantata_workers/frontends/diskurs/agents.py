@@ -8,14 +8,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import cast
 
-from cantata.frontends.diskurs import handovers
-from cantata.frontends.diskurs.conversation_config import FINALIZERS, ConversationAgent, ConversationModel
-from cantata.frontends.diskurs.handovers import AgentTurn
 from cantata.models.definitions import Model
 from cantata.models.graph import Outcome
 from cantata.models.values import ErrorInfo, JsonValue, ToolSchema
 from cantata.planning.turns.agent_steps import next_round
 from cantata.planning.turns.history import estimate_tokens
+from cantata_frontends.diskurs import handovers
+from cantata_frontends.diskurs.conversation_config import FINALIZERS, ConversationAgent, ConversationModel
+from cantata_frontends.diskurs.handovers import AgentTurn
 from cantata_workers.frontends.diskurs import conversation_state, plans, tool_calling
 from cantata_workers.frontends.diskurs.conversation_state import ConversationState, Utterance, utterances_in
 from cantata_workers.frontends.diskurs.replies import ReplyError

@@ -10,11 +10,11 @@ from typing import Any
 import structlog
 
 from cantata.errors import CodeExitError, ImportFailedError, StepError
-from cantata.frontends.diskurs import handovers
-from cantata.frontends.diskurs.conversation_config import HandoverRule
-from cantata.frontends.diskurs.handovers import AgentTurn
 from cantata.models.graph import Outcome
 from cantata.models.values import ErrorInfo, JsonValue
+from cantata_frontends.diskurs import handovers
+from cantata_frontends.diskurs.conversation_config import HandoverRule
+from cantata_frontends.diskurs.handovers import AgentTurn
 from cantata_workers.frontends.diskurs import agents, conversation_state, tool_calling
 from cantata_workers.frontends.diskurs.conversation_state import ConversationState, Utterance
 from cantata_workers.frontends.diskurs.user_code import code_loading, entities

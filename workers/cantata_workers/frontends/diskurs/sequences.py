@@ -11,11 +11,11 @@ from typing import Any, Literal, cast
 
 from cantata import exits
 from cantata.errors import StepError
-from cantata.frontends.diskurs import handovers
-from cantata.frontends.diskurs.conversation_config import BranchCode
-from cantata.frontends.diskurs.handovers import AgentTurn
 from cantata.models.graph import Outcome
 from cantata.models.values import JsonValue, Usage
+from cantata_frontends.diskurs import handovers
+from cantata_frontends.diskurs.conversation_config import BranchCode
+from cantata_frontends.diskurs.handovers import AgentTurn
 from cantata_workers.frontends.diskurs import agents, tool_calling
 from cantata_workers.frontends.diskurs.conductor_steps import conversation_of
 from cantata_workers.frontends.diskurs.conversation_state import ConversationState, Utterance

@@ -8,9 +8,9 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from cantata.errors import CodeExitError, ImportFailedError, StepError
-from cantata.frontends.diskurs.conversation_config import CodeReference, ConversationDependency, ConversationTool
 from cantata.models.graph import Outcome
 from cantata.models.values import JsonValue, ToolSchema, Usage
+from cantata_frontends.diskurs.conversation_config import CodeReference, ConversationDependency, ConversationTool
 from cantata_workers.frontends.diskurs import plans
 from cantata_workers.frontends.diskurs.user_code import code_loading
 from cantata_workers.frontends.diskurs.user_code.entities import ToolDescription

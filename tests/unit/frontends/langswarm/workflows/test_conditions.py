@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cantata.frontends.langswarm.workflows.conditions import condition
-from cantata.frontends.langswarm.workflows.reference_expressions import Scope, UnreadableError, step_value
 from cantata.models.values import JsonValue
 from cantata.planning.expressions import parse
+from cantata_frontends.langswarm.workflows.conditions import condition
+from cantata_frontends.langswarm.workflows.reference_expressions import Scope, UnreadableError, step_value
 
 SCOPE = Scope(steps={name: step_value(name) for name in ("a", "b", "check", "twelve")}, agents={"judge": step_value("check")})
 CHECK: JsonValue = {

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cantata.frontends.langswarm.workflows.reference_expressions import Scope, UnreadableError, literal, reads, render, step_value
 from cantata.models.values import JsonValue
 from cantata.planning.expressions import parse
+from cantata_frontends.langswarm.workflows.reference_expressions import Scope, UnreadableError, literal, reads, render, step_value
 
 SCOPE = Scope(
     steps={

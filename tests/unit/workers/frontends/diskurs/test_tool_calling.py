@@ -6,16 +6,16 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-from cantata.frontends.diskurs.conversation_config import (
+from cantata.models.definitions import Definitions
+from cantata.state.ledger.records import Begun
+from cantata_frontends.diskurs.conversation_config import (
     CodeReference,
     ConversationAgent,
     ConversationConfig,
     ConversationDependency,
     ConversationTool,
 )
-from cantata.frontends.diskurs.handovers import extension_of
-from cantata.models.definitions import Definitions
-from cantata.state.ledger.records import Begun
+from cantata_frontends.diskurs.handovers import extension_of
 from cantata_workers.frontends.diskurs import tool_calling
 from cantata_workers.runtime.process import Process
 from cantata_workers.runtime.step_context import StepContext

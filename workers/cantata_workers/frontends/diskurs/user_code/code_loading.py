@@ -18,8 +18,8 @@ from typing import Any
 from cantata import exits
 from cantata.config.user_code.modules import import_fault
 from cantata.errors import ImportFailedError, StepError
-from cantata.frontends.diskurs.conversation_config import CodeReference, ConversationConfig
 from cantata.models.values import JsonValue
+from cantata_frontends.diskurs.conversation_config import CodeReference, ConversationConfig
 from cantata_workers.code import user_code
 from cantata_workers.code.config_folder import local_folder
 from cantata_workers.frontends.diskurs.user_code import entities

@@ -17,7 +17,7 @@ from functools import lru_cache
 from types import ModuleType
 from typing import Annotated, Any, Generic, Protocol, Self, TypeVar
 
-from cantata.frontends.diskurs import code_text
+from cantata_frontends.diskurs import code_text
 from cantata_workers.frontends.diskurs.user_code import fields
 
 T = TypeVar("T")

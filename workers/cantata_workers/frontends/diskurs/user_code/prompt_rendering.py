@@ -10,10 +10,10 @@ from functools import cached_property
 from typing import Any
 
 from cantata.errors import StepError
-from cantata.frontends.diskurs.conversation_config import CodeReference, ConversationAgent, ConversationConfig
 from cantata.models.values import JsonValue, ToolSchema
 from cantata.planning import templates
 from cantata.suggestions import did_you_mean
+from cantata_frontends.diskurs.conversation_config import CodeReference, ConversationAgent, ConversationConfig
 from cantata_workers.frontends.diskurs import plans, tool_calling
 from cantata_workers.frontends.diskurs.conversation_state import ConversationState
 from cantata_workers.frontends.diskurs.replies import ReplyError, check_made, read_reply

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from cantata.errors import ImportFailedError, StepError
-from cantata.frontends.diskurs import code_text
-from cantata.frontends.diskurs.conversation_config import CodeReference
+from cantata_frontends.diskurs import code_text
+from cantata_frontends.diskurs.conversation_config import CodeReference
 from cantata_workers.frontends.diskurs.user_code import entities, fields
 from cantata_workers.frontends.diskurs.user_code.code_loading import (
     INVALID,
