@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from cantata.embedded.valkey import MIN_VERSION, find_server, version_of
+from cantata.operation.embedded.valkey import MIN_VERSION, find_server, version_of
 
 TOP = Path(__file__).parents[1]
 WHEELS = TOP / ".servers"

@@ -29,11 +29,13 @@ from typing import Any, ClassVar
 PLACE = "WARM_SOCKET"
 """Names the socket of the parent, for all processes of a test run."""
 
-MODULES = frozenset({"cantata.cli", "cantata.cli.demo", "cantata.embedded", "cantata.testing", "cantata_workers", "pytest"})
+MODULES = frozenset(
+    {"cantata.surfaces.cli", "cantata.surfaces.cli.demo", "cantata.operation.embedded", "cantata.testing", "cantata_workers", "pytest"}
+)
 LOADED = (
-    "cantata.cli.main", "cantata.embedded.supervision.supervisor", "cantata.testing", "cantata.client.client", "cantata.cli.demo",
-    "cantata.gateway.api.chat_socket", "cantata.health", "uvicorn.protocols.websockets.websockets_sansio_impl", "tornado.web",
-    "mcp.server", "mcp.client.stdio",
+    "cantata.surfaces.cli.main", "cantata.operation.embedded.supervision.supervisor", "cantata.testing", "cantata.client.client",
+    "cantata.surfaces.cli.demo", "cantata.surfaces.gateway.api.chat_socket", "cantata.operation.health",
+    "uvicorn.protocols.websockets.websockets_sansio_impl", "tornado.web", "mcp.server", "mcp.client.stdio",
 )  # fmt: skip
 MAX_FDS, ABOVE = 32, 1000
 TOP = Path(__file__).resolve().parents[1]
@@ -228,8 +230,8 @@ class Parent:
 
 def _loaded() -> Any:
     """Everything is imported; the module that forks."""
-    prefork = importlib.import_module("cantata.embedded.supervision.prefork")
-    libraries = importlib.import_module("cantata_workers.code.prefork_imports")
+    prefork = importlib.import_module("cantata.operation.embedded.supervision.prefork")
+    libraries = importlib.import_module("cantata_workers.process.prefork_imports")
     if LOADED[0] not in sys.modules:
         libraries.common()
         libraries.models()
@@ -256,7 +258,7 @@ def _be(prefork: Any, request: dict[str, Any], fds: Sequence[int]) -> None:
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
     use()  # for what it starts itself, such as the supervisor of a stack
-    importlib.reload(sys.modules["cantata.fault_points"])  # what the environment says is read as it is imported
+    importlib.reload(sys.modules["cantata.operation.fault_points"])  # what the environment says is read as it is imported
     sys.path[:0] = request["path"]
     sys.dont_write_bytecode = bool(request["env"].get("PYTHONDONTWRITEBYTECODE"))
     sys.pycache_prefix = request["env"].get("PYTHONPYCACHEPREFIX") or None

@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from cantata.client.runs import ChainRun, Run, TurnRun
     from cantata.config.user_code.tool_decorator import tool, tools_of
     from cantata.errors import CantataError, ConfigError, RunError, StepError, UnavailableError, UnknownRunError
-    from cantata.models.events import RunEvent
-    from cantata.models.values import ToolContext
-    from cantata.models.wire import ChainEvent, ChainNode, ChainRequest, ChainResponse, RunResult, TurnRequest
-    from cantata.planning.turns.tool_calls import get_function_name_from_tool_call
-    from cantata.workflows.api import Workflow
-    from cantata.workflows.decorator import workflow
+    from cantata.flows.events import RunEvent
+    from cantata.flows.turns.tool_calls import get_function_name_from_tool_call
+    from cantata.flows.values import ToolContext
+    from cantata.flows.wire import ChainEvent, ChainNode, ChainRequest, ChainResponse, RunResult, TurnRequest
+    from cantata.flows.workflows.api import Workflow
+    from cantata.flows.workflows.decorator import workflow
     from cantata_frontends.agentchain import AgentChain
     from cantata_frontends.chainbuilder import ChainBuilder, DynamicChainBuilder
     from cantata_frontends.promptchain import AgenticStepProcessor, PromptChain, create_memory_chain, memory_function
@@ -40,29 +40,29 @@ _HOMES = {
     # chains of prompts and functions, written in Python
     "PromptChain": "cantata_frontends.promptchain",
     "AgenticStepProcessor": "cantata_frontends.promptchain",
-    "get_function_name_from_tool_call": "cantata.planning.turns.tool_calls",
+    "get_function_name_from_tool_call": "cantata.flows.turns.tool_calls",
     "AgentChain": "cantata_frontends.agentchain",
     "ChainBuilder": "cantata_frontends.chainbuilder",
     "DynamicChainBuilder": "cantata_frontends.chainbuilder",
     # workflows in Python
-    "workflow": "cantata.workflows.decorator",
-    "Workflow": "cantata.workflows.api",
+    "workflow": "cantata.flows.workflows.decorator",
+    "Workflow": "cantata.flows.workflows.api",
     # memory
     "MemoryBank": "cantata.client.memory_bank",
     "create_memory_chain": "cantata_frontends.promptchain",
     "memory_function": "cantata_frontends.promptchain",
     # requests, results and events
-    "ChainRequest": "cantata.models.wire",
-    "ChainNode": "cantata.models.wire",
-    "ChainResponse": "cantata.models.wire",
-    "ChainEvent": "cantata.models.wire",
-    "TurnRequest": "cantata.models.wire",
-    "RunResult": "cantata.models.wire",
-    "RunEvent": "cantata.models.events",
+    "ChainRequest": "cantata.flows.wire",
+    "ChainNode": "cantata.flows.wire",
+    "ChainResponse": "cantata.flows.wire",
+    "ChainEvent": "cantata.flows.wire",
+    "TurnRequest": "cantata.flows.wire",
+    "RunResult": "cantata.flows.wire",
+    "RunEvent": "cantata.flows.events",
     # tools
     "tool": "cantata.config.user_code.tool_decorator",
     "tools_of": "cantata.config.user_code.tool_decorator",
-    "ToolContext": "cantata.models.values",
+    "ToolContext": "cantata.flows.values",
     # errors
     "CantataError": "cantata.errors",
     "ConfigError": "cantata.errors",

@@ -18,8 +18,8 @@ import click
 import yaml
 from click.testing import CliRunner
 
-from cantata.cli.commands.batch import RUN, BatchGroup
-from cantata.cli.main import COMMANDS, submit
+from cantata.surfaces.cli.commands.batch import RUN, BatchGroup
+from cantata.surfaces.cli.main import COMMANDS, submit
 from tests.manifests import LOADER
 
 TOP = Path(__file__).parents[2]

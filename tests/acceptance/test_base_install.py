@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cantata.embedded import Stack
+from cantata.operation.embedded import Stack
 from tests.acceptance.test_extras import run, submit
 
 pytestmark = pytest.mark.timeout(180)  # a stack starts in 4 s, on a busy machine in 20

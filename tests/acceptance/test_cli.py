@@ -19,16 +19,16 @@ from urllib.request import urlopen
 
 import pytest
 
-from cantata.embedded import Home, down, status
-from cantata.models.events import RunEvent
-from cantata.models.wire import ChainEvent, ChainResponse
-from cantata.state.fleet import registry
-from cantata.state.fleet.registry import Worker
-from cantata.state.redis.connection import connect
+from cantata.engine.fleet import registry
+from cantata.engine.fleet.registry import Worker
+from cantata.flows.events import RunEvent
+from cantata.flows.wire import ChainEvent, ChainResponse
+from cantata.ledger.redis.connection import connect
+from cantata.operation.embedded import Home, down, status
 
 pytestmark = pytest.mark.timeout(180)  # a stack starts in 4 s, on a busy machine in 20
 
-SUBMIT = [sys.executable, "-m", "cantata.cli"]
+SUBMIT = [sys.executable, "-m", "cantata.surfaces.cli"]
 PATIENCE_S = 60.0
 FOREIGN = ("REDIS_URL", "NO_COLOR", "PYTHONDONTWRITEBYTECODE")  # without bytecode each command compiles all that it imports
 
@@ -175,7 +175,9 @@ def lines(done: subprocess.CompletedProcess[str]) -> list[str]:
 
 
 def test_help_loads_nothing_that_takes_time() -> None:
-    done = subprocess.run([sys.executable, "-X", "importtime", "-m", "cantata.cli", "--help"], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "cantata.surfaces.cli", "--help"], capture_output=True, text=True, check=True
+    )
 
     loaded = {line.rpartition("|")[2].strip().partition(".")[0] for line in done.stderr.splitlines()}
     assert "click" in loaded

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from cantata.embedded import Stack
-from cantata.extras import FLEET
+from cantata.operation.embedded import Stack
+from cantata.operation.extras import FLEET
 from cantata.testing import ScriptedModels
 
 pytestmark = pytest.mark.timeout(300)  # environments are installed, and a stack starts

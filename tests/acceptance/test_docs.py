@@ -23,16 +23,15 @@ from click.testing import CliRunner
 import cantata
 import cantata.testing
 from cantata import Client, __version__
-from cantata.cli.main import submit
 from cantata.config import loading as configuration
 from cantata.config.chain_requests import is_request, load_request
 from cantata.config.documents import parse as parse_document
-from cantata.embedded import Stack
-from cantata.models.definitions import Definitions, Tool
-from cantata.models.wire import ChainResponse, RunResult, TurnRequest
-from cantata.planning.chain_checks import checks
-from cantata.planning.chains import expansion
-from cantata.planning.turns import turn_plan
+from cantata.flows.chains import checks, expansion
+from cantata.flows.definitions import Definitions, Tool
+from cantata.flows.turns import turn_plan
+from cantata.flows.wire import ChainResponse, RunResult, TurnRequest
+from cantata.operation.embedded import Stack
+from cantata.surfaces.cli.main import submit
 from cantata.testing import Rule, ScriptedModels, ToolCall
 from cantata_workers.tools.functions import load as load_function
 from cantata_workers.tools.schemas import schema_of
@@ -223,7 +222,7 @@ def test_the_page_of_the_command_line_has_every_command() -> None:
 
 @pytest.mark.slow("each command's help is asked for")
 def test_help_on_a_terminal_is_what_the_page_shows() -> None:
-    command = [sys.executable, "-m", "cantata.cli", "--help"]
+    command = [sys.executable, "-m", "cantata.surfaces.cli", "--help"]
     done = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, "COLUMNS": "80"})
 
     assert done.stdout == write_help.help_of("submit")
@@ -432,7 +431,7 @@ def demo(folder: Path, *words: str, **environment: str) -> str:
 def run_demo(folder: Path, *words: str, **environment: str) -> str:
     ours = {name: text for name, text in os.environ.items() if name != "REDIS_URL" and not name.startswith("CANTATA_")}
     done = subprocess.run(
-        [sys.executable, "-m", "cantata.cli.demo", *words], cwd=folder, env={**ours, "PYTHONPATH": str(TOP), **environment},
+        [sys.executable, "-m", "cantata.surfaces.cli.demo", *words], cwd=folder, env={**ours, "PYTHONPATH": str(TOP), **environment},
         capture_output=True, text=True, timeout=400, check=False,
     )  # fmt: skip
 

@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from cantata.cli.main import COMMANDS
-from cantata.cli.main import EXTRAS as OF_COMMANDS
-from cantata.extras import EXTRAS, FLEET
+from cantata.operation.extras import EXTRAS, FLEET
+from cantata.surfaces.cli.main import COMMANDS
+from cantata.surfaces.cli.main import EXTRAS as OF_COMMANDS
 
 TOP = Path(__file__).parents[2]
 PROJECT = tomllib.loads((TOP / "pyproject.toml").read_text())["project"]
@@ -93,7 +93,7 @@ def run(code: str, *arguments: str, extras: tuple[str, ...] = (), cwd: Path, **e
 
 def submit(*arguments: str, extras: tuple[str, ...] = (), cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run `submit` so."""
-    return run("from cantata.cli import main\nmain()", *arguments, extras=extras, cwd=cwd, **environment)
+    return run("from cantata.surfaces.cli import main\nmain()", *arguments, extras=extras, cwd=cwd, **environment)
 
 
 CONFIGURATION = """
@@ -170,7 +170,7 @@ def test_help_needs_the_base_installation_only_and_lists_every_command(tmp_path:
 
 LOADED = """
 import click
-from cantata.cli.main import COMMANDS, EXTRAS, submit
+from cantata.surfaces.cli.main import COMMANDS, EXTRAS, submit
 
 for name in COMMANDS:
     command = submit.get_command(click.Context(submit), name)
@@ -195,7 +195,7 @@ READ = [
 def test_check_and_plan_need_the_base_installation_only(folder: Path) -> None:
     each = "assert not submit.main(words, standalone_mode=False), words"
 
-    ran = run(f"from cantata.cli.main import submit\nfor words in {READ!r}:\n    {each}", cwd=folder)
+    ran = run(f"from cantata.surfaces.cli.main import submit\nfor words in {READ!r}:\n    {each}", cwd=folder)
 
     assert (ran.returncode, ran.stderr) == (0, ""), ran.stdout
 
@@ -244,12 +244,12 @@ def test_a_stack_without_an_extra_says_what_to_install_and_starts_nothing(
     [
         (
             "worker",
-            "from cantata_workers.code import prefork_imports as imports\nimports.common()\nimports.models()\n"
+            "from cantata_workers.process import prefork_imports as imports\nimports.common()\nimports.models()\n"
             "import cantata_workers.tools.mcp.transports, cantata_workers.models.llm\n"
-            "import cantata.observability.metrics.worker_metrics\nassert len(imports.litellm_modules) > 100",
+            "import cantata.operation.metrics.worker_metrics\nassert len(imports.litellm_modules) > 100",
         ),
-        ("gateway", "import cantata.cli.commands.processes.gateway"),
-        ("flower", "import cantata.cli.commands.processes.flower"),
+        ("gateway", "import cantata.surfaces.cli.commands.processes.gateway"),
+        ("flower", "import cantata.surfaces.cli.commands.processes.flower"),
     ],
 )
 def test_an_extra_brings_all_that_its_part_imports(extra: str, code: str, tmp_path: Path) -> None:

@@ -114,7 +114,7 @@ def test_the_wheel_holds_all_that_lies_in_the_packages(tmp_path: Path) -> None:
 
     (wheel,) = tmp_path.glob("cantata-*.whl")
     assert kept <= set(zipfile.ZipFile(wheel).namelist())
-    assert {"cantata/py.typed", "cantata_workers/py.typed", "cantata/dashboard/pages/static/vendor/htm.LICENSE.txt"} <= kept
+    assert {"cantata/py.typed", "cantata_workers/py.typed", "cantata/surfaces/pages/static/vendor/htm.LICENSE.txt"} <= kept
 
 
 @pytest.mark.skipif(NODE is None, reason="pyright runs on node")

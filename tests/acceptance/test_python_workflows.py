@@ -16,7 +16,7 @@ from tests.waiting import until
 
 pytestmark = pytest.mark.slow("a stack of its own, and some ten commands")
 BLOCKS = [block for block in blocks() if block.page == "docs/python-workflows.md"]
-PROGRAMS = {"submit": [sys.executable, "-m", "cantata.cli"], "python": [sys.executable]}
+PROGRAMS = {"submit": [sys.executable, "-m", "cantata.surfaces.cli"], "python": [sys.executable]}
 PATIENCE_S = 60.0
 NOTES = "Light is scattered by small molecules, the blue of it most."
 

@@ -127,7 +127,7 @@ def test_a_suite_without_the_fixtures_loads_nothing_for_them(tmp_path: Path) -> 
 
 @pytest.mark.slow("a model call of the project, with LiteLLM imported anew")
 def test_the_project_of_submit_init_passes(tmp_path: Path) -> None:
-    subprocess.run([sys.executable, "-m", "cantata.cli", "init", str(tmp_path / "new")], check=True, capture_output=True)
+    subprocess.run([sys.executable, "-m", "cantata.surfaces.cli", "init", str(tmp_path / "new")], check=True, capture_output=True)
 
     status, counts, output = run_pytest(tmp_path / "new")
 

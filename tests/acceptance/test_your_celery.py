@@ -17,7 +17,7 @@ import httpx
 import pytest
 
 from cantata import Client
-from cantata.models.definitions import Definitions
+from cantata.flows.definitions import Definitions
 from cantata.testing import Rule, ScriptedModels, ToolCall
 from tests.acceptance.pages import TOP, Block, blocks, lines, value, words
 from tests.integration.redis.servers import HERE, Server, free_port, running
@@ -88,7 +88,7 @@ class Project:
             assert re.fullmatch(r"cantata(\[worker\])?", command[2])  # it is installed here
             return ""
         if command[0] == "submit":
-            command[:1] = [sys.executable, "-m", "cantata.cli"]
+            command[:1] = [sys.executable, "-m", "cantata.surfaces.cli"]
         if STAY & set(command[1:5]):
             return self._start(line, command)
         done = subprocess.run(

@@ -8,14 +8,14 @@ from pathlib import Path
 
 from pydantic.fields import FieldInfo
 
-from cantata.models.events import EVENT_CLASSES, RunEvent
-from cantata.models.graph import STEP_OVER
-from cantata.models.wire import RUN_OVER
+from cantata.flows.events import EVENT_CLASSES, RunEvent
+from cantata.flows.graph import STEP_OVER
+from cantata.flows.wire import RUN_OVER
 
 TOP = Path(__file__).parents[2]
 PAGE = TOP / "docs" / "events.md"
 SCHEMA = TOP / "docs" / "events.schema.json"
-SCRIPT = TOP / "orchestrator" / "cantata" / "dashboard" / "pages" / "static" / "core" / "vocabulary.js"
+SCRIPT = TOP / "orchestrator" / "cantata" / "surfaces" / "pages" / "static" / "core" / "vocabulary.js"
 
 BEGIN, END = "<!-- events -->\n", "<!-- end of events -->"
 

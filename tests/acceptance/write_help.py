@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 from click.testing import CliRunner
 
-from cantata.cli.main import submit
+from cantata.surfaces.cli.main import submit
 
 PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
 WIDTH = 78  # what click uses of a terminal of 80 columns or more

@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from cantata.observability.metrics.families import FAMILIES
+from cantata.operation.metrics.families import FAMILIES
 
 TOP = Path(__file__).parents[2]
 PAGE = TOP / "docs" / "metrics.md"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from cantata.models.definitions import Definitions
-from cantata.models.wire import ChainRequest
+from cantata.flows.definitions import Definitions
+from cantata.flows.wire import ChainRequest
 from tests.acceptance.write_settings import SET_WHEN_READ
 
 FOLDER = Path(__file__).parents[2] / "orchestrator" / "cantata" / "config" / "schemas"

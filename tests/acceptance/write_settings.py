@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from cantata.models.definitions import Definitions
+from cantata.flows.definitions import Definitions
 from cantata.settings import Settings
 
 PAGE = Path(__file__).parents[2] / "docs" / "settings.md"

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from cantata.models.definitions import Agent, Definitions
+from cantata.flows.definitions import Agent, Definitions
 from tests.bench.agents import bare_process, model_server, model_stack
 from tests.bench.bare import MODEL, most_bytes
 
@@ -56,7 +56,7 @@ def measure_batch(rows: int) -> BatchFigures:
         words = ["batch", str(file), "--agent", "plain", "--out", str(out), "--config", str(config), "--concurrency", str(CONCURRENCY)]
         since, early, most = time.perf_counter(), 0, 0
         environment = {"REDIS_URL": client.redis_url, "PATH": "/usr/bin:/bin"}
-        with subprocess.Popen([sys.executable, "-m", "cantata.cli", *words], env=environment) as command:
+        with subprocess.Popen([sys.executable, "-m", "cantata.surfaces.cli", *words], env=environment) as command:
             while command.poll() is None:
                 if (batch := client.batches.store.find("rows")) and command.poll() is None:
                     with suppress(StopIteration, OSError):  # it has just ended

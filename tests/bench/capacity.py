@@ -18,8 +18,8 @@ from urllib.request import Request, urlopen
 
 from cantata.client.client import Client
 from cantata.client.runs import Run
-from cantata.models.definitions import Agent, Definitions, PythonWorkflow, Tool
-from cantata.state.fleet import registry
+from cantata.engine.fleet import registry
+from cantata.flows.definitions import Agent, Definitions, PythonWorkflow, Tool
 from tests.bench.agents import RULES, model_server
 from tests.bench.bare import MODEL
 from tests.bench.measure import HERE, PATIENCE_S
@@ -167,7 +167,7 @@ def _fleet(is_cluster: bool, processes: int, model_url: str) -> Iterator[tuple[C
 
 @contextmanager
 def _process(environment: Mapping[str, str], *words: str) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-m", "cantata.cli", *words]
+    command = [sys.executable, "-m", "cantata.surfaces.cli", *words]
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
         try:
             yield process

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cantata.client.client import Client
-from cantata.models.definitions import Definitions, PythonWorkflow, Tool
+from cantata.flows.definitions import Definitions, PythonWorkflow, Tool
 from tests.bench.measure import HERE, PATIENCE_S, SLOW_MS, WARM_UP_S, Samples, run_once
 from tests.bench.shapes import shapes
 

@@ -14,8 +14,8 @@ from functools import partial
 from pathlib import Path
 
 from cantata.client.client import Client, EmbeddedClient
-from cantata.embedded.stack_plan import worker_command
-from cantata.state.fleet import registry
+from cantata.engine.fleet import registry
+from cantata.operation.embedded.stack_plan import worker_command
 from tests.bench.code import SHAPES, definitions, parked_bytes
 from tests.bench.measure import PATIENCE_S, PROCESSES, stack
 from tests.bench.peers.timing import LONG, memory_mb, recovery_ms, samples_ms, wait_until

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from redis import Redis
 
-from cantata.models.graph import Graph, ItemSteps
-from cantata.state.ledger.ledger import Ledger
+from cantata.flows.graph import Graph, ItemSteps
+from cantata.ledger.ledger import Ledger
 from tests.integration.state.play import Play, row, work
 from tests.waiting import until
 

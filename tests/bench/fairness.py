@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from cantata.client.client import Client, EmbeddedClient
 from cantata.client.runs import ChainRun
-from cantata.models.graph import START
-from cantata.runs.results import is_over
+from cantata.flows.graph import START
+from cantata.ledger.runs.results import is_over
 from tests.bench.measure import request_of
 from tests.bench.shapes import long_shape
 

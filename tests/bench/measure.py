@@ -17,9 +17,9 @@ from typing import Any
 from redis import Redis
 
 from cantata.client.client import Client, EmbeddedClient
-from cantata.models.definitions import Defaults, Definitions, Limits, Tool
-from cantata.models.values import JsonValue
-from cantata.state.redis.connection import connect, redis_url
+from cantata.flows.definitions import Defaults, Definitions, Limits, Tool
+from cantata.flows.values import JsonValue
+from cantata.ledger.redis.connection import connect, redis_url
 from tests.bench.shapes import Shape
 
 HERE = Path(__file__).parent

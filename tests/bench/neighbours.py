@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cantata.client.client import Client
-from cantata.embedded.home import Home
-from cantata.embedded.valkey import server_url
-from cantata.models.definitions import Definitions, Tool
+from cantata.flows.definitions import Definitions, Tool
+from cantata.operation.embedded.home import Home
+from cantata.operation.embedded.valkey import server_url
 from tests.bench.measure import PATIENCE_S, PROCESSES, SLOW_MS, WARM_UP_S, Samples, database, plain_ms, run_once
 from tests.bench.shapes import Shape, shapes
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from functools import partial
 
 from cantata.client.client import EmbeddedClient
-from cantata.dashboard.pages.run_pages import RunPages
-from cantata.state.ledger.ledger import Ledger
-from cantata.state.redis.connection import Redis, connect
-from cantata.state.runs.listing import RunFilter, find_page
+from cantata.ledger.ledger import Ledger
+from cantata.ledger.redis.connection import Redis, connect
+from cantata.ledger.runs.listing import RunFilter, find_page
+from cantata.surfaces.pages.run_pages import RunPages
 from tests.bench.measure import database, run_once
 from tests.bench.shapes import long_shape, wide_shape
 

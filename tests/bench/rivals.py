@@ -17,7 +17,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from cantata.state.redis.connection import redis_url
+from cantata.ledger.redis.connection import redis_url
 from tests.bench.measure import database
 
 ROOT = Path(__file__).parents[2]

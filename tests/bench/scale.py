@@ -18,29 +18,29 @@ from pathlib import Path
 from typing import Any
 
 from cantata.client.client import EmbeddedClient
-from cantata.coordinator.duties import sweep_once
-from cantata.coordinator.start import plan_run
-from cantata.coordinator.sweeper import SWEEP_LOCK, SWEEP_LOCK_MS
-from cantata.dispatch.celery_app import make_app
-from cantata.embedded.stack_plan import worker_command
-from cantata.models.definitions import Definitions
-from cantata.models.graph import START, Spec
-from cantata.models.values import JsonValue
-from cantata.state.fleet import registry
-from cantata.state.fleet.registry import Worker
-from cantata.state.ledger.encoding import to_json
-from cantata.state.ledger.intervals import LEASE_S, RENEW_S, SWEEP_S
-from cantata.state.ledger.ledger import Ledger
-from cantata.state.ledger.records import Begun
-from cantata.state.ledger.run_store import RunStore
-from cantata.state.ledger.script_caller import ScriptCaller
-from cantata.state.ledger.step_store import StepStore
-from cantata.state.limits import step_costs
-from cantata.state.redis.connection import Redis, connect
-from cantata.state.redis.keys import run_key, shard_key
-from cantata.state.runs.streams import Streams, StreamsEnded, connect_async
-from cantata_workers.runtime.process import EXCHANGE_INTERVAL_S
-from cantata_workers.service import ANNOUNCE_INTERVAL_S, MAX_ANNOUNCE_INTERVAL_S
+from cantata.engine.dispatch.celery_app import make_app
+from cantata.engine.duties import sweep_once
+from cantata.engine.fleet import registry
+from cantata.engine.fleet.registry import Worker
+from cantata.engine.limits import step_costs
+from cantata.engine.start import plan_run
+from cantata.engine.sweeper import SWEEP_LOCK, SWEEP_LOCK_MS
+from cantata.flows.definitions import Definitions
+from cantata.flows.graph import START, Spec
+from cantata.flows.values import JsonValue
+from cantata.ledger.encoding import to_json
+from cantata.ledger.intervals import LEASE_S, RENEW_S, SWEEP_S
+from cantata.ledger.ledger import Ledger
+from cantata.ledger.records import Begun
+from cantata.ledger.redis.connection import Redis, connect
+from cantata.ledger.redis.keys import run_key, shard_key
+from cantata.ledger.run_store import RunStore
+from cantata.ledger.runs.streams import Streams, StreamsEnded, connect_async
+from cantata.ledger.script_caller import ScriptCaller
+from cantata.ledger.step_store import StepStore
+from cantata.operation.embedded.stack_plan import worker_command
+from cantata_workers.process.process import EXCHANGE_INTERVAL_S
+from cantata_workers.process.service import ANNOUNCE_INTERVAL_S, MAX_ANNOUNCE_INTERVAL_S
 from tests.bench.measure import PATIENCE_S
 
 WORKERS = 1000

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from cantata.client.client import Client, EmbeddedClient
-from cantata.coordinator.duties import sweep_once
-from cantata.dispatch.celery_app import make_app
-from cantata.state.ledger.ledger import Ledger
-from cantata.state.redis.connection import connect
+from cantata.engine.dispatch.celery_app import make_app
+from cantata.engine.duties import sweep_once
+from cantata.ledger.ledger import Ledger
+from cantata.ledger.redis.connection import connect
 from tests.bench.measure import database
 from tests.waiting import until
 

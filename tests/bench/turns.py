@@ -15,7 +15,7 @@ from redis import Redis
 
 from cantata.client.client import Client, EmbeddedClient
 from cantata.client.runs import TurnRun
-from cantata.models.definitions import Agent, Definitions, History, Router, SessionSettings, Synthesizer, Team, TeamRule
+from cantata.flows.definitions import Agent, Definitions, History, Router, SessionSettings, Synthesizer, Team, TeamRule
 from tests.bench.agents import Bare, bare_process, model_server, model_stack, took_s
 from tests.bench.bare import MODEL
 from tests.bench.measure import HERE, PATIENCE_S, database, kept_bytes, plain_worker

@@ -23,7 +23,7 @@ from pathlib import Path
 import structlog
 
 from tests import warm
-from tests.faults import bad_deploys, chaos, deploys, history, points, poison, recovery
+from tests.faults import bad_deploys, chaos, deploys, history, points, poison, recovery, releases
 from tests.faults import cases as named_cases
 from tests.faults.fuzz import parts as fuzz
 from tests.faults.past import Violation
@@ -106,17 +106,20 @@ def measure_recovery(folder: Path, seed: int, seconds: float) -> Result:
 
 
 def roll_out(folder: Path, seed: int, seconds: float) -> Result:
-    """Restarts under load; then releases that no worker can serve."""
-    good, bad = folder / "good", folder / "bad"
-    good.mkdir()
-    bad.mkdir()
+    """A change of releases and back; restarts under load; then releases that no worker can serve."""
+    built, forth, back, good, bad = folders = [folder / name for name in ("built", "forth", "back", "good", "bad")]
+    for each in folders:
+        each.mkdir()
+    before, now = releases.both(built)
+    changes = [releases.change(forth, before, now), releases.change(back, now, before)]
     report = deploys.roll_out(good, seed, seconds * GOOD_DEPLOYS)
     spoilt = bad_deploys.roll_out(bad, seed, seconds * (1 - GOOD_DEPLOYS))
     summary = (
-        f"{report.deploys} deploys, {report.runs} runs; the slowest worker ended {report.slowest_end_s:.1f} s after SIGTERM; "
+        f"{sum(change.runs for change in changes)} runs while releases changed; {report.deploys} deploys, {report.runs} runs; "
+        f"the slowest worker ended {report.slowest_end_s:.1f} s after SIGTERM; "
         f"{spoilt.deploys} bad releases, {spoilt.runs} runs, of which {spoilt.refused} waited with a refused step"
     )
-    return Result(summary, [*report.violations, *spoilt.violations])
+    return Result(summary, [*(each for change in changes for each in change.violations), *report.violations, *spoilt.violations])
 
 
 def spread_poison(folder: Path, seed: int, seconds: float) -> Result:
@@ -132,7 +135,7 @@ PARTS: dict[str, tuple[Part, float]] = {
     "recovery": (measure_recovery, 0.0),
     "deploys": (roll_out, 0.2),
 }
-"""The parts, and the share of each in the minutes; cases and recovery take the two or three that they need."""
+"""The parts, and the share of each in the minutes; cases, recovery and the change of releases take the two or three that they need."""
 
 
 def fuzz_gateway(rounds: fuzz.Round, harmless: fuzz.Round) -> Part:

@@ -12,8 +12,8 @@ from contextlib import suppress
 from itertools import count
 
 from cantata.client.runs import Run
-from cantata.fault_points import FREEZE_S, VARIABLE
-from cantata.runs.results import is_over
+from cantata.ledger.runs.results import is_over
+from cantata.operation.fault_points import FREEZE_S, VARIABLE
 from tests.faults.processes import family, is_frozen, pid_of
 from tests.faults.shapes import ANYWHERE, SHAPES, Shape
 from tests.faults.stage import LINGER_S, Stage

@@ -9,7 +9,7 @@ from contextlib import suppress
 
 from cantata.client.runs import Run
 from cantata.errors import UnavailableError
-from cantata.runs.results import is_over
+from cantata.ledger.runs.results import is_over
 
 LOOK_S = 0.05
 EARLY = "early"

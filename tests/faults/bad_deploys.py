@@ -22,12 +22,12 @@ from cantata.client.batches import given_rows
 from cantata.client.batches.batches import run_id_of_row
 from cantata.client.client import Client
 from cantata.client.runs import Run
-from cantata.models.definitions import Agent, Definitions
-from cantata.models.events import StepRefused
-from cantata.models.instructions import FunctionStep
-from cantata.runs.results import is_over
-from cantata.state.batches.batch_store import BatchTarget
-from cantata.state.fleet import registry
+from cantata.engine.fleet import registry
+from cantata.features.batches.batch_store import BatchTarget
+from cantata.flows.definitions import Agent, Definitions
+from cantata.flows.events import StepRefused
+from cantata.flows.instructions import FunctionStep
+from cantata.ledger.runs.results import is_over
 from tests.faults import formats, history
 from tests.faults.load import Load
 from tests.faults.past import Violation

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Never
 
 from cantata import StepError, Workflow, workflow
-from cantata.workflows.guard import allow_io, refuse_io
+from cantata.flows.workflows.guard import allow_io, refuse_io
 from cantata_workers.steps import workflow_steps
 
 

@@ -13,10 +13,10 @@ from typing import Any
 
 from cantata.client.client import Client
 from cantata.client.runs import ChainRun
-from cantata.models.definitions import PythonWorkflow
-from cantata.planning.chains.step_ids import ADVANCE
-from cantata.runs.results import is_over
-from cantata.state.ledger import refused_steps
+from cantata.flows.chains.step_ids import ADVANCE
+from cantata.flows.definitions import PythonWorkflow
+from cantata.ledger import refused_steps
+from cantata.ledger.runs.results import is_over
 from tests.faults import history
 from tests.faults.past import Violation
 from tests.faults.processes import family, pid_of

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar, cast
 
-from cantata.state.redis.connection import Redis, RedisFailure, connect
+from cantata.ledger.redis.connection import Redis, RedisFailure, connect
 from tests.faults import history
 from tests.faults.load import Load
 from tests.faults.past import Violation

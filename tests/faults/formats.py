@@ -6,8 +6,8 @@ from functools import cache
 from pathlib import Path
 
 from cantata.config import loading
-from cantata.models.definitions import Definitions
-from cantata.models.wire import ChainRequest
+from cantata.flows.definitions import Definitions
+from cantata.flows.wire import ChainRequest
 from cantata_frontends.chainbuilder import plan, run_request
 from cantata_frontends.chainbuilder.builder_arguments import read_base, read_parts
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from itertools import pairwise, zip_longest
 from urllib.parse import unquote
 
-from cantata.models.graph import START
-from cantata.models.wire import HistoryEntry
-from cantata.state.ledger.ledger import Ledger
-from cantata.state.sessions.conversations import Sessions
+from cantata.features.sessions.conversations import Sessions
+from cantata.flows.graph import START
+from cantata.flows.wire import HistoryEntry
+from cantata.ledger.ledger import Ledger
 from tests.faults.past import Past, Violation
 from tests.faults.rules import CLOCK_S
 from tests.integration.state.invariants import ENDINGS

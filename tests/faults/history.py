@@ -12,9 +12,9 @@ from pathlib import Path
 
 from redis import Redis
 
-from cantata.coordinator.fork_requests import FORKED_FROM
-from cantata.state.ledger.ledger import Ledger
-from cantata.state.redis.connection import connect
+from cantata.features.forks.fork_requests import FORKED_FROM
+from cantata.ledger.ledger import Ledger
+from cantata.ledger.redis.connection import connect
 from tests.faults import groups, keys, limits, past
 from tests.faults.journal import Journal
 from tests.faults.past import Past, Violation

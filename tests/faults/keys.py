@@ -11,9 +11,9 @@ from typing import cast
 
 from redis import Redis
 
-from cantata.models.wire import RUN_OVER
-from cantata.state.limits.limiter import LIMITS_KEY
-from cantata.state.redis.keys import SHARDS, run_key, shard_key
+from cantata.engine.limits.limiter import LIMITS_KEY
+from cantata.flows.wire import RUN_OVER
+from cantata.ledger.redis.keys import SHARDS, run_key, shard_key
 from tests.faults.past import Violation
 
 RUN_KEY = re.compile(r"cantata:\{\d+\}:run:([^:]+)")

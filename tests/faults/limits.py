@@ -8,9 +8,9 @@ from typing import cast
 
 from redis import Redis
 
-from cantata.state.ledger.intervals import LEASE_S
-from cantata.state.ledger.ledger import Ledger
-from cantata.state.limits.limiter import LIMITS_KEY, Limiter
+from cantata.engine.limits.limiter import LIMITS_KEY, Limiter
+from cantata.ledger.intervals import LEASE_S
+from cantata.ledger.ledger import Ledger
 from tests.faults.past import Violation
 from tests.waiting import until
 

@@ -11,7 +11,7 @@ from contextlib import suppress
 from cantata.client.client import Client
 from cantata.client.runs import Run
 from cantata.errors import UnavailableError
-from cantata.runs.results import is_over
+from cantata.ledger.runs.results import is_over
 from tests.faults.shapes import Shape
 from tests.faults.stage import Stage
 

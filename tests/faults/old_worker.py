@@ -6,7 +6,7 @@ import sys
 
 import cantata
 from cantata_workers.__main__ import main
-from cantata_workers.handlers import HANDLERS
+from cantata_workers.steps.handlers import HANDLERS
 
 if __name__ == "__main__":
     cantata.__version__ = "0.0.1"

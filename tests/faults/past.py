@@ -12,12 +12,12 @@ from typing import cast
 from pydantic import JsonValue
 from redis import Redis
 
-from cantata.coordinator.fork_requests import FORKED_FROM
-from cantata.runs.results import chain_response, turn_result
-from cantata.state.ledger.ledger import Ledger
-from cantata.state.ledger.records import RunRecord
-from cantata.state.limits.limiter import LIMITS_KEY
-from cantata.state.memory.memory_store import MemoryStore
+from cantata.engine.limits.limiter import LIMITS_KEY
+from cantata.features.forks.fork_requests import FORKED_FROM
+from cantata.features.memory.memory_store import MemoryStore
+from cantata.ledger.ledger import Ledger
+from cantata.ledger.records import RunRecord
+from cantata.ledger.runs.results import chain_response, turn_result
 from tests.faults.fault_tools import REMEMBERED
 from tests.faults.journal import Journal, Line
 from tests.faults.shapes import ROUTER

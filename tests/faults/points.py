@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from cantata.client.runs import Run
-from cantata.fault_points import FREEZE_S, KINDS, LABELS
+from cantata.operation.fault_points import FREEZE_S, KINDS, LABELS
 from tests.faults import history
 from tests.faults.approaches import approach, shapes_to
 from tests.faults.past import Violation

@@ -22,18 +22,18 @@ from pathlib import Path
 from typing import cast
 
 from cantata.client.runs import Run
+from cantata.engine.fleet import load, registry
+from cantata.engine.limits.limiter import LIMITS_KEY
 from cantata.errors import CantataError
-from cantata.health import checks
-from cantata.health.gather import gather
-from cantata.models.definitions import Alert, Definitions, Webhook
-from cantata.models.wire import RUN_OVER, ChainNode, ChainRequest
-from cantata.state.fleet import load, registry
-from cantata.state.ledger.records import Begun
-from cantata.state.limits.limiter import LIMITS_KEY
-from cantata.state.redis import clock
-from cantata.state.redis.connection import Redis
-from cantata.state.redis.keys import SHARDS, definitions_key, key_of, run_key, shard_key, shard_of
-from cantata.state.sessions import conversations
+from cantata.features.sessions import conversations
+from cantata.flows.definitions import Alert, Definitions, Webhook
+from cantata.flows.wire import RUN_OVER, ChainNode, ChainRequest
+from cantata.ledger.records import Begun
+from cantata.ledger.redis import clock
+from cantata.ledger.redis.connection import Redis
+from cantata.ledger.redis.keys import SHARDS, definitions_key, key_of, run_key, shard_key, shard_of
+from cantata.operation.health import checks
+from cantata.operation.health.gather import gather
 from tests.faults import history
 from tests.faults.chaos import Havoc, plan
 from tests.faults.load import Load
@@ -445,7 +445,7 @@ def _drop_one(scene: Scene) -> Iterator[Violation]:
     """`submit parked list` and `drop`, as a person calls them."""
 
     def submit(*words: str) -> list[dict[str, str]]:
-        command = [sys.executable, "-m", "cantata.cli", "parked", *words, "--json"]
+        command = [sys.executable, "-m", "cantata.surfaces.cli", "parked", *words, "--json"]
         surroundings = {**os.environ, "REDIS_URL": scene.stage.client.redis_url}
         found: list[dict[str, str]] = json.loads(subprocess.run(command, env=surroundings, stdout=subprocess.PIPE, check=True).stdout)
         return found

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import cycle, islice
 
-from cantata.dispatch import queues
+from cantata.engine.dispatch import queues
 from tests.faults.journal import Line
 from tests.faults.past import Violation
 from tests.faults.processes import children

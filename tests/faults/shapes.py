@@ -12,8 +12,8 @@ from pydantic import JsonValue
 
 from cantata.client.client import Client
 from cantata.client.runs import ChainRun, Run
-from cantata.coordinator.fork_requests import FORKED_FROM
-from cantata.models.definitions import (
+from cantata.features.forks.fork_requests import FORKED_FROM
+from cantata.flows.definitions import (
     Agent,
     Budget,
     Budgets,
@@ -30,7 +30,7 @@ from cantata.models.definitions import (
     Tool,
     Webhook,
 )
-from cantata.models.wire import ChainNode, ChainRequest
+from cantata.flows.wire import ChainNode, ChainRequest
 from tests.faults import formats
 from tests.waiting import until
 

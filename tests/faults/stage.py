@@ -17,9 +17,9 @@ from typing import cast
 
 from cantata.client.client import Client
 from cantata.client.runs import Run
-from cantata.embedded import Stack, StackProcess
-from cantata.embedded.stack_plan import worker_command
-from cantata.state.fleet import registry
+from cantata.engine.fleet import registry
+from cantata.operation.embedded import Stack, StackProcess
+from cantata.operation.embedded.stack_plan import worker_command
 from cantata.testing import Rule, ScriptedModels
 from cantata.testing.answers import JsonObject
 from cantata.testing.rules import ToolCall

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cantata.state.fleet import registry
+from cantata.engine.fleet import registry
 from tests.faults import chaos, deploys, history, poison, recovery
 from tests.faults.shapes import SHAPES, served_by
 from tests.faults.stage import Stage, stage

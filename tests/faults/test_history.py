@@ -14,19 +14,19 @@ import pytest
 from pydantic import JsonValue
 from redis import Redis
 
-from cantata.coordinator.fork_requests import FORKED_FROM
-from cantata.models.definitions import Limits, Rates
-from cantata.models.graph import START, Graph, Outcome, Step
-from cantata.models.values import ErrorInfo, Usage
-from cantata.planning import rewind as planning
-from cantata.planning.turns.agent_steps import next_round
-from cantata.state.forks import fork_store
-from cantata.state.ledger.ledger import Ledger
-from cantata.state.ledger.records import Begun, RunSession
-from cantata.state.limits.limiter import LIMITS_KEY, Ask, Limiter
-from cantata.state.memory.memory_store import MemoryStore
-from cantata.state.redis.keys import run_key, shard_key, shard_of
-from cantata.state.sessions import conversations
+from cantata.engine.limits.limiter import LIMITS_KEY, Ask, Limiter
+from cantata.features.forks import fork_store
+from cantata.features.forks import rewind as planning
+from cantata.features.forks.fork_requests import FORKED_FROM
+from cantata.features.memory.memory_store import MemoryStore
+from cantata.features.sessions import conversations
+from cantata.flows.definitions import Limits, Rates
+from cantata.flows.graph import START, Graph, Outcome, Step
+from cantata.flows.turns.agent_steps import next_round
+from cantata.flows.values import ErrorInfo, Usage
+from cantata.ledger.ledger import Ledger
+from cantata.ledger.records import Begun, RunSession
+from cantata.ledger.redis.keys import run_key, shard_key, shard_of
 from tests.faults import limits
 from tests.faults.fault_tools import REMEMBERED
 from tests.faults.history import check

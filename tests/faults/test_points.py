@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cantata.fault_points import KINDS, LABELS
+from cantata.operation.fault_points import KINDS, LABELS
 from tests.faults import approaches, points
 from tests.faults.points import Case
 from tests.faults.shapes import SHAPES

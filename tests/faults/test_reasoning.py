@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from cantata.client.client import Client
-from cantata.embedded import Stack
+from cantata.operation.embedded import Stack
 from tests.faults.processes import family
 from tests.integration import model_upstream
 from tests.integration.model_upstream import RESULT, cell, providers, read, upstream

@@ -12,9 +12,9 @@ import pytest
 from redis import Redis
 from redis.exceptions import RedisError
 
-from cantata.embedded.valkey import find_server
-from cantata.state.ledger.ledger import Ledger
-from cantata.state.redis.connection import connect
+from cantata.ledger.ledger import Ledger
+from cantata.ledger.redis.connection import connect
+from cantata.operation.embedded.valkey import find_server
 from tests.integration.state.invariants import check_all
 
 PATIENCE_S = 40.0

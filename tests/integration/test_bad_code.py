@@ -15,9 +15,9 @@ import pytest
 from cantata.client.client import Client
 from cantata.client.runs import ChainRun, Run
 from cantata.config import loading
-from cantata.embedded import Stack
-from cantata.models.events import StepRefused
-from cantata.state.fleet import registry
+from cantata.engine.fleet import registry
+from cantata.flows.events import StepRefused
+from cantata.operation.embedded import Stack
 from cantata.testing import Rule, ScriptedModels, ToolCall
 from tests.waiting import until
 
@@ -67,7 +67,7 @@ class Fleet:
     def start(self, name: str, queue: str, *options: str) -> Path:
         """Start a worker; its heartbeat file, which it touches when it is ready."""
         heartbeat = self.folder / f"{name}.heartbeat"
-        command = [sys.executable, "-m", "cantata.cli", "worker", queue, "--name", name, "--concurrency", "1"]
+        command = [sys.executable, "-m", "cantata.surfaces.cli", "worker", queue, "--name", name, "--concurrency", "1"]
         command += ["--config", str(self.folder / "cantata.yaml"), *options]
         with (self.folder / f"{name}.log").open("ab") as log:
             environment = {**self._environment, "CANTATA_HEARTBEAT_FILE": str(heartbeat), "NOTIFY_SOCKET": self._notified(name)}

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from cantata.models.definitions import Model, ReplyCache
-from cantata.models.values import ToolCallRequest, ToolSchema, Usage
-from cantata.state.memory import cache
-from cantata.state.redis.connection import connect
+from cantata.features.memory import cache
+from cantata.flows.definitions import Model, ReplyCache
+from cantata.flows.values import ToolCallRequest, ToolSchema, Usage
+from cantata.ledger.redis.connection import connect
 from cantata.testing import Rule, ScriptedModels
 from cantata.testing import ToolCall as Scripted
 from cantata_workers.models import llm

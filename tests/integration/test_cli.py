@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from cantata.cli.main import submit
-from cantata.embedded import status
+from cantata.operation.embedded import status
+from cantata.surfaces.cli.main import submit
 
 WRONG = "chain_id: c1\nentry_node: b\nnodes:\n- {node_id: a, kind: agent, name: assistant}"
 

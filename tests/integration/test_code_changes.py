@@ -16,14 +16,14 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from cantata import embedded
-from cantata.cli.main import submit
 from cantata.client.client import Client
 from cantata.client.runs import ChainRun
-from cantata.dashboard.pages.run_pages import RunPages
-from cantata.embedded import Stack, stack_plan
-from cantata.embedded.process_identity import identify
-from cantata.state.fleet import registry
+from cantata.engine.fleet import registry
+from cantata.operation import embedded
+from cantata.operation.embedded import Stack, stack_plan
+from cantata.operation.embedded.process_identity import identify
+from cantata.surfaces.cli.main import submit
+from cantata.surfaces.pages.run_pages import RunPages
 from cantata.testing import Rule, ScriptedModels
 from cantata.testing.answers import JsonObject
 from tests.waiting import until

@@ -20,13 +20,13 @@ import pytest
 import redis
 from click.testing import CliRunner
 
-from cantata.cli.main import submit
-from cantata.embedded import Home, Stack, StackProcess, attach, down, stack_plan, status
-from cantata.embedded import stack as embedded_stack
-from cantata.embedded.process_identity import ProcessIdentity, identify, wait_ended
-from cantata.embedded.stack_record import StackRecord, read_record
-from cantata.embedded.valkey import find_server, is_responding, server_command
 from cantata.errors import ConfigError, UnavailableError
+from cantata.operation.embedded import Home, Stack, StackProcess, attach, down, stack_plan, status
+from cantata.operation.embedded import stack as embedded_stack
+from cantata.operation.embedded.process_identity import ProcessIdentity, identify, wait_ended
+from cantata.operation.embedded.stack_record import StackRecord, read_record
+from cantata.operation.embedded.valkey import find_server, is_responding, server_command
+from cantata.surfaces.cli.main import submit
 from tests.waiting import freeze
 
 READY = "import os, signal, sys\nos.write(int(os.environ['CANTATA_READY_FD']), b'ready\\n')\n"
@@ -91,7 +91,7 @@ def start_owner(home: Home, then: str) -> subprocess.Popen[str]:
     """A command of its own that starts a stack, says so, and goes on as told."""
     code = f"""
 import os, signal, sys
-from cantata.embedded import Stack
+from cantata.operation.embedded import Stack
 worker = [sys.executable, "-S", "-c", {READY + PAUSE!r}]
 stack = Stack.start({str(home.path)!r}, command=lambda name, queues, concurrency: [*worker, name], wait=False)
 stack.wait_ready()
@@ -405,7 +405,7 @@ def test_attaching_waits_for_a_server_that_is_just_starting_again(home: Home, mo
 def test_a_kept_stack_whose_server_hangs_is_told_of_and_no_other_is_started(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("REDIS_URL", raising=False)
     monkeypatch.setenv("CANTATA_HOME", str(home.path))
-    monkeypatch.setattr("cantata.embedded.stack.ANSWER_S", 0.1)
+    monkeypatch.setattr("cantata.operation.embedded.stack.ANSWER_S", 0.1)
     with Stack.start(home, keep=True, command=WORKER) as stack:
         server = find(stack, "valkey").pid
         freeze(server)

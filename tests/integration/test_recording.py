@@ -11,18 +11,18 @@ from types import SimpleNamespace
 import pytest
 from redis import Redis
 
-from cantata.dispatch.celery_app import Carried, make_app
+from cantata.engine.dispatch.celery_app import Carried, make_app
 from cantata.errors import UnavailableError
-from cantata.models.graph import START, Edge, Graph, Outcome
-from cantata.models.values import JsonValue
-from cantata.state.ledger.ledger import Ledger
-from cantata.state.ledger.records import Begun
-from cantata.state.redis import outages
-from cantata.state.redis.keys import shard_key, shard_of
-from cantata_workers.handlers import HANDLERS
-from cantata_workers.runtime.process import Process
-from cantata_workers.runtime.step_context import StepContext
-from cantata_workers.tasks import Delivery, MessageExecution
+from cantata.flows.graph import START, Edge, Graph, Outcome
+from cantata.flows.values import JsonValue
+from cantata.ledger.ledger import Ledger
+from cantata.ledger.records import Begun
+from cantata.ledger.redis import outages
+from cantata.ledger.redis.keys import shard_key, shard_of
+from cantata_workers.process.process import Process
+from cantata_workers.process.step_context import StepContext
+from cantata_workers.process.tasks import Delivery, MessageExecution
+from cantata_workers.steps.handlers import HANDLERS
 from tests.waiting import until
 
 RUN = "r1"

@@ -13,7 +13,7 @@ import pytest
 from redis import Redis
 
 from cantata.client.client import Client
-from cantata.models.wire import ChainResponse
+from cantata.flows.wire import ChainResponse
 from tests import release_before
 
 CONFIG = """

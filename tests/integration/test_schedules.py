@@ -16,23 +16,22 @@ from typing import Any, cast
 import pytest
 from redis.exceptions import RedisError
 
-from cantata import fault_points
 from cantata.client.client import Client
 from cantata.client.schedules import describe
-from cantata.coordinator.duties import sweep_once
-from cantata.coordinator.firing import fire_due
-from cantata.embedded.valkey import find_server
+from cantata.engine.duties import sweep_once
+from cantata.engine.fleet import load
+from cantata.engine.fleet.clock_skip import bring_nearer
 from cantata.errors import ConfigError
-from cantata.models.definitions import Agent, Alert, Chain, Defaults, Definitions, Limits, Quota, SessionSettings, Tool, Webhook
-from cantata.models.schedules import Schedule, ScheduledRun
-from cantata.models.wire import ChainNode
-from cantata.observability import metrics
-from cantata.state.fleet import load
-from cantata.state.fleet.clock_skip import bring_nearer
-from cantata.state.ledger.ledger import Ledger
-from cantata.state.redis.connection import connect
-from cantata.state.redis.keys import definitions_key, run_key, shard_key, shard_of
-from cantata.state.schedules.schedule_store import ScheduleRecord, ScheduleStore
+from cantata.features.schedules.firing import fire_due
+from cantata.features.schedules.schedule_store import ScheduleRecord, ScheduleStore
+from cantata.flows.definitions import Agent, Alert, Chain, Defaults, Definitions, Limits, Quota, SessionSettings, Tool, Webhook
+from cantata.flows.schedules import Schedule, ScheduledRun
+from cantata.flows.wire import ChainNode
+from cantata.ledger.ledger import Ledger
+from cantata.ledger.redis.connection import connect
+from cantata.ledger.redis.keys import definitions_key, run_key, shard_key, shard_of
+from cantata.operation import fault_points, metrics
+from cantata.operation.embedded.valkey import find_server
 from tests.integration.test_threads import url_of
 from tests.waiting import until
 

@@ -12,23 +12,23 @@ from typing import cast
 import pytest
 from redis import Redis
 
-from cantata.coordinator.duties import sweep_once
-from cantata.coordinator.start import send_ready
-from cantata.coordinator.sweeper import SILENT_S, Sweeper
-from cantata.dispatch import celery_app, queues
-from cantata.dispatch.celery_app import App, make_app
-from cantata.models.events import QueueUnserved
-from cantata.models.graph import Outcome
-from cantata.planning import canvas
-from cantata.planning.canvas import Dispatch
-from cantata.state.fleet import registry
-from cantata.state.ledger.intervals import SWEEP_S
-from cantata.state.ledger.ledger import Ledger
-from cantata.state.limits.limiter import LIMITS_KEY
-from cantata.state.redis import clock
-from cantata.state.redis.connection import connect
-from cantata.state.redis.keys import SHARDS, key_of
-from cantata.state.runs import event_log
+from cantata.engine.dispatch import celery_app, queues
+from cantata.engine.dispatch.celery_app import App, make_app
+from cantata.engine.duties import sweep_once
+from cantata.engine.fleet import registry
+from cantata.engine.limits.limiter import LIMITS_KEY
+from cantata.engine.start import send_ready
+from cantata.engine.sweeper import SILENT_S, Sweeper
+from cantata.flows import canvas
+from cantata.flows.canvas import Dispatch
+from cantata.flows.events import QueueUnserved
+from cantata.flows.graph import Outcome
+from cantata.ledger.intervals import SWEEP_S
+from cantata.ledger.ledger import Ledger
+from cantata.ledger.redis import clock
+from cantata.ledger.redis.connection import connect
+from cantata.ledger.redis.keys import SHARDS, key_of
+from cantata.ledger.runs import event_log
 from tests.integration.state.play import Play, work
 from tests.integration.test_threads import url_of
 
@@ -161,7 +161,7 @@ def test_what_is_due_is_sent_though_lost_messages_cannot_be_looked_for(
     valkey.zadd(f"{play.shard}:leases", {play.begin("dead").lease: 1.0})
     valkey.zadd(f"{play.shard}:due", {"retry|run|again": 1.0})
     look_now(play, "waits")
-    monkeypatch.setattr("cantata.coordinator.duties.heads_sent_at", partial(fail, "no broker"))
+    monkeypatch.setattr("cantata.engine.duties.heads_sent_at", partial(fail, "no broker"))
 
     assert not sweep_once(app, ledger), "so that its age tells it"
 

@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from cantata.coordinator import isolation
-from cantata.coordinator.sweeper import Sweeper
-from cantata.dispatch.celery_app import make_app
-from cantata.models.definitions import Definitions, Limits
-from cantata.models.graph import START
-from cantata.state.fleet.registry import WORKERS_KEY
-from cantata.state.ledger.ledger import Ledger
-from cantata.state.redis.keys import definitions_digest, key_of
-from cantata_workers.runtime.process import MAX_CACHED_DEFINITIONS, Process
+from cantata.engine import isolation
+from cantata.engine.dispatch.celery_app import make_app
+from cantata.engine.fleet.registry import WORKERS_KEY
+from cantata.engine.sweeper import Sweeper
+from cantata.flows.definitions import Definitions, Limits
+from cantata.flows.graph import START
+from cantata.ledger.ledger import Ledger
+from cantata.ledger.redis.keys import definitions_digest, key_of
+from cantata_workers.process.process import MAX_CACHED_DEFINITIONS, Process
 from tests.integration.state.play import Play
 from tests.waiting import until
 

@@ -16,21 +16,21 @@ import pytest
 from click.testing import CliRunner, Result
 from redis import Redis
 
-from cantata.cli.main import submit
 from cantata.client.client import Client
 from cantata.client.run_service import RunService
+from cantata.engine.fleet import registry
+from cantata.engine.fleet.registry import Worker
+from cantata.engine.limits.limiter import LIMITS_KEY, paused_models
 from cantata.errors import ConfigError, StoredDataError
-from cantata.models.definitions import Agent, Definitions
-from cantata.models.schedules import Schedule
-from cantata.state.batches.batch_store import BatchTarget
-from cantata.state.fleet import registry
-from cantata.state.fleet.registry import Worker
-from cantata.state.ledger.records import RunSession
-from cantata.state.limits.limiter import LIMITS_KEY, paused_models
-from cantata.state.redis.keys import id_in_shard, key_of, memory_key, shard_key, shard_of
-from cantata.state.runs import outcomes
-from cantata.state.schedules.schedule_store import scope_of
-from cantata.state.sessions.conversations import scoped
+from cantata.features.batches.batch_store import BatchTarget
+from cantata.features.schedules.schedule_store import scope_of
+from cantata.features.sessions.conversations import scoped
+from cantata.flows.definitions import Agent, Definitions
+from cantata.flows.schedules import Schedule
+from cantata.ledger.records import RunSession
+from cantata.ledger.redis.keys import id_in_shard, key_of, memory_key, shard_key, shard_of
+from cantata.ledger.runs import outcomes
+from cantata.surfaces.cli.main import submit
 from cantata.testing import ScriptedModels
 from tests.integration.gateway.conftest import Deployment, Gateway
 from tests.integration.state.play import Play, wait, work

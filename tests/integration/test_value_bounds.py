@@ -19,16 +19,16 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from cantata import Workflow, workflow
-from cantata.cli.main import submit
 from cantata.client.client import Client
 from cantata.errors import CantataError, ConfigError, StepError
-from cantata.models.definitions import Definitions, PythonWorkflow, Tool
-from cantata.models.graph import START
-from cantata.state.ledger.ledger import Ledger
-from cantata.state.redis.keys import definitions_key, run_key, shard_of
+from cantata.flows.definitions import Definitions, PythonWorkflow, Tool
+from cantata.flows.graph import START
+from cantata.ledger.ledger import Ledger
+from cantata.ledger.redis.keys import definitions_key, run_key, shard_of
+from cantata.surfaces.cli.main import submit
 from cantata.testing import inline, run_inline
 from cantata.testing.inline import Runner
-from cantata_workers.tasks import Delivery
+from cantata_workers.process.tasks import Delivery
 from tests.examples import thorough
 from tests.integration.state.test_streams import url_of
 

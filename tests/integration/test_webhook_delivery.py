@@ -13,22 +13,22 @@ import pytest
 
 from cantata.client.batches.batches import BatchRow, batch_target
 from cantata.client.client import Client
-from cantata.coordinator import webhooks
-from cantata.coordinator.start import definitions_from, plan_run
+from cantata.engine.fleet import load, registry
+from cantata.engine.fleet.registry import Worker
+from cantata.engine.start import definitions_from, plan_run
 from cantata.errors import ConfigError, StepError
-from cantata.models.definitions import Alert, Definitions, Webhook
-from cantata.models.graph import Outcome
-from cantata.models.values import ErrorInfo
-from cantata.models.wire import WebhookRequest
-from cantata.state.fleet import load, registry
-from cantata.state.fleet.registry import Worker
-from cantata.state.ledger.ledger import Ledger
-from cantata.state.redis import clock
-from cantata.state.redis.keys import SHARDS, shard_of
-from cantata.state.runs import listing
-from cantata.state.runs.listing import RunFilter
-from cantata_workers.runtime.process import Process
-from cantata_workers.runtime.step_context import StepContext
+from cantata.features.webhooks import webhooks
+from cantata.flows.definitions import Alert, Definitions, Webhook
+from cantata.flows.graph import Outcome
+from cantata.flows.values import ErrorInfo
+from cantata.flows.wire import WebhookRequest
+from cantata.ledger.ledger import Ledger
+from cantata.ledger.redis import clock
+from cantata.ledger.redis.keys import SHARDS, shard_of
+from cantata.ledger.runs import listing
+from cantata.ledger.runs.listing import RunFilter
+from cantata_workers.process.process import Process
+from cantata_workers.process.step_context import StepContext
 from cantata_workers.steps import code_alerts
 from cantata_workers.tools import webhook_post
 from cantata_workers.tools.webhooks import webhook_deliver

@@ -42,23 +42,23 @@ def test_sound_modules_have_no_breach() -> None:
 
 @pytest.mark.parametrize("line", ["# as in PromptChain", "def langswarm(): ...", '"""Diskurs folders."""', "kind = 'diskurs.ask'"])
 def test_a_name_of_a_frontend_is_found_in_the_core_only(line: str) -> None:
-    core, *others = (PACKAGE / "models/graph.py", PACKAGES[1] / "x.py", PACKAGES[2] / "frontends/y/z.py", PACKAGE / "__init__.py")
+    core, *others = (PACKAGE / "flows/graph.py", PACKAGES[1] / "x.py", PACKAGES[2] / "frontends/y/z.py", PACKAGE / "__init__.py")
 
     (breach,) = architecture.names_of_frontends(dict.fromkeys((core, *others), f"1\n{line}\n"))
 
-    assert breach.startswith("orchestrator/cantata/models/graph.py:2 names the frontend ")
+    assert breach.startswith("orchestrator/cantata/flows/graph.py:2 names the frontend ")
 
 
 def test_a_module_of_the_pure_core_without_tests_is_found_and_a_test_file_without_a_module(tmp_path: Path) -> None:
-    for name, text in (("planning/test_a", "def test_it(): ..."), ("planning/test_empty", '"""No tests."""'), ("runs/test_gone", "")):
+    for name, text in (("flows/test_a", "def test_it(): ..."), ("flows/test_empty", '"""No tests."""'), ("flows/test_gone", "")):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / f"{name}.py").write_text(text)
-    modules = {PACKAGE / f"{name}.py": ast.parse("") for name in ("planning/a", "planning/empty", "models/__init__", "models/b", "cli/c")}
+    modules = {PACKAGE / f"{name}.py": ast.parse("") for name in ("flows/a", "flows/empty", "flows/__init__", "flows/chains/b", "config/c")}
 
     assert list(architecture.modules_without_tests(modules, tmp_path)) == [
-        "orchestrator/cantata/planning/empty.py has no unit tests in tests/unit/planning/test_empty.py",
-        "orchestrator/cantata/models/b.py has no unit tests in tests/unit/models/test_b.py",
-        "tests/unit/runs/test_gone.py is named after no module",
+        "orchestrator/cantata/flows/empty.py has no unit tests in tests/unit/flows/test_empty.py",
+        "orchestrator/cantata/flows/chains/b.py has no unit tests in tests/unit/flows/chains/test_b.py",
+        "tests/unit/flows/test_gone.py is named after no module",
     ]
 
 

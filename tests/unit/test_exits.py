@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from cantata import exits
 from cantata.errors import CodeExitError
+from cantata.operation import exits
 
 
 @pytest.fixture(autouse=True)

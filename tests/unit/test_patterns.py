@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from cantata.patterns import MAX_PATTERN_PARTS, SearchTime, compiled, parts_of
+from cantata.text.patterns import MAX_PATTERN_PARTS, SearchTime, compiled, parts_of
 
 CATASTROPHE = "^(([a-z])+.)+[A-Z]([a-z])+$"
 TEXT = "a" * 5000

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from cantata.config import loading
-from cantata.embedded import Home
-from cantata.project_folder import project_folder
+from cantata.operation.embedded import Home
+from cantata.operation.project_folder import project_folder
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from typing import get_origin
 import pytest
 
 import cantata
-from cantata.models import definitions, wire
-from cantata.models.values import Value
+from cantata.flows import definitions, wire
+from cantata.flows.values import Value
 
 PLAIN = {"type"}
 """Fields that say what they are: the constant word of a message on the wire."""

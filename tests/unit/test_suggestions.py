@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cantata.suggestions import did_you_mean, nearest
+from cantata.text.suggestions import did_you_mean, nearest
 
 
 @pytest.mark.parametrize(

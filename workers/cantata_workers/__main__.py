@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from cantata.errors import ConfigError, UnavailableError
-from cantata.observability.logs import configure_logs
+from cantata.operation.logs import configure_logs
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -21,7 +21,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     configure_logs(for_runs=True)
     gc.disable()  # until it serves: the objects of imports stay, and scanning them takes a quarter of the time
-    from cantata_workers.service import serve  # noqa: PLC0415
+    from cantata_workers.process.service import serve  # noqa: PLC0415
 
     try:
         name = options.name or "-".join(options.queues)

@@ -6,12 +6,12 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from cantata.errors import CantataError, ConfigError, Fault
-from cantata.json_schemas import Allowance, value_faults
-from cantata.models.values import JsonValue
-from cantata.models.waits import Answer
-from cantata.models.wire import AnswerOutcome, FaultInfo
-from cantata.patterns import SearchTime
-from cantata.state.runs.inbox import wait_options
+from cantata.features.inbox.inbox import wait_options
+from cantata.flows.json_schemas import Allowance, value_faults
+from cantata.flows.values import JsonValue
+from cantata.flows.waits import Answer
+from cantata.flows.wire import AnswerOutcome, FaultInfo
+from cantata.text.patterns import SearchTime
 
 if TYPE_CHECKING:
     from cantata.client.run_service import SignalAnswer

@@ -20,11 +20,11 @@ from cantata.client.batches.batches import BatchRow, Row
 from cantata.client.client import Client
 from cantata.client.run_service import RunService
 from cantata.client.runs import ChainRun, Run, TurnRun, check_timeout
-from cantata.models.definitions import Definitions
-from cantata.models.events import RunEvent
-from cantata.models.wire import RUN_OVER, ChainEvent, ChainResponse, RunResult
-from cantata.state.redis.async_connection import Redis, connect_async
-from cantata.state.runs.streams import Streams
+from cantata.flows.definitions import Definitions
+from cantata.flows.events import RunEvent
+from cantata.flows.wire import RUN_OVER, ChainEvent, ChainResponse, RunResult
+from cantata.ledger.redis.async_connection import Redis, connect_async
+from cantata.ledger.runs.streams import Streams
 
 THREADS = 8  # calls of Redis at once; each takes about a millisecond
 READ_S = 5.0  # to read the result of a run that is over

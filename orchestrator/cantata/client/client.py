@@ -15,7 +15,7 @@ from typing import Any, Self, overload
 
 from celery import Celery
 
-from cantata import __version__, embedded, fault_points
+from cantata import __version__
 from cantata.client.answers import split_id
 from cantata.client.batches.batch_feed import BatchFeed
 from cantata.client.batches.batches import Batches, BatchRow, Row, RowRequests, batch_target
@@ -27,9 +27,12 @@ from cantata.client.schedules import Schedules
 from cantata.config import chain_requests
 from cantata.config import loading as configuration
 from cantata.config.faults import checked, shown
-from cantata.coordinator import fork_requests
-from cantata.coordinator.run_requests import RunRequest, chain_request, check_chain, turn_request, workflow_request
-from cantata.coordinator.start import (
+from cantata.engine.dispatch import user_app
+from cantata.engine.dispatch.celery_app import make_app
+from cantata.engine.fleet import registry
+from cantata.engine.limits import step_costs
+from cantata.engine.run_requests import RunRequest, chain_request, check_chain, turn_request, workflow_request
+from cantata.engine.start import (
     COORDINATOR,
     accept_run,
     announce_runs,
@@ -41,37 +44,33 @@ from cantata.coordinator.start import (
     new_id,
     send_ready,
 )
-from cantata.coordinator.webhooks import accept_delivery
-from cantata.dispatch import user_app
-from cantata.dispatch.celery_app import make_app
 from cantata.errors import ConfigError, Fault, UnavailableError
-from cantata.models import bounds
-from cantata.models.definitions import Definitions
-from cantata.models.values import JsonValue
-from cantata.models.waits import InboxItem
-from cantata.models.wire import ChainRequest, TurnRequest, WebhookRequest
-from cantata.observability import traces
-from cantata.planning import rewind as rewinding
-from cantata.planning.triggers.webhooks import QUEUE, check_target, webhooks_of
+from cantata.features.batches.batch_store import BatchMode
+from cantata.features.forks import fork_requests, fork_store
+from cantata.features.forks import rewind as rewinding
+from cantata.features.inbox import inbox
+from cantata.features.inbox.inbox import InboxFilter
+from cantata.features.memory.memory_store import MemoryStore
+from cantata.features.sessions import conversations
+from cantata.features.sessions.conversations import Sessions
+from cantata.features.webhooks.webhooks import accept_delivery
+from cantata.flows import bounds
+from cantata.flows.definitions import Definitions
+from cantata.flows.values import JsonValue
+from cantata.flows.waits import InboxItem
+from cantata.flows.webhooks import QUEUE, check_target, webhooks_of
+from cantata.flows.wire import ChainRequest, TurnRequest, WebhookRequest
+from cantata.flows.workflows.conversion import plain_input
+from cantata.flows.workflows.decorator import reference_of
+from cantata.ledger.encoding import to_json
+from cantata.ledger.ledger import Ledger
+from cantata.ledger.quotas import KeptItem
+from cantata.ledger.records import RunRecord, RunSession
+from cantata.ledger.redis import clock
+from cantata.ledger.redis.connection import check, connect
+from cantata.ledger.redis.keys import definitions_digest, id_in_shard, shard_of
+from cantata.operation import embedded, fault_points, traces
 from cantata.settings import settings
-from cantata.state.batches.batch_store import BatchMode
-from cantata.state.fleet import registry
-from cantata.state.forks import fork_store
-from cantata.state.ledger.encoding import to_json
-from cantata.state.ledger.ledger import Ledger
-from cantata.state.ledger.records import RunRecord, RunSession
-from cantata.state.limits import step_costs
-from cantata.state.limits.quotas import KeptItem
-from cantata.state.memory.memory_store import MemoryStore
-from cantata.state.redis import clock
-from cantata.state.redis.connection import check, connect
-from cantata.state.redis.keys import definitions_digest, id_in_shard, shard_of
-from cantata.state.runs import inbox
-from cantata.state.runs.inbox import InboxFilter
-from cantata.state.sessions import conversations
-from cantata.state.sessions.conversations import Sessions
-from cantata.workflows.conversion import plain_input
-from cantata.workflows.decorator import reference_of
 
 COSTS_TTL_S = 2.0
 

@@ -15,12 +15,12 @@ from cantata.client.async_client import AsyncClient
 from cantata.client.client import Client
 from cantata.config import loading as configuration
 from cantata.errors import ConfigError
-from cantata.models.definitions import Definitions
-from cantata.planning.chain_checks.declared_inputs import sound, turn_faults
-from cantata.suggestions import did_you_mean
+from cantata.flows.chains.declared_inputs import sound, turn_faults
+from cantata.flows.definitions import Definitions
+from cantata.text.suggestions import did_you_mean
 
 if TYPE_CHECKING:
-    from cantata.models.values import JsonValue
+    from cantata.flows.values import JsonValue
 
 
 class Installation:

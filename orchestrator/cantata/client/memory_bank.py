@@ -5,11 +5,11 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Self
 
-from cantata.embedded import stack_url
+from cantata.features.memory import memory_store
+from cantata.ledger.ledger import Ledger
+from cantata.ledger.redis.connection import check, connect
+from cantata.operation.embedded import stack_url
 from cantata.settings import settings
-from cantata.state.ledger.ledger import Ledger
-from cantata.state.memory import memory_store
-from cantata.state.redis.connection import check, connect
 
 MAX_OUTAGE_S = 5.0  # how long a call to Redis is repeated while Redis is away
 

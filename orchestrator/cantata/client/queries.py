@@ -9,23 +9,23 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from cantata import exits
 from cantata.config.user_code.modules import load_function
-from cantata.coordinator.start import definitions_from
-from cantata.dispatch import user_app
+from cantata.engine.dispatch import user_app
+from cantata.engine.start import definitions_from
 from cantata.errors import ConfigError
-from cantata.models.graph import Spec
-from cantata.models.values import JsonValue
-from cantata.models.wire import RUN_OVER
-from cantata.state.ledger.ledger import Ledger
-from cantata.state.ledger.records import RunRecord, StepRecord
-from cantata.suggestions import did_you_mean
-from cantata.workflows import expansion
-from cantata.workflows.api import Workflow
-from cantata.workflows.conversion import arguments_of
-from cantata.workflows.decorator import check_workflow
-from cantata.workflows.history import Activation, outcome_of
-from cantata.workflows.replay import NonDeterminismError, Replay
+from cantata.flows.graph import Spec
+from cantata.flows.values import JsonValue
+from cantata.flows.wire import RUN_OVER
+from cantata.flows.workflows import expansion
+from cantata.flows.workflows.api import Workflow
+from cantata.flows.workflows.conversion import arguments_of
+from cantata.flows.workflows.decorator import check_workflow
+from cantata.flows.workflows.history import Activation, outcome_of
+from cantata.flows.workflows.replay import NonDeterminismError, Replay
+from cantata.ledger.ledger import Ledger
+from cantata.ledger.records import RunRecord, StepRecord
+from cantata.operation import exits
+from cantata.text.suggestions import did_you_mean
 
 
 def ask(ledger: Ledger, record: RunRecord, step: str | None, name: str, arguments: Mapping[str, JsonValue]) -> JsonValue:

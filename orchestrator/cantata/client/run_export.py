@@ -11,22 +11,22 @@ from typing import Any, cast
 
 from cantata import __version__
 from cantata.errors import CantataError
-from cantata.models.definitions import Limits
-from cantata.models.events import ModelFallback, RunEvent, StepExpanded
-from cantata.models.graph import Spec
-from cantata.models.step_kinds import MODEL_ROLES, kind_named
-from cantata.models.values import JsonValue
-from cantata.models.wire import RUN_OVER, HistoryEntry
-from cantata.observability.logs.secrets import redact, secrets_in
-from cantata.planning import expressions, step_values
-from cantata.planning.evaluation import EvaluationBudget
-from cantata.runs.results import chain_response, turn_result
-from cantata.state.ledger.ledger import Ledger
-from cantata.state.ledger.records import RunRecord, StepRecord
-from cantata.state.runs import run_snapshot
-from cantata.state.runs.past_names import PastNames
-from cantata.state.runs.summaries import shown_state
-from cantata.state.sessions.conversations import Sessions
+from cantata.features.sessions.conversations import Sessions
+from cantata.flows.definitions import Limits
+from cantata.flows.events import ModelFallback, RunEvent, StepExpanded
+from cantata.flows.expressions import expressions, step_values
+from cantata.flows.expressions.evaluation import EvaluationBudget
+from cantata.flows.graph import Spec
+from cantata.flows.step_kinds import MODEL_ROLES, kind_named
+from cantata.flows.values import JsonValue
+from cantata.flows.wire import RUN_OVER, HistoryEntry
+from cantata.ledger.ledger import Ledger
+from cantata.ledger.records import RunRecord, StepRecord
+from cantata.ledger.runs import run_snapshot
+from cantata.ledger.runs.past_names import PastNames
+from cantata.ledger.runs.results import chain_response, turn_result
+from cantata.ledger.runs.summaries import shown_state
+from cantata.operation.logs.secrets import redact, secrets_in
 
 FORMAT, VERSION = "cantata.run", 1
 STEPS_AT_ONCE = 20  # of which outputs are in memory

@@ -9,19 +9,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from cantata.client.answers import split_id
 from cantata.client.runs import MAX_COMPARED, ChainRun, ProviderBatchRun, TurnRun, WebhookRun
 from cantata.errors import ConfigError, StoredDataError, UnknownRunError
-from cantata.models.values import JsonValue, stored
-from cantata.models.waits import Inbox, InboxItem
-from cantata.models.wire import RUN_OVER, ChainRequest, ChainResponse, HistoryEntry, ProviderBatchRequest, RunResult, RunStatus, TurnRequest
-from cantata.planning.turns.turn_plan import target_of
-from cantata.state.memory.memory_store import MemoryStore
-from cantata.state.redis.records import remedy_for
-from cantata.state.runs import event_log, inbox, listing
-from cantata.state.runs.inbox import InboxFilter
-from cantata.state.runs.listing import RunFilter, RunList
-from cantata.state.runs.log_store import Logs
-from cantata.state.runs.summaries import RunSummary
-from cantata.state.sessions.conversations import Sessions, fault_of
-from cantata.suggestions import hint
+from cantata.features.inbox import inbox
+from cantata.features.inbox.inbox import InboxFilter
+from cantata.features.memory.memory_store import MemoryStore
+from cantata.features.sessions.conversations import Sessions, fault_of
+from cantata.flows.turns.turn_plan import target_of
+from cantata.flows.values import JsonValue, stored
+from cantata.flows.waits import Inbox, InboxItem
+from cantata.flows.wire import RUN_OVER, ChainRequest, ChainResponse, HistoryEntry, ProviderBatchRequest, RunResult, RunStatus, TurnRequest
+from cantata.ledger.redis.records import remedy_for
+from cantata.ledger.runs import event_log, listing
+from cantata.ledger.runs.listing import RunFilter, RunList
+from cantata.ledger.runs.log_store import Logs
+from cantata.ledger.runs.summaries import RunSummary
+from cantata.text.suggestions import hint
 
 if TYPE_CHECKING:
     from cantata.client.client import Client

@@ -11,24 +11,24 @@ from typing import TYPE_CHECKING
 from cantata import __version__
 from cantata.client import queries, run_export
 from cantata.client.answers import check_answer
-from cantata.coordinator.start import send_ready
+from cantata.engine.start import send_ready
 from cantata.errors import CantataError, ConfigError, UnavailableError, UnknownRunError
-from cantata.models import bounds
-from cantata.models.events import RunEvent, RunWarning
-from cantata.models.graph import START
-from cantata.models.values import JsonValue, stored
-from cantata.models.wire import RUN_OVER, ChainEvent, ChainRequest, ChainResponse, RunResult, RunStatus
-from cantata.observability import traces
-from cantata.observability.logs.lines import LogLine
-from cantata.runs.results import bodies_of, chain_event, chain_response, turn_result
-from cantata.runs.step_names import step_names
-from cantata.runs.view import RunView
-from cantata.state.ledger.encoding import to_json
-from cantata.state.ledger.records import RunRecord, StepRecord
-from cantata.state.ledger.step_store import EARLY_SIGNALS
-from cantata.state.limits.quotas import SMALL_SIGNAL_BYTES
-from cantata.state.runs import event_log, log_store, run_snapshot, trace_roots
-from cantata.suggestions import hint, nearest
+from cantata.flows import bounds
+from cantata.flows.events import RunEvent, RunWarning
+from cantata.flows.graph import START
+from cantata.flows.values import JsonValue, stored
+from cantata.flows.wire import RUN_OVER, ChainEvent, ChainRequest, ChainResponse, RunResult, RunStatus
+from cantata.ledger.encoding import to_json
+from cantata.ledger.quotas import SMALL_SIGNAL_BYTES
+from cantata.ledger.records import RunRecord, StepRecord
+from cantata.ledger.runs import event_log, log_store, run_snapshot, trace_roots
+from cantata.ledger.runs.results import bodies_of, chain_event, chain_response, turn_result
+from cantata.ledger.runs.step_names import step_names
+from cantata.ledger.runs.view import RunView
+from cantata.ledger.step_store import EARLY_SIGNALS
+from cantata.operation import traces
+from cantata.operation.logs.lines import LogLine
+from cantata.text.suggestions import hint, nearest
 
 if TYPE_CHECKING:
     from cantata.client.client import Client

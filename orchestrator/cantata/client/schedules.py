@@ -11,26 +11,35 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from cantata.config.faults import checked
-from cantata.coordinator.firing import STARTED, item_of, started
-from cantata.coordinator.run_requests import RunRequest, scheduled_request
-from cantata.coordinator.start import COORDINATOR, announce_runs, check_labels, check_size, new_id, run_settings
+from cantata.engine.run_requests import RunRequest, scheduled_request
+from cantata.engine.start import COORDINATOR, announce_runs, check_labels, check_size, new_id, run_settings
 from cantata.errors import ConfigError, Fault
-from cantata.models import bounds
-from cantata.models.definitions import Quota
-from cantata.models.schedules import Schedule
-from cantata.models.values import NAME, JsonValue, as_text, checked_name, stored
-from cantata.planning.triggers.schedules import delay_ms, first_time, times
-from cantata.planning.triggers.webhooks import webhooks_of
-from cantata.state.ledger.encoding import to_json
-from cantata.state.ledger.run_store import offer_of
-from cantata.state.limits.quotas import KeptItem
-from cantata.state.redis import clock
-from cantata.state.redis.connection import RedisRefusal
-from cantata.state.redis.keys import definitions_digest, id_in_shard
-from cantata.state.redis.redis_errors import is_outage
-from cantata.state.schedules.schedule_store import MAX_PENDING, Firing, Origin, Outcome, ScheduleRecord, ScheduleStore, scope_of, shard_for
-from cantata.state.sessions import conversations
-from cantata.suggestions import did_you_mean
+from cantata.features.schedules.firing import STARTED, item_of, started
+from cantata.features.schedules.schedule_store import (
+    MAX_PENDING,
+    Firing,
+    Origin,
+    Outcome,
+    ScheduleRecord,
+    ScheduleStore,
+    scope_of,
+    shard_for,
+)
+from cantata.features.schedules.times import delay_ms, first_time, times
+from cantata.features.sessions import conversations
+from cantata.flows import bounds
+from cantata.flows.definitions import Quota
+from cantata.flows.schedules import Schedule
+from cantata.flows.values import NAME, JsonValue, as_text, checked_name, stored
+from cantata.flows.webhooks import webhooks_of
+from cantata.ledger.encoding import to_json
+from cantata.ledger.quotas import KeptItem
+from cantata.ledger.redis import clock
+from cantata.ledger.redis.connection import RedisRefusal
+from cantata.ledger.redis.keys import definitions_digest, id_in_shard
+from cantata.ledger.redis.redis_errors import is_outage
+from cantata.ledger.run_store import offer_of
+from cantata.text.suggestions import did_you_mean
 
 if TYPE_CHECKING:
     from cantata.client.client import Client

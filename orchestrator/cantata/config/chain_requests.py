@@ -14,10 +14,10 @@ from cantata.config.faults import faults_of, in_order
 from cantata.config.formats import formats
 from cantata.config.source_map import KeyPath, find, path_text, value_at
 from cantata.errors import ConfigError, Fault
-from cantata.models.definitions import Definitions
-from cantata.models.values import JsonValue
-from cantata.models.wire import ChainRequest, fault_of_kind
-from cantata.suggestions import hint, nearest
+from cantata.flows.definitions import Definitions
+from cantata.flows.values import JsonValue
+from cantata.flows.wire import ChainRequest, fault_of_kind
+from cantata.text.suggestions import hint, nearest
 
 CONFIGURES = Definitions.model_fields.keys() - {"folder"}
 """Top-level keys of configuration files in our own format."""

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from cantata.config.documents import Document
 from cantata.errors import Fault
-from cantata.models.definitions import Definitions
+from cantata.flows.definitions import Definitions
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,11 @@ from cantata.config.documents import Document, parse
 from cantata.config.formats import Configuration, formats
 from cantata.config.native import load_definitions
 from cantata.errors import ConfigError, Fault
-from cantata.models.definitions import Agent, Defaults, Definitions
-from cantata.models.wire import ChainRequest
-from cantata.project_folder import CONFIG_FILE, project_folder, stack_configuration
+from cantata.flows.definitions import Agent, Defaults, Definitions
+from cantata.flows.wire import ChainRequest
+from cantata.operation.project_folder import CONFIG_FILE, project_folder, stack_configuration
 from cantata.settings import settings
-from cantata.suggestions import did_you_mean
+from cantata.text.suggestions import did_you_mean
 
 FOLDERS_FILES = ("config.yml", "config.yaml")
 BUILT_IN = Definitions(
@@ -46,7 +46,7 @@ def load(path: Path | None) -> Definitions:
 
 def load_sound(path: Path | None) -> Configuration:
     """Return the configuration in this file after a check of its chains too. Raises ConfigError with every fault."""
-    from cantata.planning.chain_checks import checks  # noqa: PLC0415  # loads jmespath
+    from cantata.flows.chains import checks  # noqa: PLC0415  # loads jmespath
 
     found = configuration_in(path)
     faults = checks.check_chains(found.definitions)

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import NoReturn
 
 from cantata.errors import ConfigError, Fault
-from cantata.models.bounds import MAX_DIGITS, READ_DEPTH, is_text
-from cantata.models.values import JsonValue
+from cantata.flows.bounds import MAX_DIGITS, READ_DEPTH, is_text
+from cantata.flows.values import JsonValue
 
 KeyPath = tuple[str | int, ...]
 """The keys and indexes that lead to a value."""

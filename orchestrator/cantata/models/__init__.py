@@ -1,1 +1,1 @@
-"""Frozen pydantic models. Their only behaviour is validation."""
+"""Names that programs import; their homes are in `cantata.flows`."""

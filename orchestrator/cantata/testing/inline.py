@@ -27,23 +27,23 @@ from celery.app.task import Context
 from cantata.client.client import Client
 from cantata.client.runs import ChainRun, TurnRun
 from cantata.config import loading as configuration
-from cantata.coordinator.duties import sweep_once
-from cantata.coordinator.start import send_ready
-from cantata.dispatch.celery_app import App, Carried
-from cantata.embedded import Stack
+from cantata.engine.dispatch.celery_app import App, Carried
+from cantata.engine.duties import sweep_once
+from cantata.engine.fleet import clock_skip
+from cantata.engine.start import send_ready
 from cantata.errors import ConfigError
-from cantata.models.definitions import Definitions, PythonWorkflow, Tool
-from cantata.models.graph import is_named
-from cantata.models.values import JsonValue
-from cantata.models.wire import ChainRequest, ChainResponse, RunResult, TurnRequest
-from cantata.runs.results import is_over
-from cantata.state.fleet import clock_skip
-from cantata.state.redis.keys import shard_of
-from cantata.suggestions import hint, nearest
-from cantata.workflows.decorator import reference_of
-from cantata_workers.code.config_folder import local_folder
-from cantata_workers.runtime.process import Process
-from cantata_workers.tasks import Delivery, MessageExecution
+from cantata.flows.definitions import Definitions, PythonWorkflow, Tool
+from cantata.flows.graph import is_named
+from cantata.flows.values import JsonValue
+from cantata.flows.wire import ChainRequest, ChainResponse, RunResult, TurnRequest
+from cantata.flows.workflows.decorator import reference_of
+from cantata.ledger.redis.keys import shard_of
+from cantata.ledger.runs.results import is_over
+from cantata.operation.embedded import Stack
+from cantata.text.suggestions import hint, nearest
+from cantata_workers.process.config_folder import local_folder
+from cantata_workers.process.process import Process
+from cantata_workers.process.tasks import Delivery, MessageExecution
 from cantata_workers.tools import functions
 
 Chain = ChainRequest | Mapping[str, Any] | str | Path | Callable[..., Any]

@@ -11,20 +11,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast, overload
 
-from cantata import fault_points
 from cantata.client.client import Client
 from cantata.client.runs import ChainRun, TurnRun
-from cantata.embedded import Stack
+from cantata.engine.fleet import clock_skip, registry
 from cantata.errors import ConfigError
-from cantata.models.definitions import Definitions
-from cantata.models.values import JsonValue
-from cantata.models.wire import ChainResponse, RunResult, TurnRequest
-from cantata.runs.results import is_over
-from cantata.state.fleet import clock_skip, registry
-from cantata.state.ledger.records import owner_of
-from cantata.state.redis.keys import namespace_of, shard_key
-from cantata.suggestions import hint, nearest
+from cantata.flows.definitions import Definitions
+from cantata.flows.values import JsonValue
+from cantata.flows.wire import ChainResponse, RunResult, TurnRequest
+from cantata.ledger.records import owner_of
+from cantata.ledger.redis.keys import namespace_of, shard_key
+from cantata.ledger.runs.results import is_over
+from cantata.operation import fault_points
+from cantata.operation.embedded import Stack
 from cantata.testing.inline import Chain, check_signals, submit, values_for
+from cantata.text.suggestions import hint, nearest
 
 OF_CLIENTS = ("accepted", "accept-replied", "fork-replied")
 FAULT_POINTS = tuple(label for label in fault_points.LABELS if label not in OF_CLIENTS)

@@ -20,25 +20,25 @@ from cantata.client.run_export import FORMAT, VERSION, positional, redacted, too
 from cantata.client.runs import ChainRun, TurnRun
 from cantata.config import loading as configuration
 from cantata.errors import ConfigError, ModelError, StepError
-from cantata.models.definitions import Chain, Definitions, Model
-from cantata.models.graph import START, STEP_OVER, Graph, Outcome
-from cantata.models.step_kinds import kind_named
-from cantata.models.values import JsonValue, ToolCallRequest, Usage, as_text, stored
-from cantata.models.wire import ChainRequest, ChainResponse, HistoryEntry, TurnRequest
-from cantata.observability.logs.secrets import secrets_in
-from cantata.runs.results import is_over
-from cantata.state.ledger.records import Begun
+from cantata.flows.definitions import Chain, Definitions, Model
+from cantata.flows.graph import START, STEP_OVER, Graph, Outcome
+from cantata.flows.step_kinds import kind_named
+from cantata.flows.values import JsonValue, ToolCallRequest, Usage, as_text, stored
+from cantata.flows.wire import ChainRequest, ChainResponse, HistoryEntry, TurnRequest
+from cantata.flows.workflows import expansion
+from cantata.flows.workflows.history import Activation
+from cantata.ledger.records import Begun
+from cantata.ledger.runs.results import is_over
+from cantata.operation.logs.secrets import secrets_in
 from cantata.testing.comparisons import Comparison, Difference, Evaluation, RunEnd
 from cantata.testing.inline import Runner
-from cantata.workflows import expansion
-from cantata.workflows.history import Activation
-from cantata_workers.execute import execute
-from cantata_workers.handlers import HANDLERS
 from cantata_workers.models.dialects.conversation import Message
 from cantata_workers.models.llm import Reply
 from cantata_workers.models.llm.caching import Options
 from cantata_workers.models.model_calls import call_models, digests_of, recorded_prompt
-from cantata_workers.runtime.step_context import StepContext
+from cantata_workers.process.step_context import StepContext
+from cantata_workers.steps.execute import execute
+from cantata_workers.steps.handlers import HANDLERS
 from cantata_workers.steps.workflow_steps import workflow_advance
 
 Compare = Callable[[JsonValue, JsonValue], bool]

@@ -11,13 +11,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from cantata.chat import run_async
 from cantata.errors import RunError
-from cantata.models.definitions import Agent, Definitions, Team
-from cantata.models.instructions import Instruction, PromptStep
-from cantata.models.values import as_text
-from cantata.models.wire import HistoryEntry, RunResult, TurnRequest
-from cantata.state.sessions.conversations import fault_of
+from cantata.features.sessions.conversations import fault_of
+from cantata.flows.definitions import Agent, Definitions, Team
+from cantata.flows.instructions import Instruction, PromptStep
+from cantata.flows.values import as_text
+from cantata.flows.wire import HistoryEntry, RunResult, TurnRequest
+from cantata.surfaces.chat import run_async
 from cantata_frontends.agentchain.chain_arguments import (
     check_agent,
     check_agents,

@@ -9,8 +9,8 @@ from string import Formatter
 from typing import Any, get_args
 
 from cantata.config.user_code.function_names import name_of
-from cantata.models.definitions import History, Router, Strategy, Synthesizer, TeamRule
-from cantata.suggestions import did_you_mean, nearest
+from cantata.flows.definitions import History, Router, Strategy, Synthesizer, TeamRule
+from cantata.text.suggestions import did_you_mean, nearest
 from cantata_frontends.promptchain import PromptChain
 from cantata_frontends.promptchain.argument_values import check_keys, check_list, validated
 from cantata_frontends.promptchain.instruction_lists import models_for, text_of

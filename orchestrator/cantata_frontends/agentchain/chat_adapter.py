@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import threading
 
-from cantata.chat import ChatBackend, unknown_agent_error
 from cantata.client.client import Client
 from cantata.client.runs import TurnRun
-from cantata.models.definitions import Team
-from cantata.models.wire import TurnRequest
+from cantata.flows.definitions import Team
+from cantata.flows.wire import TurnRequest
+from cantata.surfaces.chat import ChatBackend, unknown_agent_error
 from cantata_frontends.agentchain.run_log import LogWriter, RunLog
 
 FOLLOWER_TIMEOUT_S = 5.0  # for the log entries of turns that were under way when the chat ended

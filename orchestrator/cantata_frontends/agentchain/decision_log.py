@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple, cast
 
-from cantata.models.values import JsonValue, as_text
-from cantata.state.ledger.records import StepRecord
+from cantata.flows.values import JsonValue, as_text
+from cantata.ledger.records import StepRecord
 
 Fields = dict[str, JsonValue]
 

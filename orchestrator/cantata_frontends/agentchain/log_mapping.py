@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import cast
 
-from cantata.models.definitions import Team
-from cantata.models.events import RunAccepted, RunEvent, RunWarning
-from cantata.models.graph import RAW, START
-from cantata.models.wire import RunResult, TurnRequest
-from cantata.state.ledger.records import StepRecord
+from cantata.flows.definitions import Team
+from cantata.flows.events import RunAccepted, RunEvent, RunWarning
+from cantata.flows.graph import RAW, START
+from cantata.flows.wire import RunResult, TurnRequest
+from cantata.ledger.records import StepRecord
 from cantata_frontends.agentchain.decision_log import DECISIONS, Fields, LogEntry, length_of, round_of, text_of
 
 Steps = Callable[[Sequence[str]], Mapping[str, StepRecord]]

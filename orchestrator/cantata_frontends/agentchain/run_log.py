@@ -13,10 +13,10 @@ from pathlib import Path
 
 from cantata.client.runs import TurnRun
 from cantata.config.user_code.function_names import IN_WORKER
-from cantata.models.definitions import Team
-from cantata.models.events import RunEvent
-from cantata.models.values import JsonValue
-from cantata.models.wire import TurnRequest
+from cantata.flows.definitions import Team
+from cantata.flows.events import RunEvent
+from cantata.flows.values import JsonValue
+from cantata.flows.wire import TurnRequest
 from cantata_frontends.agentchain.decision_log import LogEntry
 from cantata_frontends.agentchain.log_mapping import LogMapping
 

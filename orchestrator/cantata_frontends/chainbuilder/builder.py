@@ -13,8 +13,8 @@ from typing import Any, Self
 from cantata.client.client import run_id_of
 from cantata.client.runs import ChainRun, check_timeout
 from cantata.errors import ConfigError, RunError
-from cantata.models.bounds import duration_of
-from cantata.models.values import JsonValue
+from cantata.flows.bounds import duration_of
+from cantata.flows.values import JsonValue
 from cantata_frontends.chainbuilder import plan, run_request
 from cantata_frontends.chainbuilder.builder_arguments import read_base, read_parts, tasks_in
 from cantata_frontends.chainbuilder.builder_state import BuilderState, ChainProgress, Status

@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 from typing import Any, get_args
 
-from cantata.models.bounds import duration_of
-from cantata.models.definitions import Agent, Definitions
-from cantata.models.instructions import FunctionStep, Instruction, NestedStep
-from cantata.suggestions import did_you_mean
+from cantata.flows.bounds import duration_of
+from cantata.flows.definitions import Agent, Definitions
+from cantata.flows.instructions import FunctionStep, Instruction, NestedStep
+from cantata.text.suggestions import did_you_mean
 from cantata_frontends.chainbuilder.plan import BuilderBase, ChainParts, Technique
 from cantata_frontends.promptchain import PromptChain
 from cantata_frontends.promptchain.instruction_lists import models_for

@@ -12,10 +12,10 @@ from pydantic import Field
 
 from cantata.client.client import Client
 from cantata.errors import UnknownRunError
-from cantata.models.values import ErrorInfo, JsonValue, Value
-from cantata.models.wire import RUN_OVER
-from cantata.state.ledger.records import RunRecord, StepRecord
-from cantata.state.sessions.builders import Builder, Fields, fault_of
+from cantata.features.sessions.builders import Builder, Fields, fault_of
+from cantata.flows.values import ErrorInfo, JsonValue, Value
+from cantata.flows.wire import RUN_OVER
+from cantata.ledger.records import RunRecord, StepRecord
 from cantata_frontends.chainbuilder.plan import BuilderPlan
 
 ENDED_FROM_OUTSIDE = frozenset({"cancelled", "timed_out"})

@@ -8,13 +8,13 @@ from typing import Literal, get_args
 
 from pydantic import Field
 
-from cantata.models.definitions import Agent, Model, Tool
-from cantata.models.instructions import Chainbreaker, Instruction, NestedStep
-from cantata.models.values import Value
-from cantata.planning import templates
-from cantata.planning.graphs import postorder, reach
-from cantata.planning.turns.agent_steps import template
-from cantata.suggestions import did_you_mean
+from cantata.flows.definitions import Agent, Model, Tool
+from cantata.flows.expressions import templates
+from cantata.flows.graphs import postorder, reach
+from cantata.flows.instructions import Chainbreaker, Instruction, NestedStep
+from cantata.flows.turns.agent_steps import template
+from cantata.flows.values import Value
+from cantata.text.suggestions import did_you_mean
 
 Mode = Literal["serial", "parallel", "independent"]
 Technique = Literal["normal", "head-tail"]

@@ -17,12 +17,12 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from cantata.models.definitions import Agent, Definitions
-from cantata.models.instructions import Instruction, MemoryStep, PromptStep
-from cantata.models.values import JsonValue
-from cantata.models.wire import ChainNode, ChainRequest
-from cantata.planning import templates
-from cantata.planning.turns.agent_steps import template
+from cantata.flows.definitions import Agent, Definitions
+from cantata.flows.expressions import templates
+from cantata.flows.instructions import Instruction, MemoryStep, PromptStep
+from cantata.flows.turns.agent_steps import template
+from cantata.flows.values import JsonValue
+from cantata.flows.wire import ChainNode, ChainRequest
 from cantata_frontends.chainbuilder.plan import BuilderBase, BuilderPlan
 
 START, FAILED = "start?", "failed!"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from cantata.config.user_code.function_source import definition_of
 from cantata.config.user_code.modules import tree_of
-from cantata.suggestions import hint, nearest
+from cantata.text.suggestions import hint, nearest
 
 PACKAGE = "diskurs"
 PARTS = ("entities", "errors", "prompt", "protocols", "tools", "immutable_conversation")

@@ -14,8 +14,8 @@ from cantata.config.faults import faults_of, in_order, unknown_keys
 from cantata.config.formats import Configuration
 from cantata.config.source_map import value_at
 from cantata.errors import ConfigError, Fault, without_warnings
-from cantata.models.definitions import Definitions
-from cantata.suggestions import hint
+from cantata.flows.definitions import Definitions
+from cantata.text.suggestions import hint
 from cantata_frontends.diskurs import components, schema
 from cantata_frontends.diskurs.agent_entries import agents_of
 from cantata_frontends.diskurs.code_text import import_faults

@@ -15,8 +15,8 @@ from cantata.config.documents import Document
 from cantata.config.source_map import KeyPath, value_at
 from cantata.config.user_code.function_source import fault_of
 from cantata.errors import Fault
-from cantata.models.values import JsonValue
-from cantata.suggestions import did_you_mean
+from cantata.flows.values import JsonValue
+from cantata.text.suggestions import did_you_mean
 from cantata_frontends.diskurs.conversation_config import CodeReference
 from cantata_frontends.diskurs.schema import Section
 
@@ -72,7 +72,7 @@ class FolderFiles:
 
     def _checked(self, path: Path) -> tuple[str, list[str]]:
         """Return the text of a template, and the names of those that it includes."""
-        from cantata.planning import templates  # noqa: PLC0415  # only folders with templates need jinja2, which takes long to import
+        from cantata.flows.expressions import templates  # noqa: PLC0415  # only folders with templates need jinja2, which takes long to import
 
         text = self.text(path)
         try:

@@ -21,10 +21,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, cast
 
-from cantata.models.definitions import Extension
-from cantata.models.graph import RAW, Edge, Graph, Step
-from cantata.models.step_kinds import StepKind
-from cantata.models.values import JsonValue
+from cantata.flows.definitions import Extension
+from cantata.flows.graph import RAW, Edge, Graph, Step
+from cantata.flows.step_kinds import StepKind
+from cantata.flows.values import JsonValue
 from cantata_frontends.diskurs.conversation_config import AgentKind, ConversationConfig
 
 RETRIES = 3

@@ -10,7 +10,7 @@ from pydantic.alias_generators import to_camel
 
 from cantata.config.source_map import KeyPath
 from cantata.config.user_code.function_source import names_in
-from cantata.suggestions import did_you_mean, hint, nearest
+from cantata.text.suggestions import did_you_mean, hint, nearest
 from cantata_frontends.diskurs import schema
 from cantata_frontends.diskurs.code_text import fields_of
 from cantata_frontends.diskurs.conversation_config import PromptSource
@@ -153,7 +153,7 @@ class PromptReader:
         return {"agent_descriptions", "next_agent"} if self.entry.type == "conductor" else None
 
     def _warn_of_unknown_names(self, which: str, template: Template, known: Collection[str]) -> None:
-        from cantata.planning import templates  # noqa: PLC0415  # only folders with templates need jinja2, which takes long to import
+        from cantata.flows.expressions import templates  # noqa: PLC0415  # only folders with templates need jinja2, which takes long to import
 
         texts = (template[0], tuple(template[1].values()))
         failing = templates.computed_with(*texts)

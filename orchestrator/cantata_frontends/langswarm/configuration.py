@@ -11,8 +11,8 @@ from cantata.config.documents import Document
 from cantata.config.faults import in_order
 from cantata.config.formats import Configuration
 from cantata.errors import ConfigError, Fault, without_warnings
-from cantata.models.definitions import Chain, Definitions
-from cantata.planning.chain_checks import checks
+from cantata.flows.chains import checks
+from cantata.flows.definitions import Chain, Definitions
 from cantata_frontends.langswarm.agent_reader import AgentReader, read_memory_flag
 from cantata_frontends.langswarm.config_part import ConfigPart, either
 from cantata_frontends.langswarm.files import ConfigSources, ReadDocument, files_in, gather

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from cantata.config.user_code.function_source import definition_of, fault_of
 from cantata.config.user_code.script_digest import digest_of, name_of
-from cantata.models.definitions import Agent, ScriptReference, Tool
-from cantata.models.values import JsonValue
-from cantata.suggestions import did_you_mean, nearest
+from cantata.flows.definitions import Agent, ScriptReference, Tool
+from cantata.flows.values import JsonValue
+from cantata.text.suggestions import did_you_mean, nearest
 from cantata_frontends.langswarm.config_part import MISTYPED, ConfigPart
 from cantata_frontends.langswarm.workflows.inputs import WorkflowInputs
 

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from cantata.config.source_map import path_text
-from cantata.suggestions import did_you_mean, nearest
+from cantata.text.suggestions import did_you_mean, nearest
 
 Model = TypeVar("Model", bound=BaseModel)
 

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from cantata.config.texts import file_of
-from cantata.models.definitions import Model
-from cantata.models.instructions import AgenticStep, PromptStep
-from cantata.models.values import JsonValue
+from cantata.flows.definitions import Model
+from cantata.flows.instructions import AgenticStep, PromptStep
+from cantata.flows.values import JsonValue
 from cantata_frontends.promptchain.argument_values import check_keys, check_parameters, validated
 
 log = logging.getLogger("cantata.frontends.promptchain")

@@ -6,9 +6,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
-from cantata.models.instructions import MemoryStep
-from cantata.models.values import JsonValue
-from cantata.state.memory.memory_store import DEFAULT, MemoryStore
+from cantata.features.memory.memory_store import DEFAULT, MemoryStore
+from cantata.flows.instructions import MemoryStep
+from cantata.flows.values import JsonValue
 from cantata_frontends.promptchain.argument_values import check_list, validated
 from cantata_frontends.promptchain.run_calls import shared_client
 

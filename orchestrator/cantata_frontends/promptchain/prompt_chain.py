@@ -11,11 +11,11 @@ from typing import Any, cast
 
 from cantata.config.user_code.function_names import name_of, shared_folder
 from cantata.errors import ConfigError, UnavailableError
-from cantata.models.bounds import duration_of
-from cantata.models.definitions import Agent, Definitions, Tool
-from cantata.models.instructions import AgenticStep, FunctionStep, Instruction, MemoryStep, NestedStep, PromptStep
-from cantata.models.values import JsonValue
-from cantata.models.wire import RunResult, TurnRequest
+from cantata.flows.bounds import duration_of
+from cantata.flows.definitions import Agent, Definitions, Tool
+from cantata.flows.instructions import AgenticStep, FunctionStep, Instruction, MemoryStep, NestedStep, PromptStep
+from cantata.flows.values import JsonValue
+from cantata.flows.wire import RunResult, TurnRequest
 from cantata_frontends.promptchain.argument_values import check_list, check_parameters, validated
 from cantata_frontends.promptchain.instruction_lists import models_for, script_folder, text_of
 from cantata_frontends.promptchain.memory_methods import MemoryMethods, memory_function

@@ -13,12 +13,12 @@ from concurrent.futures import ThreadPoolExecutor
 from cantata.client.client import Client
 from cantata.client.runs import TurnRun
 from cantata.config.user_code.function_names import refuse_in_worker
-from cantata.embedded import Home, attach
 from cantata.errors import RunError
-from cantata.models.definitions import Definitions
-from cantata.models.events import AttemptFailed, RunEvent
-from cantata.models.values import JsonValue
-from cantata.models.wire import RunResult, TurnRequest
+from cantata.flows.definitions import Definitions
+from cantata.flows.events import AttemptFailed, RunEvent
+from cantata.flows.values import JsonValue
+from cantata.flows.wire import RunResult, TurnRequest
+from cantata.operation.embedded import Home, attach
 from cantata.settings import settings
 
 MAX_CONCURRENT_RUNS = 200

@@ -9,8 +9,8 @@ from typing import Any
 from cantata.config.user_code.function_names import name_of
 from cantata.config.user_code.tool_decorator import settings_of
 from cantata.errors import ConfigError
-from cantata.models.definitions import McpServer, Tool, mcp_tool
-from cantata.suggestions import did_you_mean
+from cantata.flows.definitions import McpServer, Tool, mcp_tool
+from cantata.text.suggestions import did_you_mean
 from cantata_frontends.promptchain.argument_values import check_keys, validated
 
 Function = Callable[..., Any]

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from cantata.cli.main import submit
-from cantata.embedded import Stack
+from cantata.operation.embedded import Stack
+from cantata.surfaces.cli.main import submit
 from cantata.testing import ScriptedModels
 from tests.acceptance.as_written.examples import PAGES, TOP, Example, examples
 

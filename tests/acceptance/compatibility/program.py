@@ -20,7 +20,7 @@ from uuid import uuid4
 from celery import Celery
 
 from cantata import AsyncClient, Client, ConfigError, MemoryBank, UnknownRunError, install
-from cantata.cli.main import submit
+from cantata.surfaces.cli.main import submit
 
 PATIENCE_S = 60.0
 CONFIG = "desk.yaml"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from redis import Redis
 
-from cantata.state.fleet import registry
+from cantata.engine.fleet import registry
 from tests.integration.redis.servers import until
 
 APPLICATION = """
@@ -34,7 +34,7 @@ class OurWorkers:
 
     def start(self) -> None:
         """Start them; they serve a moment later."""
-        command = [sys.executable, "-m", "cantata.cli", "worker", "--app", "app:app", "coordinator", "agents", "tools"]
+        command = [sys.executable, "-m", "cantata.surfaces.cli", "worker", "--app", "app:app", "coordinator", "agents", "tools"]
         with (self._folder / "log").open("ab") as log:
             self._process = subprocess.Popen(command, cwd=self._folder, env=self._environment, stdout=log, stderr=log)
 

@@ -13,7 +13,7 @@ import pytest
 from celery import Celery
 
 from cantata import ChainRun, Client
-from cantata.state.redis.connection import connect
+from cantata.ledger.redis.connection import connect
 from tests.acceptance.neighbours.behaviour import DJANGO, FLASK, Running
 from tests.acceptance.neighbours.brokers import RabbitMQ
 from tests.acceptance.neighbours.conftest import Start

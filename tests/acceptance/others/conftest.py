@@ -11,7 +11,7 @@ import pytest
 
 from cantata.client.client import Client, EmbeddedClient
 from cantata.client.runs import TurnRun
-from cantata.models.definitions import Agent, Definitions, Model, Tool
+from cantata.flows.definitions import Agent, Definitions, Model, Tool
 from tests.integration.fleet import agent_stage
 
 HERE = Path(__file__).parent

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import yaml
 
-from cantata.models.definitions import McpServer
+from cantata.flows.definitions import McpServer
 from tests.acceptance.neighbours.environments import environment, kept, missing, run
 from tests.integration.redis.servers import free_port
 from tests.waiting import until

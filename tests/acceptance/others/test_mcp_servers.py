@@ -12,9 +12,9 @@ from typing import Any, TypeVar, cast
 import pytest
 
 from cantata.errors import StepError
-from cantata.models.definitions import McpServer
-from cantata.models.values import ToolSchema
-from cantata.planning.provider_schemas import PROVIDERS, fit_tools
+from cantata.flows.definitions import McpServer
+from cantata.flows.provider_schemas import PROVIDERS, fit_tools
+from cantata.flows.values import ToolSchema
 from cantata.testing import ScriptedModels
 from cantata_workers.tools import mcp
 from tests.acceptance.neighbours.environments import TOP

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from cantata.embedded import Stack
+from cantata.operation.embedded import Stack
 from cantata.testing import ScriptedModels
 from tests.faults.fuzz.neighbour import Neighbour, compare
 from tests.faults.fuzz.readers import Readers, by_hypothesis, by_mutation

@@ -13,17 +13,16 @@ from hypothesis import HealthCheck, given, seed, settings
 
 from cantata.config import chain_requests, documents, native
 from cantata.errors import ConfigError
-from cantata.models.definitions import Definitions
-from cantata.models.values import JsonValue
-from cantata.planning import expressions
-from cantata.planning.chain_checks import checks
-from cantata.planning.chains import expansion
+from cantata.flows.chains import checks, expansion
+from cantata.flows.definitions import Definitions
+from cantata.flows.expressions import expressions
+from cantata.flows.values import JsonValue
 from cantata_frontends.langswarm.workflows import conditions, reference_expressions
 from cantata_frontends.langswarm.workflows.reference_expressions import Scope, UnreadableError
 from tests.faults.fuzz.mutations import text_of
 from tests.faults.past import Violation
-from tests.unit.planning.expression_values import ROOT
-from tests.unit.planning.test_expressions import NEARLY_PATHS, PATHS, ROOTS, SOUP
+from tests.unit.flows.expression_values import ROOT
+from tests.unit.flows.expressions.test_expressions import NEARLY_PATHS, PATHS, ROOTS, SOUP
 
 REPOSITORY = Path(__file__).parents[3]
 SLOW_S = 10.0  # of processor time for one text; the bounds of an expression come to a few seconds on a slow machine

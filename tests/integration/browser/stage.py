@@ -16,7 +16,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from cantata.client.client import Client
 from cantata.client.runs import ChainRun
-from cantata.embedded import Stack
+from cantata.operation.embedded import Stack
 from cantata.testing import ScriptedModels
 
 CONFIG = Path(__file__).with_name("pages.yaml")
@@ -45,7 +45,18 @@ class Stage:
     @contextmanager
     def gateway(self, *options: str, port: int = 0) -> Iterator[str]:
         """A gateway in a process of its own; its address."""
-        command = [sys.executable, "-m", "cantata.cli", "gateway", "--port", str(port), "--config", str(CONFIG), "--json", *options]
+        command = [
+            sys.executable,
+            "-m",
+            "cantata.surfaces.cli",
+            "gateway",
+            "--port",
+            str(port),
+            "--config",
+            str(CONFIG),
+            "--json",
+            *options,
+        ]
         environment = {**os.environ, "REDIS_URL": self._stack.url}
         log = self.folder / "gateway.log"
         with (

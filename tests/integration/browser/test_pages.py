@@ -15,9 +15,9 @@ from axe_playwright_python.base import AXE_SCRIPT
 from playwright.sync_api import Page, expect
 
 from cantata.client.runs import ChainRun
-from cantata.state.batches.batch_store import BatchTarget
-from cantata.state.fleet import registry
-from cantata.state.redis.keys import key_of, run_key
+from cantata.engine.fleet import registry
+from cantata.features.batches.batch_store import BatchTarget
+from cantata.ledger.redis.keys import key_of, run_key
 from tests.integration.browser import hostile, lag
 from tests.integration.browser.chromium import chromium
 from tests.integration.browser.stage import EXPECTED, PATIENCE_S, Stage, stage, tool

@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 
 from cantata.config import loading
-from cantata.gateway.access import read_tokens
 from cantata.settings import VARIABLES
+from cantata.surfaces.gateway.access import read_tokens
 from tests.acceptance.pages import blocks, lines, parse
 
 TOP = Path(__file__).parents[3]

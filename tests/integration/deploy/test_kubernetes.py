@@ -16,12 +16,12 @@ import pytest
 import yaml
 
 import cantata
-from cantata.cli.main import COMMANDS
 from cantata.config import loading
-from cantata.embedded import stack_plan
-from cantata.gateway import serve
-from cantata.observability.metrics.families import BY_NAME
-from cantata.state.fleet import load
+from cantata.engine.fleet import load
+from cantata.operation.embedded import stack_plan
+from cantata.operation.metrics.families import BY_NAME
+from cantata.surfaces.cli.main import COMMANDS
+from cantata.surfaces.gateway import serve
 from tests import manifests
 from tests.acceptance.pages import parse
 from tests.manifests import FOLDER, TOP, Manifest

@@ -14,7 +14,7 @@ import promql_parser
 import pytest
 import yaml
 
-from cantata.observability.metrics.families import FAMILIES, Family
+from cantata.operation.metrics.families import FAMILIES, Family
 from tests.acceptance import write_metrics
 
 TOP = Path(__file__).parents[3]

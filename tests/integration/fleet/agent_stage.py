@@ -11,8 +11,8 @@ from typing import Any, Self, cast
 
 from cantata.client.client import Client
 from cantata.client.runs import TurnRun
-from cantata.models.definitions import Agent, Chain, Definitions, Model, Tool
-from cantata.models.wire import ChainNode, RunResult
+from cantata.flows.definitions import Agent, Chain, Definitions, Model, Tool
+from cantata.flows.wire import ChainNode, RunResult
 from cantata.testing import ScriptedModels
 
 HERE = Path(__file__).parent

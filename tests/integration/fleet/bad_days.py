@@ -18,11 +18,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from cantata.cli.main import submit
 from cantata.client.client import Client
-from cantata.embedded.valkey import find_server
-from cantata.models.definitions import Definitions
-from cantata.state.redis.connection import connect
+from cantata.flows.definitions import Definitions
+from cantata.ledger.redis.connection import connect
+from cantata.operation.embedded.valkey import find_server
+from cantata.surfaces.cli.main import submit
 from tests.waiting import freeze
 
 TOP = Path(__file__).parents[3]
@@ -90,7 +90,7 @@ class Town:
 
     def start_gateway(self) -> str:
         """Start a gateway; its address."""
-        self.start("gateway", [sys.executable, "-P", "-m", "cantata.cli", "gateway", "--port", "0", "--json"], PYTHONPATH=str(TOP))
+        self.start("gateway", [sys.executable, "-P", "-m", "cantata.surfaces.cli", "gateway", "--port", "0", "--json"], PYTHONPATH=str(TOP))
         self.wait(lambda: '"url"' in self.log("gateway"), "gateway")
         told = next(line for line in self.log("gateway").splitlines() if '"url"' in line)
         return str(json.loads(told)["url"])

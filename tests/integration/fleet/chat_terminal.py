@@ -66,7 +66,7 @@ def environment(folder: Path, url: str | None) -> dict[str, str]:
 def submit(folder: Path, url: str | None, *words: str, lines: str = "") -> subprocess.CompletedProcess[str]:
     """A command without a terminal, with lines on its standard input."""
     return subprocess.run(
-        [sys.executable, "-m", "cantata.cli", *words], cwd=folder, env=environment(folder, url), input=lines,
+        [sys.executable, "-m", "cantata.surfaces.cli", *words], cwd=folder, env=environment(folder, url), input=lines,
         capture_output=True, text=True, timeout=PATIENCE_S * 2, check=False,
     )  # fmt: skip
 
@@ -74,7 +74,7 @@ def submit(folder: Path, url: str | None, *words: str, lines: str = "") -> subpr
 class Terminal:
     """A terminal whose program is `submit chat`, until the block ends."""
 
-    def __init__(self, folder: Path, url: str | None, *words: str, program: str = "cantata.cli") -> None:
+    def __init__(self, folder: Path, url: str | None, *words: str, program: str = "cantata.surfaces.cli") -> None:
         """`program` is a module that begins a chat, when it is started with `chat` and these words."""
         self._screen, side = pty.openpty()
         fcntl.ioctl(side, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 160, 0, 0))

@@ -11,8 +11,8 @@ import pytest
 
 from cantata.client.client import Client, EmbeddedClient
 from cantata.client.runs import Run
-from cantata.models.definitions import Agent, Chain, Command, Definitions, Limits, OutputSchema, Synthesizer, Team, Tool
-from cantata.models.wire import ChainNode, ChainResponse
+from cantata.flows.definitions import Agent, Chain, Command, Definitions, Limits, OutputSchema, Synthesizer, Team, Tool
+from cantata.flows.wire import ChainNode, ChainResponse
 from cantata.testing import ScriptedModels
 from tests.integration.fleet.agent_stage import AgentStage
 

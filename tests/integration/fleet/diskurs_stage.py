@@ -13,8 +13,8 @@ from typing import Any, Self
 from cantata.client.client import Client
 from cantata.client.runs import TurnRun
 from cantata.config import loading
-from cantata.models.wire import RunResult
-from cantata.state.ledger.records import RunRecord, StepRecord
+from cantata.flows.wire import RunResult
+from cantata.ledger.records import RunRecord, StepRecord
 from cantata.testing import ScriptedModels
 
 PATIENCE_S = 40.0

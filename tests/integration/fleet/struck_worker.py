@@ -6,7 +6,7 @@ import importlib
 import os
 import sys
 
-from cantata import fault_points
+from cantata.operation import fault_points
 from cantata_workers.__main__ import main
 
 if __name__ == "__main__":

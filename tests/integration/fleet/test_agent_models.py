@@ -8,8 +8,8 @@ import pytest
 
 from cantata.client.client import EmbeddedClient
 from cantata.client.runs import Run
-from cantata.models.definitions import Model, ReplyCache, Synthesizer, Team
-from cantata.models.events import ReplyDelta
+from cantata.flows.definitions import Model, ReplyCache, Synthesizer, Team
+from cantata.flows.events import ReplyDelta
 from tests.integration.fleet.agent_stage import MAIN, OTHER, PATIENCE_S, AgentStage, agent, call
 from tests.integration.fleet.conftest import skip_pauses
 from tests.waiting import until

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from cantata.models.definitions import Tool
+from cantata.flows.definitions import Tool
 from tests.integration.fleet.agent_stage import PATIENCE_S, AgentStage, Json, agent, call
 
 CUT = "[cut here: these are the first 20,000 of 5,000,000 characters]"

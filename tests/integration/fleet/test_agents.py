@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from cantata.client.client import EmbeddedClient
-from cantata.models.definitions import Agent, Model, Synthesizer, Team
-from cantata.models.events import ChainBroken
+from cantata.flows.definitions import Agent, Model, Synthesizer, Team
+from cantata.flows.events import ChainBroken
 from tests.integration.fleet.agent_stage import MAIN, OTHER, PATIENCE_S, AgentStage, agent, call
 
 WORDS = {"function": "agent_tools:shout"}

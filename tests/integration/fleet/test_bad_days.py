@@ -10,8 +10,8 @@ import pytest
 
 from cantata.client.client import Client
 from cantata.client.runs import ChainRun
-from cantata.models.definitions import Tool
-from cantata.state.redis.connection import connect
+from cantata.flows.definitions import Tool
+from cantata.ledger.redis.connection import connect
 from tests.integration.fleet import conftest
 from tests.integration.fleet.bad_days import TOP, Town
 from tests.integration.fleet.bad_days import town as a_town
@@ -118,7 +118,8 @@ def test_a_worker_whose_first_word_redis_refuses_is_one_of_the_fleet_afterwards(
 @pytest.mark.parametrize("queue", ["tools", "coordinator"])
 def test_a_worker_that_cannot_begin_exits_with_status_1(town: Town, queue: str) -> None:
     code = (
-        "import sys; from unittest.mock import Mock; from cantata_workers import service; from cantata_workers.__main__ import main\n"
+        "import sys; from unittest.mock import Mock\n"
+        "from cantata_workers.process import service; from cantata_workers.__main__ import main\n"
         "service.Sweeper = Mock(side_effect=ValueError('no sweeper'))\n"
         "sys.exit(main(sys.argv[1:]))"
     )

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from cantata.cli.main import submit
 from cantata.client.client import EmbeddedClient
+from cantata.surfaces.cli.main import submit
 from cantata.testing import ScriptedModels
 from tests.waiting import until
 
@@ -84,7 +84,7 @@ def test_a_file_becomes_a_file_of_results(folder: Path, models: ScriptedModels) 
 def test_a_killed_command_goes_on_without_a_row_twice(folder: Path, models: ScriptedModels) -> None:
     models.script([{"reply": "yes", "delay_s": 0.05}])
     words = ("rows.csv", "--agent", "ann", "--map", "question=text", "--out", "out.jsonl", "--name", "killed", "--concurrency", "4")
-    first = subprocess.Popen([sys.executable, "-m", "cantata.cli", "batch", *words], stderr=subprocess.DEVNULL)
+    first = subprocess.Popen([sys.executable, "-m", "cantata.surfaces.cli", "batch", *words], stderr=subprocess.DEVNULL)
     until(lambda: (folder / "out.jsonl").exists() and len(rows_of(folder / "out.jsonl")) >= 4, "results are written")
     os.kill(first.pid, signal.SIGKILL)
     first.wait()
@@ -151,7 +151,7 @@ def test_rows_of_standard_input_go_to_standard_output(folder: Path) -> None:
 def test_another_terminal_pauses_and_cancels(folder: Path, models: ScriptedModels) -> None:
     models.script([{"reply": "yes", "delay_s": 0.1}])
     words = ("rows.csv", "--agent", "ann", "--map", "question=text", "--out", "out.jsonl", "--name", "far", "--concurrency", "2")
-    first = subprocess.Popen([sys.executable, "-m", "cantata.cli", "batch", *words], stderr=subprocess.PIPE, text=True)
+    first = subprocess.Popen([sys.executable, "-m", "cantata.surfaces.cli", "batch", *words], stderr=subprocess.PIPE, text=True)
     until(lambda: (folder / "out.jsonl").exists(), "it has begun")
 
     assert "paused" in run("pause", "far").stdout

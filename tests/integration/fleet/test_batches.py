@@ -10,8 +10,8 @@ from cantata.client.batches import batch_feed
 from cantata.client.batches.batches import BatchRow, Row, run_id_of_row
 from cantata.client.client import EmbeddedClient
 from cantata.errors import ConfigError
-from cantata.state.redis.keys import SHARDS, shard_key
-from cantata.state.runs import outcomes
+from cantata.ledger.redis.keys import SHARDS, shard_key
+from cantata.ledger.runs import outcomes
 from cantata.testing import ScriptedModels
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from cantata.client.client import Client, EmbeddedClient
-from cantata.models.wire import RunResult
+from cantata.flows.wire import RunResult
 from cantata.testing import ScriptedModels
 from tests.integration.fleet.chat_terminal import CTRL_C, PROMPT, Terminal, settled, submit
 from tests.waiting import until
@@ -242,7 +242,7 @@ def test_the_decisions_of_a_router_are_told(folder: Path, url: str, models: Scri
 BESIDE = """
 import asyncio
 
-from cantata.chat import ChatBackend, run_async
+from cantata.surfaces.chat import ChatBackend, run_async
 from cantata.client.client import Client
 
 

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from cantata.chat import ChatBackend
 from cantata.client.client import Client, EmbeddedClient
 from cantata.config import loading
 from cantata.errors import ConfigError
-from cantata.models.definitions import Limits
+from cantata.flows.definitions import Limits
+from cantata.surfaces.chat import ChatBackend
 from cantata.testing import ScriptedModels
 from cantata_workers.frontends.diskurs.conversation_state import ConversationState
 from tests.integration.fleet.diskurs_folders import JUDGED, PARALLEL, PLANNED, SEQUENCE, TOOLS

@@ -14,10 +14,10 @@ from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from cantata.client.client import Client, EmbeddedClient
-from cantata.models.bounds import OutOfBoundsError
-from cantata.models.events import ReplyDelta, RunEvent
-from cantata.state.redis.connection import connect
-from cantata.state.runs import event_log
+from cantata.flows.bounds import OutOfBoundsError
+from cantata.flows.events import ReplyDelta, RunEvent
+from cantata.ledger.redis.connection import connect
+from cantata.ledger.runs import event_log
 from tests.integration.fleet.agent_stage import PATIENCE_S, AgentStage, agent
 from tests.waiting import until
 

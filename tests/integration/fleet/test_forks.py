@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from cantata.cli.main import submit
 from cantata.client.client import EmbeddedClient
 from cantata.client.runs import ChainRun, TurnRun
 from cantata.errors import ConfigError, UnknownRunError
-from cantata.models.definitions import Router, Team
-from cantata.models.values import JsonValue
+from cantata.flows.definitions import Router, Team
+from cantata.flows.values import JsonValue
+from cantata.surfaces.cli.main import submit
 from cantata.testing import ScriptedModels
 from tests.integration.fleet.agent_stage import AgentStage, agent, call
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from redis import Redis
 
-from cantata.state.fleet import registry
+from cantata.engine.fleet import registry
 from tests.waiting import until
 
 HEALTHY = Path(__file__).parents[3] / "deploy" / "healthy"

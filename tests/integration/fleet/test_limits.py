@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cantata.client.client import Client, EmbeddedClient
-from cantata.models.definitions import Definitions, Tool
+from cantata.flows.definitions import Definitions, Tool
 from tests.integration.fleet.conftest import Journal, ask, tool
 from tests.waiting import until
 

@@ -16,9 +16,9 @@ import pytest
 from cantata.client.client import Client, EmbeddedClient
 from cantata.client.runs import Run, TurnRun
 from cantata.errors import ConfigError
-from cantata.models.definitions import Agent, Budget, Budgets, Limits, Quota, Rates, Team
-from cantata.models.events import RateLimited, RunEvent
-from cantata.models.wire import RunResult
+from cantata.flows.definitions import Agent, Budget, Budgets, Limits, Quota, Rates, Team
+from cantata.flows.events import RateLimited, RunEvent
+from cantata.flows.wire import RunResult
 from cantata.testing import ScriptedModels
 from tests.integration.fleet.agent_stage import PATIENCE_S, AgentStage, Json, agent
 from tests.waiting import at_best, until

@@ -11,11 +11,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from cantata import ChainBuilder, Client, MemoryBank, PromptChain, create_memory_chain, memory_function
-from cantata.cli.main import submit as commands
 from cantata.client.client import EmbeddedClient
 from cantata.errors import ConfigError, RunError, UnavailableError
-from cantata.models.definitions import Agent, Tool
-from cantata.models.wire import RunResult
+from cantata.flows.definitions import Agent, Tool
+from cantata.flows.wire import RunResult
+from cantata.surfaces.cli.main import submit as commands
 from cantata.testing import ScriptedModels
 from tests.integration.fleet import memory_tools
 from tests.integration.fleet.agent_stage import PATIENCE_S, AgentStage, agent, call

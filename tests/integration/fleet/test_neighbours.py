@@ -13,12 +13,12 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 from cantata.client.client import EmbeddedClient
-from cantata.dispatch.celery_app import send
-from cantata.health.gather import read_fleet
-from cantata.planning.canvas import Dispatch
-from cantata.state.fleet import dead_letters
-from cantata.state.fleet.load import measure
-from cantata.state.redis.keys import key_of
+from cantata.engine.dispatch.celery_app import send
+from cantata.engine.fleet import dead_letters
+from cantata.engine.fleet.load import measure
+from cantata.flows.canvas import Dispatch
+from cantata.ledger.redis.keys import key_of
+from cantata.operation.health.gather import read_fleet
 from tests.integration.fleet import neighbour_app
 from tests.integration.fleet.conftest import tool
 from tests.waiting import until

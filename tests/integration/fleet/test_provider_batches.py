@@ -10,8 +10,8 @@ import pytest
 from cantata.client.batches import batch_feed, batches
 from cantata.client.client import EmbeddedClient
 from cantata.errors import ConfigError
-from cantata.models.values import JsonValue
-from cantata.state.redis.keys import run_key
+from cantata.flows.values import JsonValue
+from cantata.ledger.redis.keys import run_key
 from cantata.testing import ScriptedModels
 from tests.waiting import until
 

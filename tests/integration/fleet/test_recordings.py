@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from cantata.cli.main import submit
 from cantata.client.client import EmbeddedClient
 from cantata.client.runs import Run
+from cantata.surfaces.cli.main import submit
 from tests.integration.fleet.agent_stage import MAIN, PATIENCE_S, AgentStage, agent, call
 from tests.integration.fleet.conftest import Journal, skip_pauses
 from tests.waiting import until

@@ -11,8 +11,8 @@ import pytest
 
 from cantata.client.client import EmbeddedClient
 from cantata.errors import ConfigError
-from cantata.models.definitions import Agent, Chain, Definitions
-from cantata.models.wire import ChainNode
+from cantata.flows.definitions import Agent, Chain, Definitions
+from cantata.flows.wire import ChainNode
 from cantata.testing import Comparison, ScriptedModels, evaluate, replay
 from tests.integration.fleet.agent_stage import HERE, MAIN, OTHER, PATIENCE_S, TOOLS, AgentStage, agent, call
 from tests.integration.fleet.conftest import Journal, skip_pauses

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from cantata.client.client import Client, EmbeddedClient
-from cantata.models.definitions import Agent, Definitions, Router, Team, TeamRule
-from cantata.models.wire import RunResult
+from cantata.flows.definitions import Agent, Definitions, Router, Team, TeamRule
+from cantata.flows.wire import RunResult
 from cantata.testing import ScriptedModels
 from tests.waiting import until
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from cantata.client.client import Client, EmbeddedClient
-from cantata.embedded.stack_plan import worker_command
 from cantata.errors import ConfigError
-from cantata.models.definitions import Agent, Definitions, Limits
+from cantata.flows.definitions import Agent, Definitions, Limits
+from cantata.operation.embedded.stack_plan import worker_command
 from cantata.testing import ScriptedModels
 from tests.integration.fleet.conftest import definitions
 from tests.integration.fleet.test_kills import pid_of

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from cantata.cli.main import submit
 from cantata.client.client import EmbeddedClient
-from cantata.models.wire import ChainResponse
+from cantata.flows.wire import ChainResponse
+from cantata.surfaces.cli.main import submit
 from cantata.testing import ScriptedModels
 from tests.integration.fleet.conftest import tool
 from tests.waiting import at_best, until

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cantata.client.client import EmbeddedClient
-from cantata.models.wire import HistoryEntry, SessionInfo
+from cantata.flows.wire import HistoryEntry, SessionInfo
 from cantata.testing import ScriptedModels
 from tests.integration.fleet.chat_terminal import settled, submit
 

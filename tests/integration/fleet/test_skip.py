@@ -10,7 +10,7 @@ import pytest
 from cantata.client.client import EmbeddedClient
 from cantata.client.runs import Run
 from cantata.errors import UnknownRunError
-from cantata.models.definitions import Agent
+from cantata.flows.definitions import Agent
 from tests.integration.fleet.agent_stage import AgentStage
 from tests.integration.fleet.conftest import Journal, tool
 from tests.integration.fleet.fleet_tools import note

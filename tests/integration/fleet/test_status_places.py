@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from cantata.cli.main import submit
+from cantata.surfaces.cli.main import submit
 from tests.integration.redis.servers import HERE, Clustered, Server, running, until
 
 
@@ -63,7 +63,7 @@ def test_what_never_answers_costs_seconds_and_is_told() -> None:
         silent.listen()
         since = time.monotonic()
 
-        command = [sys.executable, "-m", "cantata.cli", "status"]
+        command = [sys.executable, "-m", "cantata.surfaces.cli", "status"]
         url = f"redis://:geheim@{HERE}:{silent.getsockname()[1]}/0"
         done = subprocess.run(command, env={**os.environ, "REDIS_URL": url}, capture_output=True, text=True, timeout=120, check=False)
 

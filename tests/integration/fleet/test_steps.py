@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from cantata.client.client import Client, EmbeddedClient
+from cantata.engine.fleet.load import measure
 from cantata.errors import ConfigError, UnknownRunError
-from cantata.models.definitions import Tool
-from cantata.models.events import RunClosed
-from cantata.models.wire import ChainResponse
-from cantata.state.fleet.load import measure
-from cantata.state.runs import listing
-from cantata.state.runs.listing import RunFilter
+from cantata.flows.definitions import Tool
+from cantata.flows.events import RunClosed
+from cantata.flows.wire import ChainResponse
+from cantata.ledger.runs import listing
+from cantata.ledger.runs.listing import RunFilter
 from tests.examples import thorough
 from tests.integration.fleet.conftest import Journal, ask, skip_pauses, tool
 from tests.waiting import at_best, until

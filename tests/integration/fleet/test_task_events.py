@@ -10,9 +10,9 @@ import pytest
 from celery.events.state import State, Task
 
 from cantata.client.client import EmbeddedClient
-from cantata.dashboard.flower.task_links import task_target
-from cantata.dispatch.celery_app import make_app
-from cantata.models.wire import ChainResponse
+from cantata.engine.dispatch.celery_app import make_app
+from cantata.flows.wire import ChainResponse
+from cantata.surfaces.flower.task_links import task_target
 from cantata.testing import ScriptedModels
 from tests.integration.fleet.conftest import Journal, tool
 from tests.waiting import until

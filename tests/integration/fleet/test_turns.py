@@ -11,7 +11,7 @@ import pytest
 
 from cantata.client.client import EmbeddedClient
 from cantata.errors import ConfigError
-from cantata.models.wire import RunResult
+from cantata.flows.wire import RunResult
 from cantata.testing import ScriptedModels
 from tests.integration.fleet.conftest import ask, skip_pauses
 from tests.waiting import until

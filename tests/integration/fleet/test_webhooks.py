@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from cantata.cli.main import submit
 from cantata.client.client import Client
 from cantata.client.run_service import RunService
 from cantata.client.runs import Run
-from cantata.models.definitions import Command, Definitions, Webhook
-from cantata.models.values import JsonValue
-from cantata.state.redis.keys import shard_key, shard_of
+from cantata.flows.definitions import Command, Definitions, Webhook
+from cantata.flows.values import JsonValue
+from cantata.ledger.redis.keys import shard_key, shard_of
+from cantata.surfaces.cli.main import submit
 from cantata.testing import KillableStack, ScriptedModels
 from cantata_workers.tools.webhook_post import HOST_POSTS, TENANT_POSTS
 from tests.integration.fleet.conftest import definitions

@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from cantata import health
-from cantata.cli.main import submit
 from cantata.client.client import Client, EmbeddedClient
 from cantata.client.runs import TurnRun
 from cantata.errors import ConfigError, UnknownRunError
-from cantata.models.events import SignalAwaited, StepRefused
-from cantata.models.wire import RunResult
+from cantata.flows.events import SignalAwaited, StepRefused
+from cantata.flows.wire import RunResult
+from cantata.operation import health
+from cantata.surfaces.cli.main import submit
 from cantata.testing import ScriptedModels
 from tests.integration.fleet.conftest import Journal
 from tests.waiting import until

@@ -17,8 +17,8 @@ import pytest
 
 from cantata.client.client import Client
 from cantata.client.runs import ChainRun
-from cantata.embedded import Stack, stack_plan
-from cantata.models.definitions import Definitions, Tool
+from cantata.flows.definitions import Definitions, Tool
+from cantata.operation.embedded import Stack, stack_plan
 
 PATIENCE_S = 40.0
 HERE = Path(__file__).parent
@@ -71,7 +71,7 @@ class Deployment:
     @contextmanager
     def served(self, command: str, *options: str, **environment: str) -> Iterator[str]:
         """Another `submit flower` or `submit gateway`, at any free port; its address."""
-        words = [sys.executable, "-m", "cantata.cli", command, "--port", "0", "--json", *options]
+        words = [sys.executable, "-m", "cantata.surfaces.cli", command, "--port", "0", "--json", *options]
         log = self.folder / f"{command}.log"
         own = {**os.environ, "REDIS_URL": self.stack.url, **environment}
         with (

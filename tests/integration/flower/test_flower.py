@@ -20,9 +20,9 @@ from tornado.httpserver import HTTPServer
 from tornado.netutil import bind_sockets
 from tornado.web import Application, create_signed_value
 
-from cantata.dashboard.flower.page_service import PageService
-from cantata.dashboard.flower.serve import routes
-from cantata.dashboard.http.failed_logins import PER_ADDRESS
+from cantata.surfaces.flower.page_service import PageService
+from cantata.surfaces.flower.serve import routes
+from cantata.surfaces.http.failed_logins import PER_ADDRESS
 from tests.integration.flower.conftest import PATIENCE_S, Deployment
 from tests.waiting import until
 
@@ -347,7 +347,7 @@ def test_who_follows_a_run_is_let_go_of_when_it_ends(deployment: Deployment) -> 
 
 
 def test_it_does_not_listen_for_others_without_passwords(deployment: Deployment) -> None:
-    command = [sys.executable, "-m", "cantata.cli", "flower", "--host", "0.0.0.0", "--port", "0"]
+    command = [sys.executable, "-m", "cantata.surfaces.cli", "flower", "--host", "0.0.0.0", "--port", "0"]
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=60, check=False, env={**os.environ, "REDIS_URL": deployment.stack.url}
     )

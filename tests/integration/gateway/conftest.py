@@ -15,7 +15,7 @@ import httpx
 import pytest
 from websockets.asyncio.client import ClientConnection, connect
 
-from cantata.embedded import Stack
+from cantata.operation.embedded import Stack
 from cantata.testing import ScriptedModels
 
 CONFIG = Path(__file__).with_name("gateway.yaml")
@@ -95,7 +95,7 @@ class Deployment:
     @contextmanager
     def gateway(self, *options: str, **environment: str) -> Iterator[Gateway]:
         """A gateway at any free port."""
-        command = [sys.executable, "-m", "cantata.cli", "gateway", "--port", "0", "--config", str(CONFIG), "--json", *options]
+        command = [sys.executable, "-m", "cantata.surfaces.cli", "gateway", "--port", "0", "--config", str(CONFIG), "--json", *options]
         own = {**os.environ, "REDIS_URL": self.stack.url, **environment}
         log = self.folder / "gateway.log"
         with (

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from cantata.cli.main import submit
+from cantata.surfaces.cli.main import submit
 from cantata.testing import ScriptedModels
 from tests.integration.gateway.conftest import ANNA, OTTO, Deployment, Gateway
 from tests.waiting import until

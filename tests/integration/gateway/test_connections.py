@@ -19,7 +19,7 @@ from starlette.responses import StreamingResponse
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
-from cantata.gateway import serve
+from cantata.surfaces.gateway import serve
 from cantata.testing import ScriptedModels
 from tests.integration.gateway.conftest import ANNA, SCOPES, TENANTS, Deployment, Gateway
 from tests.integration.gateway.test_chat import open_sockets_at

@@ -15,8 +15,8 @@ from schemathesis.checks import not_a_server_error
 from schemathesis.core.result import Ok
 from schemathesis.specs.openapi.checks import content_type_conformance, response_schema_conformance, status_code_conformance
 
-from cantata.gateway.api.bodies import ANSWERS, BATCH, CHAIN, DELIVERED, FORK, MEMORY, SIGNAL, TURN
-from cantata.gateway.api.schedules import BACKFILL, SCHEDULE
+from cantata.surfaces.gateway.api.bodies import ANSWERS, BATCH, CHAIN, DELIVERED, FORK, MEMORY, SIGNAL, TURN
+from cantata.surfaces.gateway.api.schedules import BACKFILL, SCHEDULE
 from tests.examples import thorough
 from tests.integration.gateway.conftest import Gateway
 from tests.media_types import json_lines  # noqa: F401  # registers it

@@ -12,8 +12,8 @@ import httpx
 import pytest
 
 from cantata.client.client import Client
-from cantata.models.wire import ChainResponse
-from cantata.state.redis.keys import shard_key
+from cantata.flows.wire import ChainResponse
+from cantata.ledger.redis.keys import shard_key
 from cantata.testing import ScriptedModels
 from tests.integration.gateway.conftest import ANNA, CONFIG, OTTO, PATIENCE_S, Deployment, Gateway, Json
 from tests.waiting import until

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cantata.gateway.access import read_tokens
+from cantata.surfaces.gateway.access import read_tokens
 from tests.acceptance.pages import Block, blocks, lines
 from tests.integration.gateway.conftest import Gateway
 

@@ -11,7 +11,7 @@ import pytest
 
 from cantata.client.client import Client
 from cantata.client.run_service import RunService
-from cantata.dashboard.pages.run_pages import RunPages
+from cantata.surfaces.pages.run_pages import RunPages
 from cantata.testing import ScriptedModels
 from tests.integration.gateway.conftest import ANNA, OTTO, Deployment, Gateway, Json
 from tests.waiting import until

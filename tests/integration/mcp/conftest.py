@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cantata.models.definitions import McpServer
+from cantata.flows.definitions import McpServer
 from tests.integration.fleet.conftest import Journal
 from tests.integration.redis.servers import free_port
 from tests.waiting import until

@@ -13,7 +13,7 @@ import pytest
 
 from cantata.client.client import Client, EmbeddedClient
 from cantata.errors import ConfigError
-from cantata.models.definitions import Definitions, Tool
+from cantata.flows.definitions import Definitions, Tool
 from cantata.testing import ScriptedModels
 from tests.integration.fleet.agent_stage import PATIENCE_S, AgentStage, agent, call
 from tests.integration.fleet.conftest import Journal, ask, models, tool

@@ -15,7 +15,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from cantata.errors import StepError
-from cantata.models.definitions import McpServer
+from cantata.flows.definitions import McpServer
 from cantata_workers.tools import mcp
 from tests.integration.fleet.conftest import Journal
 from tests.integration.mcp.conftest import PUPPET, by_command, puppet

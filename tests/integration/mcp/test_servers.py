@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 import pytest
 
 from cantata.errors import StepError
-from cantata.models.definitions import McpServer
-from cantata.models.values import JsonValue
+from cantata.flows.definitions import McpServer
+from cantata.flows.values import JsonValue
 from cantata_workers.tools import mcp
 from cantata_workers.tools.mcp.server_session import Connection
 from cantata_workers.tools.mcp.tool_results import ConnectionLost
@@ -448,7 +448,7 @@ def test_a_connection_that_nobody_uses_is_closed(journal: Journal, monkeypatch: 
 
 WORKER = """
 import asyncio, sys
-from cantata.models.definitions import McpServer
+from cantata.flows.definitions import McpServer
 from cantata_workers.tools import mcp
 
 async def work():
@@ -476,6 +476,6 @@ def test_a_command_ends_when_its_worker_is_killed(journal: Journal) -> None:
 
 @pytest.mark.slow("a program starts from nothing")
 def test_the_sdk_is_imported_when_it_is_needed_and_no_sooner() -> None:
-    code = "import sys, cantata_workers.handlers, cantata.cli.main; sys.exit('mcp' in sys.modules or 'anyio' in sys.modules)"
+    code = "import sys, cantata_workers.steps.handlers, cantata.surfaces.cli.main; sys.exit('mcp' in sys.modules or 'anyio' in sys.modules)"
 
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -16,8 +16,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from cantata.client.client import Client, EmbeddedClient
-from cantata.models.definitions import Agent, Definitions, Limits, Tool
-from cantata.state.fleet import registry
+from cantata.engine.fleet import registry
+from cantata.flows.definitions import Agent, Definitions, Limits, Tool
 from cantata.testing import ScriptedModels
 
 HERE = Path(__file__).parent
@@ -95,7 +95,7 @@ class Stage:
 @contextmanager
 def gateway(redis_url: str, folder: Path, *options: str) -> Iterator[dict[str, str]]:
     """A gateway in a process of its own; what it says of itself."""
-    command = [sys.executable, "-m", "cantata.cli", "gateway", "--port", "0", "--metrics-port", "0", "--json", *options]
+    command = [sys.executable, "-m", "cantata.surfaces.cli", "gateway", "--port", "0", "--metrics-port", "0", "--json", *options]
     log = folder / "gateway.log"
     own = {"REDIS_URL": redis_url, "PATH": "/usr/bin:/bin", "PYTHONPATH": str(HERE.parents[2])}
     with (

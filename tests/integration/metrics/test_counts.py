@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
-from cantata.models.values import Usage
-from cantata.observability import metrics
-from cantata.observability.metrics.counts import ENDED, MAX_VALUES, OTHER, Counts, files, fold
-from cantata.observability.metrics.families import FAMILIES
-from cantata.observability.metrics.http_server import make_handler, registry
-from cantata.observability.metrics.worker_metrics import _MergedCounts
+from cantata.flows.values import Usage
+from cantata.operation import metrics
+from cantata.operation.metrics.counts import ENDED, MAX_VALUES, OTHER, Counts, files, fold
+from cantata.operation.metrics.families import FAMILIES
+from cantata.operation.metrics.http_server import make_handler, registry
+from cantata.operation.metrics.worker_metrics import _MergedCounts
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def in_children(folder: Path, *codes: str) -> None:
     counting = f"""
 import os, signal
 from pathlib import Path
-from cantata.observability.metrics.counts import Counts
+from cantata.operation.metrics.counts import Counts
 for code in {codes!r}:
     pid = os.fork()
     if not pid:
@@ -56,7 +56,7 @@ for code in {codes!r}:
 
 def test_what_is_off_counts_nothing_and_needs_no_library() -> None:
     code = (
-        "import sys\nfrom cantata.observability import metrics\n"
+        "import sys\nfrom cantata.operation import metrics\n"
         "metrics.record_step_ended('k', 'done', 1.0)\nprint('prometheus_client' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

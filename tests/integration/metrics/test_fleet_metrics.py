@@ -11,8 +11,8 @@ from typing import Any
 import httpx
 import pytest
 
-from cantata.observability.metrics.families import FAMILIES
-from cantata.state.limits.limiter import Limiter
+from cantata.engine.limits.limiter import Limiter
+from cantata.operation.metrics.families import FAMILIES
 from tests.integration.metrics.conftest import MODEL, TENANTS_TOKEN, TOKEN, Scrape, Stage, definitions, gateway, read
 from tests.waiting import until
 

@@ -15,16 +15,16 @@ from pathlib import Path
 import httpx
 import pytest
 
-from cantata.cli.commands.processes.worker import workers_for
-from cantata.embedded import Home
-from cantata.embedded import ports as embedded_ports
-from cantata.embedded.stack_plan import make_plan, worker_command
 from cantata.errors import ConfigError, UnavailableError
-from cantata.observability import metrics
-from cantata.observability.metrics import http_server
-from cantata.observability.metrics.http_server import MetricsServer, ScrapeResponse
-from cantata.observability.metrics.scrape_address import ScrapeAddress, scrape_address
-from cantata.observability.metrics.worker_metrics import CountsFolder, WorkerMetrics
+from cantata.operation import metrics
+from cantata.operation.embedded import Home
+from cantata.operation.embedded import ports as embedded_ports
+from cantata.operation.embedded.stack_plan import make_plan, worker_command
+from cantata.operation.metrics import http_server
+from cantata.operation.metrics.http_server import MetricsServer, ScrapeResponse
+from cantata.operation.metrics.scrape_address import ScrapeAddress, scrape_address
+from cantata.operation.metrics.worker_metrics import CountsFolder, WorkerMetrics
+from cantata.surfaces.cli.commands.processes.worker import workers_for
 
 HERE = ScrapeAddress("127.0.0.1", 0)
 
@@ -124,7 +124,7 @@ def test_metrics_of_a_worker_are_served_and_leave_nothing_behind(own_config_fold
 
 
 def test_the_folder_of_a_killed_worker_is_removed_by_the_next_one_and_that_of_a_living_one_is_not(own_config_folder: Path) -> None:
-    module = "cantata.observability.metrics.worker_metrics"
+    module = "cantata.operation.metrics.worker_metrics"
     code = f"import time; from {module} import CountsFolder; print(CountsFolder().path, flush=True); time.sleep(60)"
     own = {**os.environ, "TMPDIR": str(own_config_folder)}
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=own) as other:

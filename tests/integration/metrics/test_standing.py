@@ -7,17 +7,17 @@ import time
 import pytest
 from redis import Redis
 
-from cantata.coordinator.duties import sweep_once
-from cantata.dispatch import celery_app, queues
-from cantata.dispatch.celery_app import make_app
-from cantata.models.graph import START, Graph, ItemSteps, Step
-from cantata.planning.canvas import Dispatch
-from cantata.state.fleet import load, registry
-from cantata.state.fleet.load import Waiting
-from cantata.state.fleet.registry import Worker
-from cantata.state.ledger.ledger import Ledger
-from cantata.state.ledger.records import Begun
-from cantata.state.redis.keys import key_of, shard_key, shard_of
+from cantata.engine.dispatch import celery_app, queues
+from cantata.engine.dispatch.celery_app import make_app
+from cantata.engine.duties import sweep_once
+from cantata.engine.fleet import load, registry
+from cantata.engine.fleet.load import Waiting
+from cantata.engine.fleet.registry import Worker
+from cantata.flows.canvas import Dispatch
+from cantata.flows.graph import START, Graph, ItemSteps, Step
+from cantata.ledger.ledger import Ledger
+from cantata.ledger.records import Begun
+from cantata.ledger.redis.keys import key_of, shard_key, shard_of
 from tests.integration.state.play import Play
 
 

@@ -16,7 +16,7 @@ from typing import Any, cast
 import pytest
 
 from cantata.errors import ModelError
-from cantata.models.values import JsonValue, ToolCallRequest, ToolSchema, Usage
+from cantata.flows.values import JsonValue, ToolCallRequest, ToolSchema, Usage
 from cantata.testing import Rule, ScriptedModels
 from cantata.testing import ToolCall as Scripted
 from cantata_workers.models import llm

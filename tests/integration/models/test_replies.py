@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from cantata.models.definitions import Agent, Definitions, Tool
-from cantata.models.wire import RunResult, TurnRequest
+from cantata.flows.definitions import Agent, Definitions, Tool
+from cantata.flows.wire import RunResult, TurnRequest
 from cantata.testing.inline import Runner
 from cantata_workers.models import llm
 from cantata_workers.models.dialects.conversation import ModelRound, ToolResult, conversation

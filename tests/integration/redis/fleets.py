@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from cantata.client.client import Client
-from cantata.models.definitions import Agent, Definitions, Limits, Rates, Team, Tool
-from cantata.state.fleet import registry
+from cantata.engine.fleet import registry
+from cantata.flows.definitions import Agent, Definitions, Limits, Rates, Team, Tool
 from tests.integration.redis.servers import until
 
 HERE = Path(__file__).parent
@@ -48,7 +48,7 @@ class Fleet:
         self.workers = {name: self._start(name, queues) for name, queues in CREW.items()}
 
     def _start(self, name: str, queues: tuple[str, ...]) -> subprocess.Popen[bytes]:
-        usual = ["-m", "cantata_workers"] if len(queues) > 1 else ["-m", "cantata.cli", "worker"]
+        usual = ["-m", "cantata_workers"] if len(queues) > 1 else ["-m", "cantata.surfaces.cli", "worker"]
         command = [sys.executable, "-P", *usual, *queues, "--name", name, "--concurrency", "4"]
         with (self.folder / f"{name}.log").open("wb") as log:
             return subprocess.Popen(command, env=self.environment, stdout=log, stderr=log)
@@ -99,7 +99,7 @@ class Fleet:
 
 def submit(folder: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Call the command line in a folder."""
-    command = [sys.executable, "-m", "cantata.cli", *words]
+    command = [sys.executable, "-m", "cantata.surfaces.cli", *words]
     env = {**os.environ, **environment}
     return subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=120, cwd=folder)
 
@@ -108,7 +108,7 @@ class Door:
     """A gateway or Flower, for a block."""
 
     def __init__(self, workers: Fleet, name: str) -> None:
-        command = [sys.executable, "-m", "cantata.cli", name, "--port", "0", "--json"]
+        command = [sys.executable, "-m", "cantata.surfaces.cli", name, "--port", "0", "--json"]
         log = (workers.folder / f"{name}.log").open("wb")
         self._process = subprocess.Popen(
             command, env=workers.environment, stdout=subprocess.PIPE, stderr=log, text=True, cwd=workers.folder

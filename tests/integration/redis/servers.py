@@ -17,7 +17,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 from redis.retry import Retry
 
-from cantata.embedded.valkey import find_server
+from cantata.operation.embedded.valkey import find_server
 from tests import waiting
 
 PATIENCE_S = 40.0

@@ -11,11 +11,11 @@ import httpx
 import pytest
 from redis.exceptions import NoPermissionError
 
-import cantata.state
+import cantata
+from cantata.engine.fleet.sizes import Sizes
 from cantata.errors import UnavailableError
-from cantata.state.fleet.sizes import Sizes
-from cantata.state.ledger.ledger import Ledger
-from cantata.state.redis.connection import check, connect
+from cantata.ledger.ledger import Ledger
+from cantata.ledger.redis.connection import check, connect
 from cantata.testing import ScriptedModels
 from tests.integration.redis.fleets import Door, Fleet, serving, use_everything
 from tests.integration.redis.servers import PASSWORD, Server, running, until
@@ -23,7 +23,7 @@ from tests.integration.redis.tls import Authority, tls_before
 from tests.integration.state.test_listing import accept
 
 USERS = Path(__file__).parents[3] / "deploy" / "redis" / "users.acl"
-LUA = Path(cantata.state.__file__).parent
+LUA = Path(cantata.__file__).parent
 ADMIN = "user admin on >admin ~* &* +@all\n"
 
 

@@ -9,9 +9,9 @@ from typing import Any, cast
 import pytest
 from celery import Celery
 
-from cantata.dispatch.celery_app import make_app
-from cantata_workers.celery_tasks.result_watcher import ResultWatcher
-from cantata_workers.runtime.process import Process
+from cantata.engine.dispatch.celery_app import make_app
+from cantata_workers.process.process import Process
+from cantata_workers.tools.celery_tasks.result_watcher import ResultWatcher
 from tests.integration.redis.servers import Server, running, until
 
 

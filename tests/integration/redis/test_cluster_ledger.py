@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 from redis import Redis
 
-from cantata.state.ledger.ledger import Ledger
-from cantata.state.redis.connection import connect
+from cantata.ledger.ledger import Ledger
+from cantata.ledger.redis.connection import connect
 from tests.integration.redis.servers import Clustered
 from tests.integration.state import (
     test_batches,

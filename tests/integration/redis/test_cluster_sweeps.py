@@ -8,14 +8,14 @@ from typing import cast
 
 import pytest
 
-from cantata.coordinator.sweeper import Sweeper
-from cantata.dispatch.celery_app import make_app
-from cantata.dispatch.queues import waiting
+from cantata.engine.dispatch.celery_app import make_app
+from cantata.engine.dispatch.queues import waiting
+from cantata.engine.sweeper import Sweeper
 from cantata.errors import UnavailableError
-from cantata.state.ledger.intervals import LEASE_S
-from cantata.state.ledger.ledger import Ledger
-from cantata.state.redis.cluster import Cluster
-from cantata.state.redis.connection import connect
+from cantata.ledger.intervals import LEASE_S
+from cantata.ledger.ledger import Ledger
+from cantata.ledger.redis.cluster import Cluster
+from cantata.ledger.redis.connection import connect
 from tests.integration.redis.servers import Clustered, until
 from tests.integration.state.play import Play, work
 

@@ -13,7 +13,7 @@ from kombu import Exchange, Queue
 from kombu.exceptions import OperationalError
 from redis import Redis
 
-from cantata.dispatch.transport import KeptClientChannel, Producers
+from cantata.engine.dispatch.transport import KeptClientChannel, Producers
 from tests.integration.redis.servers import Server, running
 
 VOLATILE = {"expires", "delivery_tag"}  # the time of sending, and what kombu draws for each message

@@ -9,7 +9,7 @@ from http.server import HTTPServer, SimpleHTTPRequestHandler
 import pytest
 
 from cantata.errors import UnavailableError
-from cantata.state.redis.connection import check, connect
+from cantata.ledger.redis.connection import check, connect
 from tests.integration.redis.servers import HERE, Clustered, Sentinel, Server, free_port, running, until
 
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from cantata.errors import UnavailableError
-from cantata.state.ledger.ledger import Ledger
-from cantata.state.redis.connection import connect
-from cantata.state.redis.keys import run_key
+from cantata.ledger.ledger import Ledger
+from cantata.ledger.redis.connection import connect
+from cantata.ledger.redis.keys import run_key
 from cantata.testing import ScriptedModels
 from tests.integration.redis.fleets import Fleet, serving, use_everything
 from tests.integration.redis.servers import OPEN, Watched, running, until

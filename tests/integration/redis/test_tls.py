@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cantata.errors import UnavailableError
-from cantata.state.redis.connection import check, connect
+from cantata.ledger.redis.connection import check, connect
 from tests.integration.redis.fleets import submit
 from tests.integration.redis.servers import Server, running
 from tests.integration.redis.tls import Authority, tls_before

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cantata.dispatch.celery_app import make_app
+from cantata.engine.dispatch.celery_app import make_app
 from tests.integration.redis.servers import Server, running
 
 

@@ -14,11 +14,11 @@ from typing import cast
 
 from redis import Redis
 
-from cantata.models.definitions import Limits, Rates
-from cantata.state.ledger.ledger import Ledger
-from cantata.state.limits.limiter import Ask, Granted, Limiter, Wait
-from cantata.state.redis.connection import connect
-from cantata.state.redis.lua_scripts import Scripts
+from cantata.engine.limits.limiter import Ask, Granted, Limiter, Wait
+from cantata.flows.definitions import Limits, Rates
+from cantata.ledger.ledger import Ledger
+from cantata.ledger.redis.connection import connect
+from cantata.ledger.redis.lua_scripts import Scripts
 
 PROCESSES = 8
 STEPS = 20

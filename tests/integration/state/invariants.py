@@ -10,12 +10,12 @@ from typing import cast
 
 from redis import Redis
 
-from cantata.models.graph import START, STEP_OVER
-from cantata.models.wire import RUN_OVER
-from cantata.state.ledger.encoding import shown_status
-from cantata.state.ledger.ledger import Ledger
-from cantata.state.redis.keys import SHARDS, definitions_key, run_key, shard_key, shard_of
-from cantata.state.runs import run_snapshot
+from cantata.flows.graph import START, STEP_OVER
+from cantata.flows.wire import RUN_OVER
+from cantata.ledger.encoding import shown_status
+from cantata.ledger.ledger import Ledger
+from cantata.ledger.redis.keys import SHARDS, definitions_key, run_key, shard_key, shard_of
+from cantata.ledger.runs import run_snapshot
 
 ENDINGS = {"done", "failed", "skipped", "expanded", "missed_deadline"}
 """The events that end a step."""

@@ -8,10 +8,10 @@ from typing import cast
 
 from redis import Redis
 
-from cantata.models.definitions import Budget, Budgets, Limits, Rates
-from cantata.state.ledger.ledger import Ledger
-from cantata.state.limits.limiter import LIMITS_KEY, Ask, Exhausted, Granted, Limiter, Wait
-from cantata.state.redis.lua_scripts import Scripts
+from cantata.engine.limits.limiter import LIMITS_KEY, Ask, Exhausted, Granted, Limiter, Wait
+from cantata.flows.definitions import Budget, Budgets, Limits, Rates
+from cantata.ledger.ledger import Ledger
+from cantata.ledger.redis.lua_scripts import Scripts
 
 MODEL = "openai/gpt-4o-mini"
 CLOCK = "clock"

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import cast
 
-from cantata.models.graph import START, Edge, Graph, Outcome, Step
-from cantata.models.values import ErrorInfo, JsonValue
-from cantata.models.wire import RunStatus
-from cantata.state.ledger.encoding import to_json
-from cantata.state.ledger.ledger import Ledger
-from cantata.state.ledger.records import Ahead, Begun, Committed, RunSession, StepRecord, Swept
-from cantata.state.redis.keys import shard_key, shard_of
+from cantata.flows.graph import START, Edge, Graph, Outcome, Step
+from cantata.flows.values import ErrorInfo, JsonValue
+from cantata.flows.wire import RunStatus
+from cantata.ledger.encoding import to_json
+from cantata.ledger.ledger import Ledger
+from cantata.ledger.records import Ahead, Begun, Committed, RunSession, StepRecord, Swept
+from cantata.ledger.redis.keys import shard_key, shard_of
 
 
 def work(step_id: str, **spec: object) -> Step:

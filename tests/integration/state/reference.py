@@ -6,8 +6,8 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from cantata.models.graph import START, STEP_OVER, Graph, Outcome, Spec, StepState
-from cantata.models.wire import RUN_OVER, RunStatus
+from cantata.flows.graph import START, STEP_OVER, Graph, Outcome, Spec, StepState
+from cantata.flows.wire import RUN_OVER, RunStatus
 
 DONE = frozenset({"done"})
 

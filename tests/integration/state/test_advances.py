@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from cantata import fault_points
-from cantata.models.graph import Edge, Graph, Outcome, Step
-from cantata.state.ledger.ledger import Ledger
-from cantata.state.ledger.records import Ahead, AttemptRecord, Begun, Committed
+from cantata.flows.graph import Edge, Graph, Outcome, Step
+from cantata.ledger.ledger import Ledger
+from cantata.ledger.records import Ahead, AttemptRecord, Begun, Committed
+from cantata.operation import fault_points
 from tests.integration.state.play import Play, sent, work
 from tests.integration.state.test_cancelling import advance
 from tests.integration.state.test_ledger import lose_one_reply

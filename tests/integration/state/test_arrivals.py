@@ -9,9 +9,9 @@ from heapq import heapify, heappop, heappush
 import pytest
 from redis import Redis
 
-from cantata.models.definitions import Limits, Rates
-from cantata.state.ledger.intervals import SWEEP_S
-from cantata.state.limits.limiter import Ask, Granted, Wait
+from cantata.engine.limits.limiter import Ask, Granted, Wait
+from cantata.flows.definitions import Limits, Rates
+from cantata.ledger.intervals import SWEEP_S
 from cantata_workers.models.permits import REDATE_AFTER_S
 from tests.integration.state.limits_stage import MODEL, Stage, holder
 

@@ -16,13 +16,13 @@ from cantata.client.batches import batch_feed, batches, given_rows
 from cantata.client.batches.batches import BatchRow, batch_target, rows_by_run
 from cantata.client.client import Client
 from cantata.errors import ConfigError
-from cantata.models.definitions import Agent, Definitions
-from cantata.models.graph import Outcome
-from cantata.models.values import ErrorInfo, JsonValue, Usage
-from cantata.models.wire import RowOutcome
-from cantata.state.batches.batch_store import BatchInfo, BatchMode
-from cantata.state.ledger.ledger import Ledger
-from cantata.state.runs import outcomes
+from cantata.features.batches.batch_store import BatchInfo, BatchMode
+from cantata.flows.definitions import Agent, Definitions
+from cantata.flows.graph import Outcome
+from cantata.flows.values import ErrorInfo, JsonValue, Usage
+from cantata.flows.wire import RowOutcome
+from cantata.ledger.ledger import Ledger
+from cantata.ledger.runs import outcomes
 from tests.examples import thorough
 from tests.integration.state.play import Play, work
 from tests.integration.test_threads import url_of

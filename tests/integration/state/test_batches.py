@@ -13,13 +13,13 @@ from redis import Redis
 from cantata.client.batches.batches import BatchRow, Row, batch_target
 from cantata.client.client import Client
 from cantata.errors import ConfigError
-from cantata.models.definitions import Alert, Chain, Definitions, Tool, Webhook
-from cantata.models.values import JsonValue, Usage
-from cantata.models.wire import ChainNode, RunState
-from cantata.state.batches.batch_store import BatchInfo, BatchStore, Delivered
-from cantata.state.ledger.ledger import Ledger
-from cantata.state.redis.keys import SHARDS, shard_key, shard_of
-from cantata.state.runs import listing, outcomes
+from cantata.features.batches.batch_store import BatchInfo, BatchStore, Delivered
+from cantata.flows.definitions import Alert, Chain, Definitions, Tool, Webhook
+from cantata.flows.values import JsonValue, Usage
+from cantata.flows.wire import ChainNode, RunState
+from cantata.ledger.ledger import Ledger
+from cantata.ledger.redis.keys import SHARDS, shard_key, shard_of
+from cantata.ledger.runs import listing, outcomes
 from tests.integration.state.play import Play, work
 from tests.integration.test_threads import url_of
 

@@ -10,28 +10,28 @@ import pytest
 from redis import Redis
 from redis.exceptions import ResponseError
 
-from cantata.coordinator.firing import MOST_STARTED
-from cantata.models.definitions import Budget, Budgets, Limits, Rates
-from cantata.models.graph import START, Edge, Graph, ItemSteps, Outcome, Step
-from cantata.models.schedules import Schedule
-from cantata.models.waits import InboxItem
-from cantata.models.wire import HistoryEntry
-from cantata.planning import rewind
-from cantata.planning.fragments import adopt
-from cantata.state.forks import fork_store
-from cantata.state.ledger.encoding import to_json
-from cantata.state.ledger.ledger import Ledger
-from cantata.state.ledger.records import Begun
-from cantata.state.ledger.run_store import offer_of
-from cantata.state.ledger.script_caller import Finished
-from cantata.state.memory.memory_store import MemoryStore
-from cantata.state.redis import lua_scripts
-from cantata.state.redis.keys import shard_key, shard_of
-from cantata.state.runs import inbox, listing, run_snapshot
-from cantata.state.runs.inbox import InboxFilter
-from cantata.state.runs.listing import RunFilter
-from cantata.state.schedules.schedule_store import Fired, Firing, ScheduleRecord, ScheduleStore, run_id_at, scope_of
-from cantata.state.sessions.conversations import Sessions
+from cantata.features.forks import fork_store, rewind
+from cantata.features.inbox import inbox
+from cantata.features.inbox.inbox import InboxFilter
+from cantata.features.memory.memory_store import MemoryStore
+from cantata.features.schedules.firing import MOST_STARTED
+from cantata.features.schedules.schedule_store import Fired, Firing, ScheduleRecord, ScheduleStore, run_id_at, scope_of
+from cantata.features.sessions.conversations import Sessions
+from cantata.flows.definitions import Budget, Budgets, Limits, Rates
+from cantata.flows.fragments import adopt
+from cantata.flows.graph import START, Edge, Graph, ItemSteps, Outcome, Step
+from cantata.flows.schedules import Schedule
+from cantata.flows.waits import InboxItem
+from cantata.flows.wire import HistoryEntry
+from cantata.ledger.encoding import to_json
+from cantata.ledger.ledger import Ledger
+from cantata.ledger.records import Begun
+from cantata.ledger.redis import lua_scripts
+from cantata.ledger.redis.keys import shard_key, shard_of
+from cantata.ledger.run_store import offer_of
+from cantata.ledger.runs import listing, run_snapshot
+from cantata.ledger.runs.listing import RunFilter
+from cantata.ledger.script_caller import Finished
 from tests.integration.state.limits_stage import MODEL, Stage
 from tests.integration.state.play import Play, failed, fan_in, row, sent, wait, work
 from tests.integration.state.test_forks import near

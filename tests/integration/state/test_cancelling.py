@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from cantata.models.graph import Edge, Graph, Outcome, Step
-from cantata.models.values import ErrorInfo
-from cantata.models.wire import RunStatus
-from cantata.state.ledger.ledger import Ledger
-from cantata.state.runs import run_snapshot
-from cantata.state.runs.listing import RunFilter, find_page
-from cantata.workflows.expansion import CANCELLED
+from cantata.flows.graph import Edge, Graph, Outcome, Step
+from cantata.flows.values import ErrorInfo
+from cantata.flows.wire import RunStatus
+from cantata.flows.workflows.expansion import CANCELLED
+from cantata.ledger.ledger import Ledger
+from cantata.ledger.runs import run_snapshot
+from cantata.ledger.runs.listing import RunFilter, find_page
 from tests.integration.state.play import Play, failed, row, sent, wait, work
 from tests.integration.state.test_ledger_expansion import mapped
 

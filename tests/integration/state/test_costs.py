@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from redis import Redis
 
-from cantata.state.limits import step_costs
-from cantata.state.limits.step_costs import Measured
-from cantata.state.redis.keys import key_of
+from cantata.engine.limits import step_costs
+from cantata.engine.limits.step_costs import Measured
+from cantata.ledger.redis.keys import key_of
 
 ONE, OTHER = "a" * 64, "b" * 64
 

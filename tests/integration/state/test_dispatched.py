@@ -8,12 +8,12 @@ from typing import cast
 
 import pytest
 
-from cantata.models.graph import Graph, Outcome, Step
-from cantata.models.values import JsonValue, Usage
-from cantata.state.ledger import refused_steps
-from cantata.state.ledger.ledger import Ledger
-from cantata.state.ledger.records import Ahead, Begun, Swept
-from cantata.state.redis.keys import run_key
+from cantata.flows.graph import Graph, Outcome, Step
+from cantata.flows.values import JsonValue, Usage
+from cantata.ledger import refused_steps
+from cantata.ledger.ledger import Ledger
+from cantata.ledger.records import Ahead, Begun, Swept
+from cantata.ledger.redis.keys import run_key
 from tests.integration.state import invariants
 from tests.integration.state.play import Play, failed, fan_in, row, sent, wait, work
 from tests.integration.state.test_forks import Anew

@@ -8,13 +8,13 @@ from typing import cast
 import pytest
 from redis import Redis
 
-from cantata.models.graph import Graph
-from cantata.planning import rewind as planning
-from cantata.state.forks import fork_store
-from cantata.state.ledger.ledger import Ledger
-from cantata.state.ledger.records import RunSession
-from cantata.state.redis.connection import check
-from cantata.state.redis.keys import definitions_key, shard_of
+from cantata.features.forks import fork_store
+from cantata.features.forks import rewind as planning
+from cantata.flows.graph import Graph
+from cantata.ledger.ledger import Ledger
+from cantata.ledger.records import RunSession
+from cantata.ledger.redis.connection import check
+from cantata.ledger.redis.keys import definitions_key, shard_of
 from tests.integration.state.play import Play, row, work
 
 CHAT = RunSession(name="ann/chat", keep_s=60, max_entries=100, max_waiting=10)

@@ -12,13 +12,13 @@ import pytest
 from redis import Redis
 
 from cantata.errors import CantataError, ConfigError, UnknownRunError
-from cantata.models.forks import Fork, OutEdge
-from cantata.models.graph import Edge, Graph, ItemSteps
-from cantata.planning import rewind as planning
-from cantata.state.forks import fork_store
-from cantata.state.ledger.ledger import Ledger
-from cantata.state.ledger.records import Ready
-from cantata.state.redis.keys import definitions_digest, definitions_key, run_key, shard_key, shard_of
+from cantata.features.forks import fork_store
+from cantata.features.forks import rewind as planning
+from cantata.flows.forks import Fork, OutEdge
+from cantata.flows.graph import Edge, Graph, ItemSteps
+from cantata.ledger.ledger import Ledger
+from cantata.ledger.records import Ready
+from cantata.ledger.redis.keys import definitions_digest, definitions_key, run_key, shard_key, shard_of
 from tests.integration.state.play import Play, fan_in, row, sent, wait, work
 
 
@@ -136,7 +136,7 @@ def test_a_fork_that_is_told_twice_is_one_run(ledger: Ledger, monkeypatch: pytes
     ledger.redis.zrem(f"{shard_key(None, shard_of('run'))}:ready", *(f"{near('run')}|{each.step_id}" for each in first))
     ledger.redis.hincrby(definitions_key(None, shard_of("run"), definitions_digest("{}")), "runs", -1)
     dropped = itertools.cycle((True, False))
-    monkeypatch.setattr("cantata.fault_points.at", lambda point: point in ("stage-replied", "fork-replied") and next(dropped))
+    monkeypatch.setattr("cantata.operation.fault_points.at", lambda point: point in ("stage-replied", "fork-replied") and next(dropped))
 
     again = made(ledger, near("run"), fork)
 

@@ -9,13 +9,13 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from cantata.errors import ConfigError
-from cantata.models.forks import Fork
-from cantata.models.graph import Outcome
-from cantata.planning import rewind as planning
-from cantata.state.forks import fork_store
-from cantata.state.ledger.ledger import Ledger
-from cantata.state.ledger.records import Begun
-from cantata.state.redis.keys import shard_of
+from cantata.features.forks import fork_store
+from cantata.features.forks import rewind as planning
+from cantata.flows.forks import Fork
+from cantata.flows.graph import Outcome
+from cantata.ledger.ledger import Ledger
+from cantata.ledger.records import Begun
+from cantata.ledger.redis.keys import shard_of
 from tests.examples import examples
 from tests.integration.state import invariants
 from tests.integration.state.shapes import LATER_S

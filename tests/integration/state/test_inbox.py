@@ -12,18 +12,19 @@ from typing import cast
 import pytest
 
 from cantata.client.answers import check_answer
+from cantata.engine.fleet.clock_skip import bring_nearer
 from cantata.errors import ConfigError
-from cantata.models.graph import Outcome, Step
-from cantata.models.values import JsonValue
-from cantata.models.waits import Inbox, InboxItem
-from cantata.planning import rewind as rewinding
-from cantata.state.fleet.clock_skip import bring_nearer
-from cantata.state.forks import fork_store
-from cantata.state.ledger.ledger import Ledger
-from cantata.state.redis.keys import run_key, shard_of
-from cantata.state.runs import inbox, listing
-from cantata.state.runs.inbox import InboxFilter
-from cantata.state.runs.listing import RunFilter
+from cantata.features.forks import fork_store
+from cantata.features.forks import rewind as rewinding
+from cantata.features.inbox import inbox
+from cantata.features.inbox.inbox import InboxFilter
+from cantata.flows.graph import Outcome, Step
+from cantata.flows.values import JsonValue
+from cantata.flows.waits import Inbox, InboxItem
+from cantata.ledger.ledger import Ledger
+from cantata.ledger.redis.keys import run_key, shard_of
+from cantata.ledger.runs import listing
+from cantata.ledger.runs.listing import RunFilter
 from tests.integration.state.play import Play, row, wait, work
 from tests.integration.state.test_forks import made, near
 

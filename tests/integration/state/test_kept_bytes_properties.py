@@ -13,23 +13,23 @@ from hypothesis import strategies as st
 from redis import Redis
 
 from cantata.errors import CantataError
-from cantata.models.definitions import Quota
-from cantata.models.graph import START, Graph, Outcome
-from cantata.models.values import ErrorInfo, JsonValue, Usage
-from cantata.planning import rewind as rewinding
-from cantata.state.batches.batch_store import BatchStore, Delivered
-from cantata.state.forks import fork_store
-from cantata.state.forks.staging import Stage
-from cantata.state.ledger.encoding import to_json
-from cantata.state.ledger.ledger import Ledger
-from cantata.state.ledger.records import Begun, RunSession
-from cantata.state.memory.memory_store import MemoryStore
-from cantata.state.redis.keys import SHARDS, id_in_shard, memory_key, run_key, shard_key, shard_of
-from cantata.state.redis.pieces import ask_each
-from cantata.state.schedules.schedule_store import Firing, ScheduleStore, scope_of
-from cantata.state.sessions import conversations
-from cantata.state.sessions.builders import Builder
-from cantata.state.sessions.conversations import Sessions
+from cantata.features.batches.batch_store import BatchStore, Delivered
+from cantata.features.forks import fork_store
+from cantata.features.forks import rewind as rewinding
+from cantata.features.forks.staging import Stage
+from cantata.features.memory.memory_store import MemoryStore
+from cantata.features.schedules.schedule_store import Firing, ScheduleStore, scope_of
+from cantata.features.sessions import conversations
+from cantata.features.sessions.builders import Builder
+from cantata.features.sessions.conversations import Sessions
+from cantata.flows.definitions import Quota
+from cantata.flows.graph import START, Graph, Outcome
+from cantata.flows.values import ErrorInfo, JsonValue, Usage
+from cantata.ledger.encoding import to_json
+from cantata.ledger.ledger import Ledger
+from cantata.ledger.records import Begun, RunSession
+from cantata.ledger.redis.keys import SHARDS, id_in_shard, memory_key, run_key, shard_key, shard_of
+from cantata.ledger.redis.pieces import ask_each
 from tests.examples import examples
 from tests.integration.state.play import row, wait, work
 from tests.waiting import until

@@ -10,19 +10,19 @@ import pytest
 from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from cantata import fault_points
+from cantata.engine.limits import daily_costs
 from cantata.errors import CantataError, UnknownRunError
-from cantata.models.events import ReplyDelta, StepRefused
-from cantata.models.graph import START, Graph, Outcome
-from cantata.models.values import ErrorInfo, Usage
-from cantata.state.ledger import refused_steps
-from cantata.state.ledger.intervals import RESEND_S
-from cantata.state.ledger.ledger import Ledger
-from cantata.state.ledger.records import Ahead, Begun, Overdue, Ready, Swept
-from cantata.state.ledger.step_store import BLOB_BYTES
-from cantata.state.limits import daily_costs
-from cantata.state.redis.keys import SHARDS, key_of, run_key, shard_key, shard_of
-from cantata.state.runs import event_log, listing
+from cantata.flows.events import ReplyDelta, StepRefused
+from cantata.flows.graph import START, Graph, Outcome
+from cantata.flows.values import ErrorInfo, Usage
+from cantata.ledger import refused_steps
+from cantata.ledger.intervals import RESEND_S
+from cantata.ledger.ledger import Ledger
+from cantata.ledger.records import Ahead, Begun, Overdue, Ready, Swept
+from cantata.ledger.redis.keys import SHARDS, key_of, run_key, shard_key, shard_of
+from cantata.ledger.runs import event_log, listing
+from cantata.ledger.step_store import BLOB_BYTES
+from cantata.operation import fault_points
 from tests.integration.state import invariants
 from tests.integration.state.play import Play, failed, fan_in, row, sent, wait, work
 

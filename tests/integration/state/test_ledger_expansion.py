@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from cantata.models.graph import START, Edge, Graph, ItemSteps, Outcome, Step
-from cantata.models.values import JsonValue
-from cantata.state.ledger.ledger import Ledger
-from cantata.state.ledger.records import Ahead
+from cantata.flows.graph import START, Edge, Graph, ItemSteps, Outcome, Step
+from cantata.flows.values import JsonValue
+from cantata.ledger.ledger import Ledger
+from cantata.ledger.records import Ahead
 from tests.integration.state.play import Play, failed, fan_in, row, sent, wait, work
 from tests.waiting import until
 

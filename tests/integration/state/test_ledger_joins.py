@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cantata.models.graph import START, Edge, Graph, Outcome
-from cantata.state.ledger.ledger import Ledger
+from cantata.flows.graph import START, Edge, Graph, Outcome
+from cantata.ledger.ledger import Ledger
 from tests.examples import thorough
 from tests.integration.state.play import Play, fan_in, row, sent, wait, work
 from tests.integration.state.test_ledger_expansion import mapped

@@ -6,12 +6,12 @@ from functools import partial
 
 import pytest
 
-from cantata.models.definitions import Budget, Budgets, Limits, Rates
-from cantata.state.fleet.clock_skip import bring_nearer
-from cantata.state.ledger.ledger import Ledger
-from cantata.state.limits.limiter import LIMITS_KEY, Ask, Granted, Limiter, Wait, is_limited, paused_models, read_pauses, read_usage
-from cantata.state.redis import clock
-from cantata_workers.runtime.pauses import Pauses
+from cantata.engine.fleet.clock_skip import bring_nearer
+from cantata.engine.limits.limiter import LIMITS_KEY, Ask, Granted, Limiter, Wait, is_limited, paused_models, read_pauses, read_usage
+from cantata.flows.definitions import Budget, Budgets, Limits, Rates
+from cantata.ledger.ledger import Ledger
+from cantata.ledger.redis import clock
+from cantata_workers.process.pauses import Pauses
 
 LIMITS = Limits(models={"a/b": Rates(concurrency=1)}, budgets=Budgets(day=Budget(usd=10.0, tokens=10_000)))
 

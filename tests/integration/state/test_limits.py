@@ -12,9 +12,9 @@ from time import perf_counter
 import pytest
 from redis import Redis
 
-from cantata.models.definitions import Budget, Budgets, Limits, Rates
-from cantata.state.ledger.ledger import Ledger
-from cantata.state.limits.limiter import LIMITS_KEY, Ask, Exhausted, Granted, Limiter, Wait
+from cantata.engine.limits.limiter import LIMITS_KEY, Ask, Exhausted, Granted, Limiter, Wait
+from cantata.flows.definitions import Budget, Budgets, Limits, Rates
+from cantata.ledger.ledger import Ledger
 from tests.integration.state import contention, limits_stage
 from tests.integration.state.contention import Load
 from tests.integration.state.limits_stage import MODEL, Stage, holder, on_budget, on_model

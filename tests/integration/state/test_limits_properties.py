@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
 from redis import Redis
 
-from cantata.models.definitions import Budget, Budgets, Limits, Rates
-from cantata.state.limits.limiter import LIMITS_KEY, NANO, Ask, Exhausted, Granted, Scope, Unit, Wait
+from cantata.engine.limits.limiter import LIMITS_KEY, NANO, Ask, Exhausted, Granted, Scope, Unit, Wait
+from cantata.flows.definitions import Budget, Budgets, Limits, Rates
 from tests.examples import examples
 from tests.integration.state import limits_stage
 from tests.integration.state.limits_stage import MODEL, Stage, holder

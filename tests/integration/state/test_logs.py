@@ -8,10 +8,10 @@ from typing import Any
 
 from redis import Redis
 
-from cantata.state.ledger.ledger import Ledger
-from cantata.state.redis.keys import run_key
-from cantata.state.runs import log_store, trace_roots
-from cantata.state.runs.log_store import Logs, RunLogs
+from cantata.ledger.ledger import Ledger
+from cantata.ledger.redis.keys import run_key
+from cantata.ledger.runs import log_store, trace_roots
+from cantata.ledger.runs.log_store import Logs, RunLogs
 from tests.integration.state.play import Play, work
 
 

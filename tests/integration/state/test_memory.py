@@ -18,14 +18,14 @@ from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 
-from cantata.embedded.valkey import find_server
 from cantata.errors import ConfigError
-from cantata.models.bounds import MAX_MEMORY_BYTES
-from cantata.models.values import JsonValue
-from cantata.state.ledger.ledger import Ledger
-from cantata.state.memory.memory_store import CONVERSATIONS, KEY_BYTES, NAMESPACE_BYTES, MemoryStore
-from cantata.state.redis.connection import connect
-from cantata.state.redis.lua_scripts import Scripts
+from cantata.features.memory.memory_store import CONVERSATIONS, KEY_BYTES, NAMESPACE_BYTES, MemoryStore
+from cantata.flows.bounds import MAX_MEMORY_BYTES
+from cantata.flows.values import JsonValue
+from cantata.ledger.ledger import Ledger
+from cantata.ledger.redis.connection import connect
+from cantata.ledger.redis.lua_scripts import Scripts
+from cantata.operation.embedded.valkey import find_server
 from tests.waiting import until
 
 CLOCK = "clock"

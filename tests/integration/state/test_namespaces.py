@@ -7,16 +7,16 @@ from typing import cast
 import pytest
 from redis import Redis
 
+from cantata.engine.fleet import load, registry
+from cantata.engine.limits import step_costs
+from cantata.engine.limits.limiter import Limiter, paused_models
+from cantata.engine.limits.step_costs import Measured
 from cantata.errors import ConfigError
-from cantata.state.fleet import load, registry
-from cantata.state.ledger.ledger import Ledger
-from cantata.state.limits import step_costs
-from cantata.state.limits.limiter import Limiter, paused_models
-from cantata.state.limits.step_costs import Measured
-from cantata.state.memory import cache
-from cantata.state.memory.memory_store import MemoryStore
-from cantata.state.redis.connection import connect
-from cantata.state.sessions import rotation
+from cantata.features.memory import cache
+from cantata.features.memory.memory_store import MemoryStore
+from cantata.features.sessions import rotation
+from cantata.ledger.ledger import Ledger
+from cantata.ledger.redis.connection import connect
 from tests.integration.state.play import Play
 from tests.integration.test_threads import url_of
 

@@ -8,13 +8,13 @@ from typing import cast
 import pytest
 from redis import Redis
 
-from cantata.coordinator.start import plan_run
-from cantata.models.definitions import Definitions, Tool
-from cantata.models.graph import START, Outcome
-from cantata.models.values import ErrorInfo, JsonValue
-from cantata.state.ledger.encoding import to_json
-from cantata.state.ledger.ledger import Ledger
-from cantata.state.ledger.records import Begun
+from cantata.engine.start import plan_run
+from cantata.flows.definitions import Definitions, Tool
+from cantata.flows.graph import START, Outcome
+from cantata.flows.values import ErrorInfo, JsonValue
+from cantata.ledger.encoding import to_json
+from cantata.ledger.ledger import Ledger
+from cantata.ledger.records import Begun
 from tests.integration.state.play import Play, row, wait, work
 
 MAX_BYTES = 5_000

@@ -10,16 +10,16 @@ from typing import Any, cast
 import pytest
 from redis import Redis
 
+from cantata.engine.limits.limiter import LIMITS_KEY, Ask, Granted, Wait
 from cantata.errors import ConfigError
-from cantata.models.definitions import Limits, Rates
-from cantata.models.events import ItemUnparked
-from cantata.models.graph import Outcome
-from cantata.state.ledger import lease_store
-from cantata.state.ledger.ledger import Ledger
-from cantata.state.ledger.records import Swept
-from cantata.state.limits.limiter import LIMITS_KEY, Ask, Granted, Wait
-from cantata.state.redis.keys import id_in_shard, shard_key
-from cantata.state.runs import event_log
+from cantata.flows.definitions import Limits, Rates
+from cantata.flows.events import ItemUnparked
+from cantata.flows.graph import Outcome
+from cantata.ledger import lease_store
+from cantata.ledger.ledger import Ledger
+from cantata.ledger.records import Swept
+from cantata.ledger.redis.keys import id_in_shard, shard_key
+from cantata.ledger.runs import event_log
 from tests.integration.state.limits_stage import MODEL, Stage, holder, on_model, steps
 from tests.integration.state.play import Play, wait, work
 

@@ -9,12 +9,12 @@ from typing import Any, cast
 import pytest
 from redis import Redis
 
-from cantata.coordinator import permit_wakeups
-from cantata.models.definitions import Limits, Rates
-from cantata.models.graph import Outcome
-from cantata.state.ledger.ledger import Ledger
-from cantata.state.ledger.records import Begun, Ready
-from cantata.state.limits.limiter import LIMITS_KEY, Ask, Granted, Limiter, Wait, read_usage
+from cantata.engine import permit_wakeups
+from cantata.engine.limits.limiter import LIMITS_KEY, Ask, Granted, Limiter, Wait, read_usage
+from cantata.flows.definitions import Limits, Rates
+from cantata.flows.graph import Outcome
+from cantata.ledger.ledger import Ledger
+from cantata.ledger.records import Begun, Ready
 from tests.integration.state.invariants import check_all
 from tests.integration.state.play import Play, work
 

@@ -6,12 +6,12 @@ from typing import cast
 
 import pytest
 
-from cantata.models.definitions import Agent, Definitions
-from cantata.models.graph import START
-from cantata.models.wire import ProviderBatchRequest
-from cantata.planning.triggers.provider_batches import CREATE, plan
-from cantata.state.ledger.ledger import Ledger
-from cantata.state.redis.keys import shard_of
+from cantata.flows.definitions import Agent, Definitions
+from cantata.flows.graph import START
+from cantata.flows.provider_batches import CREATE, plan
+from cantata.flows.wire import ProviderBatchRequest
+from cantata.ledger.ledger import Ledger
+from cantata.ledger.redis.keys import shard_of
 from tests.integration.state.play import Play
 
 GRAPH = plan(ProviderBatchRequest(text="rows", agent="ann"), Definitions(agents={"ann": Agent()}))

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from redis.exceptions import ResponseError
 
-from cantata.models.graph import Outcome, Step
-from cantata.models.values import Usage
-from cantata.state.ledger.encoding import to_json
-from cantata.state.ledger.ledger import Ledger
-from cantata.state.ledger.records import Ahead, AttemptRecord, Begun, Committed
+from cantata.flows.graph import Outcome, Step
+from cantata.flows.values import Usage
+from cantata.ledger.encoding import to_json
+from cantata.ledger.ledger import Ledger
+from cantata.ledger.records import Ahead, AttemptRecord, Begun, Committed
 from tests.integration.state.play import Play, failed, fan_in, row, sent, wait, work
 from tests.integration.state.test_ledger import lose_one_reply
 

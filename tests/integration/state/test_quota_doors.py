@@ -12,20 +12,20 @@ from redis import Redis
 
 from cantata.client.client import Client
 from cantata.errors import CantataError, ConfigError, UnavailableError
-from cantata.models.bounds import LABEL_BYTES, MAX_LABELS
-from cantata.models.definitions import Agent, Definitions, Limits, Quota, SessionSettings, Tool
-from cantata.models.schedules import Schedule
-from cantata.models.wire import HistoryEntry
-from cantata.planning import rewind as rewinding
-from cantata.state.batches.batch_store import BatchTarget
-from cantata.state.forks import fork_store
-from cantata.state.forks.staging import Stage
-from cantata.state.ledger.ledger import Ledger
-from cantata.state.memory import cache
-from cantata.state.memory.memory_store import MemoryStore
-from cantata.state.redis.keys import SHARDS, run_key, shard_key, shard_of
-from cantata.state.sessions.builders import Builder
-from cantata.state.sessions.conversations import Sessions, scoped
+from cantata.features.batches.batch_store import BatchTarget
+from cantata.features.forks import fork_store
+from cantata.features.forks import rewind as rewinding
+from cantata.features.forks.staging import Stage
+from cantata.features.memory import cache
+from cantata.features.memory.memory_store import MemoryStore
+from cantata.features.sessions.builders import Builder
+from cantata.features.sessions.conversations import Sessions, scoped
+from cantata.flows.bounds import LABEL_BYTES, MAX_LABELS
+from cantata.flows.definitions import Agent, Definitions, Limits, Quota, SessionSettings, Tool
+from cantata.flows.schedules import Schedule
+from cantata.flows.wire import HistoryEntry
+from cantata.ledger.ledger import Ledger
+from cantata.ledger.redis.keys import SHARDS, run_key, shard_key, shard_of
 from tests.integration.state.play import Play, row, wait, work
 from tests.integration.test_threads import url_of
 

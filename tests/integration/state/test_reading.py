@@ -11,15 +11,15 @@ import pytest
 from redis import Redis
 
 from cantata.errors import UnknownRunError
-from cantata.models.graph import Graph, ItemSteps, Outcome
-from cantata.state.forks import fork_store
-from cantata.state.ledger import run_reader
-from cantata.state.ledger.ledger import Ledger
-from cantata.state.ledger.records import RunRecord
-from cantata.state.redis import pieces
-from cantata.state.redis.keys import run_key, shard_key
-from cantata.state.runs import run_snapshot
-from cantata.state.sessions.conversations import Sessions
+from cantata.features.forks import fork_store
+from cantata.features.sessions.conversations import Sessions
+from cantata.flows.graph import Graph, ItemSteps, Outcome
+from cantata.ledger import run_reader
+from cantata.ledger.ledger import Ledger
+from cantata.ledger.records import RunRecord
+from cantata.ledger.redis import pieces
+from cantata.ledger.redis.keys import run_key, shard_key
+from cantata.ledger.runs import run_snapshot
 from tests.examples import FEWER
 from tests.integration.state.play import Play, failed, row, wait, work
 

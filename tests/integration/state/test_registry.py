@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import pytest
 from redis import Redis
 
-from cantata.state.fleet import registry
-from cantata.state.fleet.registry import CALLS_A_SECOND, CAPACITY_KEY, MAX_INTERVAL_S, Worker
-from cantata.state.redis import clock
-from cantata.state.redis.keys import key_of
+from cantata.engine.fleet import registry
+from cantata.engine.fleet.registry import CALLS_A_SECOND, CAPACITY_KEY, MAX_INTERVAL_S, Worker
+from cantata.ledger.redis import clock
+from cantata.ledger.redis.keys import key_of
 
 
 @pytest.fixture(autouse=True)

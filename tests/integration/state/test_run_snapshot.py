@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from cantata.models.graph import Edge, Graph, ItemSteps
-from cantata.state.ledger.ledger import Ledger
-from cantata.state.runs import run_snapshot
+from cantata.flows.graph import Edge, Graph, ItemSteps
+from cantata.ledger.ledger import Ledger
+from cantata.ledger.runs import run_snapshot
 from tests.integration.state.play import Play, row, work
 
 

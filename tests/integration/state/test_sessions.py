@@ -8,12 +8,12 @@ from typing import cast
 
 import pytest
 
-from cantata.models.values import JsonValue
-from cantata.state.ledger.ledger import Ledger
-from cantata.state.ledger.records import RunSession
-from cantata.state.redis.keys import shard_key, shard_of
-from cantata.state.sessions import conversations
-from cantata.state.sessions.conversations import Sessions
+from cantata.features.sessions import conversations
+from cantata.features.sessions.conversations import Sessions
+from cantata.flows.values import JsonValue
+from cantata.ledger.ledger import Ledger
+from cantata.ledger.records import RunSession
+from cantata.ledger.redis.keys import shard_key, shard_of
 from tests.integration.state.play import Play, sent, wait, work
 from tests.waiting import until
 

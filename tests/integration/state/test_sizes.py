@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from redis import Redis
 
-from cantata.state.fleet import sizes
-from cantata.state.fleet.sizes import Sizes
-from cantata.state.ledger.ledger import Ledger
+from cantata.engine.fleet import sizes
+from cantata.engine.fleet.sizes import Sizes
+from cantata.ledger.ledger import Ledger
 from tests.integration.state.play import Play, row, work
 from tests.integration.state.test_listing import accept
 

@@ -7,20 +7,20 @@ from typing import Any
 
 import pytest
 
+from cantata.engine.fleet import registry
+from cantata.engine.fleet.clock_skip import bring_nearer, skip
+from cantata.engine.fleet.registry import Worker
+from cantata.engine.limits.limiter import LIMITS_KEY, Ask, Limiter, Wait, paused_models
 from cantata.errors import ConfigError, UnavailableError
-from cantata.models.graph import Outcome
-from cantata.state.fleet import registry
-from cantata.state.fleet.clock_skip import bring_nearer, skip
-from cantata.state.fleet.registry import Worker
-from cantata.state.ledger.ledger import Ledger
-from cantata.state.ledger.records import RunSession
-from cantata.state.limits.limiter import LIMITS_KEY, Ask, Limiter, Wait, paused_models
-from cantata.state.memory import cache
-from cantata.state.memory.memory_store import MemoryStore
-from cantata.state.redis import clock
-from cantata.state.redis.connection import connect
-from cantata.state.redis.keys import definitions_key, run_key, shard_key, shard_of
-from cantata.state.sessions.conversations import Sessions
+from cantata.features.memory import cache
+from cantata.features.memory.memory_store import MemoryStore
+from cantata.features.sessions.conversations import Sessions
+from cantata.flows.graph import Outcome
+from cantata.ledger.ledger import Ledger
+from cantata.ledger.records import RunSession
+from cantata.ledger.redis import clock
+from cantata.ledger.redis.connection import connect
+from cantata.ledger.redis.keys import definitions_key, run_key, shard_key, shard_of
 from tests.integration.state.limits_stage import MODEL, holder, on_model
 from tests.integration.state.play import Play, failed, row, sent, wait, work
 

@@ -11,14 +11,14 @@ from typing import cast
 import pytest
 from redis import Redis
 
+from cantata.engine.limits.request_rate import RequestRate
 from cantata.errors import CantataError, UnknownRunError
-from cantata.state.ledger.ledger import Ledger
-from cantata.state.limits.request_rate import RequestRate
-from cantata.state.redis.keys import run_key
-from cantata.state.redis.pieces import Entry
-from cantata.state.runs import event_log
-from cantata.state.runs import streams as streams_module
-from cantata.state.runs.streams import BUFFER_ENTRIES, PAUSE_S, Follower, Streams, StreamsEnded, connect_async
+from cantata.ledger.ledger import Ledger
+from cantata.ledger.redis.keys import run_key
+from cantata.ledger.redis.pieces import Entry
+from cantata.ledger.runs import event_log
+from cantata.ledger.runs import streams as streams_module
+from cantata.ledger.runs.streams import BUFFER_ENTRIES, PAUSE_S, Follower, Streams, StreamsEnded, connect_async
 
 PATIENCE_S = 20.0
 

@@ -7,14 +7,15 @@ from collections.abc import Iterator
 import pytest
 
 from cantata.errors import ConfigError, StoredDataError
-from cantata.models.schedules import Schedule
-from cantata.state.batches.batch_store import BatchStore
-from cantata.state.ledger.ledger import Ledger
-from cantata.state.redis.keys import run_key
-from cantata.state.runs import inbox, listing
-from cantata.state.runs.inbox import InboxFilter
-from cantata.state.runs.listing import RunFilter
-from cantata.state.sessions.conversations import Sessions
+from cantata.features.batches.batch_store import BatchStore
+from cantata.features.inbox import inbox
+from cantata.features.inbox.inbox import InboxFilter
+from cantata.features.sessions.conversations import Sessions
+from cantata.flows.schedules import Schedule
+from cantata.ledger.ledger import Ledger
+from cantata.ledger.redis.keys import run_key
+from cantata.ledger.runs import listing
+from cantata.ledger.runs.listing import RunFilter
 from tests.integration.state.play import Play, wait
 from tests.integration.state.test_batches import begin
 from tests.integration.state.test_sessions import place, turns

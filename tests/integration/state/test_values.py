@@ -11,20 +11,20 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cantata.client.run_export import export
-from cantata.models.definitions import SessionSettings
-from cantata.models.graph import Edge, Graph, ItemSteps, Outcome, Step
-from cantata.models.values import ErrorInfo, JsonValue, Usage
-from cantata.models.waits import InboxItem
-from cantata.models.wire import ProviderBatchRequest
-from cantata.planning import rewind
-from cantata.planning.triggers.provider_batches import CREATE
-from cantata.state.forks import fork_store
-from cantata.state.ledger.ledger import Ledger
-from cantata.state.memory.memory_store import MemoryStore
-from cantata.state.redis.keys import shard_of
-from cantata.state.runs import event_log, inbox
-from cantata.state.runs.inbox import InboxFilter
-from cantata.state.sessions import conversations
+from cantata.features.forks import fork_store, rewind
+from cantata.features.inbox import inbox
+from cantata.features.inbox.inbox import InboxFilter
+from cantata.features.memory.memory_store import MemoryStore
+from cantata.features.sessions import conversations
+from cantata.flows.definitions import SessionSettings
+from cantata.flows.graph import Edge, Graph, ItemSteps, Outcome, Step
+from cantata.flows.provider_batches import CREATE
+from cantata.flows.values import ErrorInfo, JsonValue, Usage
+from cantata.flows.waits import InboxItem
+from cantata.flows.wire import ProviderBatchRequest
+from cantata.ledger.ledger import Ledger
+from cantata.ledger.redis.keys import shard_of
+from cantata.ledger.runs import event_log
 from tests.examples import FEWER
 from tests.integration.state.play import Play, failed, row, wait, work
 from tests.integration.state.test_forks import near

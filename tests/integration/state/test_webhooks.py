@@ -7,13 +7,13 @@ from typing import cast
 
 import pytest
 
-from cantata.models.graph import Graph
-from cantata.models.values import JsonValue
-from cantata.models.wire import WebhookRequest
-from cantata.state.ledger.ledger import Ledger
-from cantata.state.redis.keys import SHARDS, run_key, shard_key, shard_of
-from cantata.state.runs import listing
-from cantata.state.runs.listing import RunFilter
+from cantata.flows.graph import Graph
+from cantata.flows.values import JsonValue
+from cantata.flows.wire import WebhookRequest
+from cantata.ledger.ledger import Ledger
+from cantata.ledger.redis.keys import SHARDS, run_key, shard_key, shard_of
+from cantata.ledger.runs import listing
+from cantata.ledger.runs.listing import RunFilter
 from tests.integration.state.play import Play, row, wait, work
 
 

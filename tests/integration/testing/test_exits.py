@@ -12,9 +12,9 @@ import pytest
 from pydantic import BaseModel, field_validator
 
 from cantata import StepError, Workflow, workflow
-from cantata.models.definitions import Agent, Definitions, PythonWorkflow, Team, TeamRule, Tool
-from cantata.models.instructions import FunctionStep
-from cantata.models.wire import TurnRequest
+from cantata.flows.definitions import Agent, Definitions, PythonWorkflow, Team, TeamRule, Tool
+from cantata.flows.instructions import FunctionStep
+from cantata.flows.wire import TurnRequest
 from cantata.testing import Rule, ScriptedModels, ToolCall, run_inline
 
 EXITS = [asyncio.CancelledError("why"), GeneratorExit("why"), KeyboardInterrupt("why"), SystemExit("why")]

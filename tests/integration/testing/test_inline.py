@@ -18,12 +18,12 @@ import pytest
 from click.testing import CliRunner
 
 from cantata import StepError, Workflow, workflow
-from cantata.cli.main import submit
 from cantata.errors import ConfigError
-from cantata.models.definitions import Agent, Definitions, PythonWorkflow, Tool, Webhook
-from cantata.models.wire import ChainResponse, TurnRequest
+from cantata.flows.definitions import Agent, Definitions, PythonWorkflow, Tool, Webhook
+from cantata.flows.wire import ChainResponse, TurnRequest
+from cantata.flows.workflows import guard
+from cantata.surfaces.cli.main import submit
 from cantata.testing import Rule, ScriptedModels, ToolCall, run_inline
-from cantata.workflows import guard
 from tests.integration.receiver import receiving
 
 NONE = Definitions()
@@ -411,7 +411,7 @@ def test_the_turns_of_a_session_follow_each_other(models: ScriptedModels) -> Non
 
 def test_each_test_begins_with_an_empty_ledger(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text("""
-from cantata.models.definitions import Definitions, Tool
+from cantata.flows.definitions import Definitions, Tool
 from cantata.testing import inline, run_inline
 
 def runs():

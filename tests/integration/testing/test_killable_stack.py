@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cantata.errors import ConfigError
-from cantata.models.definitions import Definitions, PythonWorkflow, Tool
+from cantata.flows.definitions import Definitions, PythonWorkflow, Tool
 from cantata.testing import KillableStack, ScriptedModels
 from cantata.testing.killable_stack import Result
 

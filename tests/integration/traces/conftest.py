@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from cantata.client.client import Client, EmbeddedClient
-from cantata.models.definitions import Agent, Definitions, Model, Tool
-from cantata.observability import traces
+from cantata.flows.definitions import Agent, Definitions, Model, Tool
+from cantata.operation import traces
 from cantata.testing import ScriptedModels
 from tests.integration.traces.collector import Collector, Seen
 from tests.waiting import until

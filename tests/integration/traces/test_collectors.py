@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from cantata.client.client import Client
-from cantata.observability import traces
+from cantata.operation import traces
 from cantata.testing import ScriptedModels
 from tests.integration.traces.collector import Collector
 from tests.integration.traces.conftest import HERE, PATIENCE_S, definitions, node
@@ -78,8 +78,8 @@ def test_nothing_is_lost_when_a_stack_stops(
 
 DOWN = """
 import sys, time
-from cantata.observability import traces as tracing
-from cantata.observability.logs import configure_logs
+from cantata.operation import traces as tracing
+from cantata.operation.logs import configure_logs
 configure_logs()
 tracing.start("one", "1", is_global=True)
 spans = tracing.active()
@@ -112,7 +112,7 @@ def test_a_collector_that_is_down_is_told_of_once_and_not_waited_for(tmp_path: P
 
 @pytest.mark.slow("workers start from nothing")
 def test_without_a_collector_nothing_that_traces_is_imported() -> None:
-    modules = "cantata_workers.service, cantata_workers.execute, cantata.client.client"
+    modules = "cantata_workers.process.service, cantata_workers.steps.execute, cantata.client.client"
     script = f"import sys, {modules}; sys.exit('opentelemetry.sdk.trace' in sys.modules)"
     environment = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}
 

@@ -10,12 +10,12 @@ from typing import Any, cast
 import pytest
 from click.testing import CliRunner, Result
 
-from cantata.cli.main import submit
 from cantata.client.client import EmbeddedClient
 from cantata.client.runs import ChainRun
-from cantata.observability.logs.lines import LINE_BYTES, LogLine
-from cantata.state.redis.keys import run_key
-from cantata.state.runs.log_store import MAX_BYTES, MAX_LINES, Logs
+from cantata.ledger.redis.keys import run_key
+from cantata.ledger.runs.log_store import MAX_BYTES, MAX_LINES, Logs
+from cantata.operation.logs.lines import LINE_BYTES, LogLine
+from cantata.surfaces.cli.main import submit
 from tests.integration.traces.conftest import PATIENCE_S, SECRET, node
 from tests.waiting import until
 

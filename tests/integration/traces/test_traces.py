@@ -15,7 +15,7 @@ import pytest
 
 from cantata.client.client import EmbeddedClient
 from cantata.client.runs import Run
-from cantata.observability.traces import conventions
+from cantata.operation.traces import conventions
 from cantata.testing import ScriptedModels
 from tests.integration.traces.collector import Collector, Seen
 from tests.integration.traces.conftest import PATIENCE_S, node, trace_of

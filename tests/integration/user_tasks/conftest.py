@@ -16,11 +16,11 @@ import pytest
 from celery import Celery
 from redis import Redis
 
-from cantata import embedded, fault_points
 from cantata.client.client import Client
 from cantata.client.runs import ChainRun
-from cantata.models.definitions import Agent, Chain, Definitions, Tool
-from cantata.models.wire import ChainNode, ChainResponse
+from cantata.flows.definitions import Agent, Chain, Definitions, Tool
+from cantata.flows.wire import ChainNode, ChainResponse
+from cantata.operation import embedded, fault_points
 from cantata.testing import ScriptedModels
 from tests.faults.processes import family, is_alive
 from tests.waiting import until

@@ -85,7 +85,7 @@ def _is_active(shop: Shop, task_id: str) -> bool:
 
 
 LOST_CONNECTION = """
-from cantata.dispatch.user_app import close_old_connections
+from cantata.engine.dispatch.user_app import close_old_connections
 
 close_old_connections()  # without Django
 import django.db  # keeps no connection (CONN_MAX_AGE)

@@ -18,8 +18,8 @@ from cantata import install
 from cantata.client.client import Client, run_id_of
 from cantata.client.installation import Installation
 from cantata.errors import ConfigError, UnavailableError
-from cantata.models.definitions import Chain, Definitions
-from cantata.models.wire import ChainNode
+from cantata.flows.definitions import Chain, Definitions
+from cantata.flows.wire import ChainNode
 from tests.integration.user_tasks.conftest import HERE, PATIENCE_S, Shop, ask, definitions, tool, url_of
 from tests.waiting import until
 
@@ -161,7 +161,7 @@ def test_a_command_says_that_it_needs_the_application(tmp_path: Path) -> None:
     (tmp_path / "shop.yaml").write_text("tools: {add: {task: shop.tasks.add}}\n")
     (tmp_path / "row.yaml").write_text("entry_node: a\nnodes: [{node_id: a, kind: tool, name: add}]\n")
 
-    command = [sys.executable, "-m", "cantata.cli", "chain", "row.yaml", "--config", "shop.yaml"]
+    command = [sys.executable, "-m", "cantata.surfaces.cli", "chain", "row.yaml", "--config", "shop.yaml"]
     environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(HERE.parents[2])}
     refused = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
 
@@ -213,6 +213,6 @@ def test_standard_output_is_the_programs_own(client: Client, tmp_path: Path) -> 
 
 
 def _worker(folder: Path, url: str, *options: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "cantata.cli", "worker", *options]
+    command = [sys.executable, "-m", "cantata.surfaces.cli", "worker", *options]
     environment = {"REDIS_URL": url, "PATH": "/usr/bin:/bin", "PYTHONPATH": str(HERE.parents[2])}
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False)

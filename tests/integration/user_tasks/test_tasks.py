@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from cantata.client.client import Client
-from cantata.state.fleet import dead_letters
+from cantata.engine.fleet import dead_letters
 from cantata.testing import ScriptedModels
 from tests.faults.processes import family
 from tests.integration.user_tasks.conftest import PATIENCE_S, Shop, ask, submit, tool

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 from celery import Celery, states
 
-from cantata.coordinator import isolation
-from cantata.dispatch.celery_app import make_app
-from cantata.models.graph import Outcome
-from cantata.state.ledger.ledger import Ledger
-from cantata.state.ledger.records import AttemptRecord, Begun
-from cantata.state.redis.keys import run_key
-from cantata_workers.celery_tasks.result_watcher import ResultWatcher
-from cantata_workers.runtime.process import Process
+from cantata.engine import isolation
+from cantata.engine.dispatch.celery_app import make_app
+from cantata.flows.graph import Outcome
+from cantata.ledger.ledger import Ledger
+from cantata.ledger.records import AttemptRecord, Begun
+from cantata.ledger.redis.keys import run_key
+from cantata_workers.process.process import Process
+from cantata_workers.tools.celery_tasks.result_watcher import ResultWatcher
 from tests.integration.state.play import Play, work
 from tests.integration.test_threads import url_of
 

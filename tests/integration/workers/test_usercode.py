@@ -12,7 +12,7 @@ BEFORE = """
 import json, os, sys
 from pathlib import Path
 from cantata.errors import MustWait
-from cantata_workers.code import user_code
+from cantata_workers.process import user_code
 folder = Path(sys.argv[1])
 told = []
 user_code.serve(told.append, is_replaced=True)

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from cantata import embedded, fault_points
 from cantata.client.client import Client
-from cantata.models.definitions import Agent, Chain, Definitions, PythonWorkflow, Tool
-from cantata.models.wire import ChainNode
+from cantata.flows.definitions import Agent, Chain, Definitions, PythonWorkflow, Tool
+from cantata.flows.wire import ChainNode
+from cantata.operation import embedded, fault_points
 from cantata.testing import Rule, ScriptedModels
 
 HERE = Path(__file__).parent

@@ -15,20 +15,20 @@ from typing import Any
 
 from celery.app.task import Context
 
-from cantata.coordinator.duties import sweep_once
-from cantata.coordinator.start import send_ready
-from cantata.dispatch.celery_app import Carried
-from cantata.models.graph import Spec
-from cantata.state.ledger.records import AttemptRecord, Begun
-from cantata.state.redis.keys import shard_of
+from cantata.engine.dispatch.celery_app import Carried
+from cantata.engine.duties import sweep_once
+from cantata.engine.start import send_ready
+from cantata.flows.graph import Spec
+from cantata.flows.workflows.history import CommandOutcome
+from cantata.flows.workflows.replay import Replay
+from cantata.ledger.records import AttemptRecord, Begun
+from cantata.ledger.redis.keys import shard_of
 from cantata.testing.inline import _LocalApp, _log_plainly
-from cantata.workflows.history import CommandOutcome
-from cantata.workflows.replay import Replay
-from cantata_workers.execute import execute
-from cantata_workers.runtime.costs import Costs
-from cantata_workers.runtime.process import Process
+from cantata_workers.process.costs import Costs
+from cantata_workers.process.process import Process
+from cantata_workers.process.tasks import Delivery, MessageExecution
 from cantata_workers.steps import workflow_steps
-from cantata_workers.tasks import Delivery, MessageExecution
+from cantata_workers.steps.execute import execute
 
 Message = tuple[str, list[str], str, str]
 """The run, its steps, the kind of the task and the queue."""

@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from cantata import StepError, Workflow, workflow
-from cantata.models.definitions import Definitions, PythonWorkflow
+from cantata.flows.definitions import Definitions, PythonWorkflow
 
 PLACE: ContextVar[str] = ContextVar("place", default="outside")
 

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import strategies
 
 from cantata import StepError, Workflow, workflow
-from cantata.models.definitions import Definitions, PythonWorkflow
+from cantata.flows.definitions import Definitions, PythonWorkflow
 from tests.integration.workflows import conftest
 from tests.integration.workflows.desk import add, fail
 

@@ -10,7 +10,7 @@ from typing import Any, cast
 from hypothesis import strategies
 
 from cantata import StepError, Workflow, workflow
-from cantata.models.definitions import Definitions, PythonWorkflow
+from cantata.flows.definitions import Definitions, PythonWorkflow
 
 Statement = list[Any]
 Block = list[Statement]

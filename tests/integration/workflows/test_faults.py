@@ -10,8 +10,8 @@ import pytest
 
 from cantata.client.client import Client
 from cantata.client.runs import ChainRun
-from cantata.models.definitions import Definitions, PythonWorkflow, Tool
-from cantata.state.ledger import refused_steps
+from cantata.flows.definitions import Definitions, PythonWorkflow, Tool
+from cantata.ledger import refused_steps
 from tests.integration.workflows.conftest import PATIENCE_S
 from tests.waiting import until
 

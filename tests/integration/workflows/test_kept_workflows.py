@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from cantata.models.definitions import Definitions
+from cantata.flows.definitions import Definitions
+from cantata.flows.workflows.api import Workflow
+from cantata.flows.workflows.replay import Replay
 from cantata.testing import run_inline
-from cantata.workflows.api import Workflow
-from cantata.workflows.replay import Replay
 from cantata_workers.steps import workflow_steps
 from tests.integration.workflows.conftest import definitions
 

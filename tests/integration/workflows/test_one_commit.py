@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from cantata.client.client import Client
-from cantata.models.events import RunEvent
-from cantata.state.runs.run_snapshot import moments_in
+from cantata.flows.events import RunEvent
+from cantata.ledger.runs.run_snapshot import moments_in
 from tests.integration.workflows.conftest import PATIENCE_S
 from tests.integration.workflows.test_faults import fault  # noqa: F401  # a fixture
 from tests.waiting import until

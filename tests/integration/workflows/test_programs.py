@@ -19,13 +19,13 @@ from hypothesis import HealthCheck, Phase, given, settings, strategies
 
 from cantata.client.client import Client
 from cantata.client.runs import ChainRun
-from cantata.embedded import Stack
-from cantata.models.definitions import Definitions
-from cantata.models.graph import STEP_OVER
-from cantata.models.wire import RUN_OVER
-from cantata.runs.results import is_over
-from cantata.state.fleet import clock_skip
-from cantata.state.redis.keys import run_key
+from cantata.engine.fleet import clock_skip
+from cantata.flows.definitions import Definitions
+from cantata.flows.graph import STEP_OVER
+from cantata.flows.wire import RUN_OVER
+from cantata.ledger.redis.keys import run_key
+from cantata.ledger.runs.results import is_over
+from cantata.operation.embedded import Stack
 from cantata.testing import replay, run_inline
 from cantata.testing.inline import _LocalApp, _runner, values_for
 from tests.examples import thorough

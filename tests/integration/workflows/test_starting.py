@@ -12,9 +12,9 @@ import pytest
 from cantata.client.client import Client
 from cantata.client.runs import ChainRun
 from cantata.errors import UnavailableError
-from cantata.models.definitions import Limits, Quota
-from cantata.state.ledger.records import RunRecord
-from cantata.state.limits.quotas import Quotas
+from cantata.flows.definitions import Limits, Quota
+from cantata.ledger.quotas import Quotas
+from cantata.ledger.records import RunRecord
 from cantata.testing import replay, run_inline
 from tests.integration.workflows.conftest import PATIENCE_S, definitions
 from tests.waiting import until

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cantata.client.client import Client
-from cantata.models.values import JsonValue
+from cantata.flows.values import JsonValue
 from cantata.testing import Rule, ScriptedModels, ToolCall
 from tests.integration.workflows.conftest import PATIENCE_S, RULES
 from tests.waiting import until

@@ -16,7 +16,7 @@ from cantata.client.async_client import AsyncClient
 from cantata.client.client import Client
 from cantata.client.runs import ChainRun
 from cantata.errors import ConfigError, RunError, UnknownRunError
-from cantata.models.wire import ChainResponse
+from cantata.flows.wire import ChainResponse
 from tests.integration.workflows import desk
 from tests.integration.workflows.conftest import HERE, PATIENCE_S, definitions
 from tests.waiting import until

@@ -10,9 +10,9 @@ import pytest
 from cantata.client.client import Client, _run_id, run_id_of
 from cantata.client.runs import Run
 from cantata.errors import ConfigError
-from cantata.state.ledger.records import RunSession
-from cantata.state.redis.keys import shard_of
-from cantata.state.sessions import conversations
+from cantata.features.sessions import conversations
+from cantata.ledger.records import RunSession
+from cantata.ledger.redis.keys import shard_of
 
 
 def settings_of(name: str, *, tenant: str = "") -> RunSession:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cantata.config.user_code.determinism import faults_of
-from cantata.models.definitions import Agent, Definitions, Team
+from cantata.flows.definitions import Agent, Definitions, Team
 
 HEAD = """import asyncio, datetime, json, os, random, time
 import random as chance

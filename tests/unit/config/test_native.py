@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from cantata.config.documents import Document, parse
 from cantata.config.native import load_definitions
 from cantata.errors import ConfigError
-from cantata.models.definitions import Definitions
-from cantata.models.values import JsonValue
+from cantata.flows.definitions import Definitions
+from cantata.flows.values import JsonValue
 
 WHOLE = """\
 version: 1

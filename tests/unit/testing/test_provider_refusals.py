@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cantata.models.values import ToolSchema
-from cantata.planning.provider_schemas import fit_tools, response_format
+from cantata.flows.provider_schemas import fit_tools, response_format
+from cantata.flows.values import ToolSchema
 from cantata.testing import ScriptedModels
 from cantata.testing.refusals import CHECKS, PROVIDERS, Provider, refusal_of
 

@@ -13,15 +13,15 @@ from typing import Self, Unpack
 import structlog
 
 from cantata.errors import CantataError, ModelError, MustPause
-from cantata.models.definitions import Model
-from cantata.models.values import JsonValue
-from cantata.state.memory.cache import Payer
-from cantata.state.redis.connection import RedisFailure
+from cantata.features.memory.cache import Payer
+from cantata.flows.definitions import Model
+from cantata.flows.values import JsonValue
+from cantata.ledger.redis.connection import RedisFailure
 from cantata_workers.models import llm
 from cantata_workers.models.dialects.conversation import Message
 from cantata_workers.models.llm.caching import Options
 from cantata_workers.models.permits import permit_for_call
-from cantata_workers.runtime.step_context import StepContext
+from cantata_workers.process.step_context import StepContext
 
 log = structlog.get_logger(__name__)
 

@@ -9,17 +9,16 @@ from contextlib import asynccontextmanager
 
 import structlog
 
-from cantata import fault_points
-from cantata.coordinator import permit_wakeups
+from cantata.engine import permit_wakeups
+from cantata.engine.limits.limiter import Ask, Exhausted, Wait, is_limited
 from cantata.errors import CantataError, ModelError, MustPause, MustWait, StepError
-from cantata.models.definitions import Budgets, Model
-from cantata.models.values import Usage
-from cantata.observability import metrics
-from cantata.state.limits.limiter import Ask, Exhausted, Wait, is_limited
-from cantata.state.redis.connection import RedisFailure
+from cantata.flows.definitions import Budgets, Model
+from cantata.flows.values import Usage
+from cantata.ledger.redis.connection import RedisFailure
+from cantata.operation import fault_points, metrics
 from cantata_workers.models import llm
 from cantata_workers.models.dialects.conversation import Message
-from cantata_workers.runtime.step_context import StepContext
+from cantata_workers.process.step_context import StepContext
 
 log = structlog.get_logger(__name__)
 

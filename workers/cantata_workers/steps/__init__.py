@@ -1,1 +1,1 @@
-"""Handlers of the core step kinds."""
+"""Handlers of the core step kinds, and the execution of a step by them."""

@@ -8,19 +8,19 @@ from collections.abc import Iterator, Sequence
 import structlog
 
 from cantata.errors import StepError
-from cantata.models.graph import Outcome
-from cantata.models.instructions import AgenticStep
-from cantata.models.values import JsonValue, ToolSchema
-from cantata.planning import json_repair
-from cantata.planning.provider_schemas import fit_tools
-from cantata.planning.turns.agent_steps import next_round, tool_step
-from cantata.state.ledger.encoding import to_json
+from cantata.flows.expressions import json_repair
+from cantata.flows.graph import Outcome
+from cantata.flows.instructions import AgenticStep
+from cantata.flows.provider_schemas import fit_tools
+from cantata.flows.turns.agent_steps import next_round, tool_step
+from cantata.flows.values import JsonValue, ToolSchema
+from cantata.ledger.encoding import to_json
 from cantata_workers.models import llm
 from cantata_workers.models.dialects import conversation
 from cantata_workers.models.dialects.call_parsing import ParsedCall, ParsedReply, calls_of, resolve
 from cantata_workers.models.dialects.conversation import ModelRound, agentic_result
 from cantata_workers.models.model_calls import call_models, recorded_prompt
-from cantata_workers.runtime.step_context import StepContext
+from cantata_workers.process.step_context import StepContext
 from cantata_workers.steps.model_turns import ModelTurn, unreadable_tools
 
 log = structlog.get_logger(__name__)

@@ -6,12 +6,12 @@ import time
 
 import structlog
 
-from cantata.coordinator.webhooks import raise_alerts
+from cantata.engine.fleet import code_versions, registry
 from cantata.errors import CantataError
-from cantata.state.fleet import code_versions, registry
-from cantata.state.redis.connection import RedisFailure
-from cantata.state.runs import alert_counts
-from cantata_workers.runtime.step_context import StepContext
+from cantata.features.webhooks.webhooks import raise_alerts
+from cantata.ledger.redis.connection import RedisFailure
+from cantata.ledger.runs import alert_counts
+from cantata_workers.process.step_context import StepContext
 
 EVERY_S = 10.0  # between two looks of a process for the same configuration
 

@@ -6,16 +6,16 @@ import json
 from collections.abc import Sequence
 from typing import cast
 
-from cantata.coordinator.start import plan_run
+from cantata.engine.start import plan_run
 from cantata.errors import StepError
-from cantata.models.graph import Outcome
-from cantata.models.values import ErrorInfo, JsonValue, stored
-from cantata.models.wire import ChainNode, ChainRequest
-from cantata.planning.chain_checks.declared_inputs import given_to
-from cantata.planning.chains import expansion
-from cantata.planning.chains.step_ids import END, name_of, split
-from cantata.planning.turns import agent_steps, turn_plan
-from cantata_workers.runtime.step_context import StepContext, placeholder_values, text_input
+from cantata.flows.chains import expansion
+from cantata.flows.chains.declared_inputs import given_to
+from cantata.flows.chains.step_ids import END, name_of, split
+from cantata.flows.graph import Outcome
+from cantata.flows.turns import agent_steps, turn_plan
+from cantata.flows.values import ErrorInfo, JsonValue, stored
+from cantata.flows.wire import ChainNode, ChainRequest
+from cantata_workers.process.step_context import StepContext, placeholder_values, text_input
 from cantata_workers.steps.code_alerts import check_code
 
 

@@ -9,15 +9,15 @@ from functools import partial
 from inspect import Parameter
 from typing import Any, cast
 
-from cantata import exits
-from cantata.models.definitions import Agent
-from cantata.models.graph import Outcome
-from cantata.models.instructions import AgenticStep, FunctionStep, Instruction, MemoryStep, PromptStep
-from cantata.models.values import JsonValue, Usage
-from cantata.planning.turns.agent_steps import STOP
-from cantata.state.ledger.encoding import to_json
+from cantata.flows.definitions import Agent
+from cantata.flows.graph import Outcome
+from cantata.flows.instructions import AgenticStep, FunctionStep, Instruction, MemoryStep, PromptStep
+from cantata.flows.turns.agent_steps import STOP
+from cantata.flows.values import JsonValue, Usage
+from cantata.ledger.encoding import to_json
+from cantata.operation import exits
 from cantata_workers.models.dialects.conversation import truncated
-from cantata_workers.runtime.step_context import StepContext, text_input
+from cantata_workers.process.step_context import StepContext, text_input
 from cantata_workers.tools import functions
 
 _MOST_ARGUMENTS = 3  # of a chainbreaker; one that takes any number is given all

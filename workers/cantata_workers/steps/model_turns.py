@@ -10,20 +10,20 @@ from functools import cached_property
 from typing import cast
 
 from cantata.errors import StepError
-from cantata.models.definitions import Agent, Model, Tool, mcp_tool
-from cantata.models.instructions import AgenticStep, FunctionStep, MemoryStep, NestedStep, PromptStep
-from cantata.models.values import JsonValue, ToolSchema
-from cantata.models.wire import HistoryEntry
-from cantata.planning import templates
-from cantata.planning.turns import history
-from cantata.planning.turns.agent_steps import is_workflow, template, tools_of
-from cantata_workers.celery_tasks import task_calls
+from cantata.flows.definitions import Agent, Model, Tool, mcp_tool
+from cantata.flows.expressions import templates
+from cantata.flows.instructions import AgenticStep, FunctionStep, MemoryStep, NestedStep, PromptStep
+from cantata.flows.turns import history
+from cantata.flows.turns.agent_steps import is_workflow, template, tools_of
+from cantata.flows.values import JsonValue, ToolSchema
+from cantata.flows.wire import HistoryEntry
 from cantata_workers.models.dialects.conversation import Message, ModelRound, ToolResult, conversation
 from cantata_workers.models.llm.openai_messages import ANSWER
-from cantata_workers.runtime.step_context import StepContext, placeholder_values, text_input
+from cantata_workers.process.step_context import StepContext, placeholder_values, text_input
 from cantata_workers.steps import session_history
 from cantata_workers.steps.structured_output import AnswerValidator
 from cantata_workers.tools import functions, mcp, memory_access, schemas
+from cantata_workers.tools.celery_tasks import task_calls
 
 OBJECTIVE = (
     "Your objective: {objective}\n\nWork towards it step by step, with the tools you have if they help. "

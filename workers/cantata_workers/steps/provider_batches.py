@@ -7,13 +7,13 @@ from dataclasses import replace
 from typing import TypeVar
 
 from cantata.errors import ModelError, StepError
-from cantata.models.graph import Outcome
-from cantata.models.values import ErrorInfo, JsonValue, Usage, stored
-from cantata.models.wire import ProviderBatchRequest, RowOutcome
-from cantata.planning.turns.agent_steps import agent_step
+from cantata.flows.graph import Outcome
+from cantata.flows.turns.agent_steps import agent_step
+from cantata.flows.values import ErrorInfo, JsonValue, Usage, stored
+from cantata.flows.wire import ProviderBatchRequest, RowOutcome
 from cantata_workers.models.llm import provider_batches
 from cantata_workers.models.llm.model_replies import Reply
-from cantata_workers.runtime.step_context import StepContext
+from cantata_workers.process.step_context import StepContext
 from cantata_workers.steps.agent_turns import outcome_of
 from cantata_workers.steps.model_turns import ModelTurn
 

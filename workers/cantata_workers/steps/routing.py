@@ -9,18 +9,18 @@ from typing import Any, cast
 
 import regex
 
-from cantata import exits
 from cantata.errors import ImportFailedError, StepError
-from cantata.models.definitions import Team
-from cantata.models.graph import RAW, Outcome
-from cantata.models.values import ErrorInfo, JsonValue
-from cantata.patterns import SearchTime
-from cantata.planning.turns import choices, routing
-from cantata.planning.turns.choices import RouterDecision
-from cantata.planning.turns.mentions import prefix_of
-from cantata.planning.turns.routing import RoutingRound
-from cantata.state.sessions import rotation
-from cantata_workers.runtime.step_context import StepContext, text_input
+from cantata.features.sessions import rotation
+from cantata.flows.definitions import Team
+from cantata.flows.graph import RAW, Outcome
+from cantata.flows.turns import choices, routing
+from cantata.flows.turns.choices import RouterDecision
+from cantata.flows.turns.mentions import prefix_of
+from cantata.flows.turns.routing import RoutingRound
+from cantata.flows.values import ErrorInfo, JsonValue
+from cantata.operation import exits
+from cantata.text.patterns import SearchTime
+from cantata_workers.process.step_context import StepContext, text_input
 from cantata_workers.steps.team_calls import TIMEOUT_CODES, team_of
 from cantata_workers.tools import functions
 

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from itertools import chain
 
-from cantata.models.definitions import History
-from cantata.models.graph import Outcome
-from cantata.models.wire import HistoryEntry
-from cantata.planning.turns import history
-from cantata.state.sessions import conversations
-from cantata_workers.runtime.step_context import StepContext, text_input
+from cantata.features.sessions import conversations
+from cantata.flows.definitions import History
+from cantata.flows.graph import Outcome
+from cantata.flows.turns import history
+from cantata.flows.wire import HistoryEntry
+from cantata_workers.process.step_context import StepContext, text_input
 
 
 def visible_entries(context: StepContext, settings: History, *, max_tokens: int) -> tuple[list[HistoryEntry], bool]:

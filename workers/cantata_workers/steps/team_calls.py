@@ -8,15 +8,15 @@ from functools import partial
 from typing import cast
 
 from cantata.errors import ModelError, StepError
-from cantata.models.definitions import History, Model, Router, Team
-from cantata.models.graph import Outcome
-from cantata.models.values import JsonValue, Usage
-from cantata.planning import templates
-from cantata.planning.turns import choices, history
-from cantata.state.ledger.encoding import to_json
+from cantata.flows.definitions import History, Model, Router, Team
+from cantata.flows.expressions import templates
+from cantata.flows.graph import Outcome
+from cantata.flows.turns import choices, history
+from cantata.flows.values import JsonValue, Usage
+from cantata.ledger.encoding import to_json
 from cantata_workers.models.dialects.conversation import Message
 from cantata_workers.models.model_calls import call_models, reply_detail
-from cantata_workers.runtime.step_context import StepContext, as_text, text_input
+from cantata_workers.process.step_context import StepContext, as_text, text_input
 from cantata_workers.steps import session_history
 from cantata_workers.tools import functions
 

@@ -13,23 +13,23 @@ from typing import Any, cast
 
 import structlog
 
-from cantata import fault_points
-from cantata.coordinator.fork_requests import FORKED_AT, FORKED_FROM
-from cantata.coordinator.start import MAX_WORKFLOW_S, Timeout, accept_run, id_of_key
+from cantata.engine.start import MAX_WORKFLOW_S, Timeout, accept_run, id_of_key
 from cantata.errors import ConfigError, MustWait, StepError, UnavailableError
-from cantata.models.graph import START, STEP_OVER, Outcome, Spec
-from cantata.models.values import JsonValue, Usage, stored
-from cantata.models.wire import ChainNode, ChainRequest
-from cantata.planning.chain_checks import checks
-from cantata.state.ledger.records import AttemptRecord, Begun, Ready
-from cantata.state.redis import clock
-from cantata.workflows import expansion, guard
-from cantata.workflows.api import Workflow
-from cantata.workflows.conversion import arguments_of, call_arguments, text_parameter
-from cantata.workflows.decorator import check_workflow
-from cantata.workflows.history import Activation, CommandOutcome, outcome_of
-from cantata.workflows.replay import WARNED_COMMANDS, NonDeterminismError, Replay
-from cantata_workers.runtime.step_context import StepContext
+from cantata.features.forks.fork_requests import FORKED_AT, FORKED_FROM
+from cantata.flows.chains import checks
+from cantata.flows.graph import START, STEP_OVER, Outcome, Spec
+from cantata.flows.values import JsonValue, Usage, stored
+from cantata.flows.wire import ChainNode, ChainRequest
+from cantata.flows.workflows import expansion, guard
+from cantata.flows.workflows.api import Workflow
+from cantata.flows.workflows.conversion import arguments_of, call_arguments, text_parameter
+from cantata.flows.workflows.decorator import check_workflow
+from cantata.flows.workflows.history import Activation, CommandOutcome, outcome_of
+from cantata.flows.workflows.replay import WARNED_COMMANDS, NonDeterminismError, Replay
+from cantata.ledger.records import AttemptRecord, Begun, Ready
+from cantata.ledger.redis import clock
+from cantata.operation import fault_points
+from cantata_workers.process.step_context import StepContext
 from cantata_workers.tools import functions, schemas
 
 log = structlog.get_logger(__name__)

@@ -13,13 +13,13 @@ from typing import IO, Any, cast
 import structlog
 
 from cantata.errors import StepError
-from cantata.models.definitions import Command
-from cantata.models.graph import Outcome
-from cantata.models.values import Usage
-from cantata.observability.logs.secrets import redact, secrets_in
-from cantata_workers.code.config_folder import environment
-from cantata_workers.runtime.process import kill_descendants
-from cantata_workers.runtime.step_context import StepContext
+from cantata.flows.definitions import Command
+from cantata.flows.graph import Outcome
+from cantata.flows.values import Usage
+from cantata.operation.logs.secrets import redact, secrets_in
+from cantata_workers.process.config_folder import environment
+from cantata_workers.process.process import kill_descendants
+from cantata_workers.process.step_context import StepContext
 
 log = structlog.get_logger(__name__)
 

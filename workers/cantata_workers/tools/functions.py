@@ -20,18 +20,17 @@ from typing import Any, cast
 
 import structlog
 
-from cantata import exits, fault_points
 from cantata.config.user_code.modules import load_function
-from cantata.dispatch import user_app
+from cantata.engine.dispatch import user_app
 from cantata.errors import ImportFailedError, StepError
-from cantata.models.definitions import Tool
-from cantata.models.graph import Outcome
-from cantata.models.values import JsonValue, Usage
-from cantata.packages import OURS
-from cantata_workers.code import sources, user_code
-from cantata_workers.runtime import resource_limits
-from cantata_workers.runtime.process import uncounted_import
-from cantata_workers.runtime.step_context import StepContext
+from cantata.flows.definitions import Tool
+from cantata.flows.graph import Outcome
+from cantata.flows.values import JsonValue, Usage
+from cantata.operation import exits, fault_points
+from cantata.operation.packages import OURS
+from cantata_workers.process import resource_limits, sources, user_code
+from cantata_workers.process.process import uncounted_import
+from cantata_workers.process.step_context import StepContext
 from cantata_workers.tools import inline_scripts, schemas
 from cantata_workers.tools.memory_access import WorkerToolContext
 from cantata_workers.tools.schemas import CONTEXT as CONTEXT

@@ -8,16 +8,16 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, cast
 
-from cantata import exits
 from cantata.config.texts import lies_in
 from cantata.config.user_code.import_trials import LOAD_SCRIPT
 from cantata.config.user_code.script_digest import scripts_in
 from cantata.errors import ConfigError, ImportFailedError, StepError
-from cantata.models.definitions import ScriptReference
-from cantata_workers.code import user_code
-from cantata_workers.code.config_folder import local_folder, own_config_folder
-from cantata_workers.runtime.process import uncounted_import
-from cantata_workers.runtime.step_context import StepContext
+from cantata.flows.definitions import ScriptReference
+from cantata.operation import exits
+from cantata_workers.process import user_code
+from cantata_workers.process.config_folder import local_folder, own_config_folder
+from cantata_workers.process.process import uncounted_import
+from cantata_workers.process.step_context import StepContext
 from cantata_workers.tools.schemas import Function
 
 QUEUE = "tools"

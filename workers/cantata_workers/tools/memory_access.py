@@ -8,14 +8,14 @@ from urllib.parse import unquote
 from pydantic import PrivateAttr
 
 from cantata.errors import ConfigError, StepError
-from cantata.models.graph import Outcome
-from cantata.models.values import ToolContext
-from cantata.planning import templates
-from cantata.planning.turns import memory_commands
-from cantata.planning.turns.memory_commands import GetCommand, ListCommand, MemoryCommand, StoreCommand
-from cantata.state.ledger.records import Begun
-from cantata.state.memory.memory_store import MemoryStore
-from cantata_workers.runtime.step_context import StepContext, as_text, text_input
+from cantata.features.memory.memory_store import MemoryStore
+from cantata.flows.expressions import templates
+from cantata.flows.graph import Outcome
+from cantata.flows.turns import memory_commands
+from cantata.flows.turns.memory_commands import GetCommand, ListCommand, MemoryCommand, StoreCommand
+from cantata.flows.values import ToolContext
+from cantata.ledger.records import Begun
+from cantata_workers.process.step_context import StepContext, as_text, text_input
 
 MAX_COMMANDS = 1000
 """Memory commands in one text."""

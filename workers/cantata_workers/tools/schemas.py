@@ -24,9 +24,9 @@ from cantata.config.source_map import path_text
 from cantata.config.user_code.built_ins import place_of
 from cantata.config.user_code.tool_decorator import settings_of
 from cantata.errors import StepError
-from cantata.models.definitions import Tool
-from cantata.models.values import JsonValue, ToolSchema
-from cantata.suggestions import did_you_mean
+from cantata.flows.definitions import Tool
+from cantata.flows.values import JsonValue, ToolSchema
+from cantata.text.suggestions import did_you_mean
 
 Function = Callable[..., Any]
 

@@ -20,9 +20,9 @@ import httpx
 
 from cantata import __version__
 from cantata.errors import StepError
-from cantata.models.definitions import Webhook
-from cantata.state.redis import clock
-from cantata_workers.code.config_folder import variable
+from cantata.flows.definitions import Webhook
+from cantata.ledger.redis import clock
+from cantata_workers.process.config_folder import variable
 
 POST_S = 10.0  # of an attempt, with the look-up of the host and the head of the answer, however slowly it comes
 HOST_POSTS = 4  # at once, to one host, by one worker: a dead one occupies no more of its 16 slots

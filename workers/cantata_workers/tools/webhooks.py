@@ -10,18 +10,18 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import ParamSpec, TypeVar
 
-from cantata import fault_points
 from cantata.errors import CantataError, MustWait, StepError, UnavailableError
-from cantata.models.definitions import Webhook
-from cantata.models.graph import Outcome
-from cantata.models.values import JsonValue, stored
-from cantata.models.wire import ChainRequest, WebhookRequest
-from cantata.runs.results import chain_response, turn_result
+from cantata.flows.definitions import Webhook
+from cantata.flows.graph import Outcome
+from cantata.flows.values import JsonValue, stored
+from cantata.flows.wire import ChainRequest, WebhookRequest
+from cantata.ledger.encoding import to_json
+from cantata.ledger.redis import clock
+from cantata.ledger.runs import alert_counts
+from cantata.ledger.runs.results import chain_response, turn_result
+from cantata.operation import fault_points
 from cantata.settings import settings
-from cantata.state.ledger.encoding import to_json
-from cantata.state.redis import clock
-from cantata.state.runs import alert_counts
-from cantata_workers.runtime.step_context import StepContext
+from cantata_workers.process.step_context import StepContext
 
 P = ParamSpec("P")
 Result = TypeVar("Result")

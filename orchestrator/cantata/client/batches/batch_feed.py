@@ -28,10 +28,10 @@ from cantata.client.batches.batches import (
 )  # fmt: skip
 from cantata.client.batches.text_rows import BAD_VALUE
 from cantata.errors import ConfigError
-from cantata.models.values import ErrorInfo, JsonValue
-from cantata.state.batches.batch_store import BatchInfo
-from cantata.state.limits.quotas import QUOTA_CODE
-from cantata.state.runs import outcomes
+from cantata.features.batches.batch_store import BatchInfo
+from cantata.flows.values import ErrorInfo, JsonValue
+from cantata.ledger.quotas import QUOTA_CODE
+from cantata.ledger.runs import outcomes
 
 if TYPE_CHECKING:
     from cantata.client.client import Client

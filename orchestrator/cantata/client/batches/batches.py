@@ -13,22 +13,22 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field
 
 from cantata.client.batches.text_rows import BAD_VALUE, TextRow, converted
-from cantata.coordinator.run_requests import workflow_request
-from cantata.coordinator.start import COORDINATOR, Timeout, accept_rows, check_labels, choose_start_queue, id_of_key
-from cantata.coordinator.webhooks import accept_delivery, raise_alerts, with_attempts
+from cantata.engine.run_requests import workflow_request
+from cantata.engine.start import COORDINATOR, Timeout, accept_rows, check_labels, choose_start_queue, id_of_key
 from cantata.errors import ConfigError
-from cantata.models import bounds
-from cantata.models.definitions import fault_of_url
-from cantata.models.values import ErrorInfo, JsonValue, Usage, Value, as_text
-from cantata.models.wire import ChainRequest, ProviderBatchRequest, RowOutcome, RunState, TurnRequest, WebhookRequest
-from cantata.planning.chain_checks import declared_inputs
-from cantata.planning.chain_checks.declared_inputs import DeclaredInputs, inputs_read
-from cantata.planning.triggers.provider_batches import fault_of_agent
-from cantata.planning.triggers.webhooks import check_target
-from cantata.planning.turns import turn_plan
-from cantata.state.batches.batch_store import BatchInfo, BatchMode, BatchStore, BatchTarget, Change, Delivered, unknown
-from cantata.state.ledger.encoding import to_json
-from cantata.state.runs import outcomes
+from cantata.features.batches.batch_store import BatchInfo, BatchMode, BatchStore, BatchTarget, Change, Delivered, unknown
+from cantata.features.webhooks.webhooks import accept_delivery, raise_alerts, with_attempts
+from cantata.flows import bounds
+from cantata.flows.chains import declared_inputs
+from cantata.flows.chains.declared_inputs import DeclaredInputs, inputs_read
+from cantata.flows.definitions import fault_of_url
+from cantata.flows.provider_batches import fault_of_agent
+from cantata.flows.turns import turn_plan
+from cantata.flows.values import ErrorInfo, JsonValue, Usage, Value, as_text
+from cantata.flows.webhooks import check_target
+from cantata.flows.wire import ChainRequest, ProviderBatchRequest, RowOutcome, RunState, TurnRequest, WebhookRequest
+from cantata.ledger.encoding import to_json
+from cantata.ledger.runs import outcomes
 
 if TYPE_CHECKING:
     from cantata.client.client import Client

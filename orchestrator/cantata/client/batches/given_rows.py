@@ -16,10 +16,10 @@ from cantata.client.batches.batches import (
 )  # fmt: skip
 from cantata.client.client import Client
 from cantata.errors import ConfigError, UnknownRunError
-from cantata.models.values import stored
-from cantata.models.wire import ChainRequest, TurnRequest
-from cantata.state.batches.batch_store import BatchInfo, BatchTarget
-from cantata.state.runs import outcomes
+from cantata.features.batches.batch_store import BatchInfo, BatchTarget
+from cantata.flows.values import stored
+from cantata.flows.wire import ChainRequest, TurnRequest
+from cantata.ledger.runs import outcomes
 
 
 def submit(

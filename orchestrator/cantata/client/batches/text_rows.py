@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping
 
 from cantata.errors import ConfigError
-from cantata.models.values import JsonValue
-from cantata.planning.chain_checks.declared_inputs import DeclaredInputs, Schema
+from cantata.flows.chains.declared_inputs import DeclaredInputs, Schema
+from cantata.flows.values import JsonValue
 
 BAD_VALUE = "bad_value"
 """The code of an error in a row's values, which says nothing about other rows."""

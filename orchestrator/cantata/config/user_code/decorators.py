@@ -15,9 +15,9 @@ from cantata.config.faults import faults_of
 from cantata.config.source_map import KeyPath, find, value_at, with_value
 from cantata.config.user_code.function_source import SourceDefinition, bindings, definition_of
 from cantata.errors import Fault
-from cantata.models.definitions import Tool
-from cantata.models.values import JsonValue
-from cantata.suggestions import did_you_mean
+from cantata.flows.definitions import Tool
+from cantata.flows.values import JsonValue
+from cantata.text.suggestions import did_you_mean
 
 SETTINGS = ("name", "description", "queue", "timeout_s", "retries", "cheap", "at_most_once", "pure", "hidden")
 """Settings of the decorator; all but the name are options of a tool in a configuration."""

@@ -13,9 +13,9 @@ from typing import TypeGuard
 
 from cantata.config.user_code.function_source import bindings, definition_of, fault_of
 from cantata.errors import Fault
-from cantata.models.definitions import Definitions
-from cantata.planning.chains.specs import unknown_name
-from cantata.suggestions import hint, nearest
+from cantata.flows.chains.specs import unknown_name
+from cantata.flows.definitions import Definitions
+from cantata.text.suggestions import hint, nearest
 
 _BUILT_IN = ("open", "input")
 _IO = "do this in a function, and call it with wf.call"
@@ -29,7 +29,7 @@ REMEDIES: Mapping[str, str] = {
     "asyncio.to_thread": _IO, "asyncio.open_connection": _IO, "asyncio.create_subprocess_exec": _IO,
 }  # fmt: skip
 """A name, or a module whose names all count → the way to do it."""
-_WORKFLOW_TYPES = ("cantata.Workflow", "cantata.workflows.api.Workflow")
+_WORKFLOW_TYPES = ("cantata.Workflow", "cantata.flows.workflows.api.Workflow")
 _NAMED = {"agent": ("agent",), "tool": ("tool",), "chain": ("chain",), "workflow": ("workflow",), "start": ("workflow", "chain")}
 """A method of a workflow → the kinds of what its first argument names."""
 
@@ -117,7 +117,7 @@ def _imports(tree: ast.Module) -> Iterator[tuple[str, str]]:
 
 
 def _is_workflow(decorator: ast.expr, imported: Mapping[str, str]) -> bool:
-    return _full_name(decorator, imported) in ("cantata.workflow", "cantata.workflows.decorator.workflow")
+    return _full_name(decorator, imported) in ("cantata.workflow", "cantata.flows.workflows.decorator.workflow")
 
 
 def _begins_coroutines(

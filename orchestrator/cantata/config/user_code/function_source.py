@@ -11,7 +11,7 @@ from pathlib import Path
 
 from cantata.config.user_code.built_ins import place_of
 from cantata.config.user_code.modules import clash_of, spec_of, tree_of
-from cantata.suggestions import hint, nearest
+from cantata.text.suggestions import hint, nearest
 
 _ANYTHING = "*"  # among a module's names: it has names that are not in its text
 _MAX_IMPORTS = 5  # that a name is followed through

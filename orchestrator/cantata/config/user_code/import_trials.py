@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from cantata.config.user_code.function_names import IN_WORKER
-from cantata.models.definitions import Definitions, Tool
-from cantata.models.values import JsonValue, ToolSchema
+from cantata.flows.definitions import Definitions, Tool
+from cantata.flows.values import JsonValue, ToolSchema
 
 IMPORT_TIMEOUT_S = 60.0
 LOAD_SCRIPT = "cantata_workers.tools.inline_scripts:loaded"
@@ -26,10 +26,10 @@ folder, own = task["folder"], os.getpid()
 sys.argv[:] = ["cantata-worker"]  # as in a worker: modules may read it
 sys.path.insert(0, folder)
 place_of = importlib.import_module("cantata.config.user_code.built_ins").place_of
-worker_part = importlib.import_module("cantata.worker_parts").worker_part
+worker_part = importlib.import_module("cantata.operation.worker_parts").worker_part
 fault_of = importlib.import_module("cantata.config.user_code.modules").import_fault
 ours = importlib.import_module("cantata.errors").CantataError
-application = os.environ.get("CANTATA_APP") and importlib.import_module("cantata.dispatch.user_app")
+application = os.environ.get("CANTATA_APP") and importlib.import_module("cantata.engine.dispatch.user_app")
 if application:
     application.activate()
 

@@ -16,10 +16,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from cantata import exits
 from cantata.config.user_code.built_ins import place_of
 from cantata.errors import ImportFailedError
-from cantata.packages import HERE, OURS
+from cantata.operation import exits
+from cantata.operation.packages import HERE, OURS
 
 
 def spec_of(module: str, folder: Path | None) -> ModuleSpec | None:

@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import cast
 
-from cantata.models.values import JsonValue
+from cantata.flows.values import JsonValue
 from cantata_frontends.langswarm.workflows.reference_expressions import Scope, UnreadableError, literal, parts_of, render, with_dollars
 
 _TOKEN = re.compile(

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import cast
 
 from cantata.config.faults import shown
-from cantata.json_schemas import schema_faults, value_faults
-from cantata.models.values import JsonValue
-from cantata.suggestions import did_you_mean
+from cantata.flows.json_schemas import schema_faults, value_faults
+from cantata.flows.values import JsonValue
+from cantata.text.suggestions import did_you_mean
 from cantata_frontends.langswarm.config_part import ConfigPart
 from cantata_frontends.langswarm.workflows.reference_expressions import USER_INPUT
 

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 
-from cantata.models.bounds import MAX_DURATION_S
-from cantata.models.definitions import OutputSchema
-from cantata.models.values import JsonValue
-from cantata.suggestions import did_you_mean
+from cantata.flows.bounds import MAX_DURATION_S
+from cantata.flows.definitions import OutputSchema
+from cantata.flows.values import JsonValue
+from cantata.text.suggestions import did_you_mean
 from cantata_frontends.langswarm.config_part import ConfigPart, either
 from cantata_frontends.langswarm.workflows.conditions import contains, equals, is_empty, negated
 from cantata_frontends.langswarm.workflows.output_routes import ChoiceRoute, Route, ToStep

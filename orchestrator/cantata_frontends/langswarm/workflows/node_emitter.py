@@ -16,9 +16,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from cantata.models.definitions import Chain
-from cantata.models.values import JsonValue
-from cantata.models.wire import ChainNode
+from cantata.flows.definitions import Chain
+from cantata.flows.values import JsonValue
+from cantata.flows.wire import ChainNode
 from cantata_frontends.langswarm.workflows.order import Order
 from cantata_frontends.langswarm.workflows.output_routes import ChoiceRoute, Invoke, Route, ToStep, ToUser
 from cantata_frontends.langswarm.workflows.reference_expressions import USER_INPUT, literal, reads, step_value

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from typing import cast
 
 from cantata.config.faults import shown
-from cantata.models.bounds import MAX_DURATION_S
-from cantata.models.definitions import OutputSchema
-from cantata.models.values import JsonValue
+from cantata.flows.bounds import MAX_DURATION_S
+from cantata.flows.definitions import OutputSchema
+from cantata.flows.values import JsonValue
 from cantata_frontends.langswarm.agent_reader import read_tool_list
 from cantata_frontends.langswarm.config_part import ConfigPart, either
 from cantata_frontends.langswarm.symbol_table import SymbolTable, defined_in

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, count
 
-from cantata.suggestions import hint, nearest
+from cantata.text.suggestions import hint, nearest
 from cantata_frontends.langswarm.config_part import ConfigPart
 from cantata_frontends.langswarm.vocabulary import ALIASES, ALL_STEP_KEYS, KINDS, STEP, TYPES
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from cantata.errors import without_warnings
-from cantata.models.bounds import MAX_DURATION_S
-from cantata.models.definitions import Chain
-from cantata.models.values import JsonValue
-from cantata.suggestions import did_you_mean
+from cantata.flows.bounds import MAX_DURATION_S
+from cantata.flows.definitions import Chain
+from cantata.flows.values import JsonValue
+from cantata.text.suggestions import did_you_mean
 from cantata_frontends.langswarm.config_part import ConfigPart, either
 from cantata_frontends.langswarm.symbol_table import SymbolTable
 from cantata_frontends.langswarm.vocabulary import MODES, WORKFLOW

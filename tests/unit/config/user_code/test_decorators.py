@@ -10,7 +10,7 @@ import pytest
 from cantata.config.documents import parse
 from cantata.config.native import load_definitions
 from cantata.errors import ConfigError
-from cantata.models.definitions import Definitions, Tool
+from cantata.flows.definitions import Definitions, Tool
 
 DECORATED = """
 import functools

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from cantata import packages
-from cantata.cli.main import submit
 from cantata.config.user_code.function_source import fault_of
 from cantata.config.user_code.modules import clash_of
 from cantata.errors import StepError
+from cantata.operation import packages
+from cantata.surfaces.cli.main import submit
 from cantata_workers.tools.functions import load
 
 HIDDEN = "is hidden by Cantata's package of that name; rename it"

@@ -9,7 +9,7 @@ import pytest
 
 from cantata import ConfigError, tool, tools_of
 from cantata.config.user_code.tool_decorator import MARK, settings_of
-from cantata.models.definitions import Tool
+from cantata.flows.definitions import Tool
 
 
 @tool

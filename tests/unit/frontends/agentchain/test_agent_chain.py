@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from cantata import AgentChain, ConfigError, PromptChain
-from cantata.models.definitions import History, Model, Router, Synthesizer, Team, TeamRule
-from cantata.models.instructions import NestedStep
+from cantata.flows.definitions import History, Model, Router, Synthesizer, Team, TeamRule
+from cantata.flows.instructions import NestedStep
 
 GPT = "openai/gpt-4o-mini"
 NAME = f"{__name__}:"

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from cantata.models.definitions import Team
-from cantata.models.events import event_of
-from cantata.models.graph import Spec
-from cantata.models.values import ErrorInfo
-from cantata.models.wire import RunResult, TurnRequest
-from cantata.state.ledger.records import StepRecord
+from cantata.flows.definitions import Team
+from cantata.flows.events import event_of
+from cantata.flows.graph import Spec
+from cantata.flows.values import ErrorInfo
+from cantata.flows.wire import RunResult, TurnRequest
+from cantata.ledger.records import StepRecord
 from cantata_frontends.agentchain.decision_log import LogEntry
 from cantata_frontends.agentchain.log_mapping import LogMapping
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from cantata.models.definitions import Agent, Tool
-from cantata.models.instructions import FunctionStep, NestedStep, PromptStep
-from cantata.planning import templates
-from cantata.planning.chain_checks import checks
-from cantata.planning.expressions import parse
+from cantata.flows.chains import checks
+from cantata.flows.definitions import Agent, Tool
+from cantata.flows.expressions import templates
+from cantata.flows.expressions.expressions import parse
+from cantata.flows.instructions import FunctionStep, NestedStep, PromptStep
 from cantata_frontends.chainbuilder import plan, run_request
 from cantata_frontends.chainbuilder.builder_arguments import read_base, read_parts
 from cantata_frontends.chainbuilder.plan import BuilderBase, BuilderPlan, ChainParts

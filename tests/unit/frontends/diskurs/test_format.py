@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from cantata.cli.main import submit
 from cantata.config import loading
 from cantata.config.documents import parse
 from cantata.config.formats import Configuration
 from cantata.config.native import load_definitions
 from cantata.errors import ConfigError
-from cantata.planning import templates
+from cantata.flows.expressions import templates
+from cantata.surfaces.cli.main import submit
 from cantata_frontends.diskurs import format
 from cantata_frontends.diskurs.conversation_config import CodeReference, ConversationConfig
 from tests.integration.fleet.diskurs_folders import JUDGED, LLMS, PARALLEL, PLANNED, TOOLS

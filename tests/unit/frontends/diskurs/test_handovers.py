@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from cantata.models.definitions import Definitions
-from cantata.models.graph import RAW, Graph
-from cantata.models.wire import TurnRequest
-from cantata.planning.turns.turn_plan import plan_turn
+from cantata.flows.definitions import Definitions
+from cantata.flows.graph import RAW, Graph
+from cantata.flows.turns.turn_plan import plan_turn
+from cantata.flows.wire import TurnRequest
 from cantata_frontends.diskurs import handovers
 from cantata_frontends.diskurs.conversation_config import CodeReference, ConversationAgent, ConversationConfig, ConversationTool
 from cantata_frontends.diskurs.handovers import AgentTurn

@@ -8,11 +8,11 @@ from pathlib import Path
 from cantata.config.documents import Document, parse
 from cantata.config.formats import Configuration
 from cantata.errors import ConfigError
-from cantata.models.values import JsonValue
-from cantata.models.wire import ChainNode, ChainRequest
+from cantata.flows.values import JsonValue
+from cantata.flows.wire import ChainNode, ChainRequest
 from cantata_frontends.langswarm import format
 from cantata_frontends.langswarm.workflows import inputs
-from tests.unit.planning.interpreter import Run, Tool, ToolFailure
+from tests.unit.flows.interpreter import Run, Tool, ToolFailure
 
 AGENTS = "agents: [" + ", ".join(f"{{id: {name}, model: m}}" for name in ("ann", "bob", "cleo", "dan", "eve")) + "]\n"
 

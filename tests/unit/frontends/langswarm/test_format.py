@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from cantata.errors import ConfigError
-from cantata.models.wire import TurnRequest
-from cantata.planning.turns import turn_plan
+from cantata.flows.turns import turn_plan
+from cantata.flows.wire import TurnRequest
 from tests.unit.frontends.langswarm.stage import AGENTS, answer, faults, load
 
 

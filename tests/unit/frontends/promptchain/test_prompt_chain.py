@@ -12,8 +12,8 @@ import pytest
 
 from cantata import AgentChain, AgenticStepProcessor, ChainBuilder, ConfigError, PromptChain, create_memory_chain
 from cantata.config.user_code.function_names import IN_WORKER
-from cantata.models.definitions import Agent, Model
-from cantata.models.instructions import AgenticStep, FunctionStep, NestedStep, PromptStep
+from cantata.flows.definitions import Agent, Model
+from cantata.flows.instructions import AgenticStep, FunctionStep, NestedStep, PromptStep
 
 GPT = "openai/gpt-4o-mini"
 NAME = f"{__name__}:"

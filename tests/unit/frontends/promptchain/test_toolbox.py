@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cantata import ConfigError, tool
-from cantata.models.definitions import McpServer, Tool
+from cantata.flows.definitions import McpServer, Tool
 from cantata_frontends.promptchain.toolbox import Toolbox
 
 NAME = f"{__name__}:"

@@ -10,13 +10,13 @@ from typing import cast
 import pytest
 
 from cantata.errors import CantataError, ModelError, MustPause
-from cantata.models.definitions import Definitions, Model
-from cantata.models.values import ToolSchema, Usage
+from cantata.flows.definitions import Definitions, Model
+from cantata.flows.values import ToolSchema, Usage
 from cantata_workers.models import llm, model_calls
 from cantata_workers.models.dialects.conversation import Message
 from cantata_workers.models.llm.caching import Options
 from cantata_workers.models.model_calls import MAX_MESSAGE_CHARS, MAX_TOTAL_CHARS, digests_of, recorded_prompt
-from cantata_workers.runtime.step_context import StepContext
+from cantata_workers.process.step_context import StepContext
 
 FIRST, SECOND, THIRD = (Model(model=f"openai/{name}") for name in ("first", "second", "third"))
 

@@ -8,12 +8,12 @@ from typing import cast
 import pytest
 
 from cantata.errors import StepError
-from cantata.models.definitions import Definitions, Limits
-from cantata.models.graph import Spec
-from cantata.models.values import JsonValue
-from cantata.state.ledger.records import Begun
-from cantata_workers.runtime.process import Process
-from cantata_workers.runtime.step_context import StepContext
+from cantata.flows.definitions import Definitions, Limits
+from cantata.flows.graph import Spec
+from cantata.flows.values import JsonValue
+from cantata.ledger.records import Begun
+from cantata_workers.process.process import Process
+from cantata_workers.process.step_context import StepContext
 from cantata_workers.steps.decisions import chain_end
 
 BOMB = " | ".join(["[@,@]"] * 30)

@@ -9,12 +9,12 @@ from typing import Any, cast
 import pytest
 
 from cantata import ToolContext
-from cantata.models.definitions import Agent, Definitions, Team, TeamRule
-from cantata.models.graph import Outcome, Spec
-from cantata.models.instructions import FunctionStep
-from cantata.state.ledger.records import Begun
-from cantata_workers.runtime.process import Process
-from cantata_workers.runtime.step_context import StepContext
+from cantata.flows.definitions import Agent, Definitions, Team, TeamRule
+from cantata.flows.graph import Outcome, Spec
+from cantata.flows.instructions import FunctionStep
+from cantata.ledger.records import Begun
+from cantata_workers.process.process import Process
+from cantata_workers.process.step_context import StepContext
 from cantata_workers.steps.instruction_steps import agent_break, agent_function
 from cantata_workers.steps.routing import agent_by_rule
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cantata.errors import ImportFailedError
-from cantata.models.definitions import Team, TeamRule
+from cantata.flows.definitions import Team, TeamRule
 from cantata_workers.steps.routing import agent_by_rule
 
 

@@ -14,13 +14,13 @@ import pytest
 from pydantic import ValidationError
 
 from cantata.errors import StepError
-from cantata.models.definitions import Command, Definitions, Limits
-from cantata.models.graph import Outcome, Spec
-from cantata.models.values import JsonValue
-from cantata.state.ledger.records import Begun
-from cantata_workers.handlers import HANDLERS
-from cantata_workers.runtime.process import Process
-from cantata_workers.runtime.step_context import StepContext
+from cantata.flows.definitions import Command, Definitions, Limits
+from cantata.flows.graph import Outcome, Spec
+from cantata.flows.values import JsonValue
+from cantata.ledger.records import Begun
+from cantata_workers.process.process import Process
+from cantata_workers.process.step_context import StepContext
+from cantata_workers.steps.handlers import HANDLERS
 from tests.faults.processes import is_alive
 from tests.waiting import until
 

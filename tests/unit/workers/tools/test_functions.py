@@ -9,14 +9,14 @@ from typing import Any, cast
 import pytest
 
 from cantata.errors import ImportFailedError, StepError
-from cantata.models.definitions import Definitions, Tool
-from cantata.models.graph import Spec
-from cantata.models.values import JsonValue
-from cantata.state.ledger.records import Begun
-from cantata_workers.code import user_code
-from cantata_workers.code.config_folder import local_folder
-from cantata_workers.runtime.process import Process
-from cantata_workers.runtime.step_context import StepContext
+from cantata.flows.definitions import Definitions, Tool
+from cantata.flows.graph import Spec
+from cantata.flows.values import JsonValue
+from cantata.ledger.records import Begun
+from cantata_workers.process import user_code
+from cantata_workers.process.config_folder import local_folder
+from cantata_workers.process.process import Process
+from cantata_workers.process.step_context import StepContext
 from cantata_workers.tools import functions
 from cantata_workers.tools.functions import load, tool_call
 

@@ -10,13 +10,13 @@ import pytest
 
 from cantata.config import loading
 from cantata.errors import ImportFailedError, StepError
-from cantata.models.definitions import Definitions
-from cantata.models.graph import Spec
-from cantata.models.values import JsonValue
-from cantata.state.ledger.records import Begun
-from cantata_workers.code import user_code
-from cantata_workers.runtime.process import Process
-from cantata_workers.runtime.step_context import StepContext
+from cantata.flows.definitions import Definitions
+from cantata.flows.graph import Spec
+from cantata.flows.values import JsonValue
+from cantata.ledger.records import Begun
+from cantata_workers.process import user_code
+from cantata_workers.process.process import Process
+from cantata_workers.process.step_context import StepContext
 from cantata_workers.tools import inline_scripts
 from cantata_workers.tools.functions import tool_call
 

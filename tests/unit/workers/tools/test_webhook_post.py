@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from cantata.errors import StepError
-from cantata.models.definitions import Webhook
+from cantata.flows.definitions import Webhook
 from cantata_workers.tools import webhook_post
 from cantata_workers.tools.webhook_post import HOST_POSTS, TENANT_POSTS, NoAnswer, PostsBusy, is_public, post, sign
 from tests.acceptance.pages import blocks

@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import cast
 
-from cantata.models.definitions import Model
-from cantata.models.graph import Outcome
-from cantata.models.values import ErrorInfo, JsonValue, ToolSchema
-from cantata.planning.turns.agent_steps import next_round
-from cantata.planning.turns.history import estimate_tokens
+from cantata.flows.definitions import Model
+from cantata.flows.graph import Outcome
+from cantata.flows.turns.agent_steps import next_round
+from cantata.flows.turns.history import estimate_tokens
+from cantata.flows.values import ErrorInfo, JsonValue, ToolSchema
 from cantata_frontends.diskurs import handovers
 from cantata_frontends.diskurs.conversation_config import FINALIZERS, ConversationAgent, ConversationModel
 from cantata_frontends.diskurs.handovers import AgentTurn
@@ -25,7 +25,7 @@ from cantata_workers.models import llm
 from cantata_workers.models.dialects.call_parsing import ParsedCall, calls_of, resolve
 from cantata_workers.models.dialects.conversation import ROUNDS_EXHAUSTED, Message, ModelRound, conversation
 from cantata_workers.models.model_calls import call_models, recorded_prompt
-from cantata_workers.runtime.step_context import StepContext, text_input
+from cantata_workers.process.step_context import StepContext, text_input
 
 CALL_TIMEOUT_S = 60.0
 MAX_TOOL_ROUNDS = 25

@@ -10,8 +10,8 @@ from typing import Any
 import structlog
 
 from cantata.errors import CodeExitError, ImportFailedError, StepError
-from cantata.models.graph import Outcome
-from cantata.models.values import ErrorInfo, JsonValue
+from cantata.flows.graph import Outcome
+from cantata.flows.values import ErrorInfo, JsonValue
 from cantata_frontends.diskurs import handovers
 from cantata_frontends.diskurs.conversation_config import HandoverRule
 from cantata_frontends.diskurs.handovers import AgentTurn
@@ -19,7 +19,7 @@ from cantata_workers.frontends.diskurs import agents, conversation_state, tool_c
 from cantata_workers.frontends.diskurs.conversation_state import ConversationState, Utterance
 from cantata_workers.frontends.diskurs.user_code import code_loading, entities
 from cantata_workers.frontends.diskurs.user_code.prompt_rendering import Prompter
-from cantata_workers.runtime.step_context import StepContext
+from cantata_workers.process.step_context import StepContext
 from cantata_workers.tools import memory_access, schemas
 
 log = structlog.get_logger(__name__)

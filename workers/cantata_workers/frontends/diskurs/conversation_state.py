@@ -8,13 +8,13 @@ from typing import Literal, cast
 
 from pydantic import Field
 
-from cantata.coordinator.fork_requests import FORKED_FROM
-from cantata.models.definitions import History
-from cantata.models.values import JsonValue, ToolSchema, Value
-from cantata.planning.turns.history import MAX_HISTORY_TOKENS
+from cantata.features.forks.fork_requests import FORKED_FROM
+from cantata.flows.definitions import History
+from cantata.flows.turns.history import MAX_HISTORY_TOKENS
+from cantata.flows.values import JsonValue, ToolSchema, Value
 from cantata_workers.frontends.diskurs import tool_calling
 from cantata_workers.frontends.diskurs.user_code import code_loading
-from cantata_workers.runtime.step_context import StepContext
+from cantata_workers.process.step_context import StepContext
 from cantata_workers.steps import session_history
 from cantata_workers.tools import memory_access
 

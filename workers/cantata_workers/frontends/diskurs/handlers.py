@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cantata_workers.frontends.diskurs import agents, conductor_steps, sequences, tool_calling
-from cantata_workers.runtime.step_context import Handler
+from cantata_workers.process.step_context import Handler
 
 HANDLERS: dict[str, Handler] = {
     "diskurs.open": agents.diskurs_open,

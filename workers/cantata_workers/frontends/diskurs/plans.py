@@ -7,8 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from cantata.models.values import JsonValue, as_text
-from cantata.planning import graphs
+from cantata.flows import graphs
+from cantata.flows.values import JsonValue, as_text
 from cantata_workers.frontends.diskurs.replies import ReplyError
 from cantata_workers.frontends.diskurs.user_code.entities import InputField, JsonSerializable, PromptArgument
 

@@ -9,10 +9,10 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, Literal, cast
 
-from cantata import exits
 from cantata.errors import StepError
-from cantata.models.graph import Outcome
-from cantata.models.values import JsonValue, Usage
+from cantata.flows.graph import Outcome
+from cantata.flows.values import JsonValue, Usage
+from cantata.operation import exits
 from cantata_frontends.diskurs import handovers
 from cantata_frontends.diskurs.conversation_config import BranchCode
 from cantata_frontends.diskurs.handovers import AgentTurn
@@ -23,7 +23,7 @@ from cantata_workers.frontends.diskurs.user_code import code_loading, fields
 from cantata_workers.frontends.diskurs.user_code.entities import ChatMessage, Conversation, Role
 from cantata_workers.frontends.diskurs.user_code.prompt_rendering import Prompter, memory_key
 from cantata_workers.models.model_calls import call_models
-from cantata_workers.runtime.step_context import StepContext
+from cantata_workers.process.step_context import StepContext
 
 
 def diskurs_heuristic(context: StepContext) -> Outcome:

@@ -8,14 +8,14 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from cantata.errors import CodeExitError, ImportFailedError, StepError
-from cantata.models.graph import Outcome
-from cantata.models.values import JsonValue, ToolSchema, Usage
+from cantata.flows.graph import Outcome
+from cantata.flows.values import JsonValue, ToolSchema, Usage
 from cantata_frontends.diskurs.conversation_config import CodeReference, ConversationDependency, ConversationTool
 from cantata_workers.frontends.diskurs import plans
 from cantata_workers.frontends.diskurs.user_code import code_loading
 from cantata_workers.frontends.diskurs.user_code.entities import ToolDescription
 from cantata_workers.models.dialects.conversation import ModelRound, ToolResult
-from cantata_workers.runtime.step_context import StepContext
+from cantata_workers.process.step_context import StepContext
 from cantata_workers.tools import functions, schemas
 
 FACTORY = "create_"

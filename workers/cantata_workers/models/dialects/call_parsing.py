@@ -10,9 +10,9 @@ from typing import Literal
 
 from pydantic import Field
 
-from cantata.models import bounds
-from cantata.models.values import JsonValue, ToolCallRequest, Value
-from cantata.planning import json_repair
+from cantata.flows import bounds
+from cantata.flows.expressions import json_repair
+from cantata.flows.values import JsonValue, ToolCallRequest, Value
 
 Dialect = Literal["native", "json"]
 

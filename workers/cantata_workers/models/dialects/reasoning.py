@@ -17,8 +17,8 @@ from urllib.parse import urlsplit
 
 from pydantic import Field
 
-from cantata.models.values import JsonValue, Value
-from cantata.planning.provider_schemas import taken_by
+from cantata.flows.provider_schemas import taken_by
+from cantata.flows.values import JsonValue, Value
 
 KEY = "_reasoning"
 """The key of an assistant message under which its reasoning travels to the call of a model; it is never sent."""

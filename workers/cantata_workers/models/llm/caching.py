@@ -10,10 +10,10 @@ from typing import TypedDict, Unpack
 
 from pydantic import ValidationError
 
-from cantata.models.definitions import Model, ReplyCache
-from cantata.models.values import JsonValue, ToolSchema, Usage
-from cantata.state.memory import cache
-from cantata.state.redis.connection import Redis
+from cantata.features.memory import cache
+from cantata.flows.definitions import Model, ReplyCache
+from cantata.flows.values import JsonValue, ToolSchema, Usage
+from cantata.ledger.redis.connection import Redis
 from cantata_workers.models.dialects.reasoning import without_reasoning
 from cantata_workers.models.llm.completions import OnDelta, complete
 from cantata_workers.models.llm.model_replies import Reply

@@ -10,8 +10,8 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
 
 from cantata.errors import ModelError
-from cantata.observability import metrics, traces
-from cantata.observability.traces import conventions
+from cantata.operation import metrics, traces
+from cantata.operation.traces import conventions
 from cantata_workers.models.llm.library import load
 from cantata_workers.models.llm.model_replies import Reply, ReplyBuilder
 

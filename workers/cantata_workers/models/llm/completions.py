@@ -12,11 +12,11 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
-from cantata import fault_points
 from cantata.errors import ModelError
-from cantata.models.values import JsonValue, ToolSchema, Usage
-from cantata.observability.logs.secrets import secrets_in
-from cantata.planning import provider_schemas
+from cantata.flows import provider_schemas
+from cantata.flows.values import JsonValue, ToolSchema, Usage
+from cantata.operation import fault_points
+from cantata.operation.logs.secrets import secrets_in
 from cantata_workers.models.dialects.reasoning import may_think, origin_of, reasoning_of, sent_back
 from cantata_workers.models.llm import openai_messages as wire
 from cantata_workers.models.llm.call_telemetry import measured, set_reply, traced

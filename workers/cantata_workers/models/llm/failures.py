@@ -11,8 +11,8 @@ from email.utils import parsedate_to_datetime
 from typing import Literal
 
 from cantata.errors import ModelError
-from cantata.observability.logs.secrets import redact
-from cantata.suggestions import nearest
+from cantata.operation.logs.secrets import redact
+from cantata.text.suggestions import nearest
 
 TEXT_LIMIT = 400  # characters of a provider's message
 

@@ -15,9 +15,9 @@ from functools import cache, wraps
 from pathlib import Path
 from typing import Any
 
-from cantata.models.values import Usage
-from cantata_workers.code import prefork_imports
+from cantata.flows.values import Usage
 from cantata_workers.models.llm.openai_messages import Messages, text_of_parts, thoughts_of_parts
+from cantata_workers.process import prefork_imports
 
 ENVIRONMENT = {
     "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # else it fetches its price list from GitHub

@@ -13,8 +13,8 @@ from hashlib import sha256
 from typing import TypeGuard, cast
 
 from cantata.errors import ModelError
-from cantata.models.values import JsonValue, ToolSchema
-from cantata.planning.provider_schemas import MAX_NAME_CHARS
+from cantata.flows.provider_schemas import MAX_NAME_CHARS
+from cantata.flows.values import JsonValue, ToolSchema
 from cantata_workers.models.dialects.call_parsing import UNKNOWN_FUNCTION
 from cantata_workers.models.local.labels import EnumField
 

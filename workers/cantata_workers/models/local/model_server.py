@@ -23,10 +23,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO
 
-from cantata.embedded.home import Home
-from cantata.embedded.stack_member import is_stack_gone
 from cantata.errors import ModelError
-from cantata.packages import HERE
+from cantata.operation.embedded.home import Home
+from cantata.operation.embedded.stack_member import is_stack_gone
+from cantata.operation.packages import HERE
 
 SLOTS = 4  # requests that are processed together, which takes less time than one after the other
 SLOT_TOKENS = 2048  # prompt and answer of one request; 4 x 2048 tokens take 190 MB

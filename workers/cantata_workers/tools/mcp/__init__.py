@@ -10,14 +10,14 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from cantata import fault_points
 from cantata.errors import StepError
-from cantata.models.definitions import McpServer
-from cantata.models.graph import Outcome
-from cantata.models.values import JsonValue, ToolSchema, Usage
-from cantata.suggestions import did_you_mean
-from cantata_workers.code.config_folder import local_folder
-from cantata_workers.runtime.step_context import StepContext
+from cantata.flows.definitions import McpServer
+from cantata.flows.graph import Outcome
+from cantata.flows.values import JsonValue, ToolSchema, Usage
+from cantata.operation import fault_points
+from cantata.text.suggestions import did_you_mean
+from cantata_workers.process.config_folder import local_folder
+from cantata_workers.process.step_context import StepContext
 from cantata_workers.tools.mcp.tool_results import ConnectionLost
 
 if TYPE_CHECKING:

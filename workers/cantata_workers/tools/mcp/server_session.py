@@ -17,10 +17,10 @@ from pydantic import RootModel, ValidationError
 
 import cantata
 from cantata.errors import StepError
-from cantata.json_schemas import value_faults
-from cantata.models.definitions import McpServer
-from cantata.models.values import JsonValue, ToolSchema
-from cantata.observability.logs.secrets import redact
+from cantata.flows.definitions import McpServer
+from cantata.flows.json_schemas import value_faults
+from cantata.flows.values import JsonValue, ToolSchema
+from cantata.operation.logs.secrets import redact
 from cantata_workers.tools.mcp import tool_results, transports
 from cantata_workers.tools.mcp.tool_results import ConnectionLost
 from cantata_workers.tools.mcp.transports import NoAnswerError, Read, StderrTail, UnreadableReplyError, Write

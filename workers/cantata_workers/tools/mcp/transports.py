@@ -23,9 +23,9 @@ from mcp.shared.message import SessionMessage
 from mcp.types import JSONRPCError, JSONRPCMessage, JSONRPCRequest, JSONRPCResponse
 from pydantic import ValidationError
 
-from cantata.models.definitions import McpServer
-from cantata.observability.logs.secrets import SECRET_SIZE, secrets_in
-from cantata_workers.code.config_folder import environment, variable
+from cantata.flows.definitions import McpServer
+from cantata.operation.logs.secrets import SECRET_SIZE, secrets_in
+from cantata_workers.process.config_folder import environment, variable
 
 MIN_SECRET_CHARS = 4  # shorter values are numbers and words, and would be redacted all over a text
 MAX_BYTES = 2000  # of a command's standard error

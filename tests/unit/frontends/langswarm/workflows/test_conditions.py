@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cantata.models.values import JsonValue
-from cantata.planning.expressions import parse
+from cantata.flows.expressions.expressions import parse
+from cantata.flows.values import JsonValue
 from cantata_frontends.langswarm.workflows.conditions import condition
 from cantata_frontends.langswarm.workflows.reference_expressions import Scope, UnreadableError, step_value
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cantata.models.values import JsonValue
-from cantata.planning.expressions import parse
+from cantata.flows.expressions.expressions import parse
+from cantata.flows.values import JsonValue
 from cantata_frontends.langswarm.workflows.reference_expressions import Scope, UnreadableError, literal, reads, render, step_value
 
 SCOPE = Scope(

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from cantata.config.formats import Configuration
-from cantata.models.values import JsonValue
+from cantata.flows.values import JsonValue
+from tests.unit.flows.interpreter import Tool, ToolFailure
 from tests.unit.frontends.langswarm.stage import AGENTS, answer, asked, load, play
-from tests.unit.planning.interpreter import Tool, ToolFailure
 
 # --- shapes ------------------------------------------------------------------------------------------------------------
 

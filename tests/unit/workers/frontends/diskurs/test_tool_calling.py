@@ -6,8 +6,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-from cantata.models.definitions import Definitions
-from cantata.state.ledger.records import Begun
+from cantata.flows.definitions import Definitions
+from cantata.ledger.records import Begun
 from cantata_frontends.diskurs.conversation_config import (
     CodeReference,
     ConversationAgent,
@@ -17,8 +17,8 @@ from cantata_frontends.diskurs.conversation_config import (
 )
 from cantata_frontends.diskurs.handovers import extension_of
 from cantata_workers.frontends.diskurs import tool_calling
-from cantata_workers.runtime.process import Process
-from cantata_workers.runtime.step_context import StepContext
+from cantata_workers.process.process import Process
+from cantata_workers.process.step_context import StepContext
 
 SHOP = """
 class Store:

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from cantata.observability.logs.secrets import redact, secrets_in
+from cantata.operation.logs.secrets import redact, secrets_in
 from cantata_workers.models.llm.failures import ERRORS, Failure, ProviderInfo, explain, retry_after_s
 
 MODEL = "openai/gpt-4o-mini"

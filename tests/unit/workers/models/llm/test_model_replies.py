@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from cantata.models.values import ToolCallRequest
-from cantata.planning.provider_schemas import MAX_NAME_CHARS
+from cantata.flows.provider_schemas import MAX_NAME_CHARS
+from cantata.flows.values import ToolCallRequest
 from cantata_workers.models.llm.model_replies import ReplyBuilder
 from cantata_workers.models.llm.openai_messages import ToolNames
 

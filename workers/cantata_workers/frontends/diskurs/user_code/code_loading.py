@@ -15,16 +15,16 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from cantata import exits
 from cantata.config.user_code.modules import import_fault
 from cantata.errors import ImportFailedError, StepError
-from cantata.models.values import JsonValue
+from cantata.flows.values import JsonValue
+from cantata.operation import exits
 from cantata_frontends.diskurs.conversation_config import CodeReference, ConversationConfig
-from cantata_workers.code import user_code
-from cantata_workers.code.config_folder import local_folder
 from cantata_workers.frontends.diskurs.user_code import entities
-from cantata_workers.runtime.process import uncounted_import
-from cantata_workers.runtime.step_context import StepContext
+from cantata_workers.process import user_code
+from cantata_workers.process.config_folder import local_folder
+from cantata_workers.process.process import uncounted_import
+from cantata_workers.process.step_context import StepContext
 from cantata_workers.tools import functions
 
 INVALID = "The values of your answer are not valid. Please correct them."

@@ -10,17 +10,17 @@ from functools import cached_property
 from typing import Any
 
 from cantata.errors import StepError
-from cantata.models.values import JsonValue, ToolSchema
-from cantata.planning import templates
-from cantata.suggestions import did_you_mean
+from cantata.flows.expressions import templates
+from cantata.flows.values import JsonValue, ToolSchema
+from cantata.text.suggestions import did_you_mean
 from cantata_frontends.diskurs.conversation_config import CodeReference, ConversationAgent, ConversationConfig
 from cantata_workers.frontends.diskurs import plans, tool_calling
 from cantata_workers.frontends.diskurs.conversation_state import ConversationState
 from cantata_workers.frontends.diskurs.replies import ReplyError, check_made, read_reply
 from cantata_workers.frontends.diskurs.user_code import code_loading, fields
 from cantata_workers.frontends.diskurs.user_code.entities import LockedField, LongtermMemory, OutputField, PromptArgument
-from cantata_workers.runtime import resource_limits
-from cantata_workers.runtime.step_context import StepContext
+from cantata_workers.process import resource_limits
+from cantata_workers.process.step_context import StepContext
 
 CONDUCTOR_SYSTEM = """You direct a conversation among agents. These are the agents, and what each of them is good at:
 {% for name, description in agent_descriptions.items() %}

@@ -1,8 +1,0 @@
-"""`python -m cantata.cli`, the same as `submit`."""
-
-from __future__ import annotations
-
-from cantata.cli.main import main
-
-if __name__ == "__main__":
-    main()

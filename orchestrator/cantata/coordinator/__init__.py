@@ -1,1 +1,0 @@
-"""Starting, sweeping and forking of runs."""

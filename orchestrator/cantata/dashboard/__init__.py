@@ -1,1 +1,0 @@
-"""The run pages, and Flower with the run pages in it."""

@@ -1,0 +1,1 @@
+"""The engine makes runs go: their start, dispatch, sweep, limits and fleet."""

@@ -1,0 +1,1 @@
+"""Rate limits, budgets and costs that all processes share."""

@@ -1,0 +1,1 @@
+"""Features of runs, a folder each. They do not import each other, but for webhooks."""

@@ -1,0 +1,1 @@
+"""The inbox: steps that wait for a person."""

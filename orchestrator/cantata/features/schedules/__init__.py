@@ -1,0 +1,1 @@
+"""Schedules: when runs start without a caller, and their firing."""

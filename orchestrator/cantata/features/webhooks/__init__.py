@@ -1,0 +1,1 @@
+"""Webhooks: the runs that post to them."""

@@ -1,0 +1,1 @@
+"""Chains: checked where they are submitted, planned as graphs of steps in a worker."""

@@ -1,0 +1,1 @@
+"""Expressions, templates and JSON of models: parsed and evaluated within bounds."""

@@ -1,0 +1,185 @@
+"""Calls of the ledger's Lua scripts, retried while Redis is unavailable."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple, TypeVar, cast
+
+from redis import Redis
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import NoScriptError, ResponseError
+
+from cantata.errors import ConfigError
+from cantata.ledger.redis.cluster import Cluster
+from cantata.ledger.redis.keys import SHARDS, shard_key, shard_of
+from cantata.ledger.redis.lua_scripts import SCRIPTS
+from cantata.ledger.redis.redis_errors import Unconfirmed, with_retries
+from cantata.operation import fault_points
+
+CONFIRM_MS = 1000  # how long replicas have to confirm, before the call is repeated
+CONFIRMED = frozenset(
+    {"ledger/accept", "ledger/cancel", "ledger/commit", "forks/fork", "ledger/signal", "batches/open", "batches/record", "batches/change"}
+)
+"""Scripts that replicas confirm, if so many are required: those that make a promise, or need not run again."""
+CALLS_AT_ONCE = 200  # in one round trip, during which a server serves no other client
+
+UNFINISHED = ["unfinished"]
+"""The reply of a script that is to be called again, when what an earlier call left of the run is done."""
+
+Reply = TypeVar("Reply")
+Calls = Sequence[tuple[int, tuple[str | float, ...]]]
+"""Shards, each with the arguments of a script."""
+
+
+class Finished(NamedTuple):
+    """The result of what was left of a run: steps to send, `id, spec, ...`; its status; `run, priority, id, spec, ...` of other runs."""
+
+    sends: list[str]
+    status: str
+    following: list[str]
+    has_posts: bool
+    """The outbox has an event of the run to post to webhooks."""
+
+
+class ScriptCaller:
+    """Calls scripts in the shards of runs. Safe to share between threads."""
+
+    def __init__(self, redis: Redis, *, patience_s: float, replicas: int) -> None:
+        if replicas and isinstance(redis, Cluster):
+            raise ConfigError("CANTATA_WAIT_REPLICAS is not for a Redis Cluster: its nodes are not waited for; unset it")
+        self.redis = redis
+        self._patience_s = patience_s
+        self._replicas = replicas
+
+    def call(self, name: str, run_id: str, *args: str | float) -> list:  # type: ignore[type-arg]  # what Lua replies
+        """Call a script in the shard of a run, which is its first argument; first do what an earlier call left of the run."""
+        while (reply := self.call_shard(name, shard_of(run_id), run_id, *args)) == UNFINISHED:
+            self.finish(run_id)
+        return reply
+
+    def finish(self, run_id: str, *, resend_ms: int = 0) -> Finished:
+        """Do what a call left of a run, in pieces, so that no call keeps Redis from others for long.
+
+        `resend_ms` is the time until a sweep checks the steps that become ready, which the caller sends; 0: the next sweep sends them.
+        """
+        sends: list[str] = []
+        following: list[str] = []
+        has_posts, is_left, status = False, 1, ""
+        while is_left:
+            is_left, more, status, others, posts = self.call_shard("ledger/finish", shard_of(run_id), run_id, resend_ms)
+            sends += more
+            following += others
+            has_posts = has_posts or bool(posts)
+        return Finished(sends, status, following, has_posts)
+
+    def settle(self, run_id: str) -> None:
+        """Do what a call left of a run that is about to be read: steps that are being stopped count as skipped. Raise no error of that."""
+        with suppress(ResponseError):
+            self.finish(run_id)
+
+    def call_shard(self, name: str, shard: int, *args: str | float) -> list:  # type: ignore[type-arg]  # what Lua replies
+        """Call a script in a shard."""
+        sha, text = SCRIPTS.script(name)
+        key = shard_key(self.redis, shard)
+
+        def call() -> list:  # type: ignore[type-arg]  # what Lua replies
+            execute = self._execute_confirmed if self._replicas and name in CONFIRMED else self._execute
+            try:
+                reply = execute("EVALSHA", sha, 1, key, *args)
+            except NoScriptError:
+                reply = execute("EVAL", text, 1, key, *args)
+            if fault_points.at(f"{name.partition('/')[2]}-replied"):
+                raise RedisConnectionError("the reply was dropped")
+            return cast("list", reply)  # type: ignore[type-arg]
+
+        return self.with_retries(call)
+
+    def call_runs(self, name: str, calls: Sequence[tuple[str, ...]]) -> list[Any]:
+        """Call a script for each of many runs, with arguments that begin with the run's id; CALLS_AT_ONCE in one round trip."""
+        parts = (calls[start : start + CALLS_AT_ONCE] for start in range(0, len(calls), CALLS_AT_ONCE))
+        return [reply for part in parts for reply in self.call_all(name, [(shard_of(args[0]), args) for args in part])]
+
+    def call_all(self, name: str, calls: Calls, on_error: Callable[[ResponseError], list[Any]] | None = None) -> list[Any]:
+        """Call a script in many shards, in one round trip; `on_error` makes the reply of a shard in which it failed.
+
+        One that replicas are to confirm is called in one shard after the other.
+        """
+        if self._replicas and name in CONFIRMED:
+            replies: list[Any] = [self.call_shard(name, shard, *args) for shard, args in calls]
+        else:
+            replies = self.with_retries(lambda: self.call_all_once(name, calls, on_error))
+        for index, (_, args) in enumerate(calls):
+            if replies[index] == UNFINISHED:
+                try:
+                    replies[index] = self.call(name, *cast("tuple[str]", args))
+                except ResponseError as error:
+                    if on_error is None:
+                        raise
+                    replies[index] = on_error(error)
+        return replies
+
+    def call_all_once(self, name: str, calls: Calls, on_error: Callable[[ResponseError], list[Any]] | None = None) -> list[Any]:
+        """Do the same without retries. Raises RedisError."""
+        sha, _ = SCRIPTS.script(name)
+        if not calls:
+            return []
+        with self.redis.pipeline(transaction=False) as pipe:
+            for shard, args in calls:
+                pipe.evalsha(sha, 1, shard_key(self.redis, shard), *map(str, args))
+            replies: list[Any] = pipe.execute(raise_on_error=False)
+        unknown = [index for index, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
+        if unknown:  # the first call loads the script into its node
+            first, *others = unknown
+            try:
+                replies[first] = self.call_shard(name, calls[first][0], *calls[first][1])
+            except ResponseError as error:
+                replies[first] = error
+            again = self.call_all_once(name, [calls[index] for index in others], on_error)
+            for index, reply in zip(others, again, strict=True):
+                replies[index] = reply
+        for index, reply in enumerate(replies):
+            if isinstance(reply, Exception):
+                if on_error is None or not isinstance(reply, ResponseError):
+                    raise reply
+                replies[index] = on_error(reply)
+        return replies
+
+    def read_shards(self, name: str, shards: Sequence[int], *args: str) -> list[tuple[Sequence[int], list[Any]]]:
+        """Call a script that only reads with all of some shards, or in a cluster with each; return shards and reply of each call.
+
+        Its arguments are `args`, and then the prefixes of the shards but the first.
+        """
+        parts = [[shard] for shard in shards] if isinstance(self.redis, Cluster) else [shards] if shards else []
+        keys = [[shard_key(self.redis, shard) for shard in part] for part in parts]
+        found = self.with_retries(lambda: SCRIPTS.call_each(self.redis, name, [(first, (*args, *others)) for first, *others in keys]))
+        return list(zip(parts, found, strict=True))
+
+    def nodes(self) -> dict[str, list[int]]:
+        """Return the shards of each node; of a single Redis all under ""."""
+        if not isinstance(self.redis, Cluster):
+            return {"": list(range(SHARDS))}
+        shards: dict[str, list[int]] = {}
+        for shard in range(SHARDS):
+            shards.setdefault(self.redis.node_of(shard_key(self.redis, shard)), []).append(shard)
+        return shards
+
+    def with_retries(self, call: Callable[[], Reply]) -> Reply:
+        """Call Redis, repeatedly while it is unavailable or takes no writes, for `patience_s` in all.
+
+        Raises UnavailableError after that.
+        """
+        return with_retries(call, patience_s=self._patience_s)
+
+    def _execute(self, *command: str | float) -> object:
+        return self.redis.execute_command(*command)  # type: ignore[no-untyped-call]  # untyped in redis-py
+
+    def _execute_confirmed(self, *command: str | float) -> object:
+        """Execute a command and wait until replicas have what it changed. Raises Unconfirmed, after which it is repeated."""
+        with self.redis.pipeline(transaction=False) as pipe:
+            for each in (command, ("WAIT", self._replicas, CONFIRM_MS)):
+                pipe.execute_command(*each)  # type: ignore[no-untyped-call]  # as above
+            reply, confirmed = pipe.execute()
+        if confirmed < self._replicas:
+            raise Unconfirmed(f"{confirmed} of {self._replicas} replicas have it")
+        return cast(object, reply)

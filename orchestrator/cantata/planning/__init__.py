@@ -1,1 +1,0 @@
-"""Pure functions that turn definitions and requests into graphs and canvases."""

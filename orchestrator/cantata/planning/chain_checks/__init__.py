@@ -1,1 +1,0 @@
-"""Static checks of chains, which find all faults before a chain runs."""

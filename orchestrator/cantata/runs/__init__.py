@@ -1,1 +1,0 @@
-"""Results of runs, and the view of a run folded from its events. Pure."""

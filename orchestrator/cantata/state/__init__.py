@@ -1,1 +1,0 @@
-"""Redis: nothing else knows its keys."""

@@ -1,1 +1,0 @@
-"""Forks of runs: read, laid out in pieces, made in one call."""

@@ -1,1 +1,0 @@
-"""Rate limits, budgets, quotas and costs that all processes share."""

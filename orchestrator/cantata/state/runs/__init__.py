@@ -1,1 +1,0 @@
-"""Runs in Redis as read: events, log lines, lists and snapshots."""

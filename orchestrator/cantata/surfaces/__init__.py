@@ -1,0 +1,1 @@
+"""Surfaces show runs and take requests: command line, gateway, pages, Flower, chat."""

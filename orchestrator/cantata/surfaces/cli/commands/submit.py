@@ -1,0 +1,103 @@
+"""`submit turn`, `submit chain` and `submit workflow`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Literal
+
+import click
+
+from cantata.errors import ConfigError
+from cantata.surfaces.cli.connect import open_submission
+from cantata.surfaces.cli.options import SECONDS, config_option, detach_option, json_option, label_option, parse_json_object, webhook_option
+
+if TYPE_CHECKING:
+    from cantata.flows.values import JsonValue
+
+timeout = click.option("--timeout", type=SECONDS, metavar="SECONDS", help="The longest time that the run may take.")
+
+
+@click.command()
+@click.argument("text")
+@click.option("--team", metavar="NAME", help="The team to answer; the configured default if absent.")
+@click.option("--agent", metavar="NAME", help="The agent to answer.")
+@click.option("--workflow", metavar="NAME", help="The workflow to answer: a chain, or one in Python with one required parameter.")
+@click.option("--session", metavar="NAME", help="The session that the turn belongs to; turns of a session run in order.")
+@click.option("--history", is_flag=True, help="Put the conversation so far before the text.")
+@config_option
+@timeout
+@label_option
+@webhook_option
+@detach_option
+@json_option
+def turn(
+    text: str, team: str | None, agent: str | None, workflow: str | None, session: str | None, history: bool, config: str | None,
+    timeout: float | None, labels: dict[str, str], webhooks: tuple[str, ...], detach: bool, as_json: bool,
+) -> int:  # fmt: skip
+    """Submit a user turn and show its answer; `submit TEXT` is short for it. TEXT may be - for standard input."""
+    if text == "-":
+        text = sys.stdin.read()
+    with _print_rejection(as_json, "refused_turn"), open_submission(config=config, as_json=as_json) as submission:
+        run = submission.submit_turn(
+            text=text, team=team, agent=agent, workflow=workflow, session=session, send_history=history, timeout_s=timeout, labels=labels,
+            webhooks=[*webhooks],
+        )  # fmt: skip
+        return submission.detach(run) if detach else submission.watch(run)
+
+
+@click.command()
+@click.argument("file")
+@click.option(
+    "--input", "given", callback=parse_json_object, metavar="JSON|@FILE", help="The initial input, in place of the request's own."
+)
+@config_option
+@timeout
+@label_option
+@webhook_option
+@detach_option
+@click.option("--events", is_flag=True, help="Print each event as a line of JSON before the response; implies --json.")
+@json_option
+def chain(
+    file: str, given: dict[str, JsonValue] | None, config: str | None, timeout: float | None, labels: dict[str, str],
+    webhooks: tuple[str, ...], detach: bool, events: bool, as_json: bool,
+) -> int:  # fmt: skip
+    """Submit a chain request and show its result. FILE may be - for standard input, or a name under `chains:` of the configuration."""
+    with _print_rejection(as_json or events, "refused_chain"), open_submission(config=config, as_json=as_json or events) as submission:
+        run = submission.submit_chain(file, given=given, timeout_s=timeout, labels=labels, webhooks=webhooks)
+        return submission.detach(run) if detach else submission.watch(run, events=events)
+
+
+@click.command()
+@click.argument("name")
+@click.option(
+    "--input", "given", callback=parse_json_object, metavar="JSON|@FILE", help="The arguments of its function, by name; none if absent."
+)
+@config_option
+@timeout
+@label_option
+@webhook_option
+@detach_option
+@json_option
+def workflow(
+    name: str, given: dict[str, JsonValue] | None, config: str | None, timeout: float | None, labels: dict[str, str],
+    webhooks: tuple[str, ...], detach: bool, as_json: bool,
+) -> int:  # fmt: skip
+    """Run a workflow in Python and show its result. NAME is a name under `workflows:` of the configuration."""
+    with _print_rejection(as_json, "refused_chain"), open_submission(config=config, as_json=as_json) as submission:
+        run = submission.submit_workflow(name, given=given or {}, timeout_s=timeout, labels=labels, webhooks=webhooks)
+        return submission.detach(run) if detach else submission.watch(run)
+
+
+@contextmanager
+def _print_rejection(as_json: bool, factory: Literal["refused_chain", "refused_turn"]) -> Iterator[None]:
+    """Print the result of a rejected request, for programs; for people the error has its faults."""
+    try:
+        yield
+    except ConfigError as error:
+        if as_json:
+            from cantata.ledger.runs import results  # noqa: PLC0415  # its imports load in `open_submission`, while the workers start
+
+            click.echo(getattr(results, factory)(error).model_dump_json())
+        raise

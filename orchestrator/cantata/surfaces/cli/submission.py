@@ -1,0 +1,225 @@
+"""RunSubmission: submits runs, shows them until they are over, and prints their results; runs go on after Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import click
+
+from cantata.client.client import Client
+from cantata.client.run_service import RunService
+from cantata.client.runs import ChainRun, TurnRun
+from cantata.config.user_code.workflow_inputs import input_faults, turn_faults
+from cantata.errors import ConfigError
+from cantata.flows.definitions import Definitions
+from cantata.flows.turns import turn_plan
+from cantata.flows.values import JsonValue, as_text
+from cantata.flows.wire import ChainResponse, RunResult, TurnRequest
+from cantata.ledger.runs.results import answer_text
+from cantata.ledger.runs.step_names import KnownNames
+from cantata.ledger.runs.view import RunView
+from cantata.operation.embedded import Stack
+from cantata.operation.logs import configure_logs
+from cantata.surfaces.cli.main import FAILED, INTERRUPTED
+from cantata.surfaces.cli.requests import check_tasks, load_checked_request, load_definitions
+from cantata.surfaces.cli.views import live_view, plain_view
+from cantata.surfaces.cli.views.progress import await_own
+from cantata.text import text_format
+from cantata.text.suggestions import did_you_mean
+
+TEST_S = 60.0  # for a test message: it is posted once, in at most half of it
+
+
+class RunSubmission:
+    """Submits and follows the runs of one command."""
+
+    def __init__(self, url: str | None, *, stack: Stack | None, config: str | Definitions | None = None, as_json: bool = False) -> None:
+        configure_logs()
+        self._url = url
+        self._stack = stack
+        self._config = config
+        self._as_json = as_json
+
+    @cached_property
+    def definitions(self) -> Definitions:
+        """The definitions that runs may name; they need no service."""
+        return self._config if isinstance(self._config, Definitions) else load_definitions(self._config)
+
+    @cached_property
+    def client(self) -> Client:
+        """The client; the first use waits for the service."""
+        if self._stack:
+            if self._stack.has_workers:
+                check_tasks(self.definitions)
+            await_own(self._stack)
+        known = self.__dict__.get("definitions", self._config)  # the configuration is read once
+        client = Client(self._stack.url if self._stack else self._url, config=known)
+        for warning in client.warnings:
+            print_note(f"warning: {warning}")
+        return client
+
+    @property
+    def _code_folder(self) -> Path | None:
+        return Path(self.definitions.folder) if self.definitions.folder else None
+
+    @property
+    def runs(self) -> RunService:
+        """The runs of all tenants."""
+        return RunService(self.client)
+
+    def check_turn(self, turn: TurnRequest) -> None:
+        """Raise ConfigError for the faults of a turn, without a service."""
+        known = self.definitions.workflows.get(turn.workflow or "")
+        own = turn_faults(known.function, folder=self._code_folder) if known else ()
+        if faults := [*turn_plan.check_turn(turn, self.definitions), *own]:
+            raise ConfigError(faults, source="turn")
+
+    def submit_turn(self, *, labels: Mapping[str, str] | None = None, **fields: Any) -> TurnRun:
+        """Submit a turn, by the fields of TurnRequest. Raises ConfigError before it waits for the service."""
+        self.check_turn(TurnRequest(**fields))
+        self.print_fleet_warnings()
+        return self.client.submit_turn(**fields, labels=labels)
+
+    def submit_chain(
+        self, file: str, *, given: dict[str, JsonValue] | None, timeout_s: float | None, labels: Mapping[str, str] | None = None,
+        webhooks: Sequence[str] = (),
+    ) -> ChainRun:  # fmt: skip
+        """Submit the chain request that `file` names. Raises ConfigError before it waits for the service."""
+        request = load_checked_request(file, self.definitions, given=given, timeout_s=timeout_s)
+        request = request.model_copy(update={"webhooks": [*request.webhooks, *webhooks]})
+        self.print_fleet_warnings()
+        return self.client.submit_checked(request, labels=labels)
+
+    def submit_workflow(
+        self, name: str, *, given: Mapping[str, JsonValue], timeout_s: float | None, labels: Mapping[str, str] | None = None,
+        webhooks: Sequence[str] = (),
+    ) -> ChainRun:  # fmt: skip
+        """Submit the input of a workflow in Python. Raises ConfigError before it waits for the service."""
+        definitions = self.definitions
+        known = definitions.workflows.get(name)
+        if known is None:
+            if name in definitions.chains:
+                raise ConfigError(f"{name!r} is a chain, not a workflow in Python; run it with `submit chain {name}`")
+            known_names = did_you_mean(name, definitions.workflows) or "; there are none"
+            raise ConfigError(f"no workflow in Python is called {name!r} under `workflows:` of the configuration{known_names}")
+        if faults := [*input_faults(known.function, given, folder=self._code_folder)]:
+            raise ConfigError(faults, source=f"workflow {name}")
+        self.print_fleet_warnings()
+        return self.client.submit_workflow(name, given, timeout_s=timeout_s, labels=labels, webhooks=webhooks)
+
+    def test_webhook(self, name: str) -> int:
+        """Post a test message to a webhook, once, and print the answer. Raises ConfigError for an unknown one."""
+        self.print_fleet_warnings()
+        result = self.client.test_webhook(name).result(TEST_S)
+        if self._as_json:
+            click.echo(result.model_dump_json())
+        elif result.error:
+            print_note(f"error: {text_format.clean(result.error.message)}")
+            print_note(
+                "check the URL, that the agents workers can reach it, and that their secret is the one that the receiver verifies with"
+            )
+        else:
+            click.echo(f"{name} took the test message {result.run_id}: {as_text(result.output)}")
+        return 0 if result.status == "succeeded" else FAILED
+
+    def detach(self, run: TurnRun | ChainRun) -> int:
+        """Print the id of a run, which goes on, and return exit status 0."""
+        click.echo(json.dumps({"run_id": run.run_id}) if self._as_json else run.run_id)
+        self._print_detached(run.run_id, "accepted")
+        return 0
+
+    def watch(self, run: TurnRun | ChainRun, *, events: bool = False, since: int | None = None) -> int:
+        """Show a run until it is over, print its result, and return the exit status. The run goes on after Ctrl-C."""
+        try:
+            if events and isinstance(run, ChainRun) and run.request.streaming:
+                for event in run.events(since):
+                    click.echo(event.model_dump_json())
+            elif not self._as_json:
+                self._show_progress(run, since)
+            return self.print_result(run)
+        except KeyboardInterrupt:
+            self._print_detached(run.run_id, "interrupted")
+            return INTERRUPTED
+
+    def print_result(self, run: TurnRun | ChainRun, timeout_s: float | None = None) -> int:
+        """Print the result of a run, or after `timeout_s` its result so far, and return the exit status."""
+        try:
+            result: RunResult | ChainResponse = run.result(timeout_s)
+        except TimeoutError as error:
+            print_note(str(error))
+            result = run.so_far()
+        if self._as_json:
+            click.echo(result.model_dump_json())
+        else:
+            _show(result)
+        return 0 if has_succeeded(result) else FAILED
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if "client" in self.__dict__:
+            self.client.close()
+
+    def print_fleet_warnings(self) -> None:
+        """Print warnings about the fleet, such as a queue without a worker, if it is not a stack of our own."""
+        if self._stack is None:  # workers of our own stack may not have registered yet
+            for message in self.client.fleet_warnings():
+                print_note(f"warning: {message}")
+
+    def _show_progress(self, run: TurnRun | ChainRun, since: int | None) -> None:
+        if since is None and is_terminal():
+            live_view.watch(run)
+            return
+        names = KnownNames(self.client.ledger, run.run_id)
+        view = RunView(run.run_id)  # plain lines show events; only a terminal shows the plan
+        for event in run.log(since):
+            view, line = plain_view.apply_and_describe(view, event, names.with_step(event.step))
+            if line:
+                print_note(line)
+
+    def _print_detached(self, run_id: str, reason: str) -> None:
+        where = ""
+        if self._stack:
+            self._stack.keep()
+            where = "; the stack of this command keeps running until `submit down`"
+        print_note(f"{reason}: the run goes on{where}; follow it with: submit runs follow {run_id}")
+
+
+def print_note(line: str) -> None:
+    """Print a line for people, on standard error; never a result."""
+    click.echo(line, err=True)
+
+
+def is_terminal() -> bool:
+    """Return whether standard error is a terminal that supports cursor movement."""
+    return sys.stderr.isatty() and os.environ.get("TERM") not in (None, "", "dumb")
+
+
+def has_succeeded(result: RunResult | ChainResponse) -> bool:
+    """Return whether a run succeeded, without failures of nodes or of members of a team."""
+    return result.state == "succeeded"
+
+
+def _show(result: RunResult | ChainResponse) -> None:
+    answer = result.final_output if isinstance(result, ChainResponse) else result.output
+    if answer is not None:
+        click.echo(text_format.clean(answer_text(answer)))
+    if result.error:
+        print_note(f"error: {text_format.clean(result.error.message)} ({result.error.code})")
+    if isinstance(result, ChainResponse) and result.failed:
+        print_note(f"failed: {', '.join(result.failed)}")
+    parts = (
+        f"run {result.run_id}",
+        text_format.state_label(result.state),
+        text_format.duration(result.duration_ms),
+        text_format.usage(result.usage),
+    )
+    print_note(" · ".join(filter(None, parts)))

@@ -1,0 +1,307 @@
+"""HTTP routes: turns, chains, runs, sessions, memory, health."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any
+from urllib.parse import quote
+
+from fastapi import APIRouter, Depends, Header, Query, Request, Response
+from starlette.responses import StreamingResponse
+
+from cantata.client.run_service import result_of
+from cantata.client.runs import ChainRun, TurnRun
+from cantata.errors import ConfigError
+from cantata.features.sessions.conversations import fault_of
+from cantata.flows.wire import ChainRequest, ChainResponse, RunStatus, TurnRequest
+from cantata.ledger.runs.results import REFUSALS
+from cantata.surfaces.gateway.api import bodies
+from cantata.surfaces.gateway.api.bodies import document_body
+from cantata.surfaces.gateway.grants import Grant, Scope
+from cantata.surfaces.gateway.http_errors import chain_rejection
+from cantata.surfaces.gateway.open_requests import OpenRequest
+from cantata.surfaces.gateway.outer_layer import PathName
+from cantata.surfaces.gateway.tenant_service import TenantService
+from cantata.surfaces.http import server_sent_events
+from cantata.surfaces.http.rejections import ErrorBody, RequestRejected, check_signal
+
+MAX_WAIT_S = 600.0
+MAX_LISTED = 1000
+
+
+def _service(request: Request) -> TenantService:
+    service: TenantService = request.app.state.service
+    return service
+
+
+async def _grant(request: Request) -> Grant:
+    grant: Grant = request.state.grant
+    return grant
+
+
+async def _open_request(request: Request) -> OpenRequest:
+    found: OpenRequest = request.state.open_request
+    return found
+
+
+def grant_with(scope: Scope) -> Callable[[Request], Awaitable[Grant]]:
+    """Return a dependency that gives the rights of the client, and rejects a token without this scope."""
+
+    async def granted(request: Request) -> Grant:
+        grant = await _grant(request)
+        grant.require(scope)
+        return grant
+
+    return granted
+
+
+def tenant_with(scope: Scope) -> Callable[[Request], Awaitable[str]]:
+    """Return a dependency that gives the tenant of the client, and rejects a token without this scope."""
+    granted = grant_with(scope)
+
+    async def tenant(request: Request) -> str:
+        return (await granted(request)).tenant
+
+    return tenant
+
+
+ServiceDep = Annotated[TenantService, Depends(_service)]
+ReaderTenant = Annotated[str, Depends(tenant_with("read"))]
+"""The tenant of a token that may read."""
+AdminTenant = Annotated[str, Depends(tenant_with("admin"))]
+"""The tenant of a token that may change stored data."""
+ChatGrant = Annotated[Grant, Depends(grant_with("chat"))]
+SubmitGrant = Annotated[Grant, Depends(grant_with("submit"))]
+SignalGrant = Annotated[Grant, Depends(grant_with("signal"))]
+CallerGrant = Annotated[Grant, Depends(_grant)]
+"""The rights of a token; the service checks them for the run."""
+OpenRequestDep = Annotated[OpenRequest, Depends(_open_request)]
+"""The request, to count it as one that stays open."""
+Seconds = Annotated[float, Query(ge=0, le=MAX_WAIT_S, description="seconds to wait until the run is closed")]
+
+
+async def _wait(this: OpenRequestDep, wait: Seconds = 0) -> float:
+    if wait:
+        this.wait()
+    return wait
+
+
+Wait = Annotated[float, Depends(_wait)]
+"""How long to wait; the request is counted as one that stays open before anything is done."""
+Limit = Annotated[int, Query(ge=1, le=MAX_LISTED, description="maximum number")]
+Key = Annotated[str | None, Header(alias="Idempotency-Key", min_length=1, max_length=200, description="the same key gives the same run")]
+Offset = Annotated[int, Query(ge=0, le=2**53, description="the offset after which the events start")]
+LastId = Annotated[str | None, Header(alias="Last-Event-ID", description="the offset of the last received event; it precedes `after`")]
+
+ERRORS: dict[int | str, dict[str, Any]] = {
+    status: {"model": ErrorBody, "description": description}
+    for status, description in {
+        400: "the body is not a JSON object",
+        401: "no token, or an unknown one",
+        403: "the token may not do this: `missing_scope`, `not_granted` or `own_run`; or a web page calls a gateway without tokens",
+        413: "the body is too large",
+        415: "the body has another type",
+        422: "all faults of the request",
+        429: "too many requests, open connections or failed logins; `Retry-After` has the seconds to wait",
+        503: "Redis cannot be reached, or no worker serves a queue",
+    }.items()
+}
+UNKNOWN: dict[int | str, dict[str, Any]] = {404: {"model": ErrorBody, "description": "it does not exist, or belongs to another tenant"}}
+
+router = APIRouter(responses=ERRORS)
+probes = APIRouter()
+
+
+# --- turns and chains -------------------------------------------------------------------------------------------------------
+
+
+@router.post(
+    "/turns", status_code=202, response_model=bodies.RunState, tags=["turns"], openapi_extra=document_body(TurnRequest, bodies.TURN),
+    responses={200: {"model": bodies.RunState, "description": "the run is closed"}},
+)  # fmt: skip
+async def submit_turn(
+    request: Request, response: Response, service: ServiceDep, caller: ChatGrant, wait: Wait, key: Key = None
+) -> bodies.RunState:
+    """Submit a user's turn for a team or an agent."""
+    turn = await bodies.read_body(request, TurnRequest)
+    return await accepted(await service.call(service.submit_turn, caller, turn, key), response, service, wait)
+
+
+@router.post(
+    "/chains", status_code=202, response_model=bodies.RunState, tags=["chains"], openapi_extra=document_body(ChainRequest, bodies.CHAIN),
+    responses={
+        200: {"model": bodies.RunState, "description": "the run is closed"},
+        422: {"model": ChainResponse | ErrorBody, "description": "all faults of the chain, as a chain response"},
+    },
+)  # fmt: skip
+async def submit_chain(
+    request: Request, response: Response, service: ServiceDep, caller: SubmitGrant, wait: Wait, key: Key = None
+) -> bodies.RunState | Response:
+    """Submit a chain request."""
+    try:
+        run = await service.call(service.submit_chain, caller, await bodies.read_chain(request), key)
+    except ConfigError as error:
+        if error.code not in REFUSALS:
+            raise
+        return chain_rejection(error)
+    return await accepted(run, response, service, wait)
+
+
+async def accepted(run: TurnRun | ChainRun, response: Response, service: TenantService, wait_s: float = 0) -> bodies.RunState:
+    """Answer with an accepted run and its URL in the header `Location`; with its result, if it is closed within `wait_s`."""
+    is_over = bool(wait_s) and await service.is_over(run, wait_s)
+    response.status_code = 200 if is_over else 202
+    response.headers["Location"] = _links(run, service).self
+    return await _state(run, service) if is_over else _bare(run, await service.call.when_free(run.status), service)
+
+
+# --- runs -------------------------------------------------------------------------------------------------------------------
+
+
+@router.get("/runs/{run_id}", tags=["runs"], responses=UNKNOWN)
+async def show_run(run_id: PathName, service: ServiceDep, tenant: ReaderTenant, wait: Wait) -> bodies.RunState:
+    """Return the state of a run, and its result."""
+    run = await service.call(service.runs(tenant).find, run_id)
+    if wait:
+        await service.is_over(run, wait)
+    return await _state(run, service)
+
+
+@router.get(
+    "/runs/{run_id}/events", tags=["runs"], response_class=Response,
+    responses={
+        **UNKNOWN,
+        200: {"description": "server-sent events; `id` is the offset, `data` a run event", "content": {"text/event-stream": {}}},
+        204: {"description": "the run is closed, and has no events after this offset: do not reconnect"},
+    },
+)  # fmt: skip
+async def follow_run(
+    run_id: PathName, service: ServiceDep, tenant: ReaderTenant, this: OpenRequestDep, after: Offset = 0, last_id: LastId = None
+) -> Response:
+    """Stream the events of a run, up to and including `closed`."""
+    this.wait()
+    offset = after if last_id is None else _offset(last_id)
+    if not await service.call(service.runs(tenant).has_events, run_id, offset):
+        return Response(status_code=204)
+    lines = server_sent_events.lines(service.streams, run_id, offset)
+    return StreamingResponse(lines, media_type=server_sent_events.MEDIA_TYPE, headers=server_sent_events.HEADERS)
+
+
+@router.post("/runs/{run_id}/cancel", tags=["runs"], responses=UNKNOWN)
+async def cancel_run(run_id: PathName, service: ServiceDep, caller: CallerGrant) -> bodies.RunState:
+    """Cancel a run; its workers stop within a second or two. A closed run does not change."""
+    await service.call(service.cancel, caller, run_id)
+    return await _state(await service.call(service.runs(caller.tenant).find, run_id), service)
+
+
+@router.post(
+    "/runs/{run_id}/signals/{step:path}", tags=["runs"], openapi_extra=document_body(bodies.SignalBody, bodies.SIGNAL),
+    responses={**UNKNOWN, 409: {"model": ErrorBody, "description": "the step already has its value, or the run is closed"}},
+)  # fmt: skip
+async def signal_run(request: Request, run_id: PathName, step: PathName, service: ServiceDep, caller: SignalGrant) -> bodies.Signalled:
+    """Signal a waiting step: a value, such as an approval. The signal of a step that does not wait yet is kept."""
+    body = await bodies.read_body(request, bodies.SignalBody)
+    answer = await service.call(service.signal, caller, run_id, step, body.value)
+    check_signal(answer)
+    return bodies.Signalled(run_id=run_id, step=step, signal=answer.outcome)
+
+
+async def _state(run: TurnRun | ChainRun, service: TenantService) -> bodies.RunState:
+    result = await service.call.when_free(result_of, run)
+    return _bare(run, result.status, service).model_copy(update={"result": result})
+
+
+def _bare(run: TurnRun | ChainRun, status: RunStatus, service: TenantService) -> bodies.RunState:
+    return bodies.RunState(run_id=run.run_id, kind=run.kind, status=status, links=_links(run, service))
+
+
+def _links(run: TurnRun | ChainRun, service: TenantService) -> bodies.Links:
+    own = f"{service.prefix}/runs/{quote(run.run_id, safe='')}"
+    return bodies.Links(self=own, events=f"{own}/events", cancel=f"{own}/cancel")
+
+
+def _offset(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) <= 16):
+        raise RequestRejected(422, f"Last-Event-ID must be the offset of an event, a whole number, not {text[:40]!r}", code="bad_request")
+    return int(text)
+
+
+# --- sessions ---------------------------------------------------------------------------------------------------------------
+
+
+@router.get("/sessions", tags=["sessions"])
+async def list_sessions(service: ServiceDep, tenant: ReaderTenant, most: Limit = 100) -> bodies.SessionList:
+    """Return the most recently used sessions."""
+    return bodies.SessionList(sessions=await service.call(service.runs(tenant).sessions.list, most))
+
+
+@router.get("/sessions/{session}", tags=["sessions"], responses=UNKNOWN)
+async def show_session(session: PathName, service: ServiceDep, tenant: ReaderTenant, most: Limit = 100) -> bodies.SessionHistory:
+    """Return the messages of a session, oldest first, and its open turns."""
+    entries, waiting = await service.call(service.runs(tenant).conversation, session, most)
+    return bodies.SessionHistory(session=session, entries=list(entries), waiting=list(waiting))
+
+
+@router.delete("/sessions/{session}", tags=["sessions"])
+async def clear_session(session: PathName, service: ServiceDep, tenant: AdminTenant) -> bodies.Removed:
+    """Delete the messages of a session. An open turn continues, and adds its messages when it ends."""
+    if fault := fault_of(session):
+        raise ConfigError(fault, source="session")
+    return bodies.Removed(removed=await service.call(service.runs(tenant).sessions.clear, session))
+
+
+# --- memory -----------------------------------------------------------------------------------------------------------------
+
+
+@router.get("/memory", tags=["memory"])
+async def list_namespaces(service: ServiceDep, tenant: ReaderTenant) -> bodies.Namespaces:
+    """Return the namespaces with values."""
+    return bodies.Namespaces(namespaces=await service.call(service.runs(tenant).memory.namespaces))
+
+
+@router.get("/memory/{namespace}", tags=["memory"])
+async def list_keys(namespace: PathName, service: ServiceDep, tenant: ReaderTenant) -> bodies.Keys:
+    """Return the keys of a namespace; none of one without values."""
+    return bodies.Keys(namespace=namespace, keys=await service.call(service.runs(tenant).memory.list_memories, namespace))
+
+
+@router.get("/memory/{namespace}/{key}", tags=["memory"], responses=UNKNOWN)
+async def show_memory(namespace: PathName, key: PathName, service: ServiceDep, tenant: ReaderTenant) -> bodies.MemoryValue:
+    """Return a value in memory."""
+    bank = service.runs(tenant).memory
+    value = await service.call(bank.retrieve_memory, key, namespace)
+    if value is None and not await service.call(bank.memory_exists, key, namespace):
+        raise RequestRejected(404, f"memory namespace {namespace!r} has no key {key!r}")
+    return bodies.MemoryValue(namespace=namespace, key=key, value=value)
+
+
+@router.put("/memory/{namespace}/{key}", tags=["memory"], openapi_extra=document_body(bodies.MemoryBody, bodies.MEMORY))
+async def keep_memory(request: Request, namespace: PathName, key: PathName, service: ServiceDep, tenant: AdminTenant) -> bodies.MemoryValue:
+    """Store a value, in place of a previous one."""
+    body = await bodies.read_body(request, bodies.MemoryBody)
+    await service.call(service.runs(tenant).memory.store_memory, key, body.value, namespace, body.ttl_s)
+    return bodies.MemoryValue(namespace=namespace, key=key, value=body.value)
+
+
+@router.delete("/memory/{namespace}/{key}", tags=["memory"])
+async def forget_memory(namespace: PathName, key: PathName, service: ServiceDep, tenant: AdminTenant) -> bodies.Removed:
+    """Delete a value."""
+    return bodies.Removed(removed=int(await service.call(service.runs(tenant).memory.delete_memory, key, namespace)))
+
+
+# --- health -----------------------------------------------------------------------------------------------------------------
+
+
+@probes.get("/health", tags=["health"])
+async def health() -> bodies.Health:
+    """Return whether the gateway's process is alive."""
+    return bodies.Health(status="ok")
+
+
+@probes.get("/ready", tags=["health"], responses={503: ERRORS[503]})
+async def ready(service: ServiceDep) -> bodies.Health:
+    """Return whether runs would be executed now: Redis answers, workers serve coordinator, agents and tools, and a worker sweeps."""
+    faults = await service.readiness.faults()
+    if faults:
+        raise RequestRejected(503, "; ".join(faults), code="not_ready", retry_after_s=1)
+    return bodies.Health(status="ok")

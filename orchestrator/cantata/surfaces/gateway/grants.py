@@ -1,0 +1,161 @@
+"""Rights of a gateway token: its scopes, the teams, agents and chains it may use, and whether it may approve its own runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+from pydantic import Field
+
+from cantata.flows.definitions import Definitions
+from cantata.flows.graph import Spec
+from cantata.flows.schedules import Schedule
+from cantata.flows.turns.turn_plan import target_of
+from cantata.flows.values import Value
+from cantata.flows.waits import InboxItem
+from cantata.flows.wire import ChainRequest, TurnRequest
+from cantata.surfaces.http.rejections import RequestRejected
+
+Scope = Literal["chat", "submit", "signal", "read", "admin"]
+
+DEFAULT_SCOPES: tuple[Scope, ...] = ("chat", "read")
+"""Scopes of a token without any."""
+
+STARTS: Mapping[str, Scope] = {"turn": "chat", "chain": "submit", "webhook": "submit", "batch": "chat"}
+"""Kind of run → the scope to start, cancel, retry and fork it."""
+
+REQUESTED_BY = "requested_by"
+"""Label of a run: the name of the token that submitted it."""
+
+_SECTIONS: Mapping[str, tuple[str, ...]] = {
+    "team": ("teams",), "agent": ("agents", "teams"), "workflow": ("chains",), "chain": ("chains",), "extension": ("agents",)
+}  # fmt: skip
+"""Kind of a name → the fields of a grant that may list it."""
+_CONTROL = ("branch", "map", "wait")  # nodes without a tool or agent
+
+_REMEDY = "change it where the gateway's tokens are kept, and restart the gateway"
+
+
+class Grant(Value):
+    """Rights of one token. A token with any of `teams`, `agents` and `chains` may use only what these list."""
+
+    tenant: str = Field(max_length=200, description="the tenant of its runs, sessions and memory; '' is the operator's")
+    name: str = Field(
+        default="", max_length=100, description="its name, recorded with each run that it submits; made of its digest if absent"
+    )
+    scopes: list[Scope] = Field(
+        default_factory=lambda: list(DEFAULT_SCOPES), description="chat, submit, signal, read, admin; chat and read if absent"
+    )
+    teams: list[str] | None = Field(default=None, description="the teams that it may use")
+    agents: list[str] | None = Field(default=None, description="the agents that it may use")
+    chains: list[str] | None = Field(default=None, description="the chains, and the workflows in Python, that it may use")
+    groups: list[str] = Field(default_factory=list, description="groups for which it answers, as `who` of a wait names them")
+    approve_own: bool = Field(default=False, description="whether it may approve the `wait` steps of runs that it submitted itself")
+
+    def require(self, scope: Scope) -> None:
+        """Raise RequestRejected if it lacks a scope."""
+        if reason := self.lacks(scope):
+            raise RequestRejected(403, reason, code="missing_scope")
+
+    def lacks(self, scope: Scope) -> str:
+        """Return the reason why the token lacks a scope; empty if it has it. `admin` includes all others."""
+        if scope in self.scopes or "admin" in self.scopes:
+            return ""
+        return f"token {self.name!r} lacks the scope {scope!r}; add it to the token's 'scopes': {_REMEDY}"
+
+    def require_fleet(self) -> None:
+        """Raise RequestRejected if it may not see data of all tenants."""
+        self.require("admin")
+        if self.tenant:
+            message = (
+                f"token {self.name!r} is of tenant {self.tenant!r}, and this has data of all tenants; "
+                "use a token of the tenant '' with the scope 'admin', or the metrics port"
+            )
+            raise RequestRejected(403, message, code="missing_scope")
+
+    def check_turn(self, turn: TurnRequest, definitions: Definitions) -> None:
+        """Raise RequestRejected if a turn would be answered by a team, agent or chain that this token may not use."""
+        found = target_of(turn, definitions)
+        if found is not None:
+            self._check(*found)
+
+    def check_chain(self, request: ChainRequest) -> None:
+        """Raise RequestRejected if a chain request has a node that this token may not use. A limited token may use no tool nodes."""
+        for node in request.nodes:
+            if node.kind not in _CONTROL:
+                self._check(node.kind, node.name)
+
+    def check_schedule(self, schedule: Schedule | None, definitions: Definitions) -> None:
+        """Raise RequestRejected if it may not start the runs of a schedule; of one that cannot be read (None), for each limited token."""
+        if schedule is None:
+            self.require_unlimited("this schedule cannot be read")
+        elif schedule.turn:
+            self.require("chat")
+            self.check_turn(schedule.turn, definitions)
+        elif isinstance(schedule.chain, ChainRequest):
+            self.check_chain(schedule.chain)
+        else:
+            kind = "workflow" if schedule.workflow is not None else "chain"
+            self._check(kind, str(schedule.workflow or schedule.chain))
+
+    def require_unlimited(self, why: str) -> None:
+        """Raise RequestRejected unless the token may use every team, agent and chain; `why` says why all count."""
+        self.require("chat")
+        self.require("submit")
+        if self._is_limited:
+            message = f"{why}, and token {self.name!r} is limited to named teams, agents and chains; use a token that is not"
+            raise RequestRejected(403, message, code="not_granted")
+
+    @property
+    def _is_limited(self) -> bool:
+        return any(each is not None for each in (self.teams, self.agents, self.chains))
+
+    def _check(self, kind: str, name: str) -> None:
+        if not self._is_limited:
+            return
+        limits = {"teams": self.teams, "agents": self.agents, "chains": self.chains}
+        sections = _SECTIONS.get(kind, ())
+        if any(name in (limits[section] or ()) for section in sections):
+            return
+        remedy = f"add it to the token's {sections[0]!r}: {_REMEDY}" if sections else "it is limited to named teams, agents and chains"
+        raise RequestRejected(403, f"token {self.name!r} may not use the {kind} {name!r}; {remedy}", code="not_granted")
+
+    @property
+    def identities(self) -> list[str] | None:
+        """Return its name, groups and scopes, one of which the `who` of a wait must list; None for `admin`, which may answer all."""
+        return None if "admin" in self.scopes else [self.name, *self.groups, *self.scopes]
+
+    def refusal_of(self, item: InboxItem) -> str:
+        """Return the reason why this token may not answer an item of the inbox; empty if it may."""
+        if item.unreadable:
+            return "it is not known who may answer this, since it cannot be read"
+        if reason := self.lacks("signal") or self.own_approval(item.labels, Spec(kind=item.kind, work=item.work)):
+            return reason
+        if self.identities is None or item.who is None or not {*self.identities}.isdisjoint(item.who):
+            return ""
+        return f"this is for {', '.join(item.who)} to answer"
+
+    def own_approval(self, labels: Mapping[str, str], step: Spec | None) -> str:
+        """Return the reason why this token may not signal a step of a run that it submitted itself; empty if it may.
+
+        A question that a model asks by a tool is for the submitter of the run; only approvals need another token.
+        """
+        if self.approve_own or labels.get(REQUESTED_BY) != self.name or (step is not None and is_question(step.kind, step.work)):
+            return ""
+        return (
+            f"token {self.name!r} submitted this run, so another token must approve it; "
+            f"or set 'approve_own: true' for the token: {_REMEDY}"
+        )  # fmt: skip
+
+    def labels(self) -> dict[str, str]:
+        """Return the labels of a run that this token submits."""
+        return {name: value for name, value in (("tenant", self.tenant), (REQUESTED_BY, self.name)) if value}
+
+
+def is_question(kind: str, work: str) -> bool:
+    """Return whether a waiting step is a model's call of a tool that asks people, and not a `wait` node."""
+    return kind == "wait" and work.startswith("tools:")
+
+
+UNLIMITED = Grant(tenant="", scopes=["admin"], approve_own=True)
+"""Rights of clients of a gateway without tokens: all, for runs without the label `tenant`."""

@@ -1,0 +1,1 @@
+"""Words for people, and patterns in texts of others."""

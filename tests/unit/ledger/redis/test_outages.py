@@ -1,0 +1,95 @@
+"""Messages about an unavailable Redis, and how often they are logged."""
+
+from __future__ import annotations
+
+import ssl
+from typing import Any
+
+import pytest
+from redis.exceptions import AuthenticationError, ClusterDownError, ResponseError
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+from cantata.ledger.redis import outages
+from cantata.ledger.redis.redis_errors import is_transient, reason
+
+
+class Lines:
+    """A log."""
+
+    def __init__(self) -> None:
+        self.lines: list[dict[str, Any]] = []
+
+    def warning(self, event: str, **fields: Any) -> None:
+        """Keep a line."""
+        self.lines.append({"event": event, **fields})
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing was said before."""
+    monkeypatch.setattr(outages, "_warned_at", {})
+
+
+def test_the_same_is_said_once_in_a_few_seconds_and_anything_else_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    log, now = Lines(), [100.0]
+    monkeypatch.setattr("cantata.ledger.redis.outages.time.monotonic", lambda: now[0])
+    for _ in range(50):
+        outages.warn(log, "lease_renewal_failed", AuthenticationError("invalid username-password pair"), worker="w")
+        now[0] += 0.2
+    outages.warn(log, "lease_renewal_failed", RedisConnectionError("refused"), worker="w")
+    outages.warn(log, "sweep_failed", AuthenticationError("invalid username-password pair"))
+
+    assert [line["event"] for line in log.lines] == ["lease_renewal_failed", "lease_renewal_failed", "lease_renewal_failed", "sweep_failed"]
+    assert log.lines[0]["error"] == "Redis refuses the user or the password; set them in REDIS_URL"
+
+
+def test_errors_without_end_are_not_kept_without_end() -> None:
+    log = Lines()
+    for number in range(500):
+        outages.warn(log, "lease_renewal_failed", RedisConnectionError(f"refused {number}"))
+
+    assert len(outages._warned_at) <= outages.MAX_REMEMBERED
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (
+            ResponseError("MISCONF Redis is configured to save RDB snapshots"),
+            "Redis cannot write to its disk and refuses writes; free the disk",
+        ),
+        (ResponseError("NOREPLICAS Not enough good replicas to write."), "fewer replicas than its min-replicas-to-write asks for"),
+        (ClusterDownError("The cluster is down"), "Redis is a cluster in which nodes are missing (The cluster is down); start them"),
+        (
+            RedisConnectionError("Error 111 connecting to h:1. Connection refused."),
+            "cannot be reached (Error 111 connecting to h:1. Connection refused)",
+        ),
+    ],
+)
+def test_each_failure_that_may_pass_has_a_sentence(error: Any, said: str) -> None:
+    assert said in reason(error)
+    assert is_transient(error)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "OOM command not allowed when used memory > 'maxmemory'.",
+        "@user_script: 1: -OOM command not allowed when used memory > 'maxmemory'.",
+        "Command # 2 (EVALSHA 0) of pipeline caused error: OOM command not allowed when used memory > 'maxmemory'.",
+    ],
+)
+def test_a_full_redis_is_known_wherever_it_says_so(said: str) -> None:
+    assert "Redis is full (maxmemory)" in reason(ResponseError(said))
+
+
+@pytest.mark.parametrize("said", ["Error 111 connecting to OOM.example:1. Connection refused.", "no key ROOM or OOM is there", "OOMPH"])
+def test_a_name_with_the_letters_of_a_code_is_none(said: str) -> None:
+    assert "cannot be reached" in reason(RedisConnectionError(said))
+
+
+def test_an_error_behind_an_error_is_the_reason_and_a_circle_of_them_ends() -> None:
+    first, second = RedisConnectionError("Error 1 connecting"), ssl.SSLError(1, "WRONG_VERSION_NUMBER")
+    first.__cause__, second.__cause__ = second, first
+
+    assert "does not answer in TLS" in reason(first, "rediss://h/0")

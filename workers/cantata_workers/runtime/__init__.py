@@ -1,1 +1,0 @@
-"""One worker process: leases, costs, limits of memory, task events."""
