@@ -19,7 +19,6 @@ from typing import Any
 
 from cantata.client.client import EmbeddedClient
 from cantata.engine.dispatch.celery_app import make_app
-from cantata.engine.duties import sweep_once
 from cantata.engine.fleet import registry
 from cantata.engine.fleet.registry import Worker
 from cantata.engine.limits import step_costs
@@ -39,6 +38,7 @@ from cantata.ledger.runs.streams import Streams, StreamsEnded, connect_async
 from cantata.ledger.script_caller import ScriptCaller
 from cantata.ledger.step_store import StepStore
 from cantata.operation.embedded.stack_plan import worker_command
+from cantata_workers.process.duties import sweep_once
 from cantata_workers.process.process import EXCHANGE_INTERVAL_S
 from cantata_workers.process.service import ANNOUNCE_INTERVAL_S, MAX_ANNOUNCE_INTERVAL_S
 from tests.bench.measure import PATIENCE_S

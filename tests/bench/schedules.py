@@ -9,9 +9,9 @@ from datetime import UTC, datetime, timedelta
 
 from cantata.client.client import Client, EmbeddedClient
 from cantata.engine.dispatch.celery_app import make_app
-from cantata.engine.duties import sweep_once
 from cantata.ledger.ledger import Ledger
 from cantata.ledger.redis.connection import connect
+from cantata_workers.process.duties import sweep_once
 from tests.bench.measure import database
 from tests.waiting import until
 

@@ -12,11 +12,12 @@ from redis import Redis
 
 from cantata.engine import duties, isolation, sweeper
 from cantata.engine.dispatch.celery_app import App, make_app
-from cantata.engine.duties import sweep_once
 from cantata.engine.fleet.clock_skip import bring_nearer
 from cantata.features.schedules import firing
 from cantata.ledger import encoding, step_store
 from cantata.ledger.ledger import Ledger
+from cantata_workers.process import duties as process_duties
+from cantata_workers.process.duties import sweep_once
 from tests.integration.state.play import Play, work
 from tests.integration.test_schedules import HOURLY, Scene, scene
 from tests.integration.test_sweeping import TOOLS, look_now, sent_ago, steps_in
@@ -73,7 +74,7 @@ def test_a_step_that_cannot_be_sent_holds_up_no_other(
     assert sorted(steps_in(valkey, TOOLS)) == sorted(set(STEPS) - {BAD})
 
 
-@pytest.mark.parametrize("duty", [name for name, _ in duties.DUTIES])
+@pytest.mark.parametrize("duty", [name for name, _ in process_duties.DUTIES])
 def test_a_duty_that_fails_costs_no_other(ledger: Ledger, app: App, monkeypatch: pytest.MonkeyPatch, duty: str) -> None:
     done: list[str] = []
 
@@ -85,8 +86,8 @@ def test_a_duty_that_fails_costs_no_other(ledger: Ledger, app: App, monkeypatch:
 
         return do
 
-    names = [name for name, _ in duties.DUTIES]
-    monkeypatch.setattr(duties, "DUTIES", [(name, stand_in(name)) for name in names])
+    names = [name for name, _ in process_duties.DUTIES]
+    monkeypatch.setattr(process_duties, "DUTIES", [(name, stand_in(name)) for name in names])
 
     assert not sweep_once(app, ledger), "so that its age tells it"
 
@@ -94,17 +95,14 @@ def test_a_duty_that_fails_costs_no_other(ledger: Ledger, app: App, monkeypatch:
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
-def test_the_thread_goes_on_after_whatever_a_sweep_raises(
-    ledger: Ledger, app: App, monkeypatch: pytest.MonkeyPatch, logged: list[str], error: BaseException
-) -> None:
+def test_the_thread_goes_on_after_whatever_a_sweep_raises(ledger: Ledger, app: App, logged: list[str], error: BaseException) -> None:
     rounds = threading.Semaphore(0)
 
     def broken(*_: object) -> bool:
         rounds.release()
         raise error
 
-    monkeypatch.setattr(sweeper, "sweep_once", broken)
-    thread = sweeper.Sweeper(app, ledger, "sweeper", every_s=0.01)
+    thread = sweeper.Sweeper(app, ledger, "sweeper", broken, every_s=0.01)
     thread.start()
 
     swept = [rounds.acquire(timeout=20) for _ in range(3)]

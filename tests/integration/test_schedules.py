@@ -18,7 +18,6 @@ from redis.exceptions import RedisError
 
 from cantata.client.client import Client
 from cantata.client.schedules import describe
-from cantata.engine.duties import sweep_once
 from cantata.engine.fleet import load
 from cantata.engine.fleet.clock_skip import bring_nearer
 from cantata.errors import ConfigError
@@ -32,6 +31,7 @@ from cantata.ledger.redis.connection import connect
 from cantata.ledger.redis.keys import definitions_key, run_key, shard_key, shard_of
 from cantata.operation import fault_points, metrics
 from cantata.operation.embedded.valkey import find_server
+from cantata_workers.process.duties import sweep_once
 from tests.integration.test_threads import url_of
 from tests.waiting import until
 

@@ -14,7 +14,6 @@ from redis import Redis
 
 from cantata.engine.dispatch import celery_app, queues
 from cantata.engine.dispatch.celery_app import App, make_app
-from cantata.engine.duties import sweep_once
 from cantata.engine.fleet import registry
 from cantata.engine.limits.limiter import LIMITS_KEY
 from cantata.engine.start import send_ready
@@ -29,6 +28,7 @@ from cantata.ledger.redis import clock
 from cantata.ledger.redis.connection import connect
 from cantata.ledger.redis.keys import SHARDS, key_of
 from cantata.ledger.runs import event_log
+from cantata_workers.process.duties import sweep_once
 from tests.integration.state.play import Play, work
 from tests.integration.test_threads import url_of
 
@@ -265,7 +265,7 @@ def test_connections_are_listed_only_for_owners_that_do_not_renew(
         play = Play(ledger)
         play.plan(*(work(name) for name in ("alive", "slow", "dead", "fresh")))
         leases = {name: play.begin(name, owner=f"{name}#1~ab").lease for name in ("alive", "slow", "dead", "fresh")}
-        sweeper, before = Sweeper(app, ledger, "sweeper"), lists_of_clients(valkey)
+        sweeper, before = Sweeper(app, ledger, "sweeper", sweep_once), lists_of_clients(valkey)
 
         sweeper._sweep_node("", range(SHARDS))
         assert lists_of_clients(valkey) == before
@@ -286,7 +286,7 @@ def renewed_ago(play: Play, seconds: float, *leases: str) -> None:
 
 def test_the_larger_the_fleet_the_less_often_each_worker_tries_to_sweep(ledger: Ledger, app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "_workers", 1000)
-    first, second = Sweeper(app, ledger, "first"), Sweeper(app, ledger, "second")
+    first, second = Sweeper(app, ledger, "first", sweep_once), Sweeper(app, ledger, "second", sweep_once)
 
     assert [sweeper._sweep_node("", range(SHARDS)) for sweeper in (first, second)] == [True, False]
     assert (first._pause_s(), second._pause_s()) == (SWEEP_S, 5.0)

@@ -20,6 +20,7 @@ from cantata.flows.definitions import Definitions, Limits
 from cantata.flows.graph import START
 from cantata.ledger.ledger import Ledger
 from cantata.ledger.redis.keys import definitions_digest, key_of
+from cantata_workers.process.duties import sweep_once
 from cantata_workers.process.process import MAX_CACHED_DEFINITIONS, Process
 from tests.integration.state.play import Play
 from tests.waiting import until
@@ -43,7 +44,7 @@ def test_after_an_outage_owners_renew_before_leases_count_as_run_out(ledger: Led
     begun = Play(Ledger(ledger.redis, lease_s=0.01)).begin(START)
     time.sleep(0.05)
 
-    sweeper = Sweeper(make_app(url_of(ledger.redis)), ledger, "sweeper", every_s=0.05)
+    sweeper = Sweeper(make_app(url_of(ledger.redis)), ledger, "sweeper", sweep_once, every_s=0.05)
     sweeper.start()
     time.sleep(0.5)
 
@@ -54,7 +55,7 @@ def test_after_an_outage_owners_renew_before_leases_count_as_run_out(ledger: Led
 
 @pytest.mark.parametrize("is_ending", [True, False])
 def test_a_sweep_that_breaks_is_told_unless_the_process_ends(ledger: Ledger, monkeypatch: pytest.MonkeyPatch, is_ending: bool) -> None:
-    sweeper = Sweeper(make_app(url_of(ledger.redis)), ledger, "sweeper", every_s=0.01)
+    sweeper = Sweeper(make_app(url_of(ledger.redis)), ledger, "sweeper", sweep_once, every_s=0.01)
     swept = threading.Event()
 
     def submit(*_: object) -> None:

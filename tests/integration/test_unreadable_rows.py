@@ -24,12 +24,12 @@ from cantata.engine.limits.limiter import LIMITS_KEY, paused_models
 from cantata.errors import ConfigError, StoredDataError
 from cantata.features.batches.batch_store import BatchTarget
 from cantata.features.schedules.schedule_store import scope_of
-from cantata.features.sessions.conversations import scoped
 from cantata.flows.definitions import Agent, Definitions
 from cantata.flows.schedules import Schedule
 from cantata.ledger.records import RunSession
 from cantata.ledger.redis.keys import id_in_shard, key_of, memory_key, shard_key, shard_of
 from cantata.ledger.runs import outcomes
+from cantata.ledger.session_names import scoped
 from cantata.surfaces.cli.main import submit
 from cantata.testing import ScriptedModels
 from tests.integration.gateway.conftest import Deployment, Gateway

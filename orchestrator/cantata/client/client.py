@@ -62,6 +62,7 @@ from cantata.flows.webhooks import QUEUE, check_target, webhooks_of
 from cantata.flows.wire import ChainRequest, TurnRequest, WebhookRequest
 from cantata.flows.workflows.conversion import plain_input
 from cantata.flows.workflows.decorator import reference_of
+from cantata.ledger import session_names
 from cantata.ledger.encoding import to_json
 from cantata.ledger.ledger import Ledger
 from cantata.ledger.quotas import KeptItem
@@ -568,7 +569,7 @@ def _run_id(idempotency_key: str | None, session: RunSession | None) -> str:
     if session is None:
         return new_id() if idempotency_key is None else id_of_key(idempotency_key)
     first = new_id() if idempotency_key is None else id_of_key(f"{session.name}\n{idempotency_key}")
-    return id_in_shard(conversations.shard_of_session(session.name), first)
+    return id_in_shard(session_names.shard_of_session(session.name), first)
 
 
 def _workflow_name(function: Callable[..., Any], definitions: Definitions) -> str:

@@ -12,7 +12,7 @@ from cantata.errors import ConfigError, StoredDataError, UnknownRunError
 from cantata.features.inbox import inbox
 from cantata.features.inbox.inbox import InboxFilter
 from cantata.features.memory.memory_store import MemoryStore
-from cantata.features.sessions.conversations import Sessions, fault_of
+from cantata.features.sessions.conversations import Sessions
 from cantata.flows.turns.turn_plan import target_of
 from cantata.flows.values import JsonValue, stored
 from cantata.flows.waits import Inbox, InboxItem
@@ -22,6 +22,7 @@ from cantata.ledger.runs import event_log, listing
 from cantata.ledger.runs.listing import RunFilter, RunList
 from cantata.ledger.runs.log_store import Logs
 from cantata.ledger.runs.summaries import RunSummary
+from cantata.ledger.session_names import fault_of
 from cantata.text.suggestions import hint
 
 if TYPE_CHECKING:

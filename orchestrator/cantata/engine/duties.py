@@ -20,13 +20,11 @@ from cantata.engine.isolation import Isolation, Item, are_outages, log_once
 from cantata.engine.limits.limiter import Limiter
 from cantata.engine.start import send_ready
 from cantata.errors import UnknownRunError
-from cantata.features.schedules.firing import fire_due
-from cantata.features.webhooks.webhooks import create_deliveries
 from cantata.flows.values import JsonValue
 from cantata.ledger.ledger import Ledger
 from cantata.ledger.records import Overdue, Ready, Swept
 from cantata.ledger.redis import clock, outages
-from cantata.ledger.redis.keys import SHARDS, shard_of
+from cantata.ledger.redis.keys import shard_of
 from cantata.ledger.runs import trace_roots
 from cantata.operation import fault_points, metrics, traces
 
@@ -53,15 +51,19 @@ class Sweep:
     isolation: Isolation
 
 
-def sweep_once(app: App, ledger: Ledger, shards: Sequence[int] = range(SHARDS)) -> bool:
-    """Sweep some shards and do all duties; return whether all of them were done, for whichever items could be.
+Duty = tuple[str, Callable[[Sweep], None]]
+"""Its name, which is also the label of its errors in `cantata_sweep_errors_total`, and its function."""
+
+
+def sweep_once(app: App, ledger: Ledger, shards: Sequence[int], duties: Sequence[Duty]) -> bool:
+    """Sweep some shards and do all duties, in their order; return whether all of them were done, for whichever items could be.
 
     Raises UnavailableError if the ledger is away: then there is nothing to do.
     """
     since = clock.now()
     sweep = Sweep(app, ledger, shards, since, ledger.leases.sweep_all(shards), Isolation(ledger))
     faults = [f"shards: {swept.fault}" for swept in sweep.found if swept.fault]
-    for name, do in DUTIES:
+    for name, do in duties:
         try:
             do(sweep)
         except Exception as error:  # noqa: BLE001  # the edge of a duty: the others are done whatever it met
@@ -99,15 +101,6 @@ def _send(sweep: Sweep) -> None:
 
 def _item_of_ready(ready: tuple[str, Ready]) -> Item:
     return Item("sends", f"{ready[0]}|{ready[1].step_id}", shard_of(ready[0]))
-
-
-def _create_deliveries(sweep: Sweep) -> None:
-    """Create and send runs that post events to webhooks."""
-    create_deliveries(sweep.app, sweep.ledger, sweep.shards, lambda name: sweep.isolation.of(Item("webhooks", name)))
-
-
-def _fire_schedules(sweep: Sweep) -> None:
-    fire_due(sweep.app, sweep.ledger, [schedule for swept in sweep.found for schedule in swept.schedules], sweep.isolation)
 
 
 def _check_tasks(sweep: Sweep) -> None:
@@ -176,18 +169,13 @@ def _note_unserved(sweep: Sweep) -> None:
     )
 
 
-DUTIES: Sequence[tuple[str, Callable[[Sweep], None]]] = (
-    ("shards", _report),
-    ("sends", _send),
-    ("webhooks", _create_deliveries),
-    ("schedules", _fire_schedules),
+FIRST: Sequence[Duty] = (("shards", _report), ("sends", _send))
+"""What is known to be due, and waits for a person least, before the duties of features."""
+LAST: Sequence[Duty] = (
     ("tasks", _check_tasks),
     ("permits", _sweep_permits),
     ("ends", _log_ends),
     ("lost", _send_lost),
     ("unserved", _note_unserved),
 )
-"""Name of each duty, and its function, in the order in which they are done: what waits for a person least, and is known to be due, first.
-
-A name is also the label of the duty's errors in `cantata_sweep_errors_total`.
-"""
+"""The duties after them."""

@@ -9,12 +9,12 @@ from cantata.config import chain_requests
 from cantata.config.loading import chain_named
 from cantata.engine.start import MAX_WORKFLOW_S, Timeout
 from cantata.errors import ConfigError, Fault
-from cantata.features.sessions import conversations
 from cantata.flows.chains import checks
 from cantata.flows.definitions import Definitions
 from cantata.flows.schedules import Schedule
 from cantata.flows.turns import turn_plan
 from cantata.flows.wire import ChainRequest, TurnRequest
+from cantata.ledger import session_names
 
 
 class RunRequest(NamedTuple):
@@ -32,7 +32,7 @@ class RunRequest(NamedTuple):
 def turn_request(turn: TurnRequest, definitions: Definitions) -> RunRequest:
     """Return the request of a turn. Raises ConfigError with every fault."""
     faults = turn_plan.check_turn(turn, definitions)
-    if turn.session is not None and (fault := conversations.fault_of(turn.session)):
+    if turn.session is not None and (fault := session_names.fault_of(turn.session)):
         faults.append(Fault(fault, "session"))
     if faults:
         raise ConfigError(faults, source="turn")

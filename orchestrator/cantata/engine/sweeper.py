@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import structlog
 
 from cantata.engine.dispatch.celery_app import App
-from cantata.engine.duties import sweep_once
 from cantata.engine.fleet import load, registry
 from cantata.engine.isolation import are_outages, log_once
 from cantata.ledger.intervals import SWEEP_S
@@ -39,10 +38,12 @@ class Sweeper(threading.Thread):
     """
 
     def __init__(
-        self, app: App, ledger: Ledger, name: str, *, every_s: float = SWEEP_S, pause: Callable[[float], object] | None = None
-    ) -> None:
+        self, app: App, ledger: Ledger, name: str, sweep: Callable[[App, Ledger, Sequence[int]], bool], *, every_s: float = SWEEP_S,
+        pause: Callable[[float], object] | None = None,
+    ) -> None:  # fmt: skip
         """Create a sweeper.
 
+        `sweep` does all duties for some shards, and returns whether it could.
         `pause` is called with the seconds until the next sweep: `every_s`, or more if another process sweeps. It may return early; by
         default only `stop` ends it.
         """
@@ -50,6 +51,7 @@ class Sweeper(threading.Thread):
         self._app = app
         self._ledger = ledger
         self._owner = name
+        self._sweep = sweep
         self._every_s = every_s
         self._ended = threading.Event()
         self._pause = pause or self._ended.wait
@@ -102,7 +104,7 @@ class Sweeper(threading.Thread):
                 self._expire_dead_leases(shards)
             except Exception as error:  # noqa: BLE001  # leases still run out, and the sweep does not depend on it
                 _log_failure(error)
-            return time.monotonic() >= self._nodes[node].sweeps_from and sweep_once(self._app, self._ledger, shards)
+            return time.monotonic() >= self._nodes[node].sweeps_from and self._sweep(self._app, self._ledger, shards)
         except BaseException as error:  # noqa: BLE001  # the edge of a thread; the next sweep of this node is another call
             _log_failure(error, **({"node": node} if node else {}))
             return False

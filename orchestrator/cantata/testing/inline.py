@@ -28,7 +28,6 @@ from cantata.client.client import Client
 from cantata.client.runs import ChainRun, TurnRun
 from cantata.config import loading as configuration
 from cantata.engine.dispatch.celery_app import App, Carried
-from cantata.engine.duties import sweep_once
 from cantata.engine.fleet import clock_skip
 from cantata.engine.start import send_ready
 from cantata.errors import ConfigError
@@ -42,6 +41,7 @@ from cantata.ledger.runs.results import is_over
 from cantata.operation.embedded import Stack
 from cantata.text.suggestions import hint, nearest
 from cantata_workers.process.config_folder import local_folder
+from cantata_workers.process.duties import sweep_once
 from cantata_workers.process.process import Process
 from cantata_workers.process.tasks import Delivery, MessageExecution
 from cantata_workers.tools import functions

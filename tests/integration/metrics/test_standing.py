@@ -9,7 +9,6 @@ from redis import Redis
 
 from cantata.engine.dispatch import celery_app, queues
 from cantata.engine.dispatch.celery_app import make_app
-from cantata.engine.duties import sweep_once
 from cantata.engine.fleet import load, registry
 from cantata.engine.fleet.load import Waiting
 from cantata.engine.fleet.registry import Worker
@@ -18,6 +17,7 @@ from cantata.flows.graph import START, Graph, ItemSteps, Step
 from cantata.ledger.ledger import Ledger
 from cantata.ledger.records import Begun
 from cantata.ledger.redis.keys import key_of, shard_key, shard_of
+from cantata_workers.process.duties import sweep_once
 from tests.integration.state.play import Play
 
 

@@ -16,6 +16,7 @@ from cantata.ledger.intervals import LEASE_S
 from cantata.ledger.ledger import Ledger
 from cantata.ledger.redis.cluster import Cluster
 from cantata.ledger.redis.connection import connect
+from cantata_workers.process.duties import sweep_once
 from tests.integration.redis.servers import Clustered, until
 from tests.integration.state.play import Play, work
 
@@ -39,7 +40,7 @@ def test_what_healthy_nodes_have_is_swept_and_kept_while_another_is_away(cluster
         at = node.place
         healthy = [play for play in plays if cast(Cluster, redis).node_of(play.shard) != at]
         assert 0 < len(healthy) < len(plays)
-        sweeper = Sweeper(app, ledger, "sweeper", every_s=0.05)
+        sweeper = Sweeper(app, ledger, "sweeper", sweep_once, every_s=0.05)
 
         node.kill()
         try:

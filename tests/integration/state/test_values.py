@@ -22,6 +22,7 @@ from cantata.flows.provider_batches import CREATE
 from cantata.flows.values import ErrorInfo, JsonValue, Usage
 from cantata.flows.waits import InboxItem
 from cantata.flows.wire import ProviderBatchRequest
+from cantata.ledger import session_names
 from cantata.ledger.ledger import Ledger
 from cantata.ledger.redis.keys import shard_of
 from cantata.ledger.runs import event_log
@@ -290,7 +291,7 @@ def test_the_run_that_cancels_a_batch_names_it_as_it_is_named(ledger: Ledger) ->
 def test_a_conversation_has_the_texts_as_they_were(ledger: Ledger) -> None:
     session = conversations.run_session("", "chat", SessionSettings())
     assert session is not None
-    shard = conversations.shard_of_session(session.name)
+    shard = session_names.shard_of_session(session.name)
     ids = (run_id for number in itertools.count() if shard_of(run_id := f"run{number}") == shard)
     for run_id, output in zip(ids, (AWKWARD["text"], AWKWARD), strict=False):
         play = Play(ledger, run_id, text=str(AWKWARD["text"]), session=session)

@@ -16,7 +16,6 @@ from typing import Any
 from celery.app.task import Context
 
 from cantata.engine.dispatch.celery_app import Carried
-from cantata.engine.duties import sweep_once
 from cantata.engine.start import send_ready
 from cantata.flows.graph import Spec
 from cantata.flows.workflows.history import CommandOutcome
@@ -25,6 +24,7 @@ from cantata.ledger.records import AttemptRecord, Begun
 from cantata.ledger.redis.keys import shard_of
 from cantata.testing.inline import _LocalApp, _log_plainly
 from cantata_workers.process.costs import Costs
+from cantata_workers.process.duties import sweep_once
 from cantata_workers.process.process import Process
 from cantata_workers.process.tasks import Delivery, MessageExecution
 from cantata_workers.steps import workflow_steps

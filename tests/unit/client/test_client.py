@@ -10,13 +10,13 @@ import pytest
 from cantata.client.client import Client, _run_id, run_id_of
 from cantata.client.runs import Run
 from cantata.errors import ConfigError
-from cantata.features.sessions import conversations
+from cantata.ledger import session_names
 from cantata.ledger.records import RunSession
 from cantata.ledger.redis.keys import shard_of
 
 
 def settings_of(name: str, *, tenant: str = "") -> RunSession:
-    return RunSession(conversations.scoped(tenant, name), keep_s=60, max_entries=10, max_waiting=10)
+    return RunSession(session_names.scoped(tenant, name), keep_s=60, max_entries=10, max_waiting=10)
 
 
 def test_each_key_of_a_session_has_a_run_of_its_own_in_its_shard() -> None:
@@ -25,7 +25,7 @@ def test_each_key_of_a_session_has_a_run_of_its_own_in_its_shard() -> None:
     ids = [_run_id(f"{number}", where) for number in range(1000)]
 
     assert Counter(ids).most_common(1)[0][1] == 1
-    assert {shard_of(run_id) for run_id in ids} == {conversations.shard_of_session(where.name)}
+    assert {shard_of(run_id) for run_id in ids} == {session_names.shard_of_session(where.name)}
 
 
 def test_the_same_key_is_another_one_in_another_session() -> None:

@@ -46,6 +46,7 @@ from cantata.settings import settings
 from cantata_workers.models import llm
 from cantata_workers.process import resource_limits, shutdown_flush, tasks, threads, user_code
 from cantata_workers.process.consumer import BesideConsumers, Consumer
+from cantata_workers.process.duties import sweep_once
 from cantata_workers.process.process import Process
 from cantata_workers.process.readiness import CodeReadiness
 from cantata_workers.process.threads import ToolThread
@@ -255,7 +256,7 @@ class WorkerService:
         pause = SkipListener(ledger.redis).wait if stack_member.has_virtual_time() else None
         if TASKS in self.queues and (user_app := user_applications.activate()):
             self._watcher = tasks.watch_results(self.app, user_app, self.process())
-        self._sweeper = Sweeper(self.app, ledger, self.name, pause=pause)
+        self._sweeper = Sweeper(self.app, ledger, self.name, sweep_once, pause=pause)
         self._sweeper.start()
         stack_member.announce_ready()
         if sys.stderr.isatty():

@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import structlog
 from pydantic import ValidationError
@@ -27,6 +27,9 @@ from cantata.ledger.ledger import Ledger
 from cantata.ledger.quotas import Quotas
 from cantata.ledger.records import DueSchedule
 from cantata.operation import fault_points, metrics
+
+if TYPE_CHECKING:
+    from cantata.engine.duties import Duty, Sweep
 
 log = structlog.get_logger(__name__)
 
@@ -53,6 +56,13 @@ def fire_due(app: App, ledger: Ledger, due: Sequence[DueSchedule], isolation: Is
             with isolation.of(_item_of(each)):
                 looks.append(_look(ledger, quotas, each))
         _fire(app, ledger, looks, isolation)
+
+
+def _sweep(sweep: Sweep) -> None:
+    fire_due(sweep.app, sweep.ledger, [schedule for swept in sweep.found for schedule in swept.schedules], sweep.isolation)
+
+
+DUTY: Duty = ("schedules", _sweep)
 
 
 def _item_of(due: DueSchedule) -> Item:

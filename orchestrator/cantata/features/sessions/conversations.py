@@ -17,39 +17,18 @@ from cantata.flows.wire import HistoryEntry, SessionInfo
 from cantata.ledger.ledger import Ledger
 from cantata.ledger.quotas import KeptItem
 from cantata.ledger.records import RunSession
-from cantata.ledger.redis.keys import SHARDS, shard_key, shard_of
+from cantata.ledger.redis.keys import SHARDS, shard_key
 from cantata.ledger.redis.pieces import ask_each
 from cantata.ledger.redis.records import ask_apart, command, good, readable
+from cantata.ledger.session_names import fault_of, scoped, shard_of_session
 
-MAX_NAME_CHARS = 200  # characters
 SHARDS_AT_ONCE = 8  # whose newest sessions are read in one round trip
 PAGE = 50  # entries in one read: at most 32 kB each
-
-
-def fault_of(name: str) -> str | None:
-    """Return what is wrong with a session's name, or None."""
-    if not name.strip():
-        return "the session's name is empty"
-    if len(name) > MAX_NAME_CHARS:
-        return f"the session's name has {len(name)} characters; at most {MAX_NAME_CHARS} are allowed"
-    if not name.isprintable():
-        return "the session's name has characters that cannot be printed, such as line ends"
-    return None
-
-
-def scoped(tenant: str, name: str) -> str:
-    """Return the name of a session in keys: with its tenant, percent-encoded."""
-    return f"{quote(tenant, safe='')}/{quote(name, safe='')}"
 
 
 def item_of(scope: str) -> KeptItem:
     """Return a session as it is counted for its tenant."""
     return KeptItem(shard_of_session(scope), f"session:{scope}")
-
-
-def shard_of_session(scope: str) -> int:
-    """Return the shard of a session and of all runs of its turns."""
-    return shard_of(scope)
 
 
 def run_session(tenant: str, name: str | None, kept: SessionSettings) -> RunSession | None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING
 
 import structlog
 
 from cantata.engine.dispatch.celery_app import App
+from cantata.engine.isolation import Item
 from cantata.engine.start import Timeout, accept_run, id_of_key, send_ready
 from cantata.flows.definitions import Alert, Definitions
 from cantata.flows.values import JsonValue
@@ -18,6 +20,9 @@ from cantata.ledger.ledger import Ledger
 from cantata.ledger.records import Accepted
 from cantata.ledger.redis import clock
 from cantata.ledger.redis.keys import shard_of
+
+if TYPE_CHECKING:
+    from cantata.engine.duties import Duty, Sweep
 
 DELIVERY = Timeout(25 * 3600.0, "of webhooks")
 """The time of a run that posts: its step gives up after a day."""
@@ -43,6 +48,14 @@ def create_deliveries(
             if time.monotonic() > give_up:
                 return
         due = further
+
+
+def _sweep(sweep: Sweep) -> None:
+    """Create and send runs that post events to webhooks."""
+    create_deliveries(sweep.app, sweep.ledger, sweep.shards, lambda name: sweep.isolation.of(Item("webhooks", name)))
+
+
+DUTY: Duty = ("webhooks", _sweep)
 
 
 def create_deliveries_of(app: App, ledger: Ledger, run_id: str, tenant: str) -> None:

@@ -11,8 +11,8 @@ from cantata.client.run_service import RunService
 from cantata.client.runs import TurnRun
 from cantata.errors import ConfigError, UnknownRunError
 from cantata.features.memory.memory_store import MemoryStore
-from cantata.features.sessions.conversations import fault_of
 from cantata.flows.wire import HistoryEntry
+from cantata.ledger.session_names import fault_of
 
 
 class ChatBackend:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cantata.features.sessions.conversations import fault_of
+from cantata.ledger.session_names import fault_of
 from cantata.surfaces.cli.connect import open_queries
 from cantata.surfaces.cli.options import json_option
 from cantata.text import text_format

@@ -12,9 +12,9 @@ from starlette.responses import StreamingResponse
 from cantata.client.run_service import result_of
 from cantata.client.runs import ChainRun, TurnRun
 from cantata.errors import ConfigError
-from cantata.features.sessions.conversations import fault_of
 from cantata.flows.wire import ChainRequest, ChainResponse, RunStatus, TurnRequest
 from cantata.ledger.runs.results import REFUSALS
+from cantata.ledger.session_names import fault_of
 from cantata.surfaces.gateway.api import bodies
 from cantata.surfaces.gateway.api.bodies import document_body
 from cantata.surfaces.gateway.grants import Grant, Scope
