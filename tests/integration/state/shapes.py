@@ -75,7 +75,10 @@ def _outer(draw: st.DrawFn, run: Reference, parent: str, ids: list[str], exit: s
         edges.append(Edge(source=parent, target=draw(st.sampled_from(ids)), label=draw(labels)))
     older = [step_id for step_id, cell in run.cells.items() if cell.is_open]
     targets = [draw(st.sampled_from(older))] if draw(seldom) and older else []
-    edges += [Edge(source=draw(st.sampled_from(ids)), target=target, label=draw(labels)) for target in targets]
+    inherited = {way.target for way in run.ways if way.source == parent} if exit else set()
+    for target in targets:  # one edge leads from a step to another, and `exit` takes over those of `parent`
+        if sources := [each for each in ids if each != exit or target not in inherited]:
+            edges.append(Edge(source=draw(st.sampled_from(sources)), target=target, label=draw(labels)))
     queued = [step_id for step_id, cell in run.cells.items() if cell.word == "ready"]
     behind = _behind(run, [*targets, *queued, *(way.target for way in run.ways if way.source == parent)])
     before = [step_id for step_id in run.cells if step_id != parent and run.answering(step_id) not in {*behind, parent}]

@@ -153,7 +153,7 @@ class Runs(RuleBasedStateMachine):
         ready = self.ledger.steps.release(begun)
         assert ids(ready) == self.model.release(begun.step_id, begun.attempt, begun.owner)
         self.handed_back |= ids(ready)
-        self.mail += ids(ready)
+        self.mail += sorted(ids(ready))
 
     def renew(self, _: Data) -> None:
         """A worker keeps its leases alive, and learns which are lost."""
@@ -210,7 +210,7 @@ class Runs(RuleBasedStateMachine):
         assert self.still_open(answer.sends) == ready
         assert len(ids(answer.sends)) == len(answer.sends)
         assert answer.run_status == self.model.status
-        self.mail += ids(answer.sends)
+        self.mail += sorted(ids(answer.sends))  # the same in each process, as all that is drawn
 
     def check_ahead(self, answer: Committed, ready: set[str], ahead: Ahead) -> None:
         begun = answer.begun.step_id if answer.begun else ""
@@ -238,7 +238,7 @@ class Runs(RuleBasedStateMachine):
         assert swept.lost == lost
         found = {step.step_id for step in swept.overdue if step.run_id == RUN}
         assert overdue <= found <= self.sent()
-        self.mail += [*ready, *found]
+        self.mail += [*sorted(ready), *sorted(found)]
 
     def miss(self, step_ids: list[str]) -> None:
         for step_id in step_ids:
@@ -250,7 +250,7 @@ class Runs(RuleBasedStateMachine):
         word, ready = self.ledger.steps.signal(RUN, name, name)
         expected, sent = self.model.signal(name)
         assert (word, self.still_open(ready)) == (expected, sent)
-        self.mail += ids(ready)
+        self.mail += sorted(ids(ready))
 
     def do(self, step_id: str, outcome: Outcome) -> None:
         self.begin(step_id, "worker0")
