@@ -355,7 +355,7 @@ def empty(valkey: Redis) -> Iterator[Ledger]:
 
 
 @pytest.mark.slow("many histories of all that two tenants can store, each measured in Redis")
-@settings(examples(60), phases=(Phase.explicit, Phase.generate), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(examples(40), phases=(Phase.explicit, Phase.generate), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(history=st.lists(OPERATION, min_size=80, max_size=160))
 def test_what_keys_take_stays_near_what_is_counted(empty: Ledger, history: list[tuple[object, int, int, int]]) -> None:
     redis = empty.redis

@@ -283,7 +283,7 @@ def test_whatever_happens_no_limit_is_exceeded_and_budgets_are_as_in_the_referen
     run_state_machine_as_test(
         Workers,
         settings=settings(
-            parent=examples(100),
+            parent=examples(70),
             stateful_step_count=40,
             derandomize=True,
             report_multiple_bugs=False,

@@ -87,7 +87,7 @@ def test_another_process_replays_the_same(client: Client) -> None:
 
 
 @pytest.mark.slow("with all of its examples, some hundred runs")
-@settings(examples(50), deadline=None, phases=[Phase.generate, Phase.shrink], suppress_health_check=list(HealthCheck))
+@settings(examples(30), deadline=None, phases=[Phase.generate, Phase.shrink], suppress_health_check=list(HealthCheck))
 @given(plan=plans.plans())
 def test_planned_workflows(client: Client, plan: list[dict[str, Any]]) -> None:
     check(client, "planned", {"plan": plan})

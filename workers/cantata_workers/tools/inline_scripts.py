@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, cast
 
 from cantata.config.texts import lies_in
-from cantata.config.user_code.import_trials import LOAD_SCRIPT
 from cantata.config.user_code.script_digest import scripts_in
 from cantata.errors import ConfigError, ImportFailedError, StepError
 from cantata.flows.definitions import ScriptReference
@@ -48,7 +47,7 @@ def load(script: ScriptReference, context: StepContext) -> Function:
     known = _functions.get((script.digest, script.function))
     if known is None:
         folder = context.definitions.folder
-        user_code.refuse_ending(folder, f"{script.file}:{script.function}", script.file, [LOAD_SCRIPT, script.model_dump(), folder])
+        user_code.refuse_ending(folder, f"{script.file}:{script.function}", script.file, [f"{__name__}:loaded", script.model_dump(), folder])
         known = _functions[script.digest, script.function] = loaded(script, context.definitions.folder)
     return known
 

@@ -15,7 +15,6 @@ from cantata.flows.definitions import Definitions, Tool
 from cantata.flows.values import JsonValue, ToolSchema
 
 IMPORT_TIMEOUT_S = 60.0
-LOAD_SCRIPT = "cantata_workers.tools.inline_scripts:loaded"
 _BEGUN = "begun"  # in place of an error, until there is an answer
 _IMPORT = """
 import functools, importlib, importlib.metadata, json, os, sys
@@ -49,6 +48,8 @@ def imports():
     for name, (called, *arguments) in task["calls"].items():
         module, _, function = called.partition(":")
         yield name, functools.partial(getattr(importlib.import_module(module), function), *arguments)
+    for name, arguments in task["scripts"].items():
+        yield name, functools.partial(worker_part("inline_scripts").loaded, *arguments)
     if task["extension"]:
         kind = task["extension"]["kind"].partition(".")[0]
         for entry in importlib.metadata.entry_points(group="cantata.code_imports", name=kind):
@@ -106,11 +107,11 @@ def tried(
         calls: Further imports by their names: a function of ours, `module:name`, that imports or raises, and its arguments.
     """
     extension = foreign.extension if foreign else None
-    calls = {**calls, **(_script_calls(foreign) if foreign else {})}
-    if not (names or calls or extension):
+    scripts = _arguments_of_scripts(foreign) if foreign else {}
+    if not (names or calls or scripts or extension):
         return ImportTrial({}, {}, {})
     task = {
-        "folder": folder, "names": names, "calls": calls, "extension": extension and extension.model_dump(mode="json"),
+        "folder": folder, "names": names, "calls": calls, "scripts": scripts, "extension": extension and extension.model_dump(mode="json"),
         "tools": {name: tool.model_dump_json(exclude_defaults=True) for name, tool in tools.items()},
     }  # fmt: skip
     with tempfile.TemporaryFile() as file:  # not a pipe: processes that modules leave behind would keep it open
@@ -142,7 +143,7 @@ def tried(
     )
 
 
-def _script_calls(definitions: Definitions) -> dict[str, list[JsonValue]]:
-    """Return the calls that load the scripts of definitions."""
+def _arguments_of_scripts(definitions: Definitions) -> dict[str, list[JsonValue]]:
+    """Return the scripts of definitions, each with the arguments of `inline_scripts.loaded`."""
     scripts = (tool.script for section in (definitions.tools, definitions.skills) for tool in section.values() if tool.script)
-    return {f"{each.file}:{each.function}": [LOAD_SCRIPT, each.model_dump(), definitions.folder] for each in scripts}
+    return {f"{each.file}:{each.function}": [each.model_dump(), definitions.folder] for each in scripts}
