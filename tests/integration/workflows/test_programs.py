@@ -129,7 +129,7 @@ class Play:
         timers = clock_skip.timers_of(self._redis, self.run.run_id)
         own = [left_s for kind, left_s in timers.items() if kind != "deadline"]
         assert own, {step_id: step.state for step_id, step in self.run.record(()).steps.items() if step.state not in STEP_OVER}
-        clock_skip.bring_nearer(self._redis, max(0.001, min(own)))
+        clock_skip.bring_nearer(self._redis, max(0.001, min(own)) + 0.002)  # Redis rounds now down, and this is rounded
         self.do(0, "sweep", self.run.run_id)
 
     # --- by chance
