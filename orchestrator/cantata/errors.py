@@ -169,9 +169,8 @@ class CodeExitError(StepError):
 class ImportFailedError(StepError):
     """This process cannot import a module, or the module has no such name. Another worker may have other files.
 
-    `module` is a top-level module, or a folder of code, as workers announce it; `lacks_name` says that it was imported, and lacks what is
-    named: so does every worker with the same version of it. Raised for what a step names, never for what a function
-    imports while it runs.
+    `module` is a top-level module, or a folder of code, as workers announce it. `lacks_name` says that it was imported and lacks the name,
+    as in every worker with the same version of it. Raised for what a step names, never for what a function imports while it runs.
     """
 
     def __init__(self, message: str, module: str, *, code: str = "tool_import", lacks_name: bool = False) -> None:

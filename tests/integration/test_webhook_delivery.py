@@ -6,6 +6,7 @@ import asyncio
 import json
 import socket
 from collections.abc import Iterator
+from contextlib import ExitStack
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -16,7 +17,7 @@ from cantata.client.client import Client
 from cantata.engine.fleet import load, registry
 from cantata.engine.fleet.registry import Worker
 from cantata.engine.start import definitions_from, plan_run
-from cantata.errors import ConfigError, StepError
+from cantata.errors import ConfigError, MustWait, StepError
 from cantata.features.webhooks import webhooks
 from cantata.flows.definitions import Alert, Definitions, Webhook
 from cantata.flows.graph import Outcome
@@ -31,6 +32,7 @@ from cantata_workers.process.process import Process
 from cantata_workers.process.step_context import StepContext
 from cantata_workers.steps import code_alerts
 from cantata_workers.tools import webhook_post
+from cantata_workers.tools.webhook_post import HOST_POSTS
 from cantata_workers.tools.webhooks import webhook_deliver
 from tests.integration.receiver import HANG, Receiver, receiving
 from tests.integration.state.play import Play, work
@@ -201,6 +203,27 @@ def test_a_receiver_that_hangs_is_waited_for_only_so_long(ledger: Ledger, monkey
         error = failure(Delivery(ledger, run_id).attempt())
 
     assert (str(error), error.retryable) == ("ops: no answer in 0.3 s", True)
+
+
+@pytest.mark.parametrize(("age_s", "most_s"), [(0, 1), (40, 10), (3600, 60)])
+def test_without_a_place_it_leaves_its_slot_reads_nothing_and_comes_back_later_the_older_it_is(
+    ledger: Ledger, receiver: Receiver, monkeypatch: pytest.MonkeyPatch, age_s: int, most_s: int
+) -> None:
+    known = definitions(receiver)
+    (run_id,) = deliveries(ledger, known)
+    now = clock.now() + age_s
+    monkeypatch.setattr(clock, "now", lambda: now)
+    monkeypatch.setattr("cantata_workers.tools.webhooks._message", lambda *_: pytest.fail("the result of its run was read"))
+
+    with ExitStack() as places:
+        for _ in range(HOST_POSTS):
+            places.enter_context(webhook_post.place(known.webhooks["ops"], tenant="another"))
+        with pytest.raises(MustWait, match=r"posts 4 messages to 127\.0\.0\.1 already") as wait:
+            Delivery(ledger, run_id).attempt()
+
+    assert most_s / 2 <= wait.value.seconds <= most_s * 1.1
+    assert not wait.value.is_queued, "no limit of models would wake it"
+    assert receiver.messages == []
 
 
 def test_after_a_day_it_is_given_up(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,7 +47,9 @@ def load(script: ScriptReference, context: StepContext) -> Function:
     known = _functions.get((script.digest, script.function))
     if known is None:
         folder = context.definitions.folder
-        user_code.refuse_ending(folder, f"{script.file}:{script.function}", script.file, [f"{__name__}:loaded", script.model_dump(), folder])
+        user_code.refuse_ending(
+            folder, f"{script.file}:{script.function}", script.file, [f"{__name__}:loaded", script.model_dump(), folder]
+        )
         known = _functions[script.digest, script.function] = loaded(script, context.definitions.folder)
     return known
 

@@ -57,19 +57,31 @@ _under_way = Counter[str]()
 _lookups = ThreadPoolExecutor(LOOKUPS, "webhook lookup")
 
 
-async def post(hook: Webhook, message_id: str, body: bytes, *, tenant: str = "") -> int:
-    """Post a signed message, and return the status of the answer. Redirects are not followed, nor proxies of the environment used.
+@contextmanager
+def place(hook: Webhook, *, tenant: str = "") -> Iterator[None]:
+    """Take a place of a post's host and tenant.
 
-    Raises NoAnswer; PostsBusy; StepError without a secret, with the code address_refused for a private address.
+    Raises PostsBusy if there is none: who waited here would take a slot from other tenants. Raises NoAnswer for a URL without a host.
     """
     try:
         host = httpx.URL(hook.url).host
-        with _place(f"for tenant {tenant!r}", TENANT_POSTS), _place(f"to {host}", HOST_POSTS):
-            async with asyncio.timeout(POST_S):
-                return await _post(hook, message_id, body)
+    except (httpx.InvalidURL, UnicodeError) as error:  # it may have labels that no encoding knows
+        raise NoAnswer(f"{type(error).__name__}: {error}") from error
+    with _counted(f"for tenant {tenant!r}", TENANT_POSTS), _counted(f"to {host}", HOST_POSTS):
+        yield
+
+
+async def post(hook: Webhook, message_id: str, body: bytes) -> int:
+    """Post a signed message, and return the status of the answer. Redirects are not followed, nor proxies of the environment used.
+
+    Raises NoAnswer; StepError without a secret, with the code address_refused for a private address.
+    """
+    try:
+        async with asyncio.timeout(POST_S):
+            return await _post(hook, message_id, body)
     except (TimeoutError, httpx.TimeoutException):
         raise NoAnswer(f"no answer in {POST_S:g} s") from None
-    except (OSError, httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:  # a host's name may have labels that no encoding knows
+    except (OSError, httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
         raise NoAnswer(f"{type(error).__name__}: {error}") from error
 
 
@@ -98,8 +110,7 @@ def _tls() -> ssl.SSLContext:
 
 
 @contextmanager
-def _place(what: str, most: int) -> Iterator[None]:
-    """Take one of the places for posts of a kind. Raises PostsBusy if there is none: who waits here takes a slot from other tenants."""
+def _counted(what: str, most: int) -> Iterator[None]:
     if _under_way[what] >= most:
         raise PostsBusy(f"{most} messages {what}")
     _under_way[what] += 1

@@ -42,12 +42,13 @@ async def webhook_deliver(context: StepContext) -> Outcome:
     is_counted = context.begun.failures > 0  # an earlier attempt was to post
     if request.alert and request.event == "failure" and not is_counted and not await _in_thread(_is_due, context, request):
         return Outcome(output={"posted": False})
-    body = await _in_thread(_message, context, request, hook)
-    fault_points.at("tool-started")
-    from cantata_workers.tools.webhook_post import NoAnswer, PostsBusy, post  # noqa: PLC0415  # loads httpx, which few processes need
+    from cantata_workers.tools.webhook_post import NoAnswer, PostsBusy, place, post  # noqa: PLC0415  # loads httpx, which few processes need
 
     try:
-        status = await post(hook, request.id, body.encode(), tenant=context.begun.tenant)
+        with place(hook, tenant=context.begun.tenant):  # before the run's result is read: thousands may find none
+            body = await _in_thread(_message, context, request, hook)
+            fault_points.at("tool-started")
+            status = await post(hook, request.id, body.encode())
     except PostsBusy as error:
         raise MustWait(_busy_delay_s(request), f"its worker posts {error} already") from None
     except NoAnswer as error:

@@ -15,7 +15,7 @@ import pytest
 from cantata.errors import StepError
 from cantata.flows.definitions import Webhook
 from cantata_workers.tools import webhook_post
-from cantata_workers.tools.webhook_post import HOST_POSTS, TENANT_POSTS, NoAnswer, PostsBusy, is_public, post, sign
+from cantata_workers.tools.webhook_post import HOST_POSTS, TENANT_POSTS, NoAnswer, PostsBusy, is_public, place, post, sign
 from tests.acceptance.pages import blocks
 
 BODY = b'{"test": 2432232314}'
@@ -173,15 +173,27 @@ def test_a_head_without_end_is_no_answer(answer: Callable[..., None], message: s
         asyncio.run(post(hook_at(url), "m", BODY))
 
 
+async def post_in_place(url: str, message_id: str, *, tenant: str = "") -> int:
+    """Post as the step does."""
+    with place(hook_at(url), tenant=tenant):
+        return await post(hook_at(url), message_id, BODY)
+
+
+@pytest.mark.parametrize("url", ["http://[::1", "http://xn--\ud800/"])
+def test_a_url_without_a_host_is_no_answer(url: str) -> None:
+    with pytest.raises(NoAnswer), place(Webhook.model_construct(url=url)):
+        pass
+
+
 def test_a_host_gets_a_few_messages_at_once_and_others_do_not_wait_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CANTATA_WEBHOOK_SECRET", "s")
 
     async def post_all(dead: str, living: str) -> None:
-        tasks = [asyncio.create_task(post(hook_at(dead), f"m{number}", BODY)) for number in range(HOST_POSTS + 3)]
+        tasks = [asyncio.create_task(post_in_place(dead, f"m{number}")) for number in range(HOST_POSTS + 3)]
         refused, waiting = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         while len(refused) < 3:
             refused, waiting = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED, timeout=0.01)
-        assert await post(hook_at(living), "m", BODY) == 202
+        assert await post_in_place(living, "m") == 202
         assert not any(each.done() for each in waiting)
         for each in waiting:
             each.cancel()
@@ -198,12 +210,12 @@ def test_a_tenant_leaves_places_to_others(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv("CANTATA_WEBHOOK_SECRET", "s")
 
     async def post_all(dead: Sequence[str], living: str) -> None:
-        tasks = [asyncio.create_task(post(hook_at(url), "m", BODY, tenant="evil")) for url in dead for _ in range(HOST_POSTS)]
+        tasks = [asyncio.create_task(post_in_place(url, "m", tenant="evil")) for url in dead for _ in range(HOST_POSTS)]
         assert len(tasks) == TENANT_POSTS
         await asyncio.sleep(0)
         with pytest.raises(PostsBusy, match="12 messages for tenant 'evil'"):
-            await post(hook_at(living), "m", BODY, tenant="evil")
-        assert await post(hook_at(living), "m", BODY, tenant="acme") == 202
+            await post_in_place(living, "m", tenant="evil")
+        assert await post_in_place(living, "m", tenant="acme") == 202
         for each in tasks:
             each.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

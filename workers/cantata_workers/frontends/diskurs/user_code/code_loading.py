@@ -99,15 +99,19 @@ class CodeFolder:
 
     def module(self, file: str, modules: Mapping[str, str] | None = None) -> ModuleType:
         """Return the module of a file, and load the modules that it may import by name before it. Raises ImportFailedError."""
-        with uncounted_import(file), _import_lock:
+        with uncounted_import(file):
             if file not in self._modules:
-                self._refuse_ending(file, modules or {})
-            for name, other in (modules or {}).items():
-                if other != file:
-                    self._neighbours[self._parent_of(file)][name] = self.module(other)
-            if file not in self._modules:
-                self._modules[file] = self._imported(file) or self._load(file)
-            return self._modules[file]
+                self._refuse_ending(file, modules or {})  # without the lock: it may take a minute, in which others go on
+            with _import_lock:
+                return self._module(file, modules or {})
+
+    def _module(self, file: str, modules: Mapping[str, str]) -> ModuleType:
+        for name, other in modules.items():
+            if other != file:
+                self._neighbours[self._parent_of(file)][name] = self._module(other, {})
+        if file not in self._modules:
+            self._modules[file] = self._imported(file) or self._load(file)
+        return self._modules[file]
 
     def _refuse_ending(self, file: str, modules: Mapping[str, str]) -> None:
         """Raise ImportFailedError if the import of a file is under suspicion, and would end this process."""
