@@ -177,6 +177,15 @@ def test_tests_that_a_page_names_exist(page: Path) -> None:
     assert [name for name in names if not list((TOP / "tests").rglob(name))] == []
 
 
+@pytest.mark.parametrize("name", ["design.md", "decisions.md", "guarantees.md"])
+def test_files_and_folders_that_a_page_of_the_design_names_exist(name: str) -> None:
+    named = re.findall(r"`((?:\w+/)+[\w.]*)`", (TOP / "docs" / name).read_text("utf-8"))
+    within = ["", "orchestrator/cantata", "orchestrator/cantata_frontends", "workers/cantata_workers", "docs", "tests", "tests/integration"]
+
+    assert named
+    assert [place for place in named if not any((TOP / folder / place).exists() for folder in within)] == []
+
+
 def test_every_page_can_be_reached_from_the_readme() -> None:
     index = (TOP / "docs" / "index.md").read_text("utf-8")
 

@@ -671,7 +671,7 @@ def expect_running(deployment: Stage, run: ChainRun) -> None:
             return
 
 
-@pytest.mark.thorough("three pages are drawn; that no script makes markup of text is held by unit/dashboard/pages/test_scripts.py")
+@pytest.mark.thorough("three pages are drawn; that no script makes markup of text is held by unit/surfaces/pages/test_scripts.py")
 @pytest.mark.slow("a browser draws it")
 def test_what_others_wrote_is_text_wherever_it_stands(deployment: Stage, url: str, page: Page) -> None:
     words, name = hostile.MARKUP, hostile.OVERRIDE

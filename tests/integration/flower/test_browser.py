@@ -52,7 +52,7 @@ def test_the_tab_shows_the_runs_of_which_one_is_opened(page: Page, deployment: D
     expect(page.get_by_text("succeeded").first).to_be_visible()
 
 
-@pytest.mark.thorough("a browser draws four pages; the links are held by unit/dashboard/flower/test_flower_templates.py")
+@pytest.mark.thorough("a browser draws four pages; the links are held by unit/surfaces/flower/test_flower_templates.py")
 def test_a_task_leads_to_its_run_and_that_back_to_its_tasks(page: Page, deployment: Deployment) -> None:
     run_id = deployment.added().run_id
     with deployment.http() as http:
