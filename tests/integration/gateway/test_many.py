@@ -46,7 +46,7 @@ async def talk(chat: Chat, session: str) -> None:
 
 @pytest.mark.slow("it is about many at once")
 def test_many_sessions_at_once_get_each_their_own_answers(gateway: Gateway) -> None:
-    sessions = thorough(500, plain=30)
+    sessions = thorough(300, plain=30)
 
     async def main() -> tuple[float, float, float]:
         before = gateway.memory_mb()
