@@ -66,6 +66,7 @@ for name, imported in imports():
     if os.getpid() != own:
         os._exit(0)  # a child that a module started and that went on here
     answer("import", name, fault)
+answer("imported")
 if task["tools"]:
     described = worker_part("tool_schemas").described
     for name, tool in task["tools"].items():
@@ -130,11 +131,12 @@ def tried(
             no_answer = f"importing it takes more than {IMPORT_TIMEOUT_S:g} s"
         file.seek(0)
         answers = [json.loads(line) for line in file]
-    failures: dict[str, str | None] = {name: fault for kind, name, fault, *_ in answers if kind == "import"}
+    failures: dict[str, str | None] = {name: fault for kind, name, fault in (each for each in answers if each[0] == "import")}
     described = {name: (schema, fault) for kind, name, schema, fault in (each for each in answers if each[0] == "schema")}
-    unanswered = next((name for name, fault in failures.items() if fault == _BEGUN), None) or next(
-        (name for name in names if name not in failures), None if failures else folder
-    )
+    unanswered = None
+    if ["imported"] not in answers:
+        under_way = (name for name, fault in failures.items() if fault == _BEGUN)
+        unanswered = next(under_way, None) or next((name for name in names if name not in failures), folder)
     return ImportTrial(
         {**failures, unanswered: no_answer} if unanswered else failures,
         {name: ToolSchema.model_validate(schema) for name, (schema, _) in described.items() if schema},

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 from cantata.config.user_code.import_trials import failures_of
+from cantata.flows.definitions import Definitions, Extension
 
 
 def test_each_module_and_function_has_its_answer(tmp_path: Path) -> None:
@@ -33,7 +34,10 @@ def test_each_module_and_function_has_its_answer(tmp_path: Path) -> None:
 
 
 def test_nothing_is_imported_for_nothing(tmp_path: Path) -> None:
+    without_code = Extension(kind="nobody.turn", agents=["a"], first_agent="a")
+
     assert failures_of(str(tmp_path), []) == {}
+    assert failures_of(str(tmp_path), [], Definitions(extension=without_code)) == {}
 
 
 def test_what_modules_leave_behind_keeps_nobody_waiting_and_answers_nothing(tmp_path: Path) -> None:
