@@ -36,6 +36,11 @@ def freeze(pid: int) -> None:
     until(lambda: {path.read_text().rpartition(")")[2].split()[0] for path in threads.glob("*/stat")} == {"T"}, f"the stop of {pid}")
 
 
+def when_busy(bound: float) -> float:
+    """A bound that holds on a machine with nothing else to do, and as many times of it as each processor has processes that want to run."""
+    return bound * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+
+
 def at_best(measure: Callable[[], float], bound: float) -> float:
     """The least of some measurements, of no more than are needed to keep a bound: what a machine stalls is not what is measured."""
     found = measure()

@@ -13,7 +13,7 @@ from itertools import count
 
 from cantata.client.runs import Run
 from cantata.ledger.runs.results import is_over
-from cantata.operation.fault_points import FREEZE_S, VARIABLE
+from cantata.operation.fault_points import FREEZE_S, VARIABLE, struck_file
 from tests.faults.processes import family, is_frozen, pid_of
 from tests.faults.shapes import ANYWHERE, SHAPES, Shape
 from tests.faults.stage import LINGER_S, Stage
@@ -107,7 +107,14 @@ def _submit(
     return run, was_reached
 
 
+def struck(stage: Stage) -> int:
+    """The process that was struck at the point that was armed last, once it has said so."""
+    file = struck_file(stage.fault)
+    return int(file.read_text() or 0) if file.exists() else 0
+
+
 def _arm(stage: Stage, strike: str) -> None:
+    struck_file(stage.fault).unlink(missing_ok=True)
     draft = stage.fault.with_suffix(".new")
     draft.write_text(strike)
     draft.replace(stage.fault)
@@ -120,7 +127,7 @@ def _await_strike(stage: Stage, run: Run, strike: str, after_s: float | None = N
         until(lambda: not stage.fault.exists(), strike, AFTER_S if after_s is None else after_s)
     was_reached = not stage.fault.exists()
     if was_reached and strike.endswith(":freeze"):
-        stage.note_frozen(until(stage.newly_frozen, f"who stands still at {strike}", PATIENCE_S), FREEZE_S)
+        stage.note_frozen(until(lambda: struck(stage), f"who stands still at {strike}", PATIENCE_S), FREEZE_S)
     return was_reached
 
 

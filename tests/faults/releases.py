@@ -116,12 +116,12 @@ def change(folder: Path, first: Release, second: Release) -> Report:
             until(lambda: all(_has_begun(run) for _, run in runs), "the first steps of all runs", PATIENCE_S)
             report.open = {name: sum(not _is_over(run) for own, run in runs if own == name) for name in OPEN}
             with _worker(world, second, "coordinator", "agents"):
-                _wait(runs)
+                _wait(world, runs)
                 late = [*_submit(world, first, "last"), *_submit(world, second, "second")]
                 os.kill(old.pid, signal.SIGTERM)
                 until(lambda: old.poll() is not None, "the end of the old worker", END_S)
                 with _worker(world, second, "tools"):
-                    _wait(late)
+                    _wait(world, late)
         report.runs = len(runs) + len(late)
         world.close()
         report.violations = history.check(world.journal, world.client.redis)
@@ -171,7 +171,8 @@ def _has_begun(run: Run) -> bool:
     return _is_over(run) or bool(run.record().steps)
 
 
-def _wait(runs: Sequence[tuple[str, Run]]) -> None:
-    """Wait for the end of all; the checker tells of those that have none."""
-    for name, run in runs:
-        until(partial(_is_over, run), f"the end of {name}, {run}", PATIENCE_S)
+def _wait(world: Stage, runs: Sequence[tuple[str, Run]]) -> None:
+    """Wait for the end of all, also of those that were submitted with one: rows of a batch end in any order."""
+    for name, last in runs:
+        for run in world.together(last):
+            until(partial(_is_over, run), f"the end of {name}, {run}", PATIENCE_S)

@@ -27,7 +27,7 @@ from cantata_workers.models.llm import CHARACTERS_PER_TOKEN
 from tests.faults import formats
 from tests.faults.approver import Approver
 from tests.faults.journal import Journal
-from tests.faults.processes import children, family, is_frozen
+from tests.faults.processes import children, family
 from tests.faults.shapes import (
     CHIEF,
     CLERK,
@@ -179,7 +179,6 @@ class Stage:
         """Where a strike is written for the first process that comes to its point."""
         self.clients: list[subprocess.Popen[bytes]] = []
         """Processes that submitted and may stand still."""
-        self._frozen_until: dict[int, float] = {}
         self._numbers = count(1)
         self._together: dict[str, Sequence[Run]] = {}
         self._approver = Approver()
@@ -222,14 +221,9 @@ class Stage:
         """The worker that a process belongs to: itself, or its parent."""
         return next((each.pid for each in self.workers().values() if pid in (each.pid, *children(each.pid))), pid)
 
-    def newly_frozen(self) -> int | None:
-        """A process that stands still, and not since one that was noted."""
-        return next((pid for pid in self.everybody() if is_frozen(pid) and self._frozen_until.get(pid, 0.0) < time.time()), None)
-
     def note_frozen(self, pid: int, seconds: float) -> None:
         """Write down that a process stands still for so long."""
-        self._frozen_until[pid] = time.time() + seconds
-        self.journal.write("frozen", pid=pid, until=self._frozen_until[pid])
+        self.journal.write("frozen", pid=pid, until=time.time() + seconds)
 
     def close(self) -> None:
         """Wait until nobody submits or approves any more."""

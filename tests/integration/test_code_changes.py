@@ -26,7 +26,7 @@ from cantata.surfaces.cli.main import submit
 from cantata.surfaces.pages.run_pages import RunPages
 from cantata.testing import Rule, ScriptedModels
 from cantata.testing.answers import JsonObject
-from tests.waiting import until
+from tests.waiting import until, when_busy
 
 STEPS = """
 import pathlib, time
@@ -152,9 +152,9 @@ def test_new_steps_run_edited_code_within_two_seconds(stage: CodeStage) -> None:
         return time.monotonic() - edited_at
 
     took: list[float] = []
-    while min(took, default=math.inf) > EDITED_S and len(took) < 8:  # others may keep the machine busy for a while
+    while min(took, default=math.inf) > when_busy(EDITED_S) and len(took) < 8:  # others may keep the machine busy for a while
         took.append(edited_s())
-    assert min(took) <= EDITED_S
+    assert min(took) <= when_busy(EDITED_S)
 
 
 def test_the_digest_is_told_of_workers_and_recorded_with_runs(stage: CodeStage) -> None:

@@ -108,11 +108,18 @@ def _count(setting: str) -> int:
 def _claim(setting: str) -> bool:
     if not setting.startswith("@"):
         return True
+    file = Path(setting[1:])
     try:
-        Path(setting[1:]).unlink()
+        file.unlink()
     except FileNotFoundError:
         return False
+    struck_file(file).write_text(str(os.getpid()))
     return True
+
+
+def struck_file(file: Path) -> Path:
+    """Return the file in which the process that took the setting out of another writes its number."""
+    return file.with_suffix(".struck")
 
 
 def _inject(kind: str) -> bool:
