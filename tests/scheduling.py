@@ -1,7 +1,8 @@
-"""Decides which runner gets which file of tests: slow ones come first, and files that share a stack go to one runner."""
+"""Decides which tests run, and which runner gets which file: slow ones come first, and files that share a stack go to one runner."""
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from functools import cache
 from pathlib import Path
@@ -16,8 +17,11 @@ from tests.budget import MARK
 TOP = Path(__file__).parents[1]
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let the files with most slow tests come first, so that no runner begins one when the others are done."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave what is marked `whole` to `./run test others`. Let the files with most slow tests come first, so that no runner ends late."""
+    if os.environ.get("OTHERS_TESTS") != "1" and (left := [item for item in items if item.get_closest_marker("whole")]):
+        config.hook.pytest_deselected(items=left)
+        items[:] = [item for item in items if item not in left]
     slow = Counter(item.path for item in items if item.get_closest_marker(MARK))
     items.sort(key=lambda item: -slow[item.path])  # the rest as they are
 

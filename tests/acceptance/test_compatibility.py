@@ -22,6 +22,8 @@ pytestmark = pytest.mark.timeout(300)  # environments are installed, and a stack
 TOP = Path(__file__).parents[2]
 HERE = TOP / "tests" / "acceptance" / "compatibility"
 LOCKS = sorted(HERE.glob("*.lock"))
+ENDS = ("oldest", "celery-5.7")
+"""The oldest and the newest; `./run test others` takes those between too."""
 SHOWN = ("celery", "kombu", "redis", "pydantic", "click", "rich", "structlog")
 """The packages whose versions the page shows."""
 
@@ -143,7 +145,9 @@ def run(*command: str, cwd: Path, **environment: str) -> subprocess.CompletedPro
 @pytest.mark.skipif(
     sys.version_info[:2] != (3, 11), reason="the locks are for the oldest Python: the oldest versions have no wheels for others"
 )
-@pytest.mark.parametrize("lock", LOCKS, ids=lambda lock: lock.stem)
+@pytest.mark.parametrize(
+    "lock", [pytest.param(lock, marks=() if lock.stem in ENDS else pytest.mark.whole) for lock in LOCKS], ids=lambda lock: lock.stem
+)
 def test_a_program_works_with_workers_of_another_environment(lock: Path, wheel: Path, stack: Stack, tmp_path: Path) -> None:
     (tmp_path / "desk.yaml").write_text(CONFIGURATION)
     (tmp_path / "counting.py").write_text(TOOLS)

@@ -15,7 +15,7 @@ pytestmark = [
     pytest.mark.thorough("no other test runs an application that somebody else wrote"),
     pytest.mark.slow("a project of others starts in processes of its own, with a broker of its own"),
 ]
-BROKERS = pytest.mark.parametrize("broker", ["redis", "rabbitmq"])
+BROKERS = pytest.mark.parametrize("broker", ["redis", pytest.param("rabbitmq", marks=pytest.mark.whole)])
 Alone = Callable[[str], Behaviour]
 
 

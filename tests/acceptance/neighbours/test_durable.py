@@ -26,7 +26,7 @@ pytestmark = [
     pytest.mark.thorough("that tasks of an application are durable steps is held by integration/user_tasks, with an application of ours"),
     pytest.mark.slow("workers of others and of ours are killed and started again, and their broker"),
 ]
-BROKERS = pytest.mark.parametrize("broker", ["redis", "rabbitmq"])
+BROKERS = pytest.mark.parametrize("broker", ["redis", pytest.param("rabbitmq", marks=pytest.mark.whole)])
 PATIENCE_S = 60.0
 
 CALL = """
@@ -119,7 +119,7 @@ def test_a_run_that_their_worker_submitted_goes_on_where_it_was(start: Start, re
 
 
 @OLD
-@BROKERS
+@pytest.mark.parametrize("broker", ["redis", "rabbitmq"])
 def test_a_task_that_was_lost_with_their_worker_is_done_again_and_no_other_is(
     start: Start, redis: Server, beside: Beside, broker: str
 ) -> None:

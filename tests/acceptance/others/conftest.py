@@ -1,8 +1,7 @@
-"""A stack whose agents ask servers that others wrote, and the short form of these tests: all but those that are marked `whole`."""
+"""A stack whose agents ask servers that others wrote."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,17 +13,8 @@ from cantata.client.runs import TurnRun
 from cantata.flows.definitions import Agent, Definitions, Model, Tool
 from tests.integration.fleet import agent_stage
 
-HERE = Path(__file__).parent
 PATIENCE_S = 120.0  # a small model on a busy machine
 FUNCTIONS = Path(agent_stage.__file__).parent
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave the long form to `./run test others`."""
-    if os.environ.get("OTHERS_TESTS") != "1":
-        left = [item for item in items if item.path.is_relative_to(HERE) and item.get_closest_marker("whole")]
-        config.hook.pytest_deselected(items=left)
-        items[:] = [item for item in items if item not in left]
 
 
 @pytest.fixture(scope="package")

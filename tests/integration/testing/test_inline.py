@@ -25,6 +25,7 @@ from cantata.flows.workflows import guard
 from cantata.surfaces.cli.main import submit
 from cantata.testing import Rule, ScriptedModels, ToolCall, run_inline
 from tests.integration.receiver import receiving
+from tests.waiting import when_busy
 
 NONE = Definitions()
 DAY_S = 86_400.0
@@ -76,7 +77,7 @@ def test_a_run_takes_milliseconds() -> None:
     run_inline(row(1), {"value": 1}, tools={"double": double}, definitions=NONE)  # starts the server
     fastest = min(_seconds_of(row(10)) for _ in range(20))
 
-    assert fastest < 0.1  # 8 ms on a quiet machine
+    assert fastest < when_busy(0.05)  # 8 ms on a quiet machine
 
 
 def _seconds_of(chain: dict[str, Any]) -> float:
