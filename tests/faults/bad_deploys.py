@@ -18,12 +18,11 @@ from pathlib import Path
 
 import yaml
 
-from cantata.client.batches import given_rows
-from cantata.client.batches.batches import run_id_of_row
 from cantata.client.client import Client
 from cantata.client.runs import Run
 from cantata.engine.fleet import registry
 from cantata.features.batches.batch_store import BatchTarget
+from cantata.features.batches.rows import run_id_of_row
 from cantata.flows.definitions import Agent, Definitions
 from cantata.flows.events import StepRefused
 from cantata.flows.instructions import FunctionStep
@@ -69,7 +68,7 @@ class Batch(Shape):
         texts = [text for _, text in self._texts(tag, linger_s)]
         if batch.submitted < len(texts):
             rows = {row: {"text": text} for row, text in enumerate(texts)}
-            given_rows.submit(client, client.batches, tag, rows, {}, start=0, last=True)
+            client.batches.add_rows(tag, rows, {}, start=0, last=True)
         return [client.run(run_id_of_row(batch, row)) for row in range(len(texts))]
 
     def _texts(self, tag: str, linger_s: float) -> Iterator[tuple[str, str]]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise, zip_longest
 from urllib.parse import unquote
 
-from cantata.features.sessions.conversations import Sessions
+from cantata.features.sessions.sessions import Sessions
 from cantata.flows.graph import START
 from cantata.flows.wire import HistoryEntry
 from cantata.ledger.ledger import Ledger

@@ -27,7 +27,7 @@ from cantata.engine.limits.limiter import LIMITS_KEY
 from cantata.errors import CantataError
 from cantata.flows.definitions import Alert, Definitions, Webhook
 from cantata.flows.wire import RUN_OVER, ChainNode, ChainRequest
-from cantata.ledger import session_names
+from cantata.ledger import conversations
 from cantata.ledger.records import Begun
 from cantata.ledger.redis import clock
 from cantata.ledger.redis.connection import Redis
@@ -250,8 +250,8 @@ def bad_permits(scene: Scene) -> None:
 def bad_session(scene: Scene) -> None:
     """A run that is gone at the head of the queue of a session, whose turns are good."""
     tag = "session.poisoned"
-    scope = session_names.scoped("", session_of(tag))
-    scene.redis.rpush(f"{shard_key(scene.redis, session_names.shard_of_session(scope))}:session:{scope}:queue", "gone")
+    scope = conversations.scoped("", session_of(tag))
+    scene.redis.rpush(f"{shard_key(scene.redis, conversations.shard_of_session(scope))}:session:{scope}:queue", "gone")
     scene.stage.submit(SHAPES["session"], tag)
 
 

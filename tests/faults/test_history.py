@@ -23,7 +23,7 @@ from cantata.flows.definitions import Limits, Rates
 from cantata.flows.graph import START, Graph, Outcome, Step
 from cantata.flows.turns.agent_steps import next_round
 from cantata.flows.values import ErrorInfo, Usage
-from cantata.ledger import session_names
+from cantata.ledger import conversations
 from cantata.ledger.ledger import Ledger
 from cantata.ledger.records import Begun, RunSession
 from cantata.ledger.redis.keys import run_key, shard_key, shard_of
@@ -535,7 +535,7 @@ def test_work_that_is_left_for_a_run_that_is_over_is_found(world: World, name: s
 
 
 CHAT = "chat"
-TALK = f"{shard_key(None, session_names.shard_of_session(session_names.scoped('', CHAT)))}:session:{session_names.scoped('', CHAT)}"
+TALK = f"{shard_key(None, conversations.shard_of_session(conversations.scoped('', CHAT)))}:session:{conversations.scoped('', CHAT)}"
 
 
 class Talk:
@@ -544,8 +544,8 @@ class Talk:
     def __init__(self, redis: Redis, journal: Journal) -> None:
         self.redis = redis
         self.journal = journal
-        place = RunSession(session_names.scoped("", CHAT), keep_s=60, max_entries=100, max_waiting=10)
-        shard = session_names.shard_of_session(place.name)
+        place = RunSession(conversations.scoped("", CHAT), keep_s=60, max_entries=100, max_waiting=10)
+        shard = conversations.shard_of_session(place.name)
         self.ids = list(islice((name for number in count() if shard_of(name := f"turn{number}") == shard), 3))
         plays = [Play(Ledger(redis), run_id, text=f"text {run_id}", session=place) for run_id in self.ids]
         for play in plays:

@@ -17,12 +17,12 @@ import pytest
 from redis.exceptions import RedisError
 
 from cantata.client.client import Client
-from cantata.client.schedules import describe
 from cantata.engine.fleet import load
 from cantata.engine.fleet.clock_skip import bring_nearer
 from cantata.errors import ConfigError
 from cantata.features.schedules.firing import fire_due
 from cantata.features.schedules.schedule_store import ScheduleRecord, ScheduleStore
+from cantata.features.schedules.schedules import describe
 from cantata.flows.definitions import Agent, Alert, Chain, Defaults, Definitions, Limits, Quota, SessionSettings, Tool, Webhook
 from cantata.flows.schedules import Schedule, ScheduledRun
 from cantata.flows.wire import ChainNode

@@ -17,7 +17,6 @@ from click.testing import CliRunner, Result
 from redis import Redis
 
 from cantata.client.client import Client
-from cantata.client.run_service import RunService
 from cantata.engine.fleet import registry
 from cantata.engine.fleet.registry import Worker
 from cantata.engine.limits.limiter import LIMITS_KEY, paused_models
@@ -26,10 +25,10 @@ from cantata.features.batches.batch_store import BatchTarget
 from cantata.features.schedules.schedule_store import scope_of
 from cantata.flows.definitions import Agent, Definitions
 from cantata.flows.schedules import Schedule
+from cantata.ledger.conversations import scoped
 from cantata.ledger.records import RunSession
 from cantata.ledger.redis.keys import id_in_shard, key_of, memory_key, shard_key, shard_of
 from cantata.ledger.runs import outcomes
-from cantata.ledger.session_names import scoped
 from cantata.surfaces.cli.main import submit
 from cantata.testing import ScriptedModels
 from tests.integration.gateway.conftest import Deployment, Gateway
@@ -152,7 +151,7 @@ PARKED = (f"{SHARD}:parked", f"lost|{RUNS[BAD]}|a")
 KINDS = {
     "runs": Kind(
         make_runs,
-        lambda client: texts([*RunService(client, None).newest(10)], lambda row: name_of_run(row.run_id)),
+        lambda client: texts([*client.of(None).newest(10)], lambda row: name_of_run(row.run_id)),
         "/runs", lambda row: name_of_run(row["run_id"]), "runs list", f"runs cancel {RUNS[BAD]}",
         {
             "labels that are no JSON": field(BAD_RUN, "labels", "no JSON"),
@@ -339,7 +338,7 @@ def test_a_run_whose_tenant_cannot_be_read_is_shown_to_operators_alone(client: C
     assert http.get(f"/runs/{RUNS[BAD]}").status_code == 404
     assert http.post(f"/runs/{RUNS[BAD]}/cancel").status_code == 404
     with pytest.raises(StoredDataError, match=f"cannot be read .*`submit runs cancel {RUNS[BAD]}` ends it"):
-        RunService(client, None).find(RUNS[BAD])
+        client.of(None).find(RUNS[BAD])
 
 
 @each(lambda name, kind: kind.command)

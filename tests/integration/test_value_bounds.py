@@ -203,9 +203,7 @@ TIME_DOORS: dict[str, Callable[[Client, Any], Any]] = {
     "keep_for": lambda client, time: client.memory.keep_for("name", time * 1000 if time == 1e12 else time),
     "every": lambda client, time: client.schedules.create("s", {"every": time, "workflow": "passes"}),
     "catch_up": lambda client, time: client.schedules.create("s", {"every": 60, "workflow": "passes", "catch_up": time}),
-    "since": lambda client, time: (
-        client.ledger and __import__("cantata.client.run_service").client.run_service.RunService(client).list(since=time)
-    ),
+    "since": lambda client, time: client.of(None).list(since=time),
 }
 
 

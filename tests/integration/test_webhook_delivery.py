@@ -12,12 +12,13 @@ from typing import Any, cast
 
 import pytest
 
-from cantata.client.batches.batches import BatchRow, batch_target
 from cantata.client.client import Client
 from cantata.engine.fleet import load, registry
 from cantata.engine.fleet.registry import Worker
 from cantata.engine.start import definitions_from, plan_run
 from cantata.errors import ConfigError, MustWait, StepError
+from cantata.features.batches.batches import batch_target
+from cantata.features.batches.rows import BatchRow
 from cantata.features.webhooks import webhooks
 from cantata.flows.definitions import Alert, Definitions, Webhook
 from cantata.flows.graph import Outcome

@@ -16,10 +16,9 @@ from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
 
 from celery import Celery
 
-from cantata.client.batches.batches import BatchRow, Row
 from cantata.client.client import Client
-from cantata.client.run_service import RunService
 from cantata.client.runs import ChainRun, Run, TurnRun, check_timeout
+from cantata.features.batches.rows import BatchRow, Row
 from cantata.flows.definitions import Definitions
 from cantata.flows.events import RunEvent
 from cantata.flows.wire import RUN_OVER, ChainEvent, ChainResponse, RunResult
@@ -116,7 +115,7 @@ class AsyncRun(_InThreads[Any], Generic[Outcome_co, Event]):
         loop, streams = asyncio.get_running_loop(), await self._client.streams()
         give_up = None if timeout_s is None else loop.time() + timeout_s
         after = from_offset or 0
-        if after and not await self._client.call(lambda client: RunService(client).has_events(self.run_id, after)):
+        if after and not await self._client.call(lambda client: client.of(None).has_events(self.run_id, after)):
             return
         with streams.follow(self.run_id, after=after) as follower:
             while events := await follower.events(None if give_up is None else max(0.0, give_up - loop.time())):

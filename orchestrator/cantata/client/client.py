@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import copy
 import itertools
-import time
 import uuid
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from functools import cached_property
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, overload
@@ -16,64 +13,44 @@ from typing import Any, Self, overload
 from celery import Celery
 
 from cantata import __version__
-from cantata.client.answers import split_id
-from cantata.client.batches.batch_feed import BatchFeed
-from cantata.client.batches.batches import Batches, BatchRow, Row, RowRequests, batch_target
-from cantata.client.batches.text_rows import BAD_VALUE
 from cantata.client.memory_bank import MAX_OUTAGE_S
-from cantata.client.run_service import RunService, SignalAnswer
 from cantata.client.runs import ChainRun, TurnRun, WebhookRun
-from cantata.client.schedules import Schedules
-from cantata.config import chain_requests
-from cantata.config import loading as configuration
-from cantata.config.faults import checked, shown
+from cantata.client.tenant_client import TenantClient
+from cantata.config.faults import checked
 from cantata.engine.dispatch import user_app
 from cantata.engine.dispatch.celery_app import make_app
+from cantata.engine.engine import Engine, with_chain_id
 from cantata.engine.fleet import registry
-from cantata.engine.limits import step_costs
-from cantata.engine.run_requests import RunRequest, chain_request, check_chain, turn_request, workflow_request
+from cantata.engine.run_requests import chain_request, turn_request, workflow_request
 from cantata.engine.start import (
-    COORDINATOR,
-    accept_run,
-    announce_runs,
-    check_labels,
-    check_size,
     choose_start_queue,
-    definitions_from,
-    id_of_key,
-    new_id,
-    send_ready,
 )
-from cantata.errors import ConfigError, Fault, UnavailableError
+from cantata.errors import ConfigError
+from cantata.features.batches.batch_feed import BatchFeed
 from cantata.features.batches.batch_store import BatchMode
-from cantata.features.forks import fork_requests, fork_store
-from cantata.features.forks import rewind as rewinding
+from cantata.features.batches.batches import Batches, batch_target
+from cantata.features.batches.rows import BAD_VALUE, BatchRow, Row, RowRequests
+from cantata.features.forks.forking import fork
 from cantata.features.inbox import inbox
+from cantata.features.inbox.answers import SignalAnswer, split_id
 from cantata.features.inbox.inbox import InboxFilter
 from cantata.features.memory.memory_store import MemoryStore
-from cantata.features.sessions import conversations
-from cantata.features.sessions.conversations import Sessions
-from cantata.features.webhooks.webhooks import accept_delivery
+from cantata.features.schedules.schedules import Schedules
+from cantata.features.sessions.sessions import Sessions
+from cantata.features.webhooks.webhooks import post_test
 from cantata.flows import bounds
 from cantata.flows.definitions import Definitions
 from cantata.flows.values import JsonValue
 from cantata.flows.waits import InboxItem
-from cantata.flows.webhooks import QUEUE, check_target, webhooks_of
-from cantata.flows.wire import ChainRequest, TurnRequest, WebhookRequest
+from cantata.flows.wire import ChainRequest, TurnRequest
 from cantata.flows.workflows.conversion import plain_input
 from cantata.flows.workflows.decorator import reference_of
-from cantata.ledger import session_names
-from cantata.ledger.encoding import to_json
 from cantata.ledger.ledger import Ledger
-from cantata.ledger.quotas import KeptItem
-from cantata.ledger.records import RunRecord, RunSession
+from cantata.ledger.records import RunRecord
 from cantata.ledger.redis import clock
 from cantata.ledger.redis.connection import check, connect
-from cantata.ledger.redis.keys import definitions_digest, id_in_shard, shard_of
-from cantata.operation import embedded, fault_points, traces
+from cantata.operation import embedded
 from cantata.settings import settings
-
-COSTS_TTL_S = 2.0
 
 
 class Client:
@@ -99,14 +76,12 @@ class Client:
         environment = settings()
         app = user_app.configured() if app is None else user_app.resolve(app)
         self.redis_url = redis_url or environment.redis_url or (app and user_app.redis_url_of(app)) or embedded.stack_url()
-        self._config = config
         self.redis = connect(self.redis_url, namespace=namespace)
         self.warnings = check(self.redis, url=self.redis_url)
         clock.synchronize(self.redis)
         self.app = make_app(self.redis_url, broker_url or environment.broker_url, namespace=namespace, beside=app)
         self.ledger = Ledger(self.redis, patience_s=MAX_OUTAGE_S, replicas=environment.wait_replicas)
-        self._known_costs: Mapping[str, Mapping[str, float]] = {}
-        self._costs_at = -COSTS_TTL_S
+        self.engine = Engine(self.ledger, self.app, config)
 
     @classmethod
     def embedded(cls, home: str | Path | None = None, *, config: str | Path | Definitions | None = None, **options: Any) -> EmbeddedClient:
@@ -116,27 +91,25 @@ class Client:
     def with_definitions(self, definitions: Definitions) -> Client:
         """Return a client with other definitions. Both share their connections, and the `close` of either ends them."""
         other = copy.copy(self)
-        other._config = definitions
-        for known in ("definitions", "definitions_text"):
-            other.__dict__.pop(known, None)
+        other.engine = self.engine.with_definitions(definitions)
         return other
 
-    @cached_property
+    @property
     def definitions(self) -> Definitions:
         """The definitions that runs may name."""
-        return self.read_definitions()
+        return self.engine.definitions
 
     def find_config(self) -> Path | None:
         """Return the configuration that counts now; None if it is the built-in one, or was given as definitions. Raises ConfigError."""
-        if isinstance(self._config, Definitions):
-            return None
-        return configuration.find(None if self._config is None else str(self._config))
+        return self.engine.find_config()
 
     def read_definitions(self) -> Definitions:
         """Read the configuration as it is now; `definitions` reads it once. Raises ConfigError."""
-        if isinstance(self._config, Definitions):
-            return self._config
-        return configuration.load_sound(self.find_config()).definitions
+        return self.engine.read_definitions()
+
+    def of(self, tenant: str | None) -> TenantClient:
+        """Return the runs, sessions, memory, schedules, batches and inbox of a tenant: "" for those without one, None for those of all."""
+        return TenantClient(self.engine, tenant)
 
     def submit_turn(
         self, text: str, *, team: str | None = None, agent: str | None = None, workflow: str | None = None, session: str | None = None,
@@ -165,7 +138,7 @@ class Client:
             "timeout_s": timeout_s, "webhooks": [*webhooks],
         }, source="turn")  # fmt: skip
         request = turn_request(turn, self.definitions)
-        return TurnRun(self, self._accept(request, idempotency_key, labels, session=session))
+        return TurnRun(self.engine, self.engine.accept(request, idempotency_key, labels, session=session))
 
     @overload
     def submit_workflow(
@@ -234,58 +207,25 @@ class Client:
             ConfigError: The request has faults, all of which `faults` lists, or the tenant's quota is used up. Nothing was run.
             UnavailableError: Redis cannot be reached.
         """
-        request = self._checked_request(request, initial_input, timeout_s, webhooks)
+        request = self.engine.checked_request(request, initial_input, timeout_s, webhooks)
         return self.submit_checked(request, idempotency_key=idempotency_key, labels=labels)
-
-    def _checked_request(
-        self, request: object, initial_input: Mapping[str, JsonValue] | None = None, timeout_s: float | None = None,
-        webhooks: Sequence[str] = (),
-    ) -> ChainRequest:  # fmt: skip
-        request = self._request_of(request)
-        if initial_input is not None:
-            bounds.check(dict(initial_input), "initial_input", max_bytes=self.definitions.limits.input_bytes)
-            request = chain_requests.request_from({**request.model_dump(), "initial_input": dict(initial_input)})
-        if timeout_s is not None:
-            request = chain_requests.request_from({**request.model_dump(), "timeout": timeout_s})
-        if webhooks:
-            request = chain_requests.request_from({**request.model_dump(), "webhooks": [*request.webhooks, *webhooks]})
-        if not request.chain_id:
-            request = request.model_copy(update={"chain_id": uuid.uuid4().hex[:8]})
-        check_chain(request, self.definitions)
-        return request
 
     def submit_checked(
         self, request: ChainRequest, *, idempotency_key: str | None = None, labels: Mapping[str, str] | None = None
     ) -> ChainRun:
         """Submit a chain request in which `chains.check` found no fault with this client's definitions. Raises ConfigError."""
         bounds.check(request.initial_input, "initial_input", max_bytes=self.definitions.limits.input_bytes)
-        if not request.chain_id:
-            request = request.model_copy(update={"chain_id": uuid.uuid4().hex[:8]})
-        queue = choose_start_queue(request, self.definitions, self._costs())
-        return ChainRun(self, self._accept(chain_request(request), idempotency_key, labels, queue))
+        request = with_chain_id(request)
+        queue = choose_start_queue(request, self.definitions, self.engine.step_costs())
+        return ChainRun(self.engine, self.engine.accept(chain_request(request), idempotency_key, labels, queue))
 
     def test_webhook(self, name: str) -> WebhookRun:
         """Have a worker post a signed test message to a webhook of the configuration, or a URL, once. Raises ConfigError."""
-        check_target(name, self.definitions.webhooks)
-        run_id = new_id()
-        request = WebhookRequest(id=run_id, text=f"test of webhook {name}", to=name, event="test", at_ms=int(clock.now() * 1000))
-        accepted = accept_delivery(self.ledger, request, self.definitions, self.definitions_text)
-        announce_runs(self.app, [(run_id, accepted.priority)], QUEUE)
-        return WebhookRun(self, run_id)
-
-    def _request_of(self, request: object) -> ChainRequest:
-        if isinstance(request, ChainRequest):
-            return request
-        if isinstance(request, (str, Path)):
-            return configuration.request_named(str(request), self.definitions)[0]
-        if isinstance(request, Mapping):
-            return chain_requests.request_from(dict(request))
-        expected = "a ChainRequest, a mapping with 'nodes', the name of its file, or the name of a chain of the configuration"
-        raise ConfigError(f"expected {expected}, not a {type(request).__name__!r}", source="chain request")
+        return WebhookRun(self.engine, post_test(self.engine, name))
 
     def run(self, run_id: str) -> TurnRun | ChainRun:
         """Return a run by its id. Raises UnknownRunError."""
-        return RunService(self).find(run_id)
+        return self.of(None).find(run_id)
 
     def fork(
         self, run_id: str, from_step: str, *, changes: Mapping[str, JsonValue] | None = None, idempotency_key: str | None = None,
@@ -307,37 +247,14 @@ class Client:
             ConfigError: The source is not over, has no such step, or does not fit the changes.
             UnknownRunError: There is no such run.
         """
-        return self._fork(run_id, from_step, changes or {}, idempotency_key, labels)
+        return self.run(fork(self.engine, run_id, from_step, changes or {}, idempotency_key, labels))
 
     def retry(self, run_id: str, *, idempotency_key: str | None = None, labels: Mapping[str, str] | None = None) -> TurnRun | ChainRun:
         """Run the unfinished part of a failed, cancelled or timed-out run again, as a new run; otherwise like `fork`.
 
         The source's record then has the id of its newest retry, `retried_as`.
         """
-        return self._fork(run_id, None, {}, idempotency_key, labels)
-
-    def _fork(
-        self, source: str, from_step: str | None, changes: Mapping[str, JsonValue], key: str | None, own: Mapping[str, str] | None
-    ) -> TurnRun | ChainRun:
-        bounds.check(dict(changes), "changes", max_bytes=self.definitions.limits.input_bytes)
-        check_key(key)
-        past = fork_store.read(self.ledger, source)
-        fork = rewinding.retry(past) if from_step is None else rewinding.fork(past, from_step)
-        definitions = definitions_from(self.ledger.runs.definitions(source, past.definitions))
-        request, given = fork_requests.request_of(past, from_step, changes, definitions)
-        if changes:
-            check_size(past.kind, to_json(request), definitions)
-        run_id = id_in_shard(shard_of(source), new_id() if key is None else id_of_key(f"{source}\n{key}"))
-        labels = {**fork_requests.labels_of(past, from_step), **(own or {})}
-        check_labels(labels)
-        size = fork_store.size_of(self.ledger, source)
-        with self._starting(run_id, key, labels, size), traces.trace_submission("fork", __version__) as submission:
-            since = clock.now()
-            ready = fork_store.make(self.ledger, run_id, fork, request=request, given=given, labels=labels, is_retry=from_step is None)
-            submission.run_id, submission.source = run_id if ready else "", source
-        fault_points.at("accepted")
-        send_ready(self.app, ((run_id, step) for step in ready), sent_at=since)
-        return self.run(run_id)
+        return self.run(fork(self.engine, run_id, None, {}, idempotency_key, labels))
 
     def runs(self, *, most: int = 20) -> list[RunRecord]:
         """Return the newest runs, at most `most`, without their steps."""
@@ -373,7 +290,7 @@ class Client:
             ConfigError: The value does not fit the `answer_schema` of the step (`bad_answer`, with each field that is wrong).
         """
         run_id, step = split_id(item_id)
-        return RunService(self, tenant).signal(run_id, step, value, by=by, groups=groups)
+        return self.of(tenant).signal(run_id, step, value, by=by, groups=groups)
 
     @property
     def sessions(self) -> Sessions:
@@ -383,7 +300,7 @@ class Client:
     @property
     def schedules(self) -> Schedules:
         """The schedules without a tenant; `schedules.of(tenant)` are those of a tenant."""
-        return Schedules(self)
+        return Schedules(self.engine)
 
     @property
     def memory(self) -> MemoryStore:
@@ -393,7 +310,7 @@ class Client:
     @property
     def batches(self) -> Batches:
         """The batches without a tenant; `batches.of(tenant)` are those of a tenant."""
-        return Batches(self)
+        return Batches(self.engine)
 
     def batch(
         self, rows: Iterable[Row], *, agent: str | None = None, team: str | None = None, chain: str | None = None,
@@ -450,12 +367,12 @@ class Client:
         first = [*itertools.islice(given, 1)]
         for row in first:  # a batch that was begun would keep a misspelt name, or a file that cannot be read
             try:
-                RowRequests(self, target, options.get("columns") or {}, options.get("mode", "live")).request(0, row)
+                RowRequests(self.engine, target, options.get("columns") or {}, options.get("mode", "live")).request(0, row)
             except ConfigError as error:
                 if error.code != BAD_VALUE:
                     raise
         batch = batches.open(name or uuid.uuid4().hex[:12], target, labels=own, **options)
-        return BatchFeed(self, batches, batch, itertools.chain(first, given), labels=own, group_s=group_s)
+        return BatchFeed(self.engine, batches, batch, itertools.chain(first, given), labels=own, group_s=group_s)
 
     def fleet_warnings(self) -> list[str]:
         """Return warnings about the fleet: standard queues without a worker, clocks that are off, workers older than this client."""
@@ -473,60 +390,6 @@ class Client:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
-
-    def _accept(
-        self, request: RunRequest, idempotency_key: str | None, labels: Mapping[str, str] | None, queue: str = COORDINATOR,
-        session: str | None = None,
-    ) -> str:  # fmt: skip
-        definitions = self.definitions
-        check_key(idempotency_key)
-        labels = labels or {}
-        check_labels(labels)
-        scoped_session = conversations.run_session(labels.get("tenant", ""), session, self.definitions.sessions)
-        run_id = _run_id(idempotency_key, scoped_session)
-        name = conversations.item_of(scoped_session.name) if scoped_session else None
-        with self._starting(run_id, idempotency_key, labels, len(request.text), name):
-            accepted = accept_run(
-                self.ledger, run_id, kind=request.kind, request=request.text, definitions=definitions,
-                definitions_text=self.definitions_text, timeout=request.timeout, labels=labels, queue=queue, session=scoped_session,
-                webhooks=webhooks_of(definitions, request.webhooks, name=request.target, labels=labels),
-            )  # fmt: skip
-        if accepted.result == "full":
-            max_waiting = definitions.sessions.max_waiting
-            message = f"session {session!r} has {max_waiting} waiting turns, the limit (sessions.max_waiting); wait until some end"
-            raise ConfigError(message, source=request.kind, code="session_full")
-        if accepted.result == "new":
-            announce_runs(self.app, [(run_id, accepted.priority)], queue)
-        elif self.ledger.runs.request_of(run_id)[3].get("tenant", "") != labels.get("tenant", ""):
-            message = f"the idempotency key {idempotency_key!r} is that of a run of another tenant; begin keys with the tenant's name"
-            raise ConfigError(message, source=request.kind, code="key_taken")
-        return run_id
-
-    @contextmanager
-    def _starting(
-        self, run_id: str, key: str | None, labels: Mapping[str, str], size: int, session: KeptItem | None = None
-    ) -> Iterator[None]:  # fmt: skip
-        """Let a block start a run of so many bytes, if its tenant's quota allows; one submitted before with the same key is found again."""
-        tenant = labels.get("tenant", "")
-        with ExitStack() as stack:
-            try:
-                stack.enter_context(self.ledger.quotas.start(tenant, self.definitions.limits.quota_of(tenant), size, name=session))
-            except (ConfigError, UnavailableError):
-                if key is None or not self.ledger.runs.is_known(run_id):
-                    raise
-            yield
-
-    @cached_property
-    def definitions_text(self) -> str:
-        """The definitions as JSON text, as they are stored with runs."""
-        return self.definitions.model_dump_json(exclude_defaults=True, by_alias=True)
-
-    def _costs(self) -> Mapping[str, float]:
-        """Return the milliseconds a step of each kind of work takes in this configuration, as measured by the fleet."""
-        now = time.monotonic()
-        if now - self._costs_at > COSTS_TTL_S:
-            self._known_costs, self._costs_at = step_costs.known(self.redis), now
-        return self._known_costs.get(definitions_digest(self.definitions_text)[: step_costs.DIGEST_SIZE], {})
 
 
 class EmbeddedClient(Client):
@@ -551,25 +414,6 @@ class EmbeddedClient(Client):
         """Close the connections and stop the stack."""
         super().close()
         self.stack.stop()
-
-
-def check_key(idempotency_key: object) -> None:
-    """Raise ConfigError unless an idempotency key is None, or a text."""
-    if idempotency_key is not None and not (isinstance(idempotency_key, str) and bounds.is_text(idempotency_key)):
-        raise ConfigError([Fault(f"expected a text, found {shown(idempotency_key)}", where="idempotency_key")], source="request")
-
-
-def run_id_of(idempotency_key: str) -> str:
-    """Return the id of the run that a key outside of sessions gives; it is known before the run is submitted."""
-    return _run_id(idempotency_key, None)
-
-
-def _run_id(idempotency_key: str | None, session: RunSession | None) -> str:
-    """Return the run id of a key; without one, a random id that sorts by time. The runs of a session are in its shard."""
-    if session is None:
-        return new_id() if idempotency_key is None else id_of_key(idempotency_key)
-    first = new_id() if idempotency_key is None else id_of_key(f"{session.name}\n{idempotency_key}")
-    return id_in_shard(session_names.shard_of_session(session.name), first)
 
 
 def _workflow_name(function: Callable[..., Any], definitions: Definitions) -> str:

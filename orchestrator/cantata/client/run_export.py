@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from cantata import __version__
 from cantata.errors import CantataError
-from cantata.features.sessions.conversations import Sessions
+from cantata.features.sessions.sessions import Sessions
 from cantata.flows.definitions import Limits
 from cantata.flows.events import ModelFallback, RunEvent, StepExpanded
 from cantata.flows.expressions import expressions, step_values

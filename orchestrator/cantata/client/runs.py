@@ -6,13 +6,13 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import cached_property, partial
-from typing import TYPE_CHECKING
 
 from cantata import __version__
 from cantata.client import queries, run_export
-from cantata.client.answers import check_answer
+from cantata.engine.engine import Engine
 from cantata.engine.start import send_ready
 from cantata.errors import CantataError, ConfigError, UnavailableError, UnknownRunError
+from cantata.features.inbox.answers import check_answer
 from cantata.flows import bounds
 from cantata.flows.events import RunEvent, RunWarning
 from cantata.flows.graph import START
@@ -30,9 +30,6 @@ from cantata.operation import traces
 from cantata.operation.logs.lines import LogLine
 from cantata.text.suggestions import hint, nearest
 
-if TYPE_CHECKING:
-    from cantata.client.client import Client
-
 MAX_COMPARED = 1000  # ids of steps that a misspelt one is compared with
 MAX_LISTED = 10  # of the waiting steps that a message names
 POLL_INTERVAL_S = 5.0  # how often a waiting client checks that the run is still known
@@ -41,8 +38,8 @@ POLL_INTERVAL_S = 5.0  # how often a waiting client checks that the run is still
 class Run:
     """An accepted run: it goes on whether or not anyone watches."""
 
-    def __init__(self, client: Client, run_id: str) -> None:
-        self._client = client
+    def __init__(self, engine: Engine, run_id: str) -> None:
+        self._engine = engine
         self.run_id = run_id
 
     def __repr__(self) -> str:
@@ -53,15 +50,15 @@ class Run:
 
         Raises UnknownRunError if it has expired.
         """
-        return self._client.ledger.runs.status(self.run_id)
+        return self._engine.ledger.runs.status(self.run_id)
 
     def record(self, names: Sequence[str] | None = None) -> RunRecord:
         """Return the run's record; with `names`, with the outputs only of the steps with these names and of the terminal steps."""
-        return self._client.ledger.reader.read(self.run_id, names)
+        return self._engine.ledger.reader.read(self.run_id, names)
 
     def steps(self, step_ids: Sequence[str]) -> Mapping[str, StepRecord]:
         """Return the records of some of its steps, by id; unknown ids are left out."""
-        return self._client.ledger.reader.records(self.run_id, step_ids)
+        return self._engine.ledger.reader.records(self.run_id, step_ids)
 
     def log(self, from_offset: int | None = None, *, timeout_s: float | None = None) -> Iterator[RunEvent]:
         """Yield its events as they come, until it is over.
@@ -71,11 +68,11 @@ class Run:
             timeout_s: Seconds after which to end although the run goes on; 0 yields what there is now. None for no limit.
         """
         check_timeout(timeout_s)
-        return event_log.follow(self._client.redis, self.run_id, after=from_offset or 0, timeout_s=timeout_s)
+        return event_log.follow(self._engine.ledger.redis, self.run_id, after=from_offset or 0, timeout_s=timeout_s)
 
     def view(self, before: RunView | None = None, *, wait_s: float = 0.0, max_usages: int = 200) -> RunView:
         """Return the fold of its events: `before` with those since, also with those that come within `wait_s`."""
-        ledger, view = self._client.ledger, before or RunView(self.run_id)
+        ledger, view = self._engine.ledger, before or RunView(self.run_id)
         events = list(self.log(view.seq, timeout_s=wait_s))
         if before is None or any(event.step == START for event in events):  # it plans the run
             view = view.with_plan(run_snapshot.plan(ledger, self.run_id))
@@ -89,7 +86,7 @@ class Run:
 
     def logs(self, *, follow: bool = False) -> Iterator[LogLine]:
         """Yield its log lines from workers and tools on all machines, in order; with `follow` also those to come, until it is over."""
-        kept = log_store.Logs(self._client.redis, self.run_id)
+        kept = log_store.Logs(self._engine.ledger.redis, self.run_id)
         yield from kept.follow() if follow else kept.read()
 
     def export(self) -> Iterator[str]:
@@ -97,13 +94,13 @@ class Run:
 
         It has the request, the definitions, and each step with its attempts and its model and tool calls, as far as they are kept.
         """
-        yield from run_export.export(self._client.ledger, self.record(()), self.log(timeout_s=0.0))
+        yield from run_export.export(self._engine.ledger, self.record(()), self.log(timeout_s=0.0))
 
     def wait(self, timeout_s: float | None = None) -> RunRecord:
         """Wait until it is over. Raises TimeoutError past `timeout_s`, and the run goes on; UnknownRunError if it is gone."""
         check_timeout(timeout_s)
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        while not event_log.wait_closed(self._client.redis, self.run_id, timeout_s=_remaining_s(POLL_INTERVAL_S, deadline)):
+        while not event_log.wait_closed(self._engine.ledger.redis, self.run_id, timeout_s=_remaining_s(POLL_INTERVAL_S, deadline)):
             self.status()  # raises for a run that Redis lost, which would never be over
             if deadline is not None and time.monotonic() >= deadline:
                 raise TimeoutError(f"run {self.run_id} is not over after {timeout_s} s; it goes on")
@@ -114,7 +111,7 @@ class Run:
 
         The status is `cancelling` while workflows in Python clean up: their code gets `asyncio.CancelledError`.
         """
-        status = self._client.ledger.runs.cancel(self.run_id)
+        status = self._engine.ledger.runs.cancel(self.run_id)
         self._end_trace()
         return status
 
@@ -141,8 +138,8 @@ class Run:
         """
         bounds.check(value, f"the value for step {step_id!r}")
         size = len(to_json(value).encode())
-        bounds.check_size(size, f"the value for step {step_id!r}", self._client.definitions.limits.output_bytes)
-        limits, quotas = self._client.definitions.limits, self._client.ledger.quotas
+        bounds.check_size(size, f"the value for step {step_id!r}", self._engine.definitions.limits.output_bytes)
+        limits, quotas = self._engine.definitions.limits, self._engine.ledger.quotas
         tenant = quotas.tenant_of(self.run_id) if limits.quotas else ""
         with ExitStack() as stack:
             refusal: CantataError | None = quotas.early_signal_refusal(tenant, limits.quota_of(tenant))
@@ -152,7 +149,7 @@ class Run:
                 if size > SMALL_SIGNAL_BYTES:
                     raise
                 refusal = error
-            answer, ready = self._client.ledger.steps.signal(
+            answer, ready = self._engine.ledger.steps.signal(
                 self.run_id, step_id, value, max_kept=0 if refusal else EARLY_SIGNALS, by=by, groups=groups,
                 check=partial(self._check_answer, value, groups),
             )  # fmt: skip
@@ -160,7 +157,7 @@ class Run:
             raise refusal
         if answer == "unknown":
             raise unknown_wait(self, step_id)
-        send_ready(self._client.app, ((self.run_id, step) for step in ready))
+        send_ready(self._engine.app, ((self.run_id, step) for step in ready))
         self._end_trace()
         return answer
 
@@ -170,7 +167,7 @@ class Run:
     ) -> str | None:  # fmt: skip
         """Check the value for a step as `check_answer`, for an unplanned one by the chain request. None if that has no such wait."""
         if params is None:
-            kind, request, _, _ = self._client.ledger.runs.request_of(self.run_id)
+            kind, request, _, _ = self._engine.ledger.runs.request_of(self.run_id)
             nodes = stored(ChainRequest, request).nodes if kind == "chain" else ()
             node = next((node for node in nodes if node.node_id == step_id and node.kind == "wait"), None)
             if node is None:
@@ -191,21 +188,21 @@ class Run:
             CodeMismatchError: The code does not follow the run's history.
             StepError: The code cannot be imported, or the query failed.
         """
-        return queries.ask(self._client.ledger, self.record(()), step_id, name, arguments)
+        return queries.ask(self._engine.ledger, self.record(()), step_id, name, arguments)
 
     def waiting_steps(self) -> list[str]:
         """Return the ids of its steps that wait for a signal; of a large run only of its first steps."""
-        known = self.steps(self._client.ledger.reader.step_ids(self.run_id, MAX_COMPARED))
+        known = self.steps(self._engine.ledger.reader.step_ids(self.run_id, MAX_COMPARED))
         return sorted(step_id for step_id, step in known.items() if step.awaits_signal)
 
     def nearest_step(self, name: str) -> str | None:
         """Return the step id, or the end of one, that is most like `name`; None if none is."""
-        ids = self._client.ledger.reader.step_ids(self.run_id, MAX_COMPARED)
+        ids = self._engine.ledger.reader.step_ids(self.run_id, MAX_COMPARED)
         return nearest(name, [*ids, *{step_id.rpartition("/")[2] for step_id in ids}])
 
     def _end_trace(self) -> None:
         """Give the run's trace its root if this call ended the run: then no worker does it."""
-        trace_roots.end(traces.client_spans(__version__), self._client.ledger, self.run_id)
+        trace_roots.end(traces.client_spans(__version__), self._engine.ledger, self.run_id)
 
 
 class TurnRun(Run):
@@ -289,7 +286,7 @@ class ChainRun(Run):
     @cached_property
     def request(self) -> ChainRequest:
         """The chain request."""
-        return stored(ChainRequest, self._client.ledger.runs.request_of(self.run_id)[1])
+        return stored(ChainRequest, self._engine.ledger.runs.request_of(self.run_id)[1])
 
 
 def unknown_wait(run: Run, name: str) -> UnknownRunError:

@@ -14,7 +14,7 @@ from cantata.flows.definitions import Definitions
 from cantata.flows.schedules import Schedule
 from cantata.flows.turns import turn_plan
 from cantata.flows.wire import ChainRequest, TurnRequest
-from cantata.ledger import session_names
+from cantata.ledger import conversations
 
 
 class RunRequest(NamedTuple):
@@ -32,7 +32,7 @@ class RunRequest(NamedTuple):
 def turn_request(turn: TurnRequest, definitions: Definitions) -> RunRequest:
     """Return the request of a turn. Raises ConfigError with every fault."""
     faults = turn_plan.check_turn(turn, definitions)
-    if turn.session is not None and (fault := session_names.fault_of(turn.session)):
+    if turn.session is not None and (fault := conversations.fault_of(turn.session)):
         faults.append(Fault(fault, "session"))
     if faults:
         raise ConfigError(faults, source="turn")

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Self
 
-from cantata.client.client import run_id_of
 from cantata.client.runs import ChainRun, check_timeout
+from cantata.engine.engine import run_id_of
 from cantata.errors import ConfigError, RunError
 from cantata.flows.bounds import duration_of
 from cantata.flows.values import JsonValue

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from cantata.client.batches import batch_feed
-from cantata.client.batches.batches import BatchRow, Row, run_id_of_row
 from cantata.client.client import EmbeddedClient
 from cantata.errors import ConfigError
+from cantata.features.batches import batch_feed
+from cantata.features.batches.rows import BatchRow, Row, run_id_of_row
 from cantata.ledger.redis.keys import SHARDS, shard_key
 from cantata.ledger.runs import outcomes
 from cantata.testing import ScriptedModels

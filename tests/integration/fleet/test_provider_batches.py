@@ -7,9 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from cantata.client.batches import batch_feed, batches
 from cantata.client.client import EmbeddedClient
 from cantata.errors import ConfigError
+from cantata.features.batches import batch_feed
+from cantata.features.batches import rows as batch_rows
 from cantata.flows.values import JsonValue
 from cantata.ledger.redis.keys import run_key
 from cantata.testing import ScriptedModels
@@ -19,7 +20,7 @@ from tests.waiting import until
 @pytest.fixture(autouse=True)
 def fresh_models(models: ScriptedModels, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Each test scripts its own replies, and small batches of the provider."""
-    monkeypatch.setattr(batches, "PROVIDER_ROWS", 4)
+    monkeypatch.setattr(batch_rows, "PROVIDER_ROWS", 4)
     models.clear()
     yield
     models.clear()
@@ -73,7 +74,7 @@ def test_rows_whose_run_redis_lost_are_not_sent_again(
     groups = feed.groups()
     while len(models.batches.created()) == before:
         next(groups)
-    run_id = batches.run_id_of_row(feed.batch, 0)
+    run_id = batch_rows.run_id_of_row(feed.batch, 0)
     redis = client.ledger.redis
     until(lambda: redis.hexists(f"{run_key(redis, run_id)}:out", "create"), "the batch is recorded")
 

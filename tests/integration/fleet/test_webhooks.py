@@ -12,7 +12,6 @@ import pytest
 from click.testing import CliRunner
 
 from cantata.client.client import Client
-from cantata.client.run_service import RunService
 from cantata.client.runs import Run
 from cantata.flows.definitions import Command, Definitions, Webhook
 from cantata.flows.values import JsonValue
@@ -90,7 +89,7 @@ def test_an_ill_receiver_gets_its_message_hours_later_from_no_waiting_worker(can
             until(partial(pauses, client, posting), "the pause")
             cantata_stack.skip(minutes=1)
 
-        assert RunService(client).find(posting).result(40).status == "succeeded"
+        assert client.of(None).find(posting).result(40).status == "succeeded"
     assert {message.id for message in receiver.messages} == {posting}
     assert len(receiver.messages) == 4
 

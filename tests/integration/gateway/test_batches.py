@@ -9,8 +9,8 @@ from typing import Any
 import httpx
 import pytest
 
-from cantata.client.batches.batches import batch_target
 from cantata.client.client import Client
+from cantata.features.batches.batches import batch_target
 from cantata.testing import ScriptedModels
 from tests.integration.gateway.conftest import ANNA, CONFIG, OTTO, SCOPES, Deployment, Gateway, Json
 from tests.waiting import until

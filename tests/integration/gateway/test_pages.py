@@ -10,7 +10,6 @@ import httpx
 import pytest
 
 from cantata.client.client import Client
-from cantata.client.run_service import RunService
 from cantata.surfaces.pages.run_pages import RunPages
 from cantata.testing import ScriptedModels
 from tests.integration.gateway.conftest import ANNA, OTTO, Deployment, Gateway, Json
@@ -351,9 +350,9 @@ def test_flower_sees_the_runs_of_all(deployment: Deployment, guarded: Gateway) -
         run_id = ended(otto, "/chains", BROKEN)
         pages = RunPages(client)
 
-        assert [run.run_id for run in RunService(client).list(text=run_id).runs] == [run_id]
+        assert [run.run_id for run in client.of(None).list(text=run_id).runs] == [run_id]
         assert pages.graph(None, run_id).run.labels == {"tenant": "otto", "requested_by": "otto"}
-        assert RunService(client, "").list(text=run_id).runs == []
+        assert client.of("").list(text=run_id).runs == []
 
 
 # The pages themselves

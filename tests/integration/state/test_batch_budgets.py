@@ -12,11 +12,13 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from cantata.client.batches import batch_feed, batches, given_rows
-from cantata.client.batches.batches import BatchRow, batch_target, rows_by_run
 from cantata.client.client import Client
 from cantata.errors import ConfigError
+from cantata.features.batches import batch_feed
+from cantata.features.batches import rows as batch_rows
 from cantata.features.batches.batch_store import BatchInfo, BatchMode
+from cantata.features.batches.batches import batch_target
+from cantata.features.batches.rows import BatchRow, rows_by_run
 from cantata.flows.definitions import Agent, Definitions
 from cantata.flows.graph import Outcome
 from cantata.flows.values import ErrorInfo, JsonValue, Usage
@@ -42,7 +44,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """A feeder that yields whenever it has looked, and small batches of the provider."""
     for name in ("CONTROL_S", "MIN_POLL_S", "MAX_POLL_S"):
         monkeypatch.setattr(batch_feed, name, 0.0)
-    monkeypatch.setattr(batches, "PROVIDER_ROWS", 2 * UNTRIED)
+    monkeypatch.setattr(batch_rows, "PROVIDER_ROWS", 2 * UNTRIED)
 
 
 @pytest.fixture
@@ -159,13 +161,13 @@ class Caller:
         while self.batch.state == "running":
             rows = {row: f"row {row}" for row in range(self.batch.submitted, TOTAL)}
             with allowed_refusals():
-                given_rows.submit(self.client, self.client.batches, self.name, rows, {}, start=self.batch.submitted, last=True)
+                self.client.batches.add_rows(self.name, rows, {}, start=self.batch.submitted, last=True)
             self._acknowledge(provider)
 
     def _retry(self, provider: Provider) -> None:
         while self.batch.state == "running" or (self.batch.state == "done" and self.batch.failed and not self.batch.round):
             with allowed_refusals():
-                given_rows.retry(self.client, self.client.batches, self.name, {})
+                self.client.batches.retry_rows(self.name, {})
             if self.batch.state == "done":
                 return  # the budget pays no further row
             self._acknowledge(provider)
@@ -234,8 +236,8 @@ def test_a_batch_that_a_process_feeds_takes_no_rows_of_another_caller(client: Cl
     next(groups)
 
     with pytest.raises(ConfigError, match=r"batch 'fed' is fed by process \d+") as refused:
-        given_rows.submit(client, client.batches, "fed", {2: "c"}, {}, start=2)
+        client.batches.add_rows("fed", {2: "c"}, {}, start=2)
     assert refused.value.code == "batch_state"
 
     groups.close()
-    assert given_rows.submit(client, client.batches, "fed", {2: "c"}, {}, start=2)[0] == 1
+    assert client.batches.add_rows("fed", {2: "c"}, {}, start=2)[0] == 1

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from cantata.client.batches.batches import BatchRow, Row, batch_target
 from cantata.client.client import Client
 from cantata.errors import ConfigError
 from cantata.features.batches.batch_store import BatchInfo, BatchStore, Delivered
+from cantata.features.batches.batches import batch_target
+from cantata.features.batches.rows import BatchRow, Row
 from cantata.flows.definitions import Alert, Chain, Definitions, Tool, Webhook
 from cantata.flows.values import JsonValue, Usage
 from cantata.flows.wire import ChainNode, RunState

@@ -16,7 +16,7 @@ from cantata.features.inbox.inbox import InboxFilter
 from cantata.features.memory.memory_store import MemoryStore
 from cantata.features.schedules.firing import MOST_STARTED
 from cantata.features.schedules.schedule_store import Fired, Firing, ScheduleRecord, ScheduleStore, run_id_at, scope_of
-from cantata.features.sessions.conversations import Sessions
+from cantata.features.sessions.sessions import Sessions
 from cantata.flows.definitions import Budget, Budgets, Limits, Rates
 from cantata.flows.fragments import adopt
 from cantata.flows.graph import START, Edge, Graph, ItemSteps, Outcome, Step

@@ -11,12 +11,12 @@ from typing import cast
 
 import pytest
 
-from cantata.client.answers import check_answer
 from cantata.engine.fleet.clock_skip import bring_nearer
 from cantata.errors import ConfigError
 from cantata.features.forks import fork_store
 from cantata.features.forks import rewind as rewinding
 from cantata.features.inbox import inbox
+from cantata.features.inbox.answers import check_answer
 from cantata.features.inbox.inbox import InboxFilter
 from cantata.flows.graph import Outcome, Step
 from cantata.flows.values import JsonValue

@@ -20,11 +20,11 @@ from cantata.features.forks.staging import Stage
 from cantata.features.memory.memory_store import MemoryStore
 from cantata.features.schedules.schedule_store import Firing, ScheduleStore, scope_of
 from cantata.features.sessions.builders import Builder
-from cantata.features.sessions.conversations import Sessions
+from cantata.features.sessions.sessions import Sessions
 from cantata.flows.definitions import Quota
 from cantata.flows.graph import START, Graph, Outcome
 from cantata.flows.values import ErrorInfo, JsonValue, Usage
-from cantata.ledger import session_names
+from cantata.ledger import conversations
 from cantata.ledger.encoding import to_json
 from cantata.ledger.ledger import Ledger
 from cantata.ledger.records import Begun, RunSession
@@ -63,8 +63,8 @@ class Tenant:
         self.count += 1
         session, run_id = None, f"{self.prefix}-{self.count}"
         if n % 3 == 0:
-            scope = session_names.scoped(self.name, f"s{n % 2}")
-            run_id = id_in_shard(session_names.shard_of_session(scope), f"{run_id}.")
+            scope = conversations.scoped(self.name, f"s{n % 2}")
+            run_id = id_in_shard(conversations.shard_of_session(scope), f"{run_id}.")
             session = RunSession(scope, 60.0, 4, 100)
         self.ledger.runs.accept(
             run_id, kind="turn", request=to_json({"text": "x" * size}), definitions="{}", timeout_s=60, max_attempts=3, max_steps=1000,

@@ -6,13 +6,13 @@ import pytest
 from redis import Redis
 
 from cantata.errors import UnknownRunError
+from cantata.ledger.conversations import scoped, shard_of_session
 from cantata.ledger.ledger import Ledger
 from cantata.ledger.records import RunSession
 from cantata.ledger.redis.keys import SHARDS, run_key, shard_key, shard_of
 from cantata.ledger.runs import listing
 from cantata.ledger.runs.listing import RunFilter, find_page, iterate
 from cantata.ledger.runs.summaries import RunSummary
-from cantata.ledger.session_names import scoped, shard_of_session
 
 
 def accept(ledger: Ledger, run_id: str, *, tenant: str = "", text: str = "hello", kind: str = "turn", session: str | None = None) -> str:

@@ -19,14 +19,14 @@ from cantata.features.forks.staging import Stage
 from cantata.features.memory import cache
 from cantata.features.memory.memory_store import MemoryStore
 from cantata.features.sessions.builders import Builder
-from cantata.features.sessions.conversations import Sessions
+from cantata.features.sessions.sessions import Sessions
 from cantata.flows.bounds import LABEL_BYTES, MAX_LABELS
 from cantata.flows.definitions import Agent, Definitions, Limits, Quota, SessionSettings, Tool
 from cantata.flows.schedules import Schedule
 from cantata.flows.wire import HistoryEntry
+from cantata.ledger.conversations import scoped
 from cantata.ledger.ledger import Ledger
 from cantata.ledger.redis.keys import SHARDS, run_key, shard_key, shard_of
-from cantata.ledger.session_names import scoped
 from tests.integration.state.play import Play, row, wait, work
 from tests.integration.test_threads import url_of
 

@@ -12,7 +12,7 @@ from redis import Redis
 
 from cantata.errors import UnknownRunError
 from cantata.features.forks import fork_store
-from cantata.features.sessions.conversations import Sessions
+from cantata.features.sessions.sessions import Sessions
 from cantata.flows.graph import Graph, ItemSteps, Outcome
 from cantata.ledger import run_reader
 from cantata.ledger.ledger import Ledger

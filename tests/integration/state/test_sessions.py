@@ -8,9 +8,9 @@ from typing import cast
 
 import pytest
 
-from cantata.features.sessions.conversations import Sessions
+from cantata.features.sessions.sessions import Sessions
 from cantata.flows.values import JsonValue
-from cantata.ledger import session_names
+from cantata.ledger import conversations
 from cantata.ledger.ledger import Ledger
 from cantata.ledger.records import RunSession
 from cantata.ledger.redis.keys import shard_key, shard_of
@@ -19,13 +19,13 @@ from tests.waiting import until
 
 
 def place(name: str = "chat", *, tenant: str = "", max_entries: int = 100, max_waiting: int = 3, keep_s: float = 60) -> RunSession:
-    return RunSession(session_names.scoped(tenant, name), keep_s, max_entries, max_waiting)
+    return RunSession(conversations.scoped(tenant, name), keep_s, max_entries, max_waiting)
 
 
 def turns(ledger: Ledger, texts: list[str], where: RunSession | None = None) -> list[Play]:
     """Turns of one session, taken in one after the other."""
     where = where or place()
-    shard = session_names.shard_of_session(where.name)
+    shard = conversations.shard_of_session(where.name)
     ids = (run_id for number in itertools.count() if shard_of(run_id := f"run{number}") == shard)
     taken = set(cast("list[str]", ledger.redis.zrange(f"cantata:{{{shard}}}:runs", 0, -1)))
     return [Play(ledger, next(each for each in ids if each not in taken), text=text, session=where) for text in texts]
@@ -202,8 +202,8 @@ def test_the_list_tells_how_much_there_is_newest_first(ledger: Ledger) -> None:
 
 
 def test_a_session_that_is_kept_shortly_leaves_those_in_the_list_that_are_kept_long(ledger: Ledger) -> None:
-    shard = session_names.shard_of_session("/long")
-    beside = (name for number in itertools.count() if session_names.shard_of_session(f"/{(name := f'short{number}')}") == shard)
+    shard = conversations.shard_of_session("/long")
+    beside = (name for number in itertools.count() if conversations.shard_of_session(f"/{(name := f'short{number}')}") == shard)
     kept_long, kept_shortly, last = place("long", keep_s=60), place(next(beside), keep_s=0.01), place(next(beside), keep_s=0.01)
     for where in (kept_long, kept_shortly):
         (only,) = turns(ledger, ["one"], where)
@@ -218,8 +218,8 @@ def test_a_session_that_is_kept_shortly_leaves_those_in_the_list_that_are_kept_l
 @pytest.mark.slow("it is about many sessions")
 def test_sessions_that_are_kept_for_long_do_not_keep_those_behind_them_in_the_list(ledger: Ledger) -> None:
     """Sixty that are kept, and behind them sixty of which nothing is kept any more."""
-    shard = session_names.shard_of_session("/last")
-    names = list(itertools.islice((f"s{n}" for n in itertools.count() if session_names.shard_of_session(f"/s{n}") == shard), 120))
+    shard = conversations.shard_of_session("/last")
+    names = list(itertools.islice((f"s{n}" for n in itertools.count() if conversations.shard_of_session(f"/s{n}") == shard), 120))
     key = f"{shard_key(None, shard)}:sessions"
     ledger.redis.zadd(key, {f"/{name}": at for at, name in enumerate(names)})
     for name in names[:60]:
@@ -273,7 +273,7 @@ def test_a_conversation_is_read_as_it_was_at_one_moment(ledger: Ledger) -> None:
 def test_a_conversation_goes_when_its_time_is_over(ledger: Ledger) -> None:
     (only,) = turns(ledger, ["one"], place(keep_s=0.05))
     answer(only, "1")
-    key = f"cantata:{{{session_names.shard_of_session('/chat')}}}:session:/chat:history"
+    key = f"cantata:{{{conversations.shard_of_session('/chat')}}}:session:/chat:history"
     while ledger.redis.exists(key):
         pass
     assert Sessions(ledger).history("chat") == []

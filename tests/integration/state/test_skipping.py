@@ -14,7 +14,7 @@ from cantata.engine.limits.limiter import LIMITS_KEY, Ask, Limiter, Wait, paused
 from cantata.errors import ConfigError, UnavailableError
 from cantata.features.memory import cache
 from cantata.features.memory.memory_store import MemoryStore
-from cantata.features.sessions.conversations import Sessions
+from cantata.features.sessions.sessions import Sessions
 from cantata.flows.graph import Outcome
 from cantata.ledger.ledger import Ledger
 from cantata.ledger.records import RunSession

@@ -10,7 +10,7 @@ from cantata.errors import ConfigError, StoredDataError
 from cantata.features.batches.batch_store import BatchStore
 from cantata.features.inbox import inbox
 from cantata.features.inbox.inbox import InboxFilter
-from cantata.features.sessions.conversations import Sessions
+from cantata.features.sessions.sessions import Sessions
 from cantata.flows.schedules import Schedule
 from cantata.ledger.ledger import Ledger
 from cantata.ledger.redis.keys import run_key

@@ -15,14 +15,14 @@ from cantata.features.forks import fork_store, rewind
 from cantata.features.inbox import inbox
 from cantata.features.inbox.inbox import InboxFilter
 from cantata.features.memory.memory_store import MemoryStore
-from cantata.features.sessions import conversations
+from cantata.features.sessions.sessions import Sessions
 from cantata.flows.definitions import SessionSettings
 from cantata.flows.graph import Edge, Graph, ItemSteps, Outcome, Step
 from cantata.flows.provider_batches import CREATE
 from cantata.flows.values import ErrorInfo, JsonValue, Usage
 from cantata.flows.waits import InboxItem
 from cantata.flows.wire import ProviderBatchRequest
-from cantata.ledger import session_names
+from cantata.ledger import conversations
 from cantata.ledger.ledger import Ledger
 from cantata.ledger.redis.keys import shard_of
 from cantata.ledger.runs import event_log
@@ -291,14 +291,14 @@ def test_the_run_that_cancels_a_batch_names_it_as_it_is_named(ledger: Ledger) ->
 def test_a_conversation_has_the_texts_as_they_were(ledger: Ledger) -> None:
     session = conversations.run_session("", "chat", SessionSettings())
     assert session is not None
-    shard = session_names.shard_of_session(session.name)
+    shard = conversations.shard_of_session(session.name)
     ids = (run_id for number in itertools.count() if shard_of(run_id := f"run{number}") == shard)
     for run_id, output in zip(ids, (AWKWARD["text"], AWKWARD), strict=False):
         play = Play(ledger, run_id, text=str(AWKWARD["text"]), session=session)
         play.plan(work("answer", work="agents:ann"), terminals=("answer",))
         play.do("answer", output)
 
-    _, first, _, second = conversations.Sessions(ledger).history("chat")
+    _, first, _, second = Sessions(ledger).history("chat")
     same(first.content, AWKWARD["text"])
     same(json.loads(second.content), AWKWARD)
 

@@ -15,8 +15,9 @@ from celery.utils.dispatch import Signal
 from redis import Redis
 
 from cantata import install
-from cantata.client.client import Client, run_id_of
+from cantata.client.client import Client
 from cantata.client.installation import Installation
+from cantata.engine.engine import run_id_of
 from cantata.errors import ConfigError, UnavailableError
 from cantata.flows.definitions import Chain, Definitions
 from cantata.flows.wire import ChainNode

@@ -100,7 +100,7 @@ def test_faults_of_who_asks(client: Client) -> None:
             call()
         assert message.replace("'", "") in str(raised.value).replace("'", "")
     with pytest.raises(UnknownRunError):
-        ChainRun(client, "0123456789abcdef").query("progress")
+        ChainRun(client.engine, "0123456789abcdef").query("progress")
     run.cancel()
 
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from itertools import chain
 
-from cantata.features.sessions import conversations
 from cantata.flows.definitions import History
 from cantata.flows.graph import Outcome
 from cantata.flows.turns import history
 from cantata.flows.wire import HistoryEntry
+from cantata.ledger import conversations
 from cantata_workers.process.step_context import StepContext, text_input
 
 

@@ -15,11 +15,10 @@ from urllib.parse import quote, unquote
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from cantata.errors import ConfigError, StoredDataError, UnavailableError, unreadable
-from cantata.features.sessions.conversations import Sessions
 from cantata.flows import bounds
 from cantata.flows.definitions import Limits
 from cantata.flows.values import JsonValue
-from cantata.ledger import session_names
+from cantata.ledger import conversations
 from cantata.ledger.encoding import to_json
 from cantata.ledger.ledger import Ledger
 from cantata.ledger.quotas import exceeded
@@ -160,7 +159,7 @@ class MemoryStore:
     # ----------------------------------------------------------------------------------------------------------------
 
     def _enter(self, tenant: str, session: str | None) -> None:
-        if session is not None and (fault := session_names.fault_of(session)):
+        if session is not None and (fault := conversations.fault_of(session)):
             raise _refused(fault)
         self.tenant, self.session = tenant, session
         _size("tenant", tenant)
@@ -196,15 +195,15 @@ class MemoryStore:
 
     def _said(self, session: str) -> list[dict[str, JsonValue]]:
         """Return the conversation of a session, if it belongs to this bank."""
-        if self.session not in (None, session) or session_names.fault_of(session):
+        if self.session not in (None, session) or conversations.fault_of(session):
             return []
-        entries = Sessions(self._ledger, self.tenant).history(session)
+        entries = conversations.history(self._ledger, conversations.scoped(self.tenant, session))
         return [entry.model_dump(mode="json", exclude={"run_id"}, exclude_none=True) for entry in entries]
 
     def _sessions(self) -> list[str]:
         if self.session is not None:
             return [self.session] if self._said(self.session) else []
-        return sorted(info.session for info in Sessions(self._ledger, self.tenant).list(sys.maxsize) if info.entries)
+        return sorted(info.session for info in conversations.last_used(self._ledger, self.tenant, sys.maxsize) if info.entries)
 
     def _call(self, name: str, *args: str) -> Any:
         def call() -> Any:

@@ -22,7 +22,7 @@ from cantata.features.schedules.times import times
 from cantata.flows import bounds
 from cantata.flows.schedules import Schedule, ScheduledRun, ScheduleView, describe_target, describe_timing
 from cantata.flows.values import JsonValue, stored
-from cantata.ledger import session_names
+from cantata.ledger import conversations
 from cantata.ledger.encoding import to_json
 from cantata.ledger.ledger import Ledger
 from cantata.ledger.redis.keys import definitions_digest, id_in_shard, shard_of
@@ -119,7 +119,7 @@ def names_in(scope: str) -> tuple[str, str]:
 def shard_for(scope: str, spec: Schedule) -> int:
     """Return the shard of a schedule and of all its runs."""
     session = spec.turn and spec.turn.session
-    return session_names.shard_of_session(session_names.scoped(spec.tenant, session)) if session else shard_of(scope)
+    return conversations.shard_of_session(conversations.scoped(spec.tenant, session)) if session else shard_of(scope)
 
 
 def run_id_at(shard: int, scope: str, at_ms: int | str) -> str:

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 import structlog
 
 from cantata.engine.dispatch.celery_app import App
+from cantata.engine.engine import Engine
 from cantata.engine.isolation import Item
-from cantata.engine.start import Timeout, accept_run, id_of_key, send_ready
+from cantata.engine.start import Timeout, accept_run, announce_runs, id_of_key, new_id, send_ready
 from cantata.flows.definitions import Alert, Definitions
 from cantata.flows.values import JsonValue
-from cantata.flows.webhooks import QUEUE
+from cantata.flows.webhooks import QUEUE, check_target
 from cantata.flows.wire import WebhookRequest
 from cantata.ledger.ledger import Ledger
 from cantata.ledger.records import Accepted
@@ -84,6 +85,16 @@ def accept_delivery(
         definitions=with_attempts(definitions), definitions_text=definitions_text,
         labels={name: value for name, value in labels.items() if value},
     )  # fmt: skip
+
+
+def post_test(engine: Engine, name: str) -> str:
+    """Have a worker post a signed test message to a webhook of the configuration, or a URL, once; return its run. Raises ConfigError."""
+    check_target(name, engine.definitions.webhooks)
+    run_id = new_id()
+    request = WebhookRequest(id=run_id, text=f"test of webhook {name}", to=name, event="test", at_ms=int(clock.now() * 1000))
+    accepted = accept_delivery(engine.ledger, request, engine.definitions, engine.definitions_text)
+    announce_runs(engine.app, [(run_id, accepted.priority)], QUEUE)
+    return run_id
 
 
 def with_attempts(definitions: Definitions) -> Definitions:

@@ -7,12 +7,11 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 
 from cantata.client.client import Client
-from cantata.client.run_service import RunService
 from cantata.client.runs import TurnRun
 from cantata.errors import ConfigError, UnknownRunError
 from cantata.features.memory.memory_store import MemoryStore
 from cantata.flows.wire import HistoryEntry
-from cantata.ledger.session_names import fault_of
+from cantata.ledger.conversations import fault_of
 
 
 class ChatBackend:
@@ -27,7 +26,7 @@ class ChatBackend:
         self._team = team
         self._agent = agent
         self._labels = dict(labels or {})
-        self._runs = RunService(client, self._labels.get("tenant", ""))
+        self._runs = client.of(self._labels.get("tenant", ""))
         self._resume = resume
         self.session = ""
         self.switch(session or new_session())

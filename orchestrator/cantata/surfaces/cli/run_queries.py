@@ -12,8 +12,8 @@ import click
 from rich.console import Console
 
 from cantata.client import queries
-from cantata.client.run_service import RunService
 from cantata.client.runs import MAX_LISTED, ChainRun, TurnRun, unknown_wait
+from cantata.client.tenant_client import TenantClient
 from cantata.engine.fleet import code_versions
 from cantata.errors import ConfigError, UnknownRunError
 from cantata.features.forks.fork_requests import FORKED_AT, FORKED_FROM
@@ -44,9 +44,9 @@ SIGNAL_STATUSES = {"taken": 0, "kept": 0, "unclear": INVALID}
 class RunQueries(RunSubmission):
     """Queries about earlier runs."""
 
-    def runs_of(self, tenant: str) -> RunService:
+    def runs_of(self, tenant: str) -> TenantClient:
         """Return the runs of a tenant."""
-        return RunService(self.client, tenant)
+        return self.client.of(tenant)
 
     def list(self, limit: int, *, behind: str | None, **filters: Any) -> int:
         """Print at most `limit` runs, the newest first, from after the run `behind`."""

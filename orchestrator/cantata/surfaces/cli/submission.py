@@ -14,8 +14,8 @@ from typing import Any, Self
 import click
 
 from cantata.client.client import Client
-from cantata.client.run_service import RunService
 from cantata.client.runs import ChainRun, TurnRun
+from cantata.client.tenant_client import TenantClient
 from cantata.config.user_code.workflow_inputs import input_faults, turn_faults
 from cantata.errors import ConfigError
 from cantata.flows.definitions import Definitions
@@ -70,9 +70,9 @@ class RunSubmission:
         return Path(self.definitions.folder) if self.definitions.folder else None
 
     @property
-    def runs(self) -> RunService:
+    def runs(self) -> TenantClient:
         """The runs of all tenants."""
-        return RunService(self.client)
+        return self.client.of(None)
 
     def check_turn(self, turn: TurnRequest) -> None:
         """Raise ConfigError for the faults of a turn, without a service."""

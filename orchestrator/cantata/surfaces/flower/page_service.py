@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from cantata.client.client import Client
-from cantata.client.run_service import RunService
 from cantata.ledger.runs.streams import Streams, connect_async
 from cantata.surfaces.http.blocking_calls import BlockingCalls
 from cantata.surfaces.http.rejections import RequestRejected
@@ -22,7 +21,8 @@ class PageService:
     """Runs, their pages and their events. Must be created in the event loop that uses it."""
 
     def __init__(self, client: Client) -> None:
-        self.runs = RunService(client)
+        self.client = client
+        self.runs = client.of(None)
         self.pages = RunPages(client)
         self.call = BlockingCalls("Flower", threads=THREADS, max_waiting=MAX_WAITING)
         self.open_streams = 0

@@ -8,10 +8,10 @@ from typing import Any
 
 from tornado.iostream import StreamClosedError
 
-from cantata.client.answers import labels_of
 from cantata.config.documents import parse_json
 from cantata.engine.limits import daily_costs
 from cantata.engine.limits.daily_costs import MAX_DAYS
+from cantata.features.inbox.answers import labels_of
 from cantata.flows.bounds import FIRST_INSTANT_S, LAST_INSTANT_S
 from cantata.flows.values import JsonValue
 from cantata.ledger.runs import listing
@@ -59,7 +59,7 @@ class CountsHandler(RunListHandler):
 
     async def get(self) -> None:
         wanted = RunFilter(**self._filter())
-        self.answer((await self.service.call(listing.count, self.service.runs.client.ledger, wanted)).model_dump_json())
+        self.answer((await self.service.call(listing.count, self.service.client.ledger, wanted)).model_dump_json())
 
 
 class CostsHandler(RunListHandler):
@@ -67,7 +67,7 @@ class CostsHandler(RunListHandler):
 
     async def get(self) -> None:
         days = self._number("days", DEFAULT_DAYS, MAX_DAYS)
-        found = await self.service.call(daily_costs.read, self.service.runs.client.ledger, None, days)
+        found = await self.service.call(daily_costs.read, self.service.client.ledger, None, days)
         self.answer({"costs": [each.model_dump(mode="json") for each in found]})
 
 

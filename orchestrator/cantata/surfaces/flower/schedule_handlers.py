@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from cantata.client.schedules import Schedules
+from cantata.features.schedules.schedules import Schedules
 from cantata.surfaces.flower.page_handlers import ApiHandler
 
 
 class _ScheduleHandler(ApiHandler):
     def _schedules(self) -> Schedules:
-        return self.service.runs.client.schedules.of(self.get_query_argument("tenant", "", strip=False))
+        return self.service.client.of(self.get_query_argument("tenant", "", strip=False)).schedules
 
 
 class ScheduleListHandler(_ScheduleHandler):

@@ -1,4 +1,4 @@
-"""Operations of the gateway for a tenant: `RunService` with the rights of tokens. They block; `TenantService.call` calls them."""
+"""Operations of the gateway for a tenant: `TenantClient` with the rights of tokens. They block; `TenantService.call` calls them."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import cast
 
-from cantata.client.answers import outcomes, split_id
 from cantata.client.client import Client
-from cantata.client.run_service import RunService, SignalAnswer
 from cantata.client.runs import ChainRun, Run, TurnRun
+from cantata.client.tenant_client import TenantClient
 from cantata.engine.start import definitions_from
 from cantata.errors import ConfigError
 from cantata.features.batches.batch_streams import BatchStreams
@@ -17,6 +16,7 @@ from cantata.features.forks import fork_requests, fork_store
 from cantata.features.forks import rewind as rewinding
 from cantata.features.forks.fork_requests import FORKED_AT
 from cantata.features.inbox import inbox
+from cantata.features.inbox.answers import SignalAnswer, outcomes, split_id
 from cantata.flows.forks import EndedRun
 from cantata.flows.turns.mentions import mention_of
 from cantata.flows.values import JsonValue
@@ -48,9 +48,9 @@ class TenantService:
         self.call = BlockingCalls("the gateway", threads=THREADS, max_waiting=MAX_WAITING, max_of_one=MAX_OF_TENANT)
         self.readiness = Readiness(client, self.call)
 
-    def runs(self, tenant: str) -> RunService:
+    def runs(self, tenant: str) -> TenantClient:
         """Return the runs, sessions and memory of a tenant."""
-        return RunService(self.client, tenant)
+        return self.client.of(tenant)
 
     def end_streams(self) -> None:
         """End all streams, so that their clients reconnect to another gateway."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from cantata.client.run_service import SignalAnswer
 from cantata.errors import CantataError, ConfigError, Fault, StoredDataError, UnavailableError, UnknownRunError, unreadable
+from cantata.features.inbox.answers import SignalAnswer
 from cantata.flows.values import Value
 from cantata.flows.wire import FaultInfo
 from cantata.ledger.redis.connection import RedisFailure, RedisRefusal, reason

@@ -6,7 +6,6 @@ import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from cantata.client.client import Client
-from cantata.client.run_service import RunService
 from cantata.engine.fleet import code_versions
 from cantata.features.forks.fork_requests import FORKED_FROM
 from cantata.flows.events import RunEvent
@@ -59,7 +58,7 @@ class RunPages:
 
     def graph(self, tenant: str | None, run_id: str, *, opened: Sequence[str] = ()) -> GraphView:
         """Return the current graph of a run, with the first items of open maps."""
-        RunService(self._client, tenant).find(run_id)
+        self._client.of(tenant).find(run_id)
         snapshot = run_snapshot.snapshot(self._ledger, run_id)
         folded = fold(snapshot, set(opened))
         moments = self._timeline.moments(run_id, snapshot.offset, folded=folded.limits)
@@ -72,7 +71,7 @@ class RunPages:
 
     def step(self, tenant: str | None, run_id: str, step_id: str) -> StepDetail:
         """Return the details of one step. Raises UnknownRunError for a step that does not exist."""
-        runs = RunService(self._client, tenant)
+        runs = self._client.of(tenant)
         runs.find(run_id)
         snapshot = run_snapshot.snapshot(self._ledger, run_id)
         record = self._ledger.reader.records(run_id, [step_id]).get(step_id) if step_id in snapshot.cells else None

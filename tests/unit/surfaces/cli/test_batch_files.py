@@ -11,8 +11,8 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from cantata.client.batches.batches import BatchRow
 from cantata.errors import ConfigError
+from cantata.features.batches.rows import BatchRow
 from cantata.flows.values import ErrorInfo, JsonValue, Usage
 from cantata.surfaces.cli.batch_files import COLUMNS, ResultFile, RowFile, format_of
 

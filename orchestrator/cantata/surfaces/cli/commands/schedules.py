@@ -108,7 +108,7 @@ def apply(config: str | None, yes: bool, dry_run: bool, as_json: bool) -> int:
     Schedules of all tenants are compared, by their label `tenant`. Those that calls created stay as they are.
     """
     with _open(config) as client:
-        from cantata.client.schedules import describe  # noqa: PLC0415  # as above
+        from cantata.features.schedules.schedules import describe  # noqa: PLC0415  # as above
 
         changes = client.schedules.plan()
         lines = [line for change in changes for line in describe(change)]

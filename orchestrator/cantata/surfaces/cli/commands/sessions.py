@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cantata.ledger.session_names import fault_of
+from cantata.ledger.conversations import fault_of
 from cantata.surfaces.cli.connect import open_queries
 from cantata.surfaces.cli.options import json_option
 from cantata.text import text_format
@@ -56,7 +56,7 @@ def list_(limit: int, tenant: str, as_json: bool) -> int:
 def show(name: str, limit: int | None, tenant: str, as_json: bool) -> int:
     """Show the entries of a conversation, the oldest first. With --json: one entry a line."""
     with open_queries(workers=False, as_json=as_json) as queries:
-        entries, waiting = queries.runs_of(tenant).conversation(name, limit)
+        entries, waiting = queries.runs_of(tenant).sessions.conversation(name, limit)
     for entry in entries:
         click.echo(entry.model_dump_json() if as_json else _format_entry(entry))
     for run_id in () if as_json else waiting:

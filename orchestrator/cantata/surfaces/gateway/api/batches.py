@@ -9,10 +9,10 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 from starlette.responses import StreamingResponse
 
-from cantata.client.batches import given_rows
-from cantata.client.batches.batches import Batches, BatchPage, Row, RowRequests, batch_target
 from cantata.errors import CantataError, ConfigError, Fault
 from cantata.features.batches.batch_store import BatchInfo, BatchTarget
+from cantata.features.batches.batches import Batches, batch_target
+from cantata.features.batches.rows import BatchPage, Row, RowRequests
 from cantata.flows.bounds import OutOfBoundsError, read_json
 from cantata.flows.wire import ChainNode, ChainRequest, TurnRequest
 from cantata.ledger.runs.streams import StreamsEnded
@@ -77,7 +77,7 @@ async def begin_batch(request: Request, response: Response, service: ServiceDep,
     def begin() -> BatchInfo:
         target = batch_target(agent=body.agent, team=body.team, chain=body.chain, workflow=body.workflow)
         _check(service, caller, target)
-        RowRequests(service.client, target, body.columns)
+        RowRequests(service.client.engine, target, body.columns)
         return _batches(service, caller.tenant).open(
             body.name, target, columns=body.columns, concurrency=body.concurrency, budget_usd=body.budget_usd,
             labels=caller.labels(), webhooks=body.webhooks,
@@ -140,7 +140,7 @@ async def submit_rows(
     def submit() -> bodies.RowsAccepted:
         _own(service, caller, name)
         batches = _batches(service, caller.tenant)
-        accepted, after, batch = given_rows.submit(service.client, batches, name, rows, caller.labels(), start=start, last=last)
+        accepted, after, batch = batches.add_rows(name, rows, caller.labels(), start=start, last=last)
         return bodies.RowsAccepted(accepted=accepted, next=after, batch=batch)
 
     return await service.call(submit)
@@ -223,7 +223,7 @@ async def retry_batch(name: PathName, service: ServiceDep, caller: CallerGrant) 
 
     def act() -> BatchInfo:
         _own(service, caller, name)
-        return given_rows.retry(service.client, _batches(service, caller.tenant), name, caller.labels())
+        return _batches(service, caller.tenant).retry_rows(name, caller.labels())
 
     return await service.call(act)
 

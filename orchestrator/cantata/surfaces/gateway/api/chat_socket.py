@@ -24,9 +24,9 @@ from cantata.engine.limits.request_rate import RequestRate
 from cantata.errors import CantataError, ConfigError, UnknownRunError
 from cantata.flows.values import NumberOfSeconds, Value
 from cantata.flows.wire import TurnRequest
+from cantata.ledger.conversations import fault_of
 from cantata.ledger.redis.connection import RedisFailure
 from cantata.ledger.runs.streams import StreamsEnded
-from cantata.ledger.session_names import fault_of
 from cantata.surfaces.gateway.access import SUBPROTOCOL
 from cantata.surfaces.gateway.api import chat_frames
 from cantata.surfaces.gateway.api.chat_frames import Frame

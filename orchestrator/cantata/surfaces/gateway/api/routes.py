@@ -9,12 +9,12 @@ from urllib.parse import quote
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from starlette.responses import StreamingResponse
 
-from cantata.client.run_service import result_of
 from cantata.client.runs import ChainRun, TurnRun
+from cantata.client.tenant_client import result_of
 from cantata.errors import ConfigError
 from cantata.flows.wire import ChainRequest, ChainResponse, RunStatus, TurnRequest
+from cantata.ledger.conversations import fault_of
 from cantata.ledger.runs.results import REFUSALS
-from cantata.ledger.session_names import fault_of
 from cantata.surfaces.gateway.api import bodies
 from cantata.surfaces.gateway.api.bodies import document_body
 from cantata.surfaces.gateway.grants import Grant, Scope
@@ -238,7 +238,7 @@ async def list_sessions(service: ServiceDep, tenant: ReaderTenant, most: Limit =
 @router.get("/sessions/{session}", tags=["sessions"], responses=UNKNOWN)
 async def show_session(session: PathName, service: ServiceDep, tenant: ReaderTenant, most: Limit = 100) -> bodies.SessionHistory:
     """Return the messages of a session, oldest first, and its open turns."""
-    entries, waiting = await service.call(service.runs(tenant).conversation, session, most)
+    entries, waiting = await service.call(service.runs(tenant).sessions.conversation, session, most)
     return bodies.SessionHistory(session=session, entries=list(entries), waiting=list(waiting))
 
 

@@ -7,8 +7,8 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 from pydantic import Field
 
-from cantata.client.schedules import Schedules
 from cantata.features.schedules.schedule_store import ScheduleRecord
+from cantata.features.schedules.schedules import Schedules
 from cantata.flows.schedules import Schedule, ScheduleView
 from cantata.flows.values import Instant, Value
 from cantata.surfaces.gateway.api.bodies import Removed, document_body, read_body

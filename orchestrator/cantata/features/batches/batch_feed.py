@@ -9,32 +9,27 @@ from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, count, islice
 from threading import Event
-from typing import TYPE_CHECKING, cast
+from typing import cast
 from uuid import uuid4
 
-from cantata.client.batches.batches import (
-    DELIVERED_AT_ONCE,
+from cantata.engine.engine import Engine
+from cantata.errors import ConfigError
+from cantata.features.batches.batch_store import BatchInfo
+from cantata.features.batches.batches import DELIVERED_AT_ONCE, Batches, affordable_rows, check_prices
+from cantata.features.batches.rows import (
+    BAD_VALUE,
     UNTRIED,
-    Batches,
     BatchRow,
     Row,
     RowRequests,
-    affordable_rows,
-    check_prices,
     is_in_small_batch,
     row_of,
     rows_left,
     run_id_of_row,
 )  # fmt: skip
-from cantata.client.batches.text_rows import BAD_VALUE
-from cantata.errors import ConfigError
-from cantata.features.batches.batch_store import BatchInfo
 from cantata.flows.values import ErrorInfo, JsonValue
 from cantata.ledger.quotas import QUOTA_CODE
 from cantata.ledger.runs import outcomes
-
-if TYPE_CHECKING:
-    from cantata.client.client import Client
 
 FEEDER_MS = 5000  # how long another process waits for a feeder that was killed
 CONTROL_S = 0.5  # between looks at the state of the batch
@@ -50,13 +45,13 @@ class BatchFeed:
     """
 
     def __init__(
-        self, client: Client, batches: Batches, batch: BatchInfo, rows: Iterable[Row], *, labels: Mapping[str, str], group_s: float
+        self, engine: Engine, batches: Batches, batch: BatchInfo, rows: Iterable[Row], *, labels: Mapping[str, str], group_s: float
     ) -> None:
-        self._client, self._batches, self._labels, self._group_s = client, batches, labels, group_s
+        self._engine, self._batches, self._labels, self._group_s = engine, batches, labels, group_s
         self.batch = batch
         self.note = ""
         """Why nothing is submitted now, for people."""
-        self._requests = RowRequests(client, batch.target, batch.columns, batch.mode)
+        self._requests = RowRequests(engine, batch.target, batch.columns, batch.mode)
         self._feeder = f"process {os.getpid()} on {socket.gethostname()} ({uuid4().hex[:6]})"
         self._stopped = Event()
         self._open: dict[str, dict[int, Row]] = {}
@@ -140,7 +135,7 @@ class BatchFeed:
             time.sleep(CONTROL_S / 2)
         self._controlled_at = time.monotonic()
         if self.batch.state == "cancelled" and self._open:
-            self._client.ledger.runs.cancel_all([*self._open])
+            self._engine.ledger.runs.cancel_all([*self._open])
         self.note = "it is paused" if self.batch.state == "paused" else ""
 
     def _submit(self, stop_after: int | None) -> None:
@@ -217,12 +212,12 @@ class BatchFeed:
         """Read which open rows have ended; return whether there are results to yield."""
         if self._open:
             now = time.monotonic()
-            ended_runs = outcomes.newly_ended(self._client.ledger, self._batches.store.scope(self.batch.name))
+            ended_runs = outcomes.newly_ended(self._engine.ledger, self._batches.store.scope(self.batch.name))
             asked = self._unchecked.union(ended_runs).intersection(self._open)
             if now - self._checked_at >= CHECK_S:
                 asked, self._checked_at = {*self._open}, now
             self._unchecked.clear()
-            over, gone = outcomes.ended(self._client.ledger, [*asked])
+            over, gone = outcomes.ended(self._engine.ledger, [*asked])
             for run_id, ended in over.items():
                 rows = {number: row_of(self.batch, number, run_id, ended, _plain(row)) for number, row in self._open.pop(run_id).items()}
                 self._ended |= rows

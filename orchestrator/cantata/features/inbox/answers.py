@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 from cantata.errors import CantataError, ConfigError, Fault
 from cantata.features.inbox.inbox import wait_options
@@ -13,12 +13,17 @@ from cantata.flows.waits import Answer
 from cantata.flows.wire import AnswerOutcome, FaultInfo
 from cantata.text.patterns import SearchTime
 
-if TYPE_CHECKING:
-    from cantata.client.run_service import SignalAnswer
-
 MAX_FAULTS = 20  # of one answer that are reported
 MAX_EVALUATIONS = 50_000  # of one answer: 0.05 s, since one request may have a thousand of them
 SEARCH_S = 0.1  # processor time of all patterns of one answer
+
+
+class SignalAnswer(NamedTuple):
+    """The answer to a signal."""
+
+    outcome: str
+    """taken, kept, over, closed, unclear, full or not_allowed."""
+    message: str
 
 
 def split_id(item_id: str) -> tuple[str, str]:

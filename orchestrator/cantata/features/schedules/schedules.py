@@ -8,9 +8,10 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from cantata.config.faults import checked
+from cantata.engine.engine import Engine
 from cantata.engine.run_requests import RunRequest, scheduled_request
 from cantata.engine.start import COORDINATOR, announce_runs, check_labels, check_size, new_id, run_settings
 from cantata.errors import ConfigError, Fault
@@ -26,12 +27,12 @@ from cantata.features.schedules.schedule_store import (
     shard_for,
 )
 from cantata.features.schedules.times import delay_ms, first_time, times
-from cantata.features.sessions import conversations
 from cantata.flows import bounds
 from cantata.flows.definitions import Quota
 from cantata.flows.schedules import Schedule
 from cantata.flows.values import NAME, JsonValue, as_text, checked_name, stored
 from cantata.flows.webhooks import webhooks_of
+from cantata.ledger import conversations
 from cantata.ledger.encoding import to_json
 from cantata.ledger.quotas import KeptItem
 from cantata.ledger.redis import clock
@@ -40,9 +41,6 @@ from cantata.ledger.redis.keys import definitions_digest, id_in_shard
 from cantata.ledger.redis.redis_errors import is_outage
 from cantata.ledger.run_store import offer_of
 from cantata.text.suggestions import did_you_mean
-
-if TYPE_CHECKING:
-    from cantata.client.client import Client
 
 UNKNOWN = "unknown_schedule"
 PENDING_BYTES = 30  # of a time that waits, beside its labels
@@ -76,14 +74,14 @@ class Schedules:
     cannot be reached.
     """
 
-    def __init__(self, client: Client, tenant: str = "") -> None:
-        self._client = client
+    def __init__(self, engine: Engine, tenant: str = "") -> None:
+        self._engine = engine
         self._tenant = tenant
-        self._store = ScheduleStore(client.ledger)
+        self._store = ScheduleStore(engine.ledger)
 
     def of(self, tenant: str) -> Schedules:
         """Return the schedules of another tenant."""
-        return Schedules(self._client, tenant)
+        return Schedules(self._engine, tenant)
 
     def list(self) -> list[ScheduleRecord]:
         """Return all schedules by name, each with its last run."""
@@ -152,11 +150,11 @@ class Schedules:
         item = item_of(known.spec, known.scope, known.request, own, known.now_ms, run_id=run_id)
         firing = Firing(known.shard, known.scope, known.mark, known.spec.overlap, [item])
         quota = stored(Quota, known.quota, ignores_unknown=True)
-        with self._client.ledger.quotas.start(self._tenant, quota, len(item["request"])):
+        with self._engine.ledger.quotas.start(self._tenant, quota, len(item["request"])):
             if known.spec.overlap == "cancel_previous":
                 for run in known.runs:
                     if run.status in ("accepted", "running"):
-                        self._client.ledger.runs.cancel(run.run_id)
+                        self._engine.ledger.runs.cancel(run.run_id)
             fired = self._store.fire([firing])[0]
         if isinstance(fired, Exception):
             raise ConfigError(
@@ -166,7 +164,7 @@ class Schedules:
             raise ConfigError(f"schedule {name!r} was changed meanwhile; try again", source="trigger")
         runs = [*started(firing, fired)]
         if runs:
-            announce_runs(self._client.app, runs)
+            announce_runs(self._engine.app, runs)
         outcome = fired.outcomes[0][0]
         return Triggered("new", run_id) if outcome in STARTED else Triggered(outcome, "")
 
@@ -183,7 +181,7 @@ class Schedules:
         found = builtins.list(itertools.islice(within, MAX_PENDING + 1))
         check_labels({**known.labels, **(labels or {})})
         size = (len(to_json(dict(labels or {}))) + PENDING_BYTES) * len(found)
-        with self._client.ledger.quotas.store(self._tenant, self._client.definitions.limits.quota_of(self._tenant), size):
+        with self._engine.ledger.quotas.store(self._tenant, self._engine.definitions.limits.quota_of(self._tenant), size):
             is_full = len(found) > MAX_PENDING or self._store.add_pending(known.scope, found, labels) == "full"
         if is_full:
             raise ConfigError(f"at most {MAX_PENDING} times of a schedule may wait; choose a shorter range", source="backfill")
@@ -194,7 +192,7 @@ class Schedules:
 
         Compared are the schedules of the client's configuration with those that a configuration declared, and their definitions.
         """
-        declared = {(spec.tenant, name): _checked(name, spec) for name, spec in self._client.definitions.schedules.items()}
+        declared = {(spec.tenant, name): _checked(name, spec) for name, spec in self._engine.definitions.schedules.items()}
         for (_, name), spec in declared.items():
             self._request(name, spec)
         kept = {(each.tenant, each.name): each for each in self._store.find(None)}
@@ -230,7 +228,7 @@ class Schedules:
 
     def _request(self, name: str, spec: Schedule) -> RunRequest:
         try:
-            return scheduled_request(name, spec, self._client.definitions)
+            return scheduled_request(name, spec, self._engine.definitions)
         except ConfigError as error:
             raise ConfigError(error.faults, source=f"schedule {name!r}", code=error.code, asked=error.asked) from error
 
@@ -241,11 +239,11 @@ class Schedules:
         if known.unreadable:
             return {"record": (known.unreadable, "replaced")}
         before = values(known.spec, known.declared_by, known.digest)
-        after = values(spec, "config", definitions_digest(self._client.definitions_text))
+        after = values(spec, "config", definitions_digest(self._engine.definitions_text))
         return {key: (before.get(key), after.get(key)) for key in {**before, **after} if before.get(key) != after.get(key)}
 
     def _put(self, name: str, spec: Schedule, origin: Origin, *, only_new: bool = False) -> bool:
-        definitions, scope = self._client.definitions, scope_of(spec.tenant, name)
+        definitions, scope = self._engine.definitions, scope_of(spec.tenant, name)
         request = self._request(name, spec)
         check_size(request.kind, request.text, definitions)
         settings = run_settings(definitions, request.timeout)
@@ -267,8 +265,8 @@ class Schedules:
             if origin == "api":  # what an operator declares is counted, but no tenant may stop a deployment
                 size, quota = sum(map(len, fields.values())), definitions.limits.quota_of(spec.tenant)
                 item = KeptItem(shard, f"schedule:{scope}")
-                stack.enter_context(self._client.ledger.quotas.store(spec.tenant, quota, size, name=item))
-            return self._store.put(shard, scope, fields, self._client.definitions_text, look_at, only_new=only_new)
+                stack.enter_context(self._engine.ledger.quotas.store(spec.tenant, quota, size, name=item))
+            return self._store.put(shard, scope, fields, self._engine.definitions_text, look_at, only_new=only_new)
 
 
 def describe(change: ScheduleChange) -> Sequence[str]:

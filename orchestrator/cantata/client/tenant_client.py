@@ -1,32 +1,32 @@
-"""RunService: a tenant's runs, sessions and memory, for the gateway, the run pages and the command line."""
+"""TenantClient: all that belongs to a tenant, for the surfaces: `client.of(tenant)`."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
-from cantata.client.answers import split_id
 from cantata.client.runs import MAX_COMPARED, ChainRun, ProviderBatchRun, TurnRun, WebhookRun
+from cantata.engine.engine import Engine
 from cantata.errors import ConfigError, StoredDataError, UnknownRunError
+from cantata.features.batches.batches import Batches
+from cantata.features.forks.forking import fork
 from cantata.features.inbox import inbox
+from cantata.features.inbox.answers import SignalAnswer, split_id
 from cantata.features.inbox.inbox import InboxFilter
 from cantata.features.memory.memory_store import MemoryStore
-from cantata.features.sessions.conversations import Sessions
+from cantata.features.schedules.schedules import Schedules
+from cantata.features.sessions.sessions import Sessions
 from cantata.flows.turns.turn_plan import target_of
 from cantata.flows.values import JsonValue, stored
 from cantata.flows.waits import Inbox, InboxItem
-from cantata.flows.wire import RUN_OVER, ChainRequest, ChainResponse, HistoryEntry, ProviderBatchRequest, RunResult, RunStatus, TurnRequest
+from cantata.flows.wire import RUN_OVER, ChainRequest, ChainResponse, ProviderBatchRequest, RunResult, RunStatus, TurnRequest
 from cantata.ledger.redis.records import remedy_for
 from cantata.ledger.runs import event_log, listing
 from cantata.ledger.runs.listing import RunFilter, RunList
 from cantata.ledger.runs.log_store import Logs
 from cantata.ledger.runs.summaries import RunSummary
-from cantata.ledger.session_names import fault_of
 from cantata.text.suggestions import hint
-
-if TYPE_CHECKING:
-    from cantata.client.client import Client
 
 SIGNAL_MESSAGES: Mapping[str, str] = {
     "taken": "step {step!r} took the value and goes on",
@@ -42,23 +42,15 @@ SIGNAL_MESSAGES: Mapping[str, str] = {
 TurnOrChain = TypeVar("TurnOrChain", TurnRequest, ChainRequest, ProviderBatchRequest)
 
 
-class SignalAnswer(NamedTuple):
-    """The answer to a signal."""
-
-    outcome: str
-    """taken, kept, over, closed, unclear, full or not_allowed."""
-    message: str
-
-
-class RunService:
+class TenantClient:
     """Operations on the runs, sessions and memory of a tenant ("" for those without one), or on the runs of all tenants (None).
 
     Every method blocks for some milliseconds. Each raises UnknownRunError for a run that does not exist or is another tenant's, ConfigError
     for an invalid request, and UnavailableError if Redis cannot be reached.
     """
 
-    def __init__(self, client: Client, tenant: str | None = None) -> None:
-        self.client = client
+    def __init__(self, engine: Engine, tenant: str | None = None) -> None:
+        self.engine = engine
         self.tenant = tenant
 
     def list(
@@ -67,9 +59,9 @@ class RunService:
     ) -> RunList:  # fmt: skip
         """Return a page of runs, newest first; `before` is the `next` of the previous page."""
         wanted = RunFilter(self.tenant, tuple(statuses), kind, text, since, until)
-        found = listing.find_page(self.client.ledger, wanted, before=before, most=limit)
+        found = listing.find_page(self.engine.ledger, wanted, before=before, most=limit)
         try:
-            _, default = target_of(TurnRequest(text=""), self.client.definitions) or ("", "")
+            _, default = target_of(TurnRequest(text=""), self.engine.definitions) or ("", "")
         except ConfigError:  # a list can be read whatever the configuration is like now
             default = ""
         runs = [run.model_copy(update={"target": default}) if run.kind == "turn" and not run.target else run for run in found.runs]
@@ -78,7 +70,7 @@ class RunService:
     def newest(self, limit: int | None, *, behind: str | None = None, **filters: Any) -> Sequence[RunSummary]:
         """Return up to `limit` runs, newest first, that were submitted before the run `behind`; `filters` as in RunFilter."""
         wanted = RunFilter(self.tenant, **filters)
-        return [*islice(listing.iterate(self.client.ledger, wanted, behind=behind), limit)]
+        return [*islice(listing.iterate(self.engine.ledger, wanted, behind=behind), limit)]
 
     def find(self, run_id: str, *, may_be_unreadable: bool = False) -> TurnRun | ChainRun:
         """Return a run by its id.
@@ -86,32 +78,32 @@ class RunService:
         Raises UnknownRunError, also for that of another tenant, and StoredDataError if its record cannot be read, unless that may be so.
         """
         try:
-            kind, tenant = self.client.ledger.runs.owner_of(run_id)
+            kind, tenant = self.engine.ledger.runs.owner_of(run_id)
         except StoredDataError as error:
             if self.tenant is not None:  # whose it is cannot be known
                 raise UnknownRunError.of(run_id) from error
             if may_be_unreadable:
-                return TurnRun(self.client, run_id)
+                return TurnRun(self.engine, run_id)
             raise StoredDataError(f"run {run_id!r} cannot be read ({error}); {remedy_for(run_id)}") from error
         if self.tenant not in (None, tenant):
             raise UnknownRunError.of(run_id)
         kinds: Mapping[str, type[TurnRun | ChainRun]] = {"chain": ChainRun, "webhook": WebhookRun, "batch": ProviderBatchRun}
-        return kinds.get(kind, TurnRun)(self.client, run_id)
+        return kinds.get(kind, TurnRun)(self.engine, run_id)
 
     def request(self, run_id: str, kind: type[TurnOrChain]) -> TurnOrChain:
         """Return the request of a run that `find` returned."""
-        return stored(kind, self.client.ledger.runs.request_of(run_id)[1])
+        return stored(kind, self.engine.ledger.runs.request_of(run_id)[1])
 
     def has_events(self, run_id: str, after: int) -> bool:
         """Return whether a run has events after an offset, or may have some later."""
         is_over = self.find(run_id).status() in RUN_OVER
-        ledger = self.client.ledger
+        ledger = self.engine.ledger
         return not (after and is_over) or bool(ledger.with_retries(lambda: event_log.read(ledger.redis, run_id, after=after, most=1)))
 
     def logs(self, run_id: str) -> Logs:
         """Return the log lines of a run."""
         self.find(run_id)
-        return Logs(self.client.redis, run_id)
+        return Logs(self.engine.ledger.redis, run_id)
 
     def cancel(self, run_id: str) -> RunStatus:
         """Cancel a run; return its status then."""
@@ -123,21 +115,19 @@ class RunService:
     ) -> TurnRun | ChainRun:  # fmt: skip
         """Fork a run from a step on, or without a step retry its unfinished part. The same key gives the same run."""
         self.find(run_id)
-        if from_step is None:
-            return self.client.retry(run_id, idempotency_key=key, labels=labels)
-        return self.client.fork(run_id, from_step, changes=changes, idempotency_key=key, labels=labels)
+        return self.find(fork(self.engine, run_id, from_step, changes or {} if from_step is not None else {}, key, labels))
 
     def inbox(
         self, *, labels: Mapping[str, str] | None = None, who: str = "", after: str | None = None, limit: int = 50
     ) -> Inbox:  # fmt: skip
         """Return a page of the steps that wait for a person, the longest first; `after` is the `next` of the previous page."""
-        return inbox.find_page(self.client.ledger, InboxFilter(self.tenant, labels or {}, who), after=after, most=limit)
+        return inbox.find_page(self.engine.ledger, InboxFilter(self.tenant, labels or {}, who), after=after, most=limit)
 
     def inbox_item(self, item_id: str) -> InboxItem:
         """Return a step that waits for a person. Raises UnknownRunError if it does not wait now."""
         run_id, step = split_id(item_id)
         self.find(run_id)
-        item = inbox.find(self.client.ledger, run_id, step)
+        item = inbox.find(self.engine.ledger, run_id, step)
         if item is None:
             raise UnknownRunError(
                 f"step {step!r} of run {run_id!r} does not wait for a person now; `submit inbox list` lists those that do"
@@ -154,32 +144,33 @@ class RunService:
         if (
             outcome == "kept"
             and (like := run.nearest_step(step)) != step
-            and not run.steps(self.client.ledger.reader.answering(run_id, [step]))
+            and not run.steps(self.engine.ledger.reader.answering(run_id, [step]))
         ):
             near = f"; so far the run has no such step{hint(like)}"
         elif outcome == "unclear":
-            matching = (each for each in self.client.ledger.reader.step_ids(run_id, MAX_COMPARED) if each.endswith(f"/{step}"))
+            matching = (each for each in self.engine.ledger.reader.step_ids(run_id, MAX_COMPARED) if each.endswith(f"/{step}"))
             near = f": {', '.join(map(repr, matching))}"
         return SignalAnswer(outcome, SIGNAL_MESSAGES[outcome].format(step=step, run_id=run_id, nearest=near))
 
     @property
     def sessions(self) -> Sessions:
         """The sessions of the tenant; those without a tenant, if it is None."""
-        return self.client.sessions.of(self.tenant or "")
+        return Sessions(self.engine.ledger, self.tenant or "")
 
     @property
     def memory(self) -> MemoryStore:
         """The memory of the tenant; that without a tenant, if it is None."""
-        return self.client.memory.of(tenant=self.tenant or "")
+        return MemoryStore(self.engine.ledger, tenant=self.tenant or "", limits=self.engine.definitions.limits)
 
-    def conversation(self, session: str, limit: int | None = None) -> tuple[Sequence[HistoryEntry], Sequence[str]]:
-        """Return the newest entries of a session, oldest first, and its open turns. Raises ConfigError if it has neither."""
-        if fault := fault_of(session):
-            raise ConfigError(fault, source="session")
-        entries, waiting = self.sessions.history(session, limit), self.sessions.waiting(session)
-        if not entries and not waiting:
-            raise ConfigError(f"no conversation {session!r} is kept here; `submit sessions list` shows those kept", code="unknown_session")
-        return entries, waiting
+    @property
+    def schedules(self) -> Schedules:
+        """The schedules of the tenant; those without a tenant, if it is None."""
+        return Schedules(self.engine, self.tenant or "")
+
+    @property
+    def batches(self) -> Batches:
+        """The batches of the tenant; those without a tenant, if it is None."""
+        return Batches(self.engine, self.tenant or "")
 
     def unknown_step(self, run_id: str, step: str) -> UnknownRunError:
         """Return the error for a step that a run does not have."""

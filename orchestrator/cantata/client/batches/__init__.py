@@ -1,1 +1,0 @@
-"""Batches: many rows, a run each."""

@@ -1,0 +1,55 @@
+"""Forks and retries: a closed run again from a step on, or its unfinished part, as a new run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from cantata import __version__
+from cantata.engine.engine import Engine, check_key
+from cantata.engine.start import check_labels, check_size, definitions_from, id_of_key, new_id, send_ready
+from cantata.features.forks import fork_requests, fork_store, rewind
+from cantata.flows import bounds
+from cantata.flows.values import JsonValue
+from cantata.ledger.encoding import to_json
+from cantata.ledger.redis import clock
+from cantata.ledger.redis.keys import id_in_shard, shard_of
+from cantata.operation import fault_points, traces
+
+
+def fork(
+    engine: Engine, source: str, from_step: str | None, changes: Mapping[str, JsonValue], key: str | None, own: Mapping[str, str] | None
+) -> str:  # fmt: skip
+    """Start the fork of a run from a step on, or without a step the retry of its unfinished part; return its id.
+
+    Args:
+        engine: The engine.
+        source: The run.
+        from_step: The first step to execute again.
+        changes: Changes of the input.
+        key: The same key for the same source gives the same fork.
+        own: Labels that replace those of the source.
+
+    Raises:
+        ConfigError: The source is not over, has no such step, or does not fit the changes.
+        UnknownRunError: There is no such run.
+    """
+    bounds.check(dict(changes), "changes", max_bytes=engine.definitions.limits.input_bytes)
+    check_key(key)
+    ledger = engine.ledger
+    past = fork_store.read(ledger, source)
+    made = rewind.retry(past) if from_step is None else rewind.fork(past, from_step)
+    definitions = definitions_from(ledger.runs.definitions(source, past.definitions))
+    request, given = fork_requests.request_of(past, from_step, changes, definitions)
+    if changes:
+        check_size(past.kind, to_json(request), definitions)
+    run_id = id_in_shard(shard_of(source), new_id() if key is None else id_of_key(f"{source}\n{key}"))
+    labels = {**fork_requests.labels_of(past, from_step), **(own or {})}
+    check_labels(labels)
+    size = fork_store.size_of(ledger, source)
+    with engine.starting(run_id, key, labels, size), traces.trace_submission("fork", __version__) as submission:
+        since = clock.now()
+        ready = fork_store.make(ledger, run_id, made, request=request, given=given, labels=labels, is_retry=from_step is None)
+        submission.run_id, submission.source = run_id if ready else "", source
+    fault_points.at("accepted")
+    send_ready(engine.app, ((run_id, step) for step in ready), sent_at=since)
+    return run_id
