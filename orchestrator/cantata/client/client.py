@@ -18,7 +18,7 @@ from cantata.client.runs import ChainRun, TurnRun, WebhookRun
 from cantata.client.tenant_client import TenantClient
 from cantata.config.faults import checked
 from cantata.engine.dispatch import user_app
-from cantata.engine.dispatch.celery_app import make_app
+from cantata.engine.dispatch.celery_app import App, make_app
 from cantata.engine.engine import Engine, with_chain_id
 from cantata.engine.fleet import registry
 from cantata.engine.run_requests import chain_request, turn_request, workflow_request
@@ -48,7 +48,7 @@ from cantata.flows.workflows.decorator import reference_of
 from cantata.ledger.ledger import Ledger
 from cantata.ledger.records import RunRecord
 from cantata.ledger.redis import clock
-from cantata.ledger.redis.connection import check, connect
+from cantata.ledger.redis.connection import Redis, check, connect
 from cantata.operation import embedded
 from cantata.settings import settings
 
@@ -76,12 +76,11 @@ class Client:
         environment = settings()
         app = user_app.configured() if app is None else user_app.resolve(app)
         self.redis_url = redis_url or environment.redis_url or (app and user_app.redis_url_of(app)) or embedded.stack_url()
-        self.redis = connect(self.redis_url, namespace=namespace)
-        self.warnings = check(self.redis, url=self.redis_url)
-        clock.synchronize(self.redis)
-        self.app = make_app(self.redis_url, broker_url or environment.broker_url, namespace=namespace, beside=app)
-        self.ledger = Ledger(self.redis, patience_s=MAX_OUTAGE_S, replicas=environment.wait_replicas)
-        self.engine = Engine(self.ledger, self.app, config)
+        redis = connect(self.redis_url, namespace=namespace)
+        self.warnings = check(redis, url=self.redis_url)
+        clock.synchronize(redis)
+        celery = make_app(self.redis_url, broker_url or environment.broker_url, namespace=namespace, beside=app)
+        self.engine = Engine(Ledger(redis, patience_s=MAX_OUTAGE_S, replicas=environment.wait_replicas), celery, config)
 
     @classmethod
     def embedded(cls, home: str | Path | None = None, *, config: str | Path | Definitions | None = None, **options: Any) -> EmbeddedClient:
@@ -93,6 +92,21 @@ class Client:
         other = copy.copy(self)
         other.engine = self.engine.with_definitions(definitions)
         return other
+
+    @property
+    def ledger(self) -> Ledger:
+        """The ledger of runs."""
+        return self.engine.ledger
+
+    @property
+    def redis(self) -> Redis:
+        """The connections to Redis."""
+        return self.engine.ledger.redis
+
+    @property
+    def app(self) -> App:
+        """Celery, which carries the messages."""
+        return self.engine.app
 
     @property
     def definitions(self) -> Definitions:

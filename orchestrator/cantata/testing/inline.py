@@ -131,7 +131,7 @@ class Runner:
         stack = Stack.start(home, server_only=True)
         atexit.register(stack.stop)
         self.client = Client(stack.url, config=Definitions())
-        self.client.app = self.app = _LocalApp()
+        self.client.engine.app = self.app = _LocalApp()
         self.process = Process(stack.url, "inline", send=partial(send_ready, self.app), is_alone=True, interrupts=True)
         atexit.register(self.process.stop)
         self._test = ""

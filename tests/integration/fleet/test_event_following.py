@@ -35,7 +35,7 @@ class Follower:
         self.hung_up = 0
         self._chance = random.Random(number)
         self._client = client
-        client.redis = connect(client.redis_url, owner=self.name)
+        client.ledger.redis = connect(client.redis_url, owner=self.name)
 
     def follow(self, run_id: str) -> list[RunEvent]:
         """All events of a run."""
