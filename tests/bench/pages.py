@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from functools import partial
 
 from cantata.client.client import EmbeddedClient
+from cantata.client.graphs.run_pages import RunPages
 from cantata.ledger.ledger import Ledger
 from cantata.ledger.redis.connection import Redis, connect
 from cantata.ledger.runs.listing import RunFilter, find_page
-from cantata.surfaces.pages.run_pages import RunPages
 from tests.bench.measure import database, run_once
 from tests.bench.shapes import long_shape, wide_shape
 
@@ -91,8 +91,8 @@ def _graphs(client: EmbeddedClient) -> Iterator[Wait]:
     for shape in (long_shape(1000), wide_shape(10_000)):
         _, run_id = run_once(client, shape, "noop")
 
-        yield Wait(f"{shape.name}, its graph", [_took_ms(partial(_graph, RunPages(client), run_id)) for _ in range(TIMES)])
-        pages = RunPages(client)
+        yield Wait(f"{shape.name}, its graph", [_took_ms(partial(_graph, RunPages(client.engine), run_id)) for _ in range(TIMES)])
+        pages = RunPages(client.engine)
         _graph(pages, run_id)
         yield Wait(f"{shape.name}, its graph again", [_took_ms(partial(_graph, pages, run_id)) for _ in range(TIMES)])
 

@@ -17,13 +17,13 @@ import pytest
 from click.testing import CliRunner
 
 from cantata.client.client import Client
+from cantata.client.graphs.run_pages import RunPages
 from cantata.client.runs import ChainRun
 from cantata.engine.fleet import registry
 from cantata.operation import embedded
 from cantata.operation.embedded import Stack, stack_plan
 from cantata.operation.embedded.process_identity import identify
 from cantata.surfaces.cli.main import submit
-from cantata.surfaces.pages.run_pages import RunPages
 from cantata.testing import Rule, ScriptedModels
 from cantata.testing.answers import JsonObject
 from tests.waiting import until, when_busy
@@ -163,7 +163,7 @@ def test_the_digest_is_told_of_workers_and_recorded_with_runs(stage: CodeStage) 
     run = stage.start("version")
     run.result()
 
-    code = RunPages(stage.client).graph(None, run.run_id).run.code
+    code = RunPages(stage.client.engine).graph(None, run.run_id).run.code
 
     assert [entry.partition("@")[0] for entry in code] == ["steps"]
     assert run.steps(["a"])["a"].info["code"] == list(code)

@@ -13,6 +13,7 @@ from typing import Any, Self, overload
 from celery import Celery
 
 from cantata import __version__
+from cantata.client.fleet import Fleet
 from cantata.client.memory_bank import MAX_OUTAGE_S
 from cantata.client.runs import ChainRun, TurnRun, WebhookRun
 from cantata.client.tenant_client import TenantClient
@@ -20,7 +21,6 @@ from cantata.config.faults import checked
 from cantata.engine.dispatch import user_app
 from cantata.engine.dispatch.celery_app import App, make_app
 from cantata.engine.engine import Engine, with_chain_id
-from cantata.engine.fleet import registry
 from cantata.engine.run_requests import chain_request, turn_request, workflow_request
 from cantata.engine.start import (
     choose_start_queue,
@@ -388,11 +388,16 @@ class Client:
         batch = batches.open(name or uuid.uuid4().hex[:12], target, labels=own, **options)
         return BatchFeed(self.engine, batches, batch, itertools.chain(first, given), labels=own, group_s=group_s)
 
+    @property
+    def fleet(self) -> Fleet:
+        """The workers of the service, their load, and paused models."""
+        return Fleet(self.engine)
+
     def fleet_warnings(self) -> list[str]:
         """Return warnings about the fleet: standard queues without a worker, clocks that are off, workers older than this client."""
         has_tasks = any(tool.task for tool in self.definitions.tools.values())
         queues = ("coordinator", "agents", "tools", *([user_app.TASKS] if has_tasks else []))
-        return registry.warnings_for(self.redis, queues, __version__)
+        return self.fleet.warnings(queues, __version__)
 
     def close(self) -> None:
         """Close the connections; runs go on."""

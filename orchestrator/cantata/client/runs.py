@@ -9,6 +9,7 @@ from functools import cached_property, partial
 
 from cantata import __version__
 from cantata.client import queries, run_export
+from cantata.client.view import RunView
 from cantata.engine.engine import Engine
 from cantata.engine.start import send_ready
 from cantata.errors import CantataError, ConfigError, UnavailableError, UnknownRunError
@@ -23,8 +24,7 @@ from cantata.ledger.quotas import SMALL_SIGNAL_BYTES
 from cantata.ledger.records import RunRecord, StepRecord
 from cantata.ledger.runs import event_log, log_store, run_snapshot, trace_roots
 from cantata.ledger.runs.results import bodies_of, chain_event, chain_response, turn_result
-from cantata.ledger.runs.step_names import step_names
-from cantata.ledger.runs.view import RunView
+from cantata.ledger.runs.step_names import KnownNames, step_names
 from cantata.ledger.step_store import EARLY_SIGNALS
 from cantata.operation import traces
 from cantata.operation.logs.lines import LogLine
@@ -199,6 +199,10 @@ class Run:
         """Return the step id, or the end of one, that is most like `name`; None if none is."""
         ids = self._engine.ledger.reader.step_ids(self.run_id, MAX_COMPARED)
         return nearest(name, [*ids, *{step_id.rpartition("/")[2] for step_id in ids}])
+
+    def names(self) -> KnownNames:
+        """Return the names of its steps for people, each read when it is asked for."""
+        return KnownNames(self._engine.ledger, self.run_id)
 
     def _end_trace(self) -> None:
         """Give the run's trace its root if this call ended the run: then no worker does it."""

@@ -6,10 +6,13 @@ from collections.abc import Collection, Mapping, Sequence
 from itertools import islice
 from typing import Any, TypeVar
 
-from cantata.client.runs import MAX_COMPARED, ChainRun, ProviderBatchRun, TurnRun, WebhookRun
+from cantata.client.runs import MAX_COMPARED, ChainRun, ProviderBatchRun, Run, TurnRun, WebhookRun
 from cantata.engine.engine import Engine
+from cantata.engine.limits import daily_costs
+from cantata.engine.limits.daily_costs import DayCost
 from cantata.errors import ConfigError, StoredDataError, UnknownRunError
 from cantata.features.batches.batches import Batches
+from cantata.features.forks import forking
 from cantata.features.forks.forking import fork
 from cantata.features.inbox import inbox
 from cantata.features.inbox.answers import SignalAnswer, split_id
@@ -17,13 +20,14 @@ from cantata.features.inbox.inbox import InboxFilter
 from cantata.features.memory.memory_store import MemoryStore
 from cantata.features.schedules.schedules import Schedules
 from cantata.features.sessions.sessions import Sessions
+from cantata.flows.forks import ForkSpec
 from cantata.flows.turns.turn_plan import target_of
 from cantata.flows.values import JsonValue, stored
 from cantata.flows.waits import Inbox, InboxItem
 from cantata.flows.wire import RUN_OVER, ChainRequest, ChainResponse, ProviderBatchRequest, RunResult, RunStatus, TurnRequest
 from cantata.ledger.redis.records import remedy_for
 from cantata.ledger.runs import event_log, listing
-from cantata.ledger.runs.listing import RunFilter, RunList
+from cantata.ledger.runs.listing import RunCounts, RunFilter, RunList
 from cantata.ledger.runs.log_store import Logs
 from cantata.ledger.runs.summaries import RunSummary
 from cantata.text.suggestions import hint
@@ -66,6 +70,14 @@ class TenantClient:
             default = ""
         runs = [run.model_copy(update={"target": default}) if run.kind == "turn" and not run.target else run for run in found.runs]
         return found.model_copy(update={"runs": runs})
+
+    def counts(self, **filters: Any) -> RunCounts:
+        """Return the number of runs by status; `filters` as in RunFilter. Of very many, only the newest are counted."""
+        return listing.count(self.engine.ledger, RunFilter(self.tenant, **filters))
+
+    def costs(self, days: int) -> Sequence[DayCost]:
+        """Return the cost of model calls on the last days, the newest first."""
+        return daily_costs.read(self.engine.ledger, self.tenant, days)
 
     def newest(self, limit: int | None, *, behind: str | None = None, **filters: Any) -> Sequence[RunSummary]:
         """Return up to `limit` runs, newest first, that were submitted before the run `behind`; `filters` as in RunFilter."""
@@ -115,7 +127,15 @@ class TenantClient:
     ) -> TurnRun | ChainRun:  # fmt: skip
         """Fork a run from a step on, or without a step retry its unfinished part. The same key gives the same run."""
         self.find(run_id)
-        return self.find(fork(self.engine, run_id, from_step, changes or {} if from_step is not None else {}, key, labels))
+        return self.find(fork(self.engine, run_id, from_step, (changes or {}) if from_step is not None else {}, key, labels))
+
+    def was_forked_from(self, created: Run, source: str, from_step: str | None, changes: Mapping[str, JsonValue]) -> bool:
+        """Return whether a run was created from its source with this step and these changes, and not by another request of the same key."""
+        return forking.was_forked_from(self.engine.ledger, created.run_id, source, from_step, changes)
+
+    def kept_waits(self, run_id: str, from_step: str) -> Sequence[tuple[str, ForkSpec]]:
+        """Return the waits of a run that were answered, and whose answers a fork from this step would keep."""
+        return forking.kept_waits(self.engine.ledger, run_id, from_step)
 
     def inbox(
         self, *, labels: Mapping[str, str] | None = None, who: str = "", after: str | None = None, limit: int = 50
@@ -127,12 +147,16 @@ class TenantClient:
         """Return a step that waits for a person. Raises UnknownRunError if it does not wait now."""
         run_id, step = split_id(item_id)
         self.find(run_id)
-        item = inbox.find(self.engine.ledger, run_id, step)
+        item = self.waiting_step(run_id, step)
         if item is None:
             raise UnknownRunError(
                 f"step {step!r} of run {run_id!r} does not wait for a person now; `submit inbox list` lists those that do"
             )
         return item
+
+    def waiting_step(self, run_id: str, step: str) -> InboxItem | None:
+        """Return a step of a run that `find` returned; None if it does not wait for a person now."""
+        return inbox.find(self.engine.ledger, run_id, step)
 
     def signal(
         self, run_id: str, step: str, value: JsonValue, *, by: str = "", groups: Collection[str] | None = None

@@ -193,8 +193,8 @@ async def leave(deployment: Deployment, run_id: str) -> None:
         address = f"http://127.0.0.1:{sockets[0].getsockname()[1]}/runs/api/runs/{run_id}/events"
         async with httpx.AsyncClient(timeout=PATIENCE_S) as client, client.stream("GET", address) as stream:
             await anext(stream.aiter_text())
-            assert service.streams.followed == 1
-        await asyncio.to_thread(until, lambda: service.streams.followed == 0, "the end of following")
+            assert service.streams.runs.followed == 1
+        await asyncio.to_thread(until, lambda: service.streams.runs.followed == 0, "the end of following")
     finally:
         server.stop()
         await service.close()

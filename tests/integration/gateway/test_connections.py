@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from urllib.parse import urlsplit
 
 import httpx
@@ -161,15 +162,15 @@ def test_a_flood_of_unknown_tokens_is_throttled_and_known_ones_of_the_same_addre
 
 
 class Streams:
-    """As much of the service as the server looks at."""
+    """As much of the service's streams as the server looks at."""
 
-    def end_streams(self) -> None: ...
+    def end(self) -> None: ...
 
 
 @contextmanager
 def served(app: FastAPI) -> Iterator[tuple[str, int]]:
     """An application in a server of the gateway, in a thread."""
-    app.state.service = Streams()
+    app.state.service = SimpleNamespace(streams=Streams())
     listening = serve.bind("127.0.0.1", 0)
     ready = threading.Event()
     server = serve.GatewayServer(app, ready=ready.set, max_bytes=1000)

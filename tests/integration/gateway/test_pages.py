@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from cantata.client.client import Client
-from cantata.surfaces.pages.run_pages import RunPages
+from cantata.client.graphs.run_pages import RunPages
 from cantata.testing import ScriptedModels
 from tests.integration.gateway.conftest import ANNA, OTTO, Deployment, Gateway, Json
 from tests.waiting import until
@@ -348,7 +348,7 @@ def test_another_tenants_run_is_not_found(guarded: Gateway) -> None:
 def test_flower_sees_the_runs_of_all(deployment: Deployment, guarded: Gateway) -> None:
     with guarded.http(OTTO) as otto, Client(deployment.stack.url) as client:
         run_id = ended(otto, "/chains", BROKEN)
-        pages = RunPages(client)
+        pages = RunPages(client.engine)
 
         assert [run.run_id for run in client.of(None).list(text=run_id).runs] == [run_id]
         assert pages.graph(None, run_id).run.labels == {"tenant": "otto", "requested_by": "otto"}

@@ -9,14 +9,14 @@ from typing import Literal
 import pytest
 
 import cantata
+from cantata.client.graphs.run_pages import attempts_of
+from cantata.client.view import RunView
 from cantata.flows import events
 from cantata.flows.events import EVENT_CLASSES, RunEvent, event_of
 from cantata.flows.values import JsonValue
 from cantata.ledger.runs.run_snapshot import KINDS
-from cantata.ledger.runs.view import RunView
 from cantata.surfaces.cli.views.plain_view import apply_and_describe
 from cantata.surfaces.gateway.api.chat_frames import frame_of
-from cantata.surfaces.pages.run_pages import attempts_of
 from tests.acceptance import write_events
 
 TOP = Path(cantata.__file__).parents[2]

@@ -49,6 +49,10 @@ class Batches:
         """Their records."""
         return BatchStore(self.engine.ledger, self._tenant)
 
+    def check_target(self, target: BatchTarget, columns: Mapping[str, str]) -> None:
+        """Raise ConfigError unless the configuration has the receiver of a batch, and rows can be sent to it."""
+        RowRequests(self.engine, target, columns)
+
     def open(
         self, name: str, target: BatchTarget, *, mode: BatchMode = "live", columns: Mapping[str, str] | None = None, source: str = "",
         out: str = "", file: str = "", ordered: bool = False, concurrency: int | None = None, budget_usd: float | None = None,

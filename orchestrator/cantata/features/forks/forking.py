@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
+from typing import cast
 
 from cantata import __version__
 from cantata.engine.engine import Engine, check_key
 from cantata.engine.start import check_labels, check_size, definitions_from, id_of_key, new_id, send_ready
 from cantata.features.forks import fork_requests, fork_store, rewind
 from cantata.flows import bounds
+from cantata.flows.forks import ForkSpec
 from cantata.flows.values import JsonValue
 from cantata.ledger.encoding import to_json
+from cantata.ledger.ledger import Ledger
 from cantata.ledger.redis import clock
 from cantata.ledger.redis.keys import id_in_shard, shard_of
 from cantata.operation import fault_points, traces
@@ -53,3 +57,25 @@ def fork(
     fault_points.at("accepted")
     send_ready(engine.app, ((run_id, step) for step in ready), sent_at=since)
     return run_id
+
+
+def was_forked_from(ledger: Ledger, created: str, source: str, from_step: str | None, changes: Mapping[str, JsonValue]) -> bool:
+    """Return whether a run was created from its source with this step and these changes."""
+    _, request, _, labels = ledger.runs.request_of(created)
+    if labels.get(fork_requests.FORKED_AT) != from_step:
+        return False
+    past = fork_store.read(ledger, source)
+    wanted, _ = fork_requests.request_of(past, from_step, changes, definitions_from(ledger.runs.definitions(source, past.definitions)))
+    return cast(JsonValue, json.loads(request)) == wanted
+
+
+def kept_waits(ledger: Ledger, source: str, from_step: str) -> Sequence[tuple[str, ForkSpec]]:
+    """Return the waits of a run that were answered, and whose answers a fork from this step would keep."""
+    past = fork_store.read(ledger, source)
+    made = rewind.fork(past, from_step)
+    restarted = {each.step_id for each in made.restarted}.union(made.removed)
+    return [
+        (step_id, spec)
+        for step_id, spec in past.specs.items()
+        if spec.kind == "wait" and past.steps[step_id].state == "done" and step_id not in restarted
+    ]

@@ -7,11 +7,10 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 
 from cantata.client.client import Client
+from cantata.client.records import MemoryStore, fault_of
 from cantata.client.runs import TurnRun
 from cantata.errors import ConfigError, UnknownRunError
-from cantata.features.memory.memory_store import MemoryStore
 from cantata.flows.wire import HistoryEntry
-from cantata.ledger.conversations import fault_of
 
 
 class ChatBackend:

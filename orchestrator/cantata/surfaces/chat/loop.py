@@ -11,14 +11,13 @@ from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 
+from cantata.client.failures import RedisFailure
+from cantata.client.records import StepRecord, answer_text, describe_request
 from cantata.client.runs import TurnRun
 from cantata.errors import CantataError, ConfigError
 from cantata.flows.events import RunEvent
 from cantata.flows.turns.mentions import mention_of
 from cantata.flows.wire import RunResult
-from cantata.ledger.records import StepRecord
-from cantata.ledger.redis.connection import RedisFailure
-from cantata.ledger.runs.results import answer_text, describe_request
 from cantata.surfaces.chat.conversation import ChatBackend
 from cantata.surfaces.chat.output import ChatOutput, PlainOutput, TerminalOutput
 from cantata.surfaces.chat.slash_commands import COMMANDS, EXIT_WORDS, execute, parse_command

@@ -9,9 +9,9 @@ from typing import Any, Protocol
 
 import click
 
+from cantata.client.records import answer_text
 from cantata.flows.values import ErrorInfo
 from cantata.flows.wire import HistoryEntry, RunResult
-from cantata.ledger.runs.results import answer_text
 from cantata.surfaces.chat.turn_view import ChatItem
 from cantata.text import text_format
 

@@ -7,11 +7,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
+from cantata.client.records import StepRecord, answer_text
 from cantata.flows.events import AttemptFailed, LeaseLost, RateLimited, ReplyDelta, RunEvent, StepExpanded
 from cantata.flows.step_kinds import kind_named
 from cantata.flows.values import JsonValue
-from cantata.ledger.records import StepRecord
-from cantata.ledger.runs.results import answer_text
 from cantata.text import text_format
 
 FINAL, REROUTE = "[FINAL]", "[REROUTE]"

@@ -17,8 +17,8 @@ from typing import Any, BinaryIO, TextIO
 
 from pydantic_core import to_jsonable_python
 
+from cantata.client.records import BatchRow, Row, TextRow
 from cantata.errors import ConfigError
-from cantata.features.batches.rows import BatchRow, Row, TextRow
 from cantata.flows.bounds import read_json
 from cantata.flows.values import JsonValue, as_text
 from cantata.operation.extras import check_extras

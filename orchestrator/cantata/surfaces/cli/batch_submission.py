@@ -14,11 +14,8 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
+from cantata.client.records import Batches, BatchFeed, BatchInfo, BatchRow, BatchTarget
 from cantata.errors import ConfigError
-from cantata.features.batches.batch_feed import BatchFeed
-from cantata.features.batches.batch_store import BatchInfo, BatchTarget
-from cantata.features.batches.batches import Batches
-from cantata.features.batches.rows import BatchRow
 from cantata.surfaces.cli.batch_files import ResultFile, RowFile
 from cantata.surfaces.cli.main import FAILED, INTERRUPTED
 from cantata.surfaces.cli.submission import RunSubmission, is_terminal, print_note

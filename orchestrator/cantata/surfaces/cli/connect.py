@@ -74,10 +74,10 @@ def redis_of_user_app() -> str | None:
     """Return the URL of the Redis of the application that CANTATA_APP names, if it names one that uses Redis."""
     if not os.environ.get("CANTATA_APP"):  # not by `settings`, which takes 0.2 s to load
         return None
-    from cantata.engine.dispatch import user_app  # noqa: PLC0415  # loads Celery, and the user's application
+    from cantata.client import application  # noqa: PLC0415  # loads Celery, and the user's application
 
-    app = user_app.configured()
-    return user_app.redis_url_of(app) if app else None
+    app = application.configured()
+    return application.redis_url_of(app) if app else None
 
 
 def find_service_url() -> str | None:

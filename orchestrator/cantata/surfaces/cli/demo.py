@@ -18,11 +18,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from cantata.client.records import BatchTarget, RunRecord, describe
 from cantata.config import loading as configuration
-from cantata.features.batches.batch_store import BatchTarget
-from cantata.features.schedules.schedules import describe
 from cantata.flows.values import JsonValue
-from cantata.ledger.records import RunRecord
 from cantata.surfaces.cli.connect import open_submission
 from cantata.surfaces.cli.main import FAILED, ExitStatusCommand
 from cantata.surfaces.cli.submission import print_note

@@ -75,11 +75,11 @@ def task_faults(document: Document) -> Iterator[Fault]:
     named = [each for section in ("tools", "skills") for each in find(document.data, f"{section}.*.task")]
     if not (named and os.environ.get("CANTATA_APP")):
         return
-    from cantata.engine.dispatch import user_app  # noqa: PLC0415  # loads Celery, which few configurations need here
+    from cantata.client import application  # noqa: PLC0415  # loads Celery, which few configurations need here
 
     try:
         with redirect_stdout(sys.stderr):  # output of the user's modules must not mix with the answer
-            app = user_app.activate()
+            app = application.activate()
     except ConfigError as error:
         yield from error.faults
         return

@@ -12,21 +12,29 @@ import click
 from rich.console import Console
 
 from cantata.client import queries
+from cantata.client.records import (
+    FORKED_AT,
+    FORKED_FROM,
+    RunRecord,
+    RunSummary,
+    StepRecord,
+    at_least,
+    describe_mixed,
+    describe_request,
+    duration_ms,
+    name_of,
+    of_step,
+    shown_state,
+    state_of,
+    wait_options,
+)
 from cantata.client.runs import MAX_LISTED, ChainRun, TurnRun, unknown_wait
 from cantata.client.tenant_client import TenantClient
-from cantata.engine.fleet import code_versions
 from cantata.errors import ConfigError, UnknownRunError
-from cantata.features.forks.fork_requests import FORKED_AT, FORKED_FROM
-from cantata.features.inbox.inbox import wait_options
 from cantata.flows.graph import is_named
 from cantata.flows.json_schemas import value_faults
 from cantata.flows.values import JsonValue, as_text
 from cantata.flows.wire import RUN_OVER
-from cantata.ledger.records import RunRecord, StepRecord
-from cantata.ledger.runs import log_store
-from cantata.ledger.runs.results import describe_request, duration_ms
-from cantata.ledger.runs.step_names import KnownNames, name_of
-from cantata.ledger.runs.summaries import RunSummary, shown_state, state_of
 from cantata.surfaces.cli.main import FAILED, INTERRUPTED, INVALID
 from cantata.surfaces.cli.options import json_of
 from cantata.surfaces.cli.submission import RunSubmission, has_succeeded, print_note
@@ -91,7 +99,7 @@ class RunQueries(RunSubmission):
             with suppress(UnknownRunError):  # of a run that goes on for days, the first ones have expired
                 posting = self.runs.find(each).record(())
                 print_note(f"webhook: {describe_request(posting)}: {posting.status} (submit runs show {each})")
-        if mixed := code_versions.describe_mixed(record.code):
+        if mixed := describe_mixed(record.code):
             print_note(f"steps ran with different versions of the code: {mixed}")
         if record.error:
             print_note(f"error: {text_format.clean(record.error.message)} ({record.error.code})")
@@ -114,12 +122,12 @@ class RunQueries(RunSubmission):
 
     def logs(self, run_id: str, *, follow: bool, step: str | None, level: str | None) -> int:
         """Print the log lines of a run."""
-        kept, names = self.runs.logs(run_id), KnownNames(self.client.ledger, run_id)
+        kept, names = self.runs.logs(run_id), self.runs.find(run_id).names()
         lines = found = 0
         try:
             for line in kept.follow() if follow else kept.read():
                 lines += 1
-                if (step is None or log_store.of_step(line, step)) and (level is None or log_store.at_least(line, level)):
+                if (step is None or of_step(line, step)) and (level is None or at_least(line, level)):
                     found += 1
                     if self._as_json:
                         click.echo(line.model_dump_json(exclude_none=True))

@@ -14,17 +14,16 @@ from typing import Any, Self
 import click
 
 from cantata.client.client import Client
+from cantata.client.records import answer_text
 from cantata.client.runs import ChainRun, TurnRun
 from cantata.client.tenant_client import TenantClient
+from cantata.client.view import RunView
 from cantata.config.user_code.workflow_inputs import input_faults, turn_faults
 from cantata.errors import ConfigError
 from cantata.flows.definitions import Definitions
 from cantata.flows.turns import turn_plan
 from cantata.flows.values import JsonValue, as_text
 from cantata.flows.wire import ChainResponse, RunResult, TurnRequest
-from cantata.ledger.runs.results import answer_text
-from cantata.ledger.runs.step_names import KnownNames
-from cantata.ledger.runs.view import RunView
 from cantata.operation.embedded import Stack
 from cantata.operation.logs import configure_logs
 from cantata.surfaces.cli.main import FAILED, INTERRUPTED
@@ -178,7 +177,7 @@ class RunSubmission:
         if since is None and is_terminal():
             live_view.watch(run)
             return
-        names = KnownNames(self.client.ledger, run.run_id)
+        names = run.names()
         view = RunView(run.run_id)  # plain lines show events; only a terminal shows the plan
         for event in run.log(since):
             view, line = plain_view.apply_and_describe(view, event, names.with_step(event.step))

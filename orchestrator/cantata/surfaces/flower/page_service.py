@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from cantata.client.client import Client
-from cantata.ledger.runs.streams import Streams, connect_async
+from cantata.client.graphs.run_pages import RunPages
+from cantata.client.streams import EventStreams
 from cantata.surfaces.http.blocking_calls import BlockingCalls
 from cantata.surfaces.http.rejections import RequestRejected
-from cantata.surfaces.pages.run_pages import RunPages
 
 THREADS = 8  # for a few operators, not for programs
 MAX_STREAMS = 200  # pages of open runs; a browser has six at most, and each takes about 0.1 MB
@@ -23,11 +23,10 @@ class PageService:
     def __init__(self, client: Client) -> None:
         self.client = client
         self.runs = client.of(None)
-        self.pages = RunPages(client)
+        self.pages = RunPages(client.engine)
         self.call = BlockingCalls("Flower", threads=THREADS, max_waiting=MAX_WAITING)
         self.open_streams = 0
-        self._redis = connect_async(client.redis_url, namespace=client.app.namespace)
-        self.streams = Streams(self._redis)
+        self.streams = EventStreams(client)
         self._reading = asyncio.get_running_loop().create_task(self.streams.run())
 
     @contextmanager
@@ -46,4 +45,4 @@ class PageService:
         self.streams.end()
         await self._reading
         self.call.close()
-        await self._redis.aclose()
+        await self.streams.close()

@@ -8,14 +8,10 @@ from typing import Any
 
 from tornado.iostream import StreamClosedError
 
+from cantata.client.records import MAX_DAYS, labels_of
 from cantata.config.documents import parse_json
-from cantata.engine.limits import daily_costs
-from cantata.engine.limits.daily_costs import MAX_DAYS
-from cantata.features.inbox.answers import labels_of
 from cantata.flows.bounds import FIRST_INSTANT_S, LAST_INSTANT_S
 from cantata.flows.values import JsonValue
-from cantata.ledger.runs import listing
-from cantata.ledger.runs.listing import RunFilter
 from cantata.surfaces.flower.page_handlers import ApiHandler
 from cantata.surfaces.flower.task_links import tasks_of
 from cantata.surfaces.http import server_sent_events
@@ -58,8 +54,7 @@ class CountsHandler(RunListHandler):
     """GET runs/counts."""
 
     async def get(self) -> None:
-        wanted = RunFilter(**self._filter())
-        self.answer((await self.service.call(listing.count, self.service.client.ledger, wanted)).model_dump_json())
+        self.answer((await self.service.call(self.service.runs.counts, **self._filter())).model_dump_json())
 
 
 class CostsHandler(RunListHandler):
@@ -67,7 +62,7 @@ class CostsHandler(RunListHandler):
 
     async def get(self) -> None:
         days = self._number("days", DEFAULT_DAYS, MAX_DAYS)
-        found = await self.service.call(daily_costs.read, self.service.client.ledger, None, days)
+        found = await self.service.call(self.service.runs.costs, days)
         self.answer({"costs": [each.model_dump(mode="json") for each in found]})
 
 
@@ -150,7 +145,7 @@ class EventsHandler(ApiHandler):
             self._sending.cancel()
 
     async def _send(self, run_id: str, after: int) -> None:
-        async for text in server_sent_events.lines(self.service.streams, run_id, after):
+        async for text in server_sent_events.lines(self.service.streams.runs, run_id, after):
             self.write(text)
             await self.flush()  # until the socket took it: events are not read ahead of a slow client
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cantata.features.schedules.schedules import Schedules
+from cantata.client.records import Schedules
 from cantata.surfaces.flower.page_handlers import ApiHandler
 
 

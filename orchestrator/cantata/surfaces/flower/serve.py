@@ -17,9 +17,9 @@ from tornado.httputil import HTTPServerRequest
 from tornado.ioloop import PeriodicCallback
 from tornado.routing import URLSpec
 
+from cantata.client.addresses import Address, celery_url, parse, without_password
 from cantata.client.client import Client
 from cantata.errors import UnavailableError
-from cantata.ledger.redis.address import Address, celery_url, parse, without_password
 from cantata.operation.embedded import stack_member
 from cantata.settings import settings
 from cantata.surfaces.flower import flower_options, page_handlers, run_handlers, schedule_handlers

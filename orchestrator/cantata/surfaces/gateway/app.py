@@ -12,9 +12,7 @@ from pydantic import BaseModel
 
 from cantata import __version__
 from cantata.client.client import Client
-from cantata.engine.limits.request_rate import RequestRate
-from cantata.features.batches.batch_streams import BatchStreams
-from cantata.ledger.runs.streams import Streams, connect_async
+from cantata.client.streams import EventStreams
 from cantata.surfaces.gateway import http_errors, metrics
 from cantata.surfaces.gateway.access import Access, Tokens
 from cantata.surfaces.gateway.api import batches, bodies, chat_socket, inbox, pages, routes, schedules
@@ -57,24 +55,23 @@ def create_app(
     Raises ConfigError for an invalid prefix.
     """
     prefix = prefix_of(url_prefix, own_names=_first_names())
-    redis = connect_async(client.redis_url, namespace=client.app.namespace)
-    streams, batch_streams = Streams(redis), BatchStreams(redis)
-    service = TenantService(client, streams, batch_streams, prefix=prefix)
-    request_rate = RequestRate(redis, per_s=per_s, burst=max(1, int(per_s * BURST_S)) if burst is None else burst)
+    streams = EventStreams(client)
+    service = TenantService(client, streams, prefix=prefix)
+    request_rate = streams.request_rate(per_s=per_s, burst=max(1, int(per_s * BURST_S)) if burst is None else burst)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        reading = [asyncio.create_task(streams.run()), asyncio.create_task(batch_streams.run())]
+        reading = asyncio.create_task(streams.run())
         reloading = asyncio.create_task(reload_on_change(service))
         try:
             yield
         finally:
             reloading.cancel()
-            service.end_streams()
+            streams.end()
             with suppress(asyncio.CancelledError):
-                await asyncio.gather(*reading)
+                await reading
             service.call.close()
-            await redis.aclose()
+            await streams.close()
 
     app = FastAPI(
         title="Cantata", version=__version__, description=ABOUT, lifespan=lifespan, docs_url=None, redoc_url=None, redirect_slashes=False,

@@ -10,9 +10,9 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
+from cantata.client.failures import RedisFailure
+from cantata.client.records import refused_chain
 from cantata.errors import CantataError, ConfigError, Fault
-from cantata.ledger.redis.connection import RedisFailure
-from cantata.ledger.runs.results import refused_chain
 from cantata.surfaces.http.rejections import RequestRejected, rejection_of
 
 log = structlog.get_logger(__name__)

@@ -19,20 +19,12 @@ from pydantic import Field, StringConstraints
 
 from cantata import __version__
 from cantata.client.client import Client
-from cantata.engine.dispatch.queues import waiting
-from cantata.engine.fleet import code_versions, load
-from cantata.engine.fleet.load import FleetLoad, QueueLoad
-from cantata.engine.fleet.registry import Worker
-from cantata.engine.fleet.sizes import Sizes
-from cantata.engine.limits.limiter import PausedModel
+from cantata.client.failures import RedisFailure, reason
+from cantata.client.records import USUAL_QUEUES, BatchState, FleetLoad, PausedModel, QueueLoad, Worker, find_mixed, now
 from cantata.errors import UnavailableError
-from cantata.features.batches.batch_store import BatchState
 from cantata.flows.definitions import Definitions
 from cantata.flows.values import NAME, Value
 from cantata.flows.wire import RUN_OVER
-from cantata.ledger.redis import clock
-from cantata.ledger.redis.connection import RedisFailure
-from cantata.ledger.redis.redis_errors import reason
 from cantata.operation.health.facts import Unavailable
 from cantata.operation.health.gather import BackgroundCall
 from cantata.operation.metrics.families import BY_NAME
@@ -73,12 +65,11 @@ class FleetMonitor:
     """Measures the fleet, at most once a second, for Prometheus and autoscalers. Safe to use from many threads."""
 
     def __init__(self, client: Client) -> None:
-        self._client = client
-        self._named = set(load.USUAL_QUEUES)
+        self._client, self._fleet = client, client.fleet
+        self._named = set(USUAL_QUEUES)
         self._requested: dict[str, float] = {}
         self._lock = threading.Lock()  # held for microseconds only: requests while Redis hangs are answered in time
         self._gathering: BackgroundCall[FleetState] | None = None
-        self._sizes = Sizes()
         self.page: ScrapeHandler = make_handler(registry(__version__, _FleetCollector(self)))
 
     def measure(self, named: Iterable[str] = ()) -> FleetState:
@@ -103,13 +94,13 @@ class FleetMonitor:
 
     def _gather(self) -> FleetState:
         try:
-            standing = load.measure(self._client.redis)
+            standing = self._fleet.load()
             served = {queue for worker in standing.workers for queue in worker.queues}
-            ready_queues = load.list_ready_queues(self._client.redis)
+            ready_queues = self._fleet.ready_queues()
             with self._lock:
                 self._named |= {*sorted(served)[:MAX_QUEUES], *_queues_in(self._client.definitions)}  # they may lose their workers later
                 named = sorted({*self._named, *self._requested, *served, *ready_queues})
-            return standing, load.queues(standing, waiting(self._client.app, named)), self._sizes.estimate(self._client.redis)
+            return standing, self._fleet.queue_loads(standing, named), self._fleet.estimated_bytes()
         except RedisFailure as error:
             raise UnavailableError(reason(error)) from error
 
@@ -157,10 +148,10 @@ def _fleet_metrics(standing: FleetLoad, own_bytes: float | None) -> Iterator[Met
     yield _labelled("cantata_webhooks_total", {status: standing.totals.get(f"delivered:{status}", 0) for status in sorted(RUN_OVER)})
     yield _labelled("cantata_batches", {state: standing.totals.get(f"batches:{state}", 0) for state in get_args(BatchState)})
     yield _labelled("cantata_batch_rows_total", {each: standing.totals.get(f"rows:{each}", 0) for each in ("succeeded", "failed")})
-    yield _labelled("cantata_model_paused_seconds", {each.model: max(0.0, each.until - clock.now()) for each in standing.paused_models})
+    yield _labelled("cantata_model_paused_seconds", {each.model: max(0.0, each.until - now()) for each in standing.paused_models})
     values = {
         "cantata_redis_up": 1,
-        "cantata_code_modules_mixed": len(code_versions.find_mixed(entry for worker in standing.workers for entry in worker.code)),
+        "cantata_code_modules_mixed": len(find_mixed(entry for worker in standing.workers for entry in worker.code)),
         "cantata_runs_accepted_total": standing.totals.get("accepted", 0),
         "cantata_runs_open": standing.runs_open,
         "cantata_runs_waiting": standing.runs_waiting,

@@ -6,10 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from cantata.client.client import Client
-from cantata.engine.fleet import load, registry
-from cantata.engine.fleet.load import USUAL_QUEUES
+from cantata.client.failures import RedisFailure
 from cantata.errors import CantataError
-from cantata.ledger.redis.connection import RedisFailure
 
 FRESH_S = 1.0  # the answer of a probe is used again for so long
 READY_S = 2.0  # until a probe reports that Redis hangs: less than the 3 s that `submit status` waits
@@ -22,7 +20,7 @@ class Readiness:
 
     def __init__(self, client: Client, call: Callable[[Callable[[], list[str]]], Awaitable[list[str]]]) -> None:
         """`call` runs a blocking function in a thread."""
-        self._redis = client.redis
+        self._fleet = client.fleet
         self._call = call
         self._probing: asyncio.Task[Found] | None = None
         self._probed_at = 0.0
@@ -46,8 +44,4 @@ class Readiness:
             return error
 
     def _find_faults(self) -> list[str]:
-        self._redis.ping()
-        workers = registry.workers(self._redis)
-        served = {queue for worker in workers for queue in worker.queues}
-        unserved = [registry.unserved(queue) for queue in USUAL_QUEUES if queue not in served]
-        return unserved or [*filter(None, [load.sweep_fault(self._redis, workers)])]
+        return self._fleet.faults()

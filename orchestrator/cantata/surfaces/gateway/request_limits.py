@@ -9,9 +9,9 @@ import structlog
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from cantata.engine.limits.request_rate import RequestRate
-from cantata.ledger.redis import outages
-from cantata.ledger.redis.connection import RedisFailure
+from cantata.client import failures
+from cantata.client.failures import RedisFailure
+from cantata.client.streams import RequestRate
 from cantata.surfaces.gateway.access import is_public
 from cantata.surfaces.http.rejections import RequestRejected
 
@@ -41,7 +41,7 @@ async def check_rate(request_rate: RequestRate, tenant: str) -> None:
         async with asyncio.timeout(TIMEOUT_S):
             wait_s = await request_rate.wait_s(tenant)
     except (RedisFailure, OSError) as error:  # a time-out is an OSError
-        outages.warn(log, "request_rate_unknown", error if str(error) else TimeoutError("no answer"))
+        failures.warn(log, "request_rate_unknown", error if str(error) else TimeoutError("no answer"))
         return
     if wait_s:
         raise RequestRejected(429, f"too many requests; retry in {wait_s:.1f} s", code="rate_limited", retry_after_s=wait_s)

@@ -99,7 +99,7 @@ class GatewayServer(uvicorn.Server):
         return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self._app.state.service.end_streams()
+        self._app.state.service.streams.end()
         await super().shutdown(sockets)
 
     @contextmanager

@@ -2,32 +2,23 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from typing import cast
 
 from cantata.client.client import Client
+from cantata.client.graphs.run_pages import RunPages
+from cantata.client.records import SignalAnswer, outcomes, split_id
 from cantata.client.runs import ChainRun, Run, TurnRun
+from cantata.client.streams import EventStreams
 from cantata.client.tenant_client import TenantClient
-from cantata.engine.start import definitions_from
 from cantata.errors import ConfigError
-from cantata.features.batches.batch_streams import BatchStreams
-from cantata.features.forks import fork_requests, fork_store
-from cantata.features.forks import rewind as rewinding
-from cantata.features.forks.fork_requests import FORKED_AT
-from cantata.features.inbox import inbox
-from cantata.features.inbox.answers import SignalAnswer, outcomes, split_id
-from cantata.flows.forks import EndedRun
 from cantata.flows.turns.mentions import mention_of
 from cantata.flows.values import JsonValue
 from cantata.flows.waits import Answer, Inbox, InboxItem
 from cantata.flows.wire import RUN_OVER, AnswerOutcome, ChainRequest, ProviderBatchRequest, RunStatus, TurnRequest
-from cantata.ledger.runs.streams import Streams
 from cantata.surfaces.gateway.grants import STARTS, Grant, is_question
 from cantata.surfaces.gateway.readiness import Readiness
 from cantata.surfaces.http.blocking_calls import BlockingCalls
 from cantata.surfaces.http.rejections import RequestRejected
-from cantata.surfaces.pages.run_pages import RunPages
 
 THREADS = 32  # calls of Redis at once; each takes about a millisecond, so that is thousands a second
 MAX_WAITING = 2000  # calls that wait for a thread, before more are rejected: Redis is away, or far too slow
@@ -40,11 +31,10 @@ class TenantService:
     Those that take a grant raise RequestRejected if the token may not do it. The same `key` of a tenant gives the same run.
     """
 
-    def __init__(self, client: Client, streams: Streams, batch_streams: BatchStreams, *, prefix: str = "") -> None:
-        self.client = client
-        self.streams, self.batch_streams = streams, batch_streams
+    def __init__(self, client: Client, streams: EventStreams, *, prefix: str = "") -> None:
+        self.client, self.streams = client, streams
         self.prefix = prefix  # of the URLs in responses
-        self.pages = RunPages(client)
+        self.pages = RunPages(client.engine)
         self.call = BlockingCalls("the gateway", threads=THREADS, max_waiting=MAX_WAITING, max_of_one=MAX_OF_TENANT)
         self.readiness = Readiness(client, self.call)
 
@@ -52,14 +42,11 @@ class TenantService:
         """Return the runs, sessions and memory of a tenant."""
         return self.client.of(tenant)
 
-    def end_streams(self) -> None:
-        """End all streams, so that their clients reconnect to another gateway."""
-        self.streams.end()
-        self.batch_streams.end()
-
     async def is_over(self, run: Run, wait_s: float) -> bool:
         """Return whether a run is closed, as soon as it is, or after `wait_s`. Waiting needs no thread."""
-        return await self.call.when_free(run.status) in RUN_OVER or (bool(wait_s) and await self.streams.wait_closed(run.run_id, wait_s))
+        return await self.call.when_free(run.status) in RUN_OVER or (
+            bool(wait_s) and await self.streams.runs.wait_closed(run.run_id, wait_s)
+        )
 
     def submit_turn(self, grant: Grant, turn: TurnRequest, key: str | None) -> TurnRun:
         """Submit a turn. Raises ConfigError."""
@@ -99,10 +86,10 @@ class TenantService:
             agent = self.runs(grant.tenant).request(run_id, ProviderBatchRequest).agent
             grant.check_turn(TurnRequest(text="", agent=agent), self.client.definitions)
         if changes and from_step is not None and not grant.approve_own:
-            _check_approvals(fork_store.read(self.client.ledger, run_id), from_step)
+            self._check_approvals(grant, run_id, from_step)
         own = key and f"gateway\n{grant.tenant}\nfork\n{key}"
         created = self.runs(grant.tenant).rerun(run_id, from_step, changes=changes, key=own, labels=grant.labels())
-        if key is not None and not self._was_made_from(created, run_id, from_step, changes):
+        if key is not None and not self.runs(grant.tenant).was_forked_from(created, run_id, from_step, changes):
             raise _key_reused(key)
         return created
 
@@ -129,25 +116,25 @@ class TenantService:
         """Return the reasons why a token may not cancel, retry, fork or signal a run; for a signal, of this step."""
         run = self.runs(grant.tenant).find(run_id)
         starts = grant.lacks(STARTS[run.kind])
-        item = inbox.find(self.client.ledger, run_id, step) if step is not None else None
+        item = self.runs(grant.tenant).waiting_step(run_id, step) if step is not None else None
         signal = grant.refusal_of(item) if item else grant.lacks("signal") or (self._own_approval(grant, run, step) if step else "")
         return {"cancel": starts, "retry": starts, "fork": starts, "signal": signal}
-
-    def _was_made_from(self, created: Run, source: str, from_step: str | None, changes: Mapping[str, JsonValue]) -> bool:
-        """Return whether a run was created from its source as requested now, and not by another request with the same key."""
-        ledger = self.client.ledger
-        _, request, _, labels = ledger.runs.request_of(created.run_id)
-        if labels.get(FORKED_AT) != from_step:
-            return False
-        past = fork_store.read(ledger, source)
-        wanted, _ = fork_requests.request_of(past, from_step, changes, definitions_from(ledger.runs.definitions(source, past.definitions)))
-        return cast(JsonValue, json.loads(request)) == wanted
 
     def _startable_run(self, grant: Grant, run_id: str) -> TurnRun | ChainRun:
         """Return a run that the token could have started. Raises UnknownRunError, RequestRejected."""
         run = self.runs(grant.tenant).find(run_id)
         grant.require(STARTS[run.kind])
         return run
+
+    def _check_approvals(self, grant: Grant, run_id: str, from_step: str) -> None:
+        """Raise RequestRejected if a fork with another input would reuse an approval of the previous input."""
+        for step_id, spec in self.runs(grant.tenant).kept_waits(run_id, from_step):
+            if not is_question(spec.kind, spec.work):
+                message = (
+                    f"step {step_id!r} was approved for the previous input, which this fork would change; "
+                    "fork from that step or an earlier one, so that it is approved again"
+                )
+                raise RequestRejected(403, message, code="own_run")
 
     def _own_approval(self, grant: Grant, run: Run, step: str) -> str:
         labels = self.client.ledger.runs.request_of(run.run_id)[3]
@@ -161,20 +148,6 @@ def apply_mention(turn: TurnRequest) -> TurnRequest:
     if named is None or turn.agent or turn.team:
         return turn
     return turn.model_copy(update={"text": named.text, "agent": named.agent, "send_history": named.send_history})
-
-
-def _check_approvals(source: EndedRun, from_step: str) -> None:
-    """Raise RequestRejected if a fork with another input would reuse an approval of the previous input."""
-    fork = rewinding.fork(source, from_step)
-    restarted = {each.step_id for each in fork.restarted}.union(fork.removed)
-    for step_id, spec in source.specs.items():
-        is_approval = spec.kind == "wait" and not is_question(spec.kind, spec.work)
-        if is_approval and source.steps[step_id].state == "done" and step_id not in restarted:
-            message = (
-                f"step {step_id!r} was approved for the previous input, which this fork would change; "
-                "fork from that step or an earlier one, so that it is approved again"
-            )
-            raise RequestRejected(403, message, code="own_run")
 
 
 def _with_refusal(grant: Grant, item: InboxItem) -> InboxItem:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from pydantic import Field
 
+from cantata.client.failures import RedisFailure, RedisRefusal, StreamsEnded, is_outage, reason
+from cantata.client.records import SignalAnswer
 from cantata.errors import CantataError, ConfigError, Fault, StoredDataError, UnavailableError, UnknownRunError, unreadable
-from cantata.features.inbox.answers import SignalAnswer
 from cantata.flows.values import Value
 from cantata.flows.wire import FaultInfo
-from cantata.ledger.redis.connection import RedisFailure, RedisRefusal, reason
-from cantata.ledger.redis.redis_errors import is_outage
-from cantata.ledger.runs.streams import StreamsEnded
 
 DEFAULT_CODES = {400: "bad_request", 401: "unauthorized", 403: "forbidden", 404: "not_found", 405: "method_not_allowed", 413: "too_large"}
 """HTTP status → the code of a rejection without one of its own."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
+from cantata.client.failures import StreamsEnded
+from cantata.client.streams import Streams
 from cantata.errors import CantataError
 from cantata.flows.events import RunEvent
-from cantata.ledger.runs.streams import Streams, StreamsEnded
 from cantata.surfaces.http.rejections import rejection_of
 
 KEEP_ALIVE_S = 15.0  # less than the idle time-out of proxies

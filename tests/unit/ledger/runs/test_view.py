@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 import pytest
 from rich.console import Console
 
+from cantata.client.view import RunView, StepProgress
 from cantata.flows.events import RunEvent, event_of
 from cantata.flows.values import JsonValue
-from cantata.ledger.runs.view import RunView, StepProgress
 from cantata.surfaces.cli.views.live_view import render
 from cantata.surfaces.cli.views.plain_view import NO_NAMES, apply_and_describe
 from cantata.surfaces.cli.views.run_tree import Row, rows

@@ -57,7 +57,7 @@ def batch() -> None:
 def run(file: str, config: str | None, as_json: bool, **options: Any) -> int:
     """Run the rows of FILE: JSONL, CSV, TSV or Parquet, or - for JSONL from standard input. The same command goes on where it stopped."""
     with open_submission(config=config, as_json=as_json) as submission:
-        from cantata.features.batches.batches import batch_target  # noqa: PLC0415
+        from cantata.client.records import batch_target  # noqa: PLC0415
         from cantata.surfaces.cli.batch_submission import submit_file  # noqa: PLC0415  # as in `open_submission`
 
         target = batch_target(**{kind: options.pop(kind) for kind in ("agent", "team", "chain", "workflow")})

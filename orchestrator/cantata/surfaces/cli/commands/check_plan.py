@@ -48,7 +48,7 @@ _WORKFLOW = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 @json_option
 def plan(file: str | None, text: str | None, team: str | None, agent: str | None, config: str | None, as_json: bool) -> int:
     """Show the graph and the canvases of a chain or a turn, without running it. FILE is as in `submit chain`."""
-    from cantata.engine.dispatch.celery_app import make_app  # noqa: PLC0415  # it loads Celery, in 0.2 s, which `check` does not need
+    from cantata.client.application import make_app  # noqa: PLC0415  # it loads Celery, in 0.2 s, which `check` does not need
     from cantata.flows.canvas import Dispatch  # noqa: PLC0415
     from cantata.surfaces.cli.views.plan_tree import canvas_tree, canvases_of, draw_tree, graph_tree  # noqa: PLC0415
 

@@ -97,7 +97,7 @@ def answer(
 
 def _send(queries: RunQueries, ids: list[str], value: Any, by: str, *, as_json: bool) -> int:
     """Send the same answer to several steps, and print each outcome; return the exit status."""
-    from cantata.features.inbox.answers import outcomes  # noqa: PLC0415  # loads jsonschema, which --help need not wait for
+    from cantata.client.records import outcomes  # noqa: PLC0415  # loads jsonschema, which --help need not wait for
     from cantata.flows.waits import Answer  # noqa: PLC0415  # as above
 
     found = outcomes((Answer(id=each, value=value) for each in ids), lambda each: queries.client.answer(each.id, each.value, by=by))

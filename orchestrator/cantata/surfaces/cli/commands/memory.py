@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from cantata.client.memory_bank import MemoryBank
-from cantata.features.memory.memory_store import DEFAULT
+from cantata.client.records import DEFAULT
 from cantata.flows.bounds import MAX_MEMORY_TTL_S, OutOfBoundsError, read_json
 from cantata.flows.values import JsonValue
 from cantata.surfaces.cli.connect import find_service_url, start_reader

@@ -7,7 +7,6 @@ from dataclasses import asdict
 
 import click
 
-from cantata.engine.limits.limiter import Limiter, paused_models
 from cantata.flows.definitions import Definitions, Model
 from cantata.surfaces.cli.connect import open_queries
 from cantata.surfaces.cli.main import FAILED
@@ -26,7 +25,7 @@ def models() -> None:
 def list_(config: str | None, as_json: bool) -> int:
     """List the models of the configuration, and those that are paused since their provider asked for that."""
     with open_queries(workers=False, config=config) as queries:
-        paused = {each.model: each for each in paused_models(queries.client.redis)}
+        paused = {each.model: each for each in queries.client.fleet.paused_models()}
         names = sorted({*_models_of(queries.client.definitions), *paused})
     if as_json:
         click.echo(json.dumps([{"model": name, "paused": asdict(paused[name]) if name in paused else None} for name in names]))
@@ -45,10 +44,10 @@ def list_(config: str | None, as_json: bool) -> int:
 def resume(name: str) -> int:
     """End the pause of a model. NAME is LiteLLM's, as `submit models list` shows it. Calls that wait are made at once."""
     with open_queries(workers=False) as queries:
-        if Limiter(queries.client.ledger).resume(name):
+        if queries.client.fleet.resume_model(name):
             click.echo(f"model {name!r} is called again")
             return 0
-        paused = [each.model for each in paused_models(queries.client.redis)]
+        paused = [each.model for each in queries.client.fleet.paused_models()]
     others = f"paused are {', '.join(map(repr, paused))}" if paused else "no model is"
     click.echo(f"model {name!r} is not paused; {others}", err=True)
     return FAILED

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import click
 
-from cantata.ledger.parked import Action, ParkedItem
+from cantata.client.records import Action, ParkedItem
 from cantata.surfaces.cli.connect import open_queries
 from cantata.surfaces.cli.options import author_option, json_option
 from cantata.text import text_format
@@ -27,7 +27,7 @@ def parked() -> None:
 def list_(as_json: bool) -> int:
     """List parked items, those that failed first at the beginning."""
     with open_queries(workers=False, as_json=as_json) as queries:
-        found = queries.client.ledger.parked.find()
+        found = queries.client.fleet.parked.find()
     if as_json:
         click.echo(json.dumps([item.model_dump() for item in found]))
         return 0
@@ -67,7 +67,7 @@ def _act(ids: Sequence[str], action: Action, by: str, done: str, as_json: bool) 
     changed: list[ParkedItem] = []
     with open_queries(workers=False, as_json=as_json) as queries:
         for each in ids:
-            changed.append(queries.client.ledger.parked.act(each, action, by))
+            changed.append(queries.client.fleet.parked.act(each, action, by))
             if not as_json:
                 click.echo(f"{each} {done}: {changed[-1].duty} {text_format.line(changed[-1].item)}")
     if as_json:

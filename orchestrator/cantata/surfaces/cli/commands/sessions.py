@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cantata.ledger.conversations import fault_of
+from cantata.client.records import fault_of
 from cantata.surfaces.cli.connect import open_queries
 from cantata.surfaces.cli.options import json_option
 from cantata.text import text_format

@@ -97,7 +97,7 @@ def _print_rejection(as_json: bool, factory: Literal["refused_chain", "refused_t
         yield
     except ConfigError as error:
         if as_json:
-            from cantata.ledger.runs import results  # noqa: PLC0415  # its imports load in `open_submission`, while the workers start
+            from cantata.client import records  # noqa: PLC0415  # its imports load in `open_submission`, while the workers start
 
-            click.echo(getattr(results, factory)(error).model_dump_json())
+            click.echo(getattr(records, factory)(error).model_dump_json())
         raise

@@ -10,10 +10,10 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from cantata.client.records import now
 from cantata.client.runs import Run
+from cantata.client.view import MapProgress, RunView, StepProgress
 from cantata.flows.wire import RUN_OVER
-from cantata.ledger.redis import clock
-from cantata.ledger.runs.view import MapProgress, RunView, StepProgress
 from cantata.surfaces.cli.views.run_tree import Row, rows
 from cantata.text import text_format
 
@@ -50,7 +50,7 @@ def watch(run: Run) -> None:
         view = None
         while view is None or view.status not in RUN_OVER:
             view = run.view(view, wait_s=REFRESH_S)
-            live.update(render(view, clock.now() * 1000, max_rows=max_rows), refresh=True)
+            live.update(render(view, now() * 1000, max_rows=max_rows), refresh=True)
 
 
 def render(view: RunView, now_ms: float, *, max_rows: int = MAX_ROWS) -> RenderableType:

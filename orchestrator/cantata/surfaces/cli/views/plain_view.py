@@ -6,10 +6,10 @@ import json
 from collections.abc import Mapping
 from datetime import datetime
 
+from cantata.client.view import EXITS, RunView, StepProgress
 from cantata.flows.events import RunEvent, SignalAwaited, StepDone, StepRefused
 from cantata.flows.graph import START
 from cantata.flows.values import JsonValue
-from cantata.ledger.runs.view import EXITS, RunView, StepProgress
 from cantata.operation.logs.lines import LogLine
 from cantata.text import text_format
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from cantata.ledger.runs.view import VIEW_OVER, RunView, StepProgress, ancestors
+from cantata.client.view import VIEW_OVER, RunView, StepProgress, ancestors
 
 NO_PROGRESS = StepProgress()
 MAX_NEXT = 3  # waiting steps that are kept beside the running ones

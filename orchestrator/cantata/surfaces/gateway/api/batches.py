@@ -9,13 +9,11 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 from starlette.responses import StreamingResponse
 
+from cantata.client.failures import StreamsEnded
+from cantata.client.records import Batches, BatchInfo, BatchPage, BatchTarget, Row, batch_target
 from cantata.errors import CantataError, ConfigError, Fault
-from cantata.features.batches.batch_store import BatchInfo, BatchTarget
-from cantata.features.batches.batches import Batches, batch_target
-from cantata.features.batches.rows import BatchPage, Row, RowRequests
 from cantata.flows.bounds import OutOfBoundsError, read_json
 from cantata.flows.wire import ChainNode, ChainRequest, TurnRequest
-from cantata.ledger.runs.streams import StreamsEnded
 from cantata.surfaces.gateway.api import bodies
 from cantata.surfaces.gateway.api.bodies import document_body
 from cantata.surfaces.gateway.api.routes import ERRORS, UNKNOWN, CallerGrant, Limit, OpenRequestDep, ReaderTenant, ServiceDep
@@ -77,7 +75,7 @@ async def begin_batch(request: Request, response: Response, service: ServiceDep,
     def begin() -> BatchInfo:
         target = batch_target(agent=body.agent, team=body.team, chain=body.chain, workflow=body.workflow)
         _check(service, caller, target)
-        RowRequests(service.client.engine, target, body.columns)
+        _batches(service, caller.tenant).check_target(target, body.columns)
         return _batches(service, caller.tenant).open(
             body.name, target, columns=body.columns, concurrency=body.concurrency, budget_usd=body.budget_usd,
             labels=caller.labels(), webhooks=body.webhooks,
@@ -108,7 +106,7 @@ async def follow_batch(name: PathName, service: ServiceDep, tenant: ReaderTenant
         yield f"event: batch\ndata: {first.model_dump_json()}\n\n"
         if first.is_over:
             return
-        with service.batch_streams.follow(batches.store.key_of(name), first) as follower:
+        with service.streams.batches.follow(batches.store.key_of(name), first) as follower:
             while True:
                 try:
                     update = await follower.changed(KEEP_ALIVE_S)

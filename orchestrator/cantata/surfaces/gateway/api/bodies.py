@@ -8,12 +8,11 @@ from typing import Any, TypeVar
 from fastapi import Request
 from pydantic import BaseModel, Field, ValidationError
 
+from cantata.client.records import BatchInfo, DayCost
 from cantata.config import chain_requests
 from cantata.config.documents import parse_json
 from cantata.config.faults import faults_of
-from cantata.engine.limits.daily_costs import DayCost
 from cantata.errors import ConfigError
-from cantata.features.batches.batch_store import BatchInfo
 from cantata.flows.bounds import MAX_MEMORY_TTL_S
 from cantata.flows.values import BoundedJson, BoundedObject, JsonValue, NumberOfSeconds, Value
 from cantata.flows.waits import Answer

@@ -17,16 +17,15 @@ from pydantic import Field, ValidationError
 from starlette.types import Message
 from starlette.websockets import WebSocketDisconnect
 
+from cantata.client.failures import RedisFailure, StreamsEnded
+from cantata.client.records import fault_of
 from cantata.client.runs import TurnRun
+from cantata.client.streams import RequestRate
 from cantata.config.documents import Document, parse_json
 from cantata.config.faults import faults_of
-from cantata.engine.limits.request_rate import RequestRate
 from cantata.errors import CantataError, ConfigError, UnknownRunError
 from cantata.flows.values import NumberOfSeconds, Value
 from cantata.flows.wire import TurnRequest
-from cantata.ledger.conversations import fault_of
-from cantata.ledger.redis.connection import RedisFailure
-from cantata.ledger.runs.streams import StreamsEnded
 from cantata.surfaces.gateway.access import SUBPROTOCOL
 from cantata.surfaces.gateway.api import chat_frames
 from cantata.surfaces.gateway.api.chat_frames import Frame
@@ -177,7 +176,7 @@ class _ChatConnection:
                 await self._send({"type": "error", "run_id": run.run_id, **_fault(error)})
 
     async def _follow_to_end(self, run: TurnRun, after: int) -> None:
-        with self._service.streams.follow(run.run_id, after=after) as follower:
+        with self._service.streams.runs.follow(run.run_id, after=after) as follower:
             while True:
                 events = await follower.events()
                 step_ids = chat_frames.steps_of(events)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request
 
-from cantata.features.inbox.answers import labels_of
+from cantata.client.records import labels_of
 from cantata.flows.waits import Inbox, InboxItem
 from cantata.surfaces.gateway.api import bodies
 from cantata.surfaces.gateway.api.bodies import document_body

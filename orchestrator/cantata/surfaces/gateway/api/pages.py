@@ -7,12 +7,10 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Query, Request, Response
 from starlette.responses import RedirectResponse
 
-from cantata.engine.limits import daily_costs
-from cantata.engine.limits.daily_costs import MAX_DAYS
+from cantata.client.graphs.page_views import GraphView, RunComparison, StepDetail
+from cantata.client.records import MAX_DAYS, MAX_SEARCH_CHARS, RunCounts, RunList, at_least, of_step
 from cantata.flows.bounds import FIRST_INSTANT_S, LAST_INSTANT_S
 from cantata.flows.wire import RunStatus
-from cantata.ledger.runs import listing, log_store
-from cantata.ledger.runs.listing import MAX_SEARCH_CHARS, RunCounts, RunFilter, RunList
 from cantata.surfaces.gateway.access import PAGES
 from cantata.surfaces.gateway.api import bodies
 from cantata.surfaces.gateway.api.bodies import document_body
@@ -20,7 +18,6 @@ from cantata.surfaces.gateway.api.routes import ERRORS, UNKNOWN, CallerGrant, Ke
 from cantata.surfaces.gateway.outer_layer import PathName
 from cantata.surfaces.http.rejections import ErrorBody, RequestRejected
 from cantata.surfaces.pages import assets
-from cantata.surfaces.pages.page_views import GraphView, RunComparison, StepDetail
 
 MAX_OPENED = 20
 
@@ -67,13 +64,13 @@ async def list_runs(
 @router.get("/runs/counts", tags=["runs"])
 async def count_runs(service: ServiceDep, tenant: ReaderTenant, kind: Kind = None, since: Since = None, until: Until = None) -> RunCounts:
     """Return the number of runs by status. Of very many, only the newest are counted."""
-    return await service.call(listing.count, service.client.ledger, RunFilter(tenant, (), kind, "", since, until))
+    return await service.call(service.runs(tenant).counts, kind=kind, since=since, until=until)
 
 
 @router.get("/costs", tags=["runs"])
 async def list_costs(service: ServiceDep, tenant: ReaderTenant, days: Days = 14) -> bodies.CostList:
     """Return the cost of model calls by day, the newest first."""
-    return bodies.CostList(costs=[*await service.call(daily_costs.read, service.client.ledger, tenant, days)])
+    return bodies.CostList(costs=[*await service.call(service.runs(tenant).costs, days)])
 
 
 @router.get("/runs/{run_id}/graph", tags=["runs"], responses=UNKNOWN, response_model=GraphView)
@@ -105,7 +102,7 @@ async def show_logs(
     found = await service.call(service.runs(tenant).logs, run_id)
     lines = await service.call(found.read, after=after)
     newest = max((tuple(map(int, line.id.split("-"))) for line in lines), default=None)
-    wanted = [line for line in lines if log_store.at_least(line, level) and (step is None or log_store.of_step(line, step))]
+    wanted = [line for line in lines if at_least(line, level) and (step is None or of_step(line, step))]
     return bodies.RunLogLines(
         lines=wanted, dropped=await service.call(found.dropped), next=None if newest is None else f"{newest[0]}-{newest[1]}"
     )

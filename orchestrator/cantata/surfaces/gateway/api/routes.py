@@ -9,12 +9,11 @@ from urllib.parse import quote
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from starlette.responses import StreamingResponse
 
+from cantata.client.records import REFUSALS, fault_of
 from cantata.client.runs import ChainRun, TurnRun
 from cantata.client.tenant_client import result_of
 from cantata.errors import ConfigError
 from cantata.flows.wire import ChainRequest, ChainResponse, RunStatus, TurnRequest
-from cantata.ledger.conversations import fault_of
-from cantata.ledger.runs.results import REFUSALS
 from cantata.surfaces.gateway.api import bodies
 from cantata.surfaces.gateway.api.bodies import document_body
 from cantata.surfaces.gateway.grants import Grant, Scope
@@ -183,7 +182,7 @@ async def follow_run(
     offset = after if last_id is None else _offset(last_id)
     if not await service.call(service.runs(tenant).has_events, run_id, offset):
         return Response(status_code=204)
-    lines = server_sent_events.lines(service.streams, run_id, offset)
+    lines = server_sent_events.lines(service.streams.runs, run_id, offset)
     return StreamingResponse(lines, media_type=server_sent_events.MEDIA_TYPE, headers=server_sent_events.HEADERS)
 
 

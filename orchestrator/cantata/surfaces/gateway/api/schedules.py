@@ -7,8 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 from pydantic import Field
 
-from cantata.features.schedules.schedule_store import ScheduleRecord
-from cantata.features.schedules.schedules import Schedules
+from cantata.client.records import ScheduleRecord, Schedules
 from cantata.flows.schedules import Schedule, ScheduleView
 from cantata.flows.values import Instant, Value
 from cantata.surfaces.gateway.api.bodies import Removed, document_body, read_body

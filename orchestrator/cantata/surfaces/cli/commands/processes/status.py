@@ -9,7 +9,7 @@ import time
 import click
 
 from cantata import __version__
-from cantata.engine.fleet import registry
+from cantata.client.records import CLOCK_OFF_S, Worker
 from cantata.errors import UnavailableError
 from cantata.operation import embedded
 from cantata.operation.health import HealthReport, evaluate, gather
@@ -50,7 +50,7 @@ def status(gateway: str | None, flower: str | None, as_json: bool) -> int:
     return FAILED if found.status == "failing" else 0
 
 
-def _print_status(stack: embedded.StackStatus, found: HealthReport | None, workers: list[registry.Worker], as_json: bool) -> None:
+def _print_status(stack: embedded.StackStatus, found: HealthReport | None, workers: list[Worker], as_json: bool) -> None:
     if as_json:
         shown = [worker.model_dump(mode="json") for worker in workers]
         click.echo(json.dumps({**stack.to_json(), "workers": shown, "health": found.model_dump() if found else None}))
@@ -67,7 +67,7 @@ def _show_health(found: HealthReport) -> None:
         click.echo("\n".join(lines_of(check, width)))
 
 
-def _show(stack: embedded.StackStatus, workers: list[registry.Worker], *, has_other_redis: bool) -> None:
+def _show(stack: embedded.StackStatus, workers: list[Worker], *, has_other_redis: bool) -> None:
     kind = "kept until `submit down`" if stack.kept else "of a command under way"
     if stack.running or not has_other_redis:
         click.echo(f"{stack.home}: {f'a stack, {kind}' if stack.running else 'no running stack'}")
@@ -89,7 +89,7 @@ def _show(stack: embedded.StackStatus, workers: list[registry.Worker], *, has_ot
         )
 
 
-def _worker_notes(worker: registry.Worker) -> str:
+def _worker_notes(worker: Worker) -> str:
     metrics = f"  metrics: {worker.metrics_url}" if worker.metrics_url else ""
-    off = abs(worker.clock_off_s) > registry.CLOCK_OFF_S
+    off = abs(worker.clock_off_s) > CLOCK_OFF_S
     return f"{metrics}  (its clock is {worker.clock_off_s:+.0f} s off Redis's)" if off else metrics

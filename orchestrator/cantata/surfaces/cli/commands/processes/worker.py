@@ -19,11 +19,11 @@ from pathlib import Path
 
 import click
 
+from cantata.client.addresses import without_password
 from cantata.config import loading
 from cantata.errors import ConfigError, UnavailableError
 from cantata.flows import webhooks
 from cantata.flows.values import checked_name
-from cantata.ledger.redis import address
 from cantata.operation.embedded import stack_member
 from cantata.operation.embedded.supervision import prefork
 from cantata.operation.embedded.supervision.child import set_death_signal
@@ -99,12 +99,12 @@ def worker(
     elif sys.stderr.isatty():
         served = ", ".join(queue for each in workers for queue in each.queues)
         processes = f"{len(workers)} processes" if len(workers) > 1 else "a process"
-        click.echo(f"submit: starting {processes} for {served}; runs are in {address.without_password(url)}", err=True)
+        click.echo(f"submit: starting {processes} for {served}; runs are in {without_password(url)}", err=True)
     if len(workers) == 1:
         os.execv(workers[0].command[0], workers[0].command)
     app = f" for {settings().app}" if settings().app else ""
     served = ", ".join(queue for each in workers for queue in each.queues)
-    return supervise(workers, f"serving {served}{app}; runs are in {address.without_password(url)}")
+    return supervise(workers, f"serving {served}{app}; runs are in {without_password(url)}")
 
 
 def unused_queues(queues: Sequence[str]) -> list[str]:

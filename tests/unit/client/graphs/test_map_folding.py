@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from cantata.surfaces.pages.map_folding import MAX_ITEMS, fold
-from tests.unit.surfaces.pages.graphs import snapshot
+from cantata.client.graphs.map_folding import MAX_ITEMS, fold
+from tests.unit.client.graphs.graphs import snapshot
 
 
 def test_items_of_a_map_are_counted_and_not_shown() -> None:

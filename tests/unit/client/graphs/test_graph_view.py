@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from cantata.client.graphs.graph_view import RunGraph, is_internal
 from cantata.ledger.runs.run_snapshot import Moments
-from cantata.surfaces.pages.graph_view import RunGraph, is_internal
-from tests.unit.surfaces.pages.graphs import AT, ran, run_graph, snapshot
+from tests.unit.client.graphs.graphs import AT, ran, run_graph, snapshot
 
 
 def edges_of(drawn: RunGraph) -> set[tuple[str, str, str, bool | None]]:

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
+from cantata.client.graphs.page_views import CallView, MessageView
+from cantata.client.graphs.truncate import Truncation
 from cantata.flows.values import JsonValue
-from cantata.surfaces.pages.page_views import CallView, MessageView
-from cantata.surfaces.pages.truncate import Truncation
 
 PROMPT = "prompt"
 """The field of a step's info with the prompt."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from cantata.client.graphs.graph_view import RunGraph
+from cantata.client.graphs.map_folding import fold
 from cantata.flows.values import JsonValue
 from cantata.flows.wire import RunStatus
 from cantata.ledger.runs.run_snapshot import Cell, Moments, Parts, Snapshot
 from cantata.ledger.runs.summaries import RunSummary
-from cantata.surfaces.pages.graph_view import RunGraph
-from cantata.surfaces.pages.map_folding import fold
 
 Facts = Mapping[str, Mapping[str, Any]] | None
 

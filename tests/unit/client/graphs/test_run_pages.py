@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from itertools import count
 
+from cantata.client.graphs.run_pages import attempts_of
 from cantata.flows.events import RunEvent, event_of
 from cantata.flows.values import JsonValue
-from cantata.surfaces.pages.run_pages import attempts_of
 
 
 def events(*found: tuple[str, int | None] | tuple[str, int | None, dict[str, JsonValue]]) -> list[RunEvent]:

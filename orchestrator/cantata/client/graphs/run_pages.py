@@ -5,7 +5,23 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from cantata.client.client import Client
+from cantata.client.graphs import transcripts
+from cantata.client.graphs.graph_view import RunGraph
+from cantata.client.graphs.map_folding import fold
+from cantata.client.graphs.page_views import (
+    CLOSED,
+    AttemptView,
+    GraphView,
+    MessageView,
+    RunComparison,
+    RunDetail,
+    StepComparison,
+    StepDetail,
+)
+from cantata.client.graphs.transcripts import RecordedStep
+from cantata.client.graphs.truncate import Truncation
+from cantata.client.tenant_client import TenantClient
+from cantata.engine.engine import Engine
 from cantata.engine.fleet import code_versions
 from cantata.features.forks.fork_requests import FORKED_FROM
 from cantata.flows.events import RunEvent
@@ -17,21 +33,6 @@ from cantata.ledger.records import StepRecord
 from cantata.ledger.runs import run_snapshot
 from cantata.ledger.runs.log_store import Logs
 from cantata.ledger.runs.run_snapshot import Moments, Snapshot
-from cantata.surfaces.pages import transcripts
-from cantata.surfaces.pages.graph_view import RunGraph
-from cantata.surfaces.pages.map_folding import fold
-from cantata.surfaces.pages.page_views import (
-    CLOSED,
-    AttemptView,
-    GraphView,
-    MessageView,
-    RunComparison,
-    RunDetail,
-    StepComparison,
-    StepDetail,
-)
-from cantata.surfaces.pages.transcripts import RecordedStep
-from cantata.surfaces.pages.truncate import Truncation
 
 MAX_STEPS = 2000
 """Steps of a graph: if there are more, those that started last."""
@@ -51,14 +52,13 @@ class RunPages:
     that does not exist or is not visible, and ConfigError for an invalid request.
     """
 
-    def __init__(self, client: Client) -> None:
-        self._client = client
-        self._ledger = client.ledger
-        self._timeline = run_snapshot.Timeline(client.ledger)
+    def __init__(self, engine: Engine) -> None:
+        self._engine, self._ledger = engine, engine.ledger
+        self._timeline = run_snapshot.Timeline(engine.ledger)
 
     def graph(self, tenant: str | None, run_id: str, *, opened: Sequence[str] = ()) -> GraphView:
         """Return the current graph of a run, with the first items of open maps."""
-        self._client.of(tenant).find(run_id)
+        TenantClient(self._engine, tenant).find(run_id)
         snapshot = run_snapshot.snapshot(self._ledger, run_id)
         folded = fold(snapshot, set(opened))
         moments = self._timeline.moments(run_id, snapshot.offset, folded=folded.limits)
@@ -71,7 +71,7 @@ class RunPages:
 
     def step(self, tenant: str | None, run_id: str, step_id: str) -> StepDetail:
         """Return the details of one step. Raises UnknownRunError for a step that does not exist."""
-        runs = self._client.of(tenant)
+        runs = TenantClient(self._engine, tenant)
         runs.find(run_id)
         snapshot = run_snapshot.snapshot(self._ledger, run_id)
         record = self._ledger.reader.records(run_id, [step_id]).get(step_id) if step_id in snapshot.cells else None

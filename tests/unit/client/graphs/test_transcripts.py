@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from cantata.client.graphs.page_views import MessageView
+from cantata.client.graphs.transcripts import RecordedStep, calls_in, conversation_of, transcript, turns_of
 from cantata.flows.values import JsonValue
-from cantata.surfaces.pages.page_views import MessageView
-from cantata.surfaces.pages.transcripts import RecordedStep, calls_in, conversation_of, transcript, turns_of
 
 PROMPT: JsonValue = [{"role": "system", "text": "Be kind."}, {"role": "user", "text": "Add 1 and 2", "cut": True, "omitted": 3}]
 

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, cast
 
+from cantata.client.graphs.map_folding import FoldedGraph, ItemCounts
+from cantata.client.graphs.page_views import EdgeView, MapView, StepView
 from cantata.features.forks.fork_store import takes_of
 from cantata.flows.chains.step_ids import GATHER
 from cantata.flows.graph import START, STEP_OVER
@@ -17,8 +19,6 @@ from cantata.flows.values import ErrorInfo, JsonValue, Usage
 from cantata.ledger.runs.run_snapshot import NEVER, Moments, Parts, Snapshot
 from cantata.ledger.runs.step_names import name_of
 from cantata.ledger.runs.summaries import shown_state
-from cantata.surfaces.pages.map_folding import FoldedGraph, ItemCounts
-from cantata.surfaces.pages.page_views import EdgeView, MapView, StepView
 
 EXPANDED = "expanded"
 """The label of edges that we add: from a step to those of its expansion."""

@@ -1,0 +1,68 @@
+"""Fleet: the workers of a service, their load, and the models that are paused, for operators and autoscalers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from cantata.engine.dispatch.queues import waiting
+from cantata.engine.engine import Engine
+from cantata.engine.fleet import load, registry
+from cantata.engine.fleet.load import USUAL_QUEUES, FleetLoad, QueueLoad
+from cantata.engine.fleet.registry import Worker
+from cantata.engine.fleet.sizes import Sizes
+from cantata.engine.limits.limiter import Limiter, PausedModel, paused_models
+from cantata.ledger.parked import ParkedStore
+
+
+class Fleet:
+    """The fleet of a service. Every method blocks for some milliseconds, and raises UnavailableError or RedisFailure without Redis."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._sizes = Sizes()
+
+    def workers(self) -> Sequence[Worker]:
+        """Return the worker processes that were alive within the last seconds."""
+        return registry.workers(self._engine.ledger.redis)
+
+    def faults(self) -> list[str]:
+        """Return the reasons why runs would not be executed now; none if they would."""
+        redis = self._engine.ledger.redis
+        redis.ping()
+        workers = registry.workers(redis)
+        served = {queue for worker in workers for queue in worker.queues}
+        unserved = [registry.unserved(queue) for queue in USUAL_QUEUES if queue not in served]
+        return unserved or [*filter(None, [load.sweep_fault(redis, workers)])]
+
+    def warnings(self, queues: Sequence[str], version: str) -> list[str]:
+        """Return warnings: queues without a worker, clocks that are off, workers older than this version."""
+        return registry.warnings_for(self._engine.ledger.redis, queues, version)
+
+    def load(self) -> FleetLoad:
+        """Return the workers, open runs and totals."""
+        return load.measure(self._engine.ledger.redis)
+
+    def ready_queues(self) -> set[str]:
+        """Return queues that steps wait in."""
+        return load.list_ready_queues(self._engine.ledger.redis)
+
+    def queue_loads(self, fleet: FleetLoad, queues: Iterable[str]) -> dict[str, QueueLoad]:
+        """Return the load of queues, asked of the broker now, beside a load of the fleet."""
+        return load.queues(fleet, waiting(self._engine.app, queues))
+
+    def estimated_bytes(self) -> float | None:
+        """Return the estimated bytes of Redis that are ours, if they can be measured; the more often it is called, the better it knows."""
+        return self._sizes.estimate(self._engine.ledger.redis)
+
+    def paused_models(self) -> Sequence[PausedModel]:
+        """Return the models that nobody calls for a while, since their providers asked for that."""
+        return paused_models(self._engine.ledger.redis)
+
+    def resume_model(self, name: str) -> bool:
+        """End the pause of a model, given by LiteLLM's name; return False if it is not paused."""
+        return Limiter(self._engine.ledger).resume(name)
+
+    @property
+    def parked(self) -> ParkedStore:
+        """What the sweep could not handle, and has parked."""
+        return self._engine.ledger.parked

@@ -1,0 +1,1 @@
+"""Runs as graphs: the views of the run pages and of programs that draw a run."""
