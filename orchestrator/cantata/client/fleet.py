@@ -64,5 +64,5 @@ class Fleet:
 
     @property
     def parked(self) -> ParkedStore:
-        """What the sweep could not handle, and has parked."""
+        """The items that the sweep could not handle, and has parked."""
         return self._engine.ledger.parked

@@ -1,4 +1,4 @@
-"""What the client's methods take and return, and how it is told to people: for surfaces, which import no storage."""
+"""The values that the client's methods take and return, and their words for people: for surfaces, which import no storage."""
 
 from cantata.engine.fleet.code_versions import describe_mixed, find_mixed
 from cantata.engine.fleet.load import USUAL_QUEUES, FleetLoad, QueueLoad

@@ -11,6 +11,7 @@ import pytest
 
 from cantata.client.client import Client
 from cantata.client.runs import ChainRun
+from cantata.engine.engine import Engine
 from cantata.errors import UnavailableError
 from cantata.flows.definitions import Limits, Quota
 from cantata.ledger.quotas import Quotas
@@ -107,7 +108,7 @@ def test_a_run_begins_when_redis_has_room(monkeypatch: pytest.MonkeyPatch) -> No
             raise refusals.pop()
 
     monkeypatch.setattr(Quotas, "check", check)
-    monkeypatch.setattr(Client, "_starting", lambda *_: nullcontext())
+    monkeypatch.setattr(Engine, "starting", lambda *_: nullcontext())
     given: dict[str, Any] = {"name": "row", "given": {"steps": 2}}
     node = {"node_id": "a", "kind": "workflow", "name": "starts", "input": given}
     assert run_inline({"nodes": [node], "entry_node": "a"}, definitions=definitions()).success

@@ -14,7 +14,7 @@ from cantata.engine.fleet.registry import CLOCK_OFF_S, SERVED_BY, Worker, releas
 from cantata.errors import MISMATCH
 from cantata.flows.values import Value
 from cantata.flows.wire import RUN_OVER, RunStatus
-from cantata.operation.health.facts import Facts, Fleet, LimitFacts, RedisFacts, ServiceProbe, Unavailable
+from cantata.operation.health.facts import Facts, FleetFacts, LimitFacts, RedisFacts, ServiceProbe, Unavailable
 from cantata.text.text_format import duration, line, state_label, utc
 
 SLOW_MS = 200.0  # a longer round trip slows every step; usual is below 1
@@ -166,7 +166,7 @@ def size(count: float) -> str:
 # --- the fleet ------------------------------------------------------------------------------------------------------
 
 
-def check_fleet(fleet: Fleet | Unavailable, version: str, broker: str = "") -> list[Check]:
+def check_fleet(fleet: FleetFacts | Unavailable, version: str, broker: str = "") -> list[Check]:
     """Return checks of the workers, the code they serve, the sweep, each queue, the runs, and a broker apart from Redis."""
     if isinstance(fleet, Unavailable):
         return [failing("workers", f"the workers cannot be read: {fleet.reason}")]
@@ -211,7 +211,7 @@ def _code(workers: Sequence[Worker]) -> list[Check]:
     return [ok("code", f"every worker serves the same: {_enumerate(modules)}")] if modules else []
 
 
-def _sweep(fleet: Fleet) -> Check:
+def _sweep(fleet: FleetFacts) -> Check:
     age_s, workers = fleet.load.sweep_age_s, fleet.load.workers
     if age_s is not None and age_s <= MAX_SWEEP_AGE_S:
         return ok("sweep", f"{duration(age_s * 1000)} ago")
@@ -227,7 +227,7 @@ def _sweep(fleet: Fleet) -> Check:
     return failing("sweep", f"{since}: timers do not fire, and lost steps are not recovered", action)
 
 
-def _parked(fleet: Fleet) -> list[Check]:
+def _parked(fleet: FleetFacts) -> list[Check]:
     """Return a check of the items that the sweep has parked; none if there are none."""
     if not fleet.parked:
         return []
@@ -239,7 +239,7 @@ def _parked(fleet: Fleet) -> list[Check]:
     return [degraded("parked", message, action)]
 
 
-def _refused_steps(fleet: Fleet) -> list[Check]:
+def _refused_steps(fleet: FleetFacts) -> list[Check]:
     """Return a check of the steps that workers refused; none if there are none."""
     if not fleet.refused_steps:
         return []
@@ -250,7 +250,7 @@ def _refused_steps(fleet: Fleet) -> list[Check]:
     return [degraded("steps", f"refused by workers in the last minute: {first}{more}", action)]
 
 
-def _paused_models(fleet: Fleet) -> list[Check]:
+def _paused_models(fleet: FleetFacts) -> list[Check]:
     """Return a check of the models that are paused; none if there are none."""
     return [
         degraded(
@@ -262,7 +262,7 @@ def _paused_models(fleet: Fleet) -> list[Check]:
     ]
 
 
-def _queues(fleet: Fleet, broker: str) -> list[Check]:
+def _queues(fleet: FleetFacts, broker: str) -> list[Check]:
     if isinstance(fleet.queues, Unavailable):
         return [failing("broker", f"the queues cannot be read: {fleet.queues.reason}")]
     own = [ok("broker", f"{broker} answers")] if broker else []
@@ -282,14 +282,14 @@ def _queue(name: str, load: QueueLoad) -> Check:
     return ok(f"queue {name}", message)
 
 
-def _dead_letters(fleet: Fleet) -> list[Check]:
+def _dead_letters(fleet: FleetFacts) -> list[Check]:
     if not fleet.load.dead_letters:
         return []
     message = f"{fleet.load.dead_letters:,} messages in the queues were not steps; they are kept"
     return [degraded("dead letters", message, "find out who sent them, and delete them, as docs/redis.md describes")]
 
 
-def _runs(fleet: Fleet) -> Check:
+def _runs(fleet: FleetFacts) -> Check:
     totals = fleet.load.totals
     counted: dict[str, int] = {status: totals.get(f"closed:{status}", 0) for status in sorted(RUN_OVER)}
     counted = {"open": fleet.load.runs_open, **counted, "retried": totals.get("retried", 0)}

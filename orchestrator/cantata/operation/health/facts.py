@@ -41,7 +41,7 @@ class RedisFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Fleet:
+class FleetFacts:
     """Workers, queues and runs."""
 
     load: FleetLoad
@@ -84,7 +84,7 @@ class Facts:
     version: str
     """Version of the command that checks."""
     redis: RedisFacts | Unavailable
-    fleet: Fleet | Unavailable
+    fleet: FleetFacts | Unavailable
     limits: LimitFacts | Unavailable | None = None
     """None if the local configuration sets no limits."""
     services: Sequence[ServiceProbe] = ()

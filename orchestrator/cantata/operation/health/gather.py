@@ -26,7 +26,7 @@ from cantata.ledger.redis.cluster import Cluster
 from cantata.ledger.redis.connection import Redis, RedisFailure, check, connect, reason, without_password
 from cantata.ledger.redis.keys import SHARDS, key_of, shard_key
 from cantata.operation.embedded import StackStatus
-from cantata.operation.health.facts import Facts, Fleet, LimitFacts, RedisFacts, RedisNode, ServiceProbe, Unavailable
+from cantata.operation.health.facts import Facts, FleetFacts, LimitFacts, RedisFacts, RedisNode, ServiceProbe, Unavailable
 
 TIMEOUT_S = 4.0  # for all parts together
 PROBE_TIMEOUT_S = 3.0
@@ -155,14 +155,14 @@ def _write_error(redis: Redis, address: str) -> str:
     return next((reason(answer, address) for answer in answers if isinstance(answer, RedisFailure)), "")
 
 
-def read_fleet(url: str) -> Fleet:
+def read_fleet(url: str) -> FleetFacts:
     """Return the workers, queues and runs, without the messages in the broker. Raises UnavailableError."""
     with _connected(url) as redis:
         found = load.measure(redis)
         served = {queue for worker in found.workers for queue in worker.queues}
         names = {*load.USUAL_QUEUES, *served, *load.list_ready_queues(redis)}
         parked = Ledger(redis, patience_s=TIMEOUT_S).parked.find()
-        return Fleet(found, names, refused_steps=refused_steps.recent(redis), parked=parked, last_ended=load.recent_outcomes(redis))
+        return FleetFacts(found, names, refused_steps=refused_steps.recent(redis), parked=parked, last_ended=load.recent_outcomes(redis))
 
 
 def read_limits(url: str) -> LimitFacts | Unavailable | None:

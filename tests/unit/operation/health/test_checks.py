@@ -17,7 +17,7 @@ from cantata.flows.definitions import Budget, Budgets, Limits, Rates
 from cantata.ledger.parked import ParkedItem
 from cantata.operation.health import Check, evaluate
 from cantata.operation.health.checks import size
-from cantata.operation.health.facts import Facts, Fleet, LimitFacts, RedisFacts, RedisNode, ServiceProbe, Unavailable
+from cantata.operation.health.facts import Facts, FleetFacts, LimitFacts, RedisFacts, RedisNode, ServiceProbe, Unavailable
 
 ADDRESS = "redis://redis:6379/0"
 INFO: Mapping[str, Any] = {
@@ -52,9 +52,9 @@ QUEUES = {name: queue() for name in ("coordinator", "agents", "tools")}
 LOAD = FleetLoad(WORKERS, {}, runs_open=2, runs_kept=2, steps_ready=0, totals={}, sweep_age_s=0.3, memory_bytes=0, memory_limit_bytes=0)
 
 
-def fleet(**fields: Any) -> Fleet:
+def fleet(**fields: Any) -> FleetFacts:
     own = {name: fields.pop(name) for name in ("queues", "last_ended", "refused_steps", "parked") if name in fields}
-    return Fleet(replace(LOAD, **fields), **{"queues": QUEUES, **own})
+    return FleetFacts(replace(LOAD, **fields), **{"queues": QUEUES, **own})
 
 
 def parked(item_id: str) -> ParkedItem:
@@ -333,7 +333,7 @@ def test_redis(found: RedisFacts, name: str, status: str, message: str, action: 
 
 
 @pytest.mark.parametrize(("found", "name", "status", "message", "action"), FLEET, ids=[case[3] for case in FLEET])
-def test_fleet(found: Fleet, name: str, status: str, message: str, action: str) -> None:
+def test_fleet(found: FleetFacts, name: str, status: str, message: str, action: str) -> None:
     result = check(facts(fleet=found), name)
 
     assert (result.status, message in result.message, action in result.action) == (status, True, True), result

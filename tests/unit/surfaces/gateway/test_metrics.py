@@ -5,10 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
+from types import SimpleNamespace
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from cantata.client.fleet import Fleet
 from cantata.engine.fleet.load import FleetLoad, QueueLoad, Waiting, queues
 from cantata.engine.fleet.registry import Worker
 from cantata.engine.limits.limiter import PausedModel
@@ -31,8 +33,7 @@ STANDING = FleetLoad(
 class StubClient:
     """As much of a client as is looked at here."""
 
-    redis = None
-    app = None
+    fleet = Fleet(SimpleNamespace(ledger=SimpleNamespace(redis=None), app=None))  # type: ignore[arg-type]  # as much of an engine
     definitions = Definitions(tools={"draw": Tool(function="m:draw", queue="studio")}, agents={"ann": Agent(queue="calm")})
 
 
@@ -47,8 +48,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Sequence[str]]:
 
     monkeypatch.setattr("cantata.engine.fleet.load.measure", lambda _: STANDING)
     monkeypatch.setattr("cantata.engine.fleet.load.list_ready_queues", lambda _: {"nobodys"})
-    monkeypatch.setattr("cantata.surfaces.gateway.metrics.waiting", waiting)
-    monkeypatch.setattr("cantata.surfaces.gateway.metrics.Sizes.estimate", lambda *_: 500.0)
+    monkeypatch.setattr("cantata.client.fleet.waiting", waiting)
+    monkeypatch.setattr("cantata.client.fleet.Sizes.estimate", lambda *_: 500.0)
     return asked
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from cantata.client.fleet import Fleet
 from cantata.engine.fleet import registry
 from cantata.engine.fleet.load import USUAL_QUEUES
 from cantata.surfaces.gateway import readiness
@@ -37,7 +38,8 @@ class CountingRedis(HungRedis):
 
 
 def readiness_of(redis: HungRedis) -> Readiness:
-    client: Any = SimpleNamespace(redis=redis)
+    engine: Any = SimpleNamespace(ledger=SimpleNamespace(redis=redis))
+    client: Any = SimpleNamespace(fleet=Fleet(engine))
     return Readiness(client, asyncio.to_thread)
 
 

@@ -288,7 +288,7 @@ def test_a_turn_can_be_planned() -> None:
 def test_tasks_that_the_application_does_not_have_are_warned_of(documents: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     app = Celery("shop", set_as_current=False)
     app.task(name="shop.charge", shared=False)(documents.exists)
-    monkeypatch.setattr("cantata.engine.dispatch.user_app.activate", lambda: app)
+    monkeypatch.setattr("cantata.client.application.activate", lambda: app)
     (documents / "own.yaml").write_text("tools:\n  pay: {task: shop.chrge}\n  ok: {task: shop.charge}\n")
 
     quiet = run("check", "own.yaml")
@@ -306,7 +306,7 @@ def test_arguments_that_a_task_does_not_have_are_faults(documents: Path, monkeyp
     def charge(self: object, quote: int, note: str = "") -> None: ...
 
     app.task(name="shop.charge", bind=True, acks_late=True, shared=False)(charge)
-    monkeypatch.setattr("cantata.engine.dispatch.user_app.activate", lambda: app)
+    monkeypatch.setattr("cantata.client.application.activate", lambda: app)
     node = "{node_id: a, kind: tool, name: pay, input: {note: hi}, input_map: {qoute: input.price}}"
     (documents / "own.yaml").write_text(
         f"tools:\n  pay: {{task: shop.charge, at_most_once: true}}\nchains:\n  order:\n    entry_node: a\n    nodes:\n    - {node}\n"
