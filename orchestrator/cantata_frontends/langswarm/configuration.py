@@ -14,13 +14,13 @@ from cantata.errors import ConfigError, Fault, without_warnings
 from cantata.flows.chains import checks
 from cantata.flows.definitions import Chain, Definitions
 from cantata_frontends.langswarm.agent_reader import AgentReader, read_memory_flag
+from cantata_frontends.langswarm.chains.arrows import ArrowNames, unfold
+from cantata_frontends.langswarm.chains.chain import compile_workflow
+from cantata_frontends.langswarm.chains.inputs import read_inputs
 from cantata_frontends.langswarm.config_part import ConfigPart, either
 from cantata_frontends.langswarm.files import ConfigSources, ReadDocument, files_in, gather
 from cantata_frontends.langswarm.symbol_table import SymbolTable
 from cantata_frontends.langswarm.vocabulary import WORKFLOW
-from cantata_frontends.langswarm.workflows.arrows import ArrowNames, unfold
-from cantata_frontends.langswarm.workflows.inputs import read_inputs
-from cantata_frontends.langswarm.workflows.workflow import compile_workflow
 
 _OF_ONE_STEP = ("agent", "agent_id", "tool_ids")
 

@@ -12,8 +12,8 @@ from cantata.config.user_code.script_digest import digest_of, name_of
 from cantata.flows.definitions import Agent, ScriptReference, Tool
 from cantata.flows.values import JsonValue
 from cantata.text.suggestions import did_you_mean, nearest
+from cantata_frontends.langswarm.chains.inputs import WorkflowInputs
 from cantata_frontends.langswarm.config_part import MISTYPED, ConfigPart
-from cantata_frontends.langswarm.workflows.inputs import WorkflowInputs
 
 RUNTIME = "cantata.frontends.langswarm.workflows.inputs"  # as runs store it, see built_ins.py
 VALUE = "langswarm.value"

@@ -17,8 +17,8 @@ from cantata.flows.chains import checks, expansion
 from cantata.flows.definitions import Definitions
 from cantata.flows.expressions import expressions
 from cantata.flows.values import JsonValue
-from cantata_frontends.langswarm.workflows import conditions, reference_expressions
-from cantata_frontends.langswarm.workflows.reference_expressions import Scope, UnreadableError
+from cantata_frontends.langswarm.chains import conditions, reference_expressions
+from cantata_frontends.langswarm.chains.reference_expressions import Scope, UnreadableError
 from tests.faults.fuzz.mutations import text_of
 from tests.faults.past import Violation
 from tests.unit.flows.expression_values import ROOT

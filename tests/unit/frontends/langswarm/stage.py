@@ -11,7 +11,7 @@ from cantata.errors import ConfigError
 from cantata.flows.values import JsonValue
 from cantata.flows.wire import ChainNode, ChainRequest
 from cantata_frontends.langswarm import format
-from cantata_frontends.langswarm.workflows import inputs
+from cantata_frontends.langswarm.chains import inputs
 from tests.unit.flows.interpreter import Run, Tool, ToolFailure
 
 AGENTS = "agents: [" + ", ".join(f"{{id: {name}, model: m}}" for name in ("ann", "bob", "cleo", "dan", "eve")) + "]\n"

@@ -10,8 +10,8 @@ from cantata.config.faults import shown
 from cantata.flows.json_schemas import schema_faults, value_faults
 from cantata.flows.values import JsonValue
 from cantata.text.suggestions import did_you_mean
+from cantata_frontends.langswarm.chains.reference_expressions import USER_INPUT
 from cantata_frontends.langswarm.config_part import ConfigPart
-from cantata_frontends.langswarm.workflows.reference_expressions import USER_INPUT
 
 Schema = dict[str, JsonValue]
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 
+from cantata_frontends.langswarm.chains.output_routes import ChoiceRoute, Route, ToStep
+from cantata_frontends.langswarm.chains.steps import WorkflowStep
 from cantata_frontends.langswarm.config_part import ConfigPart
-from cantata_frontends.langswarm.workflows.output_routes import ChoiceRoute, Route, ToStep
-from cantata_frontends.langswarm.workflows.steps import WorkflowStep
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,11 @@ from cantata.flows.bounds import MAX_DURATION_S
 from cantata.flows.definitions import OutputSchema
 from cantata.flows.values import JsonValue
 from cantata.text.suggestions import did_you_mean
+from cantata_frontends.langswarm.chains.conditions import contains, equals, is_empty, negated
+from cantata_frontends.langswarm.chains.output_routes import ChoiceRoute, Route, ToStep
+from cantata_frontends.langswarm.chains.reference_expressions import Scope, UnreadableError, literal, parts_of
+from cantata_frontends.langswarm.chains.steps import WorkflowStep
 from cantata_frontends.langswarm.config_part import ConfigPart, either
-from cantata_frontends.langswarm.workflows.conditions import contains, equals, is_empty, negated
-from cantata_frontends.langswarm.workflows.output_routes import ChoiceRoute, Route, ToStep
-from cantata_frontends.langswarm.workflows.reference_expressions import Scope, UnreadableError, literal, parts_of
-from cantata_frontends.langswarm.workflows.steps import WorkflowStep
 
 _MODES = ("manual", "conditional", "hybrid")
 _KEYS = ("mode", "available_steps", "steps", "rules", "fallback_step", "prompt_template", "max_attempts", "timeout_seconds")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 
+from cantata_frontends.langswarm.chains.conditions import any_of, condition, equals, is_empty, negated
+from cantata_frontends.langswarm.chains.reference_expressions import Scope, UnreadableError, literal, render
 from cantata_frontends.langswarm.config_part import ConfigPart
-from cantata_frontends.langswarm.workflows.conditions import any_of, condition, equals, is_empty, negated
-from cantata_frontends.langswarm.workflows.reference_expressions import Scope, UnreadableError, literal, render
 
 USER = "user"
 

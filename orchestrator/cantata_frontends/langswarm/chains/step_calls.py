@@ -11,13 +11,11 @@ from cantata.flows.bounds import MAX_DURATION_S
 from cantata.flows.definitions import OutputSchema
 from cantata.flows.values import JsonValue
 from cantata_frontends.langswarm.agent_reader import read_tool_list
-from cantata_frontends.langswarm.config_part import ConfigPart, either
-from cantata_frontends.langswarm.symbol_table import SymbolTable, defined_in
-from cantata_frontends.langswarm.workflows.conditions import condition
-from cantata_frontends.langswarm.workflows.inputs import Schema
-from cantata_frontends.langswarm.workflows.navigation import Navigation
-from cantata_frontends.langswarm.workflows.node_emitter import Fields
-from cantata_frontends.langswarm.workflows.reference_expressions import (
+from cantata_frontends.langswarm.chains.conditions import condition
+from cantata_frontends.langswarm.chains.inputs import Schema
+from cantata_frontends.langswarm.chains.navigation import Navigation
+from cantata_frontends.langswarm.chains.node_emitter import Fields
+from cantata_frontends.langswarm.chains.reference_expressions import (
     USER_INPUT,
     Rendered,
     Scope,
@@ -29,7 +27,9 @@ from cantata_frontends.langswarm.workflows.reference_expressions import (
     undeclared,
     unresolved,
 )
-from cantata_frontends.langswarm.workflows.steps import WorkflowStep
+from cantata_frontends.langswarm.chains.steps import WorkflowStep
+from cantata_frontends.langswarm.config_part import ConfigPart, either
+from cantata_frontends.langswarm.symbol_table import SymbolTable, defined_in
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from cantata.flows.expressions.expressions import parse
 from cantata.flows.values import JsonValue
-from cantata_frontends.langswarm.workflows.conditions import condition
-from cantata_frontends.langswarm.workflows.reference_expressions import Scope, UnreadableError, step_value
+from cantata_frontends.langswarm.chains.conditions import condition
+from cantata_frontends.langswarm.chains.reference_expressions import Scope, UnreadableError, step_value
 
 SCOPE = Scope(steps={name: step_value(name) for name in ("a", "b", "check", "twelve")}, agents={"judge": step_value("check")})
 CHECK: JsonValue = {

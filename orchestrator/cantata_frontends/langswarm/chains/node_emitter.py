@@ -19,10 +19,10 @@ from dataclasses import dataclass, field
 from cantata.flows.definitions import Chain
 from cantata.flows.values import JsonValue
 from cantata.flows.wire import ChainNode
-from cantata_frontends.langswarm.workflows.order import Order
-from cantata_frontends.langswarm.workflows.output_routes import ChoiceRoute, Invoke, Route, ToStep, ToUser
-from cantata_frontends.langswarm.workflows.reference_expressions import USER_INPUT, literal, reads, step_value
-from cantata_frontends.langswarm.workflows.steps import free_name
+from cantata_frontends.langswarm.chains.order import Order
+from cantata_frontends.langswarm.chains.output_routes import ChoiceRoute, Invoke, Route, ToStep, ToUser
+from cantata_frontends.langswarm.chains.reference_expressions import USER_INPUT, literal, reads, step_value
+from cantata_frontends.langswarm.chains.steps import free_name
 
 Fields = dict[str, JsonValue]
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from typing import cast
 
 from cantata.flows.values import JsonValue
-from cantata_frontends.langswarm.workflows.reference_expressions import Scope, UnreadableError, literal, parts_of, render, with_dollars
+from cantata_frontends.langswarm.chains.reference_expressions import Scope, UnreadableError, literal, parts_of, render, with_dollars
 
 _TOKEN = re.compile(
     r"""

@@ -10,17 +10,17 @@ from cantata.flows.bounds import MAX_DURATION_S
 from cantata.flows.definitions import Chain
 from cantata.flows.values import JsonValue
 from cantata.text.suggestions import did_you_mean
+from cantata_frontends.langswarm.chains.inputs import read_schema
+from cantata_frontends.langswarm.chains.navigation import read_navigation
+from cantata_frontends.langswarm.chains.node_emitter import Fields, NodeEmitter, StepNode, nodes_read
+from cantata_frontends.langswarm.chains.order import Order, order, targets_of
+from cantata_frontends.langswarm.chains.output_routes import ChoiceRoute, Route, Targets, ToUser
+from cantata_frontends.langswarm.chains.reference_expressions import Scope, reads, step_value
+from cantata_frontends.langswarm.chains.step_calls import CallBuilder, read_condition, retries_of
+from cantata_frontends.langswarm.chains.steps import FAULTY, WorkflowStep, agents_of, read_steps
 from cantata_frontends.langswarm.config_part import ConfigPart, either
 from cantata_frontends.langswarm.symbol_table import SymbolTable
 from cantata_frontends.langswarm.vocabulary import MODES, WORKFLOW
-from cantata_frontends.langswarm.workflows.inputs import read_schema
-from cantata_frontends.langswarm.workflows.navigation import read_navigation
-from cantata_frontends.langswarm.workflows.node_emitter import Fields, NodeEmitter, StepNode, nodes_read
-from cantata_frontends.langswarm.workflows.order import Order, order, targets_of
-from cantata_frontends.langswarm.workflows.output_routes import ChoiceRoute, Route, Targets, ToUser
-from cantata_frontends.langswarm.workflows.reference_expressions import Scope, reads, step_value
-from cantata_frontends.langswarm.workflows.step_calls import CallBuilder, read_condition, retries_of
-from cantata_frontends.langswarm.workflows.steps import FAULTY, WorkflowStep, agents_of, read_steps
 
 _ON_ERROR: Mapping[str, str] = {
     **dict.fromkeys(("abort", "fail", "stop"), "abort"),
