@@ -28,7 +28,7 @@ TESTS = (
     "tests/integration/redis/test_refusals.py",
     "tests/integration/redis/test_sentinel.py::test_a_run_is_accepted_when_replicas_have_it_if_they_are_waited_for",
     "tests/integration/redis/test_cluster_ledger.py::test_a_busy_session_hides_no_others",
-    "tests/integration/state/test_memory.py",
+    "tests/integration/features/memory/test_memory.py",
     "tests/integration/state/test_ledger.py",
     "tests/integration/state/test_limits.py",
     "tests/integration/state/test_streams.py",

@@ -18,8 +18,8 @@ from cantata.ledger import encoding, step_store
 from cantata.ledger.ledger import Ledger
 from cantata_workers.process import duties as process_duties
 from cantata_workers.process.duties import sweep_once
+from tests.integration.features.schedules.test_schedules import HOURLY, Scene, scene
 from tests.integration.state.play import Play, work
-from tests.integration.test_schedules import HOURLY, Scene, scene
 from tests.integration.test_sweeping import TOOLS, look_now, sent_ago, steps_in
 from tests.integration.test_threads import url_of
 

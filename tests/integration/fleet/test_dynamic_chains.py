@@ -329,7 +329,7 @@ def test_outputs_outlive_their_run(models: ScriptedModels, client: EmbeddedClien
     assert ChainBuilder.open("kept").get_chain_output("a") == "kept"
 
 
-@pytest.mark.thorough("that concurrent writes lose nothing is held by state/test_memory.py")
+@pytest.mark.thorough("that concurrent writes lose nothing is held by features/memory/test_memory.py")
 @pytest.mark.slow("processes of their own start")
 def test_two_processes_that_make_chains_at_once_lose_none(client: EmbeddedClient) -> None:
     made = builder(name="crowded")

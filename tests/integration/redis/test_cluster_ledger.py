@@ -9,17 +9,12 @@ from redis import Redis
 
 from cantata.ledger.ledger import Ledger
 from cantata.ledger.redis.connection import connect
+from tests.integration.features.batches import test_batches
+from tests.integration.features.forks import test_forks
+from tests.integration.features.sessions import test_sessions
+from tests.integration.features.webhooks import test_webhooks
 from tests.integration.redis.servers import Clustered
-from tests.integration.state import (
-    test_batches,
-    test_forks,
-    test_listing,
-    test_outputs,
-    test_run_snapshot,
-    test_sessions,
-    test_sizes,
-    test_webhooks,
-)
+from tests.integration.state import test_listing, test_outputs, test_run_snapshot, test_sizes
 from tests.integration.state.invariants import check_all
 
 pytestmark = pytest.mark.thorough("another Redis; what each room of it does on a cluster is held by redis/test_cluster.py")

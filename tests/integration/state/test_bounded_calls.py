@@ -32,9 +32,9 @@ from cantata.ledger.run_store import offer_of
 from cantata.ledger.runs import listing, run_snapshot
 from cantata.ledger.runs.listing import RunFilter
 from cantata.ledger.script_caller import Finished
+from tests.integration.features.forks.test_forks import near
 from tests.integration.state.limits_stage import MODEL, Stage
 from tests.integration.state.play import Play, failed, fan_in, row, sent, wait, work
-from tests.integration.state.test_forks import near
 
 MANY = 1_500
 MAX_COMMANDS = 2_000

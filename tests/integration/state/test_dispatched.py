@@ -14,9 +14,9 @@ from cantata.ledger import refused_steps
 from cantata.ledger.ledger import Ledger
 from cantata.ledger.records import Ahead, Begun, Swept
 from cantata.ledger.redis.keys import run_key
+from tests.integration.features.forks.test_forks import Anew
 from tests.integration.state import invariants
 from tests.integration.state.play import Play, failed, fan_in, row, sent, wait, work
-from tests.integration.state.test_forks import Anew
 from tests.integration.state.test_ledger import lose_one_reply
 from tests.integration.state.test_ledger_expansion import mapped
 from tests.integration.state.test_parked import deadline

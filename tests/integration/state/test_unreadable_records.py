@@ -16,10 +16,10 @@ from cantata.ledger.ledger import Ledger
 from cantata.ledger.redis.keys import run_key
 from cantata.ledger.runs import listing
 from cantata.ledger.runs.listing import RunFilter
+from tests.integration.features.batches.test_batches import begin
+from tests.integration.features.schedules.test_schedules import DEFINITIONS, HOURLY, Scene, scene
+from tests.integration.features.sessions.test_sessions import place, turns
 from tests.integration.state.play import Play, wait
-from tests.integration.state.test_batches import begin
-from tests.integration.state.test_sessions import place, turns
-from tests.integration.test_schedules import DEFINITIONS, HOURLY, Scene, scene
 
 __all__ = ["scene"]
 

@@ -27,11 +27,11 @@ from cantata.ledger.ledger import Ledger
 from cantata.ledger.redis.keys import shard_of
 from cantata.ledger.runs import event_log
 from tests.examples import FEWER
+from tests.integration.features.batches.test_provider_batches import planned
+from tests.integration.features.forks.test_forks import near
+from tests.integration.features.memory.test_memory import JSON
+from tests.integration.features.schedules.test_schedules import Scene
 from tests.integration.state.play import Play, failed, row, wait, work
-from tests.integration.state.test_forks import near
-from tests.integration.state.test_memory import JSON
-from tests.integration.state.test_provider_batches import planned
-from tests.integration.test_schedules import Scene
 
 HOUR_S = 3600.0
 

@@ -17,7 +17,7 @@ from cantata.flows.values import Usage
 from cantata.ledger.ledger import Ledger
 from cantata.ledger.redis.async_connection import connect_async
 from cantata.ledger.runs.streams import StreamsEnded
-from tests.integration.state.test_batches import begin
+from tests.integration.features.batches.test_batches import begin
 from tests.integration.test_threads import url_of
 
 PATIENCE_S = 20.0

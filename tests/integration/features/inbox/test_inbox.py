@@ -25,8 +25,8 @@ from cantata.ledger.ledger import Ledger
 from cantata.ledger.redis.keys import run_key, shard_of
 from cantata.ledger.runs import listing
 from cantata.ledger.runs.listing import RunFilter
+from tests.integration.features.forks.test_forks import made, near
 from tests.integration.state.play import Play, row, wait, work
-from tests.integration.state.test_forks import made, near
 
 HOUR_S = 3600.0
 SCHEMA: JsonValue = {
