@@ -41,6 +41,12 @@ def test_scripts_that_look_for_events_know_the_same_types() -> None:
     assert set(re.findall(r"\w+(?= = true)", ends)) == KINDS - {"started"}
 
 
+def test_the_order_in_which_steps_ended_reads_each_event_that_ends_one() -> None:
+    (ends,) = re.findall(r"local ENDS = {(.*?)}", LUA)
+
+    assert set(re.findall(r"\w+(?= = true)", ends)) == {word for word, event in EVENT_CLASSES.items() if event.ends_step} | {"expanded"}
+
+
 def test_docs_and_pages_have_the_types_as_they_are() -> None:
     for path, text in write_events.files().items():
         assert path.read_text("utf-8") == text, "run: python -m tests.acceptance.write_events"

@@ -67,8 +67,6 @@ class Batches:
         if budget_usd is not None and not (isinstance(budget_usd, int | float) and 0 < budget_usd < math.inf):
             raise ConfigError(f"budget_usd is {budget_usd!r}; it is a number of US dollars above 0")
         concurrency = CONCURRENCY[mode] if concurrency is None else concurrency
-        if budget_usd is not None and not 0 < budget_usd < math.inf:
-            raise ConfigError(f"budget_usd is {budget_usd}; it is a number of US dollars above 0, or None for no budget", source="batch")
         if concurrency < 1:
             raise ConfigError(f"concurrency is {concurrency}; it is the number of rows that are open at most, from 1")
         identity: dict[str, JsonValue] = {
