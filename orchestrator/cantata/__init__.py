@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from cantata.errors import CantataError, ConfigError, RunError, StepError, UnavailableError, UnknownRunError
     from cantata.flows.events import RunEvent
     from cantata.flows.turns.tool_calls import get_function_name_from_tool_call
-    from cantata.flows.values import ToolContext
     from cantata.flows.wire import ChainEvent, ChainNode, ChainRequest, ChainResponse, RunResult, TurnRequest
     from cantata.flows.workflows.api import Workflow
     from cantata.flows.workflows.decorator import workflow
+    from cantata.values import ToolContext
     from cantata_frontends.agentchain import AgentChain
     from cantata_frontends.chainbuilder import ChainBuilder, DynamicChainBuilder
     from cantata_frontends.promptchain import AgenticStepProcessor, PromptChain, create_memory_chain, memory_function
@@ -62,7 +62,7 @@ _HOMES = {
     # tools
     "tool": "cantata.config.user_code.tool_decorator",
     "tools_of": "cantata.config.user_code.tool_decorator",
-    "ToolContext": "cantata.flows.values",
+    "ToolContext": "cantata.values",
     # errors
     "CantataError": "cantata.errors",
     "ConfigError": "cantata.errors",

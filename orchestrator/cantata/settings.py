@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, ValidationError
 
 from cantata.errors import ConfigError, Fault
-from cantata.flows.values import Value
+from cantata.values import Value
 
 PLACEHOLDERS = frozenset({"CHANGE-ME", "PASSWORD"})
 """Placeholders of passwords in the files of deploy/; nothing starts with them."""

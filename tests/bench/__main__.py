@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from cantata.flows.definitions import Defaults
-from cantata.flows.values import JsonValue
 from cantata.ledger.redis.connection import connect
+from cantata.values import JsonValue
 from tests.bench import report
 from tests.bench.agents import measure_agents
 from tests.bench.batches import measure_batch

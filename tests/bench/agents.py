@@ -20,10 +20,10 @@ from cantata.client.client import Client, EmbeddedClient
 from cantata.client.runs import Run
 from cantata.engine.limits.limiter import Ask, Limiter
 from cantata.flows.definitions import Agent, Budget, Budgets, Definitions, Limits, Rates, Tool
-from cantata.flows.values import JsonValue
 from cantata.ledger.ledger import Ledger
 from cantata.ledger.redis.connection import connect
 from cantata.operation.embedded.stack_plan import worker_command
+from cantata.values import JsonValue
 from tests.bench.bare import AT_ONCE, MODEL, TOOL, most_bytes
 from tests.bench.measure import HERE, PATIENCE_S, PROCESSES
 from tests.bench.peers.timing import memory_mb

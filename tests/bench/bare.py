@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from cantata.flows.values import JsonValue
+from cantata.values import JsonValue
 from cantata_workers.models.llm import load
 from tests.bench.bench_tools import count
 

@@ -18,8 +18,8 @@ from redis import Redis
 
 from cantata.client.client import Client, EmbeddedClient
 from cantata.flows.definitions import Defaults, Definitions, Limits, Tool
-from cantata.flows.values import JsonValue
 from cantata.ledger.redis.connection import connect, redis_url
+from cantata.values import JsonValue
 from tests.bench.shapes import Shape
 
 HERE = Path(__file__).parent

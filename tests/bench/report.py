@@ -15,7 +15,7 @@ from pathlib import Path
 
 from redis import Redis
 
-from cantata.flows.values import JsonValue
+from cantata.values import JsonValue
 from tests.bench.agents import Figure
 from tests.bench.batches import TARGET as BATCH_TARGET
 from tests.bench.batches import BatchFigures

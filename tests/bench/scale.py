@@ -26,7 +26,6 @@ from cantata.engine.start import plan_run
 from cantata.engine.sweeper import SWEEP_LOCK, SWEEP_LOCK_MS
 from cantata.flows.definitions import Definitions
 from cantata.flows.graph import START, Spec
-from cantata.flows.values import JsonValue
 from cantata.ledger.encoding import to_json
 from cantata.ledger.intervals import LEASE_S, RENEW_S, SWEEP_S
 from cantata.ledger.ledger import Ledger
@@ -38,6 +37,7 @@ from cantata.ledger.runs.streams import Streams, StreamsEnded, connect_async
 from cantata.ledger.script_caller import ScriptCaller
 from cantata.ledger.step_store import StepStore
 from cantata.operation.embedded.stack_plan import worker_command
+from cantata.values import JsonValue
 from cantata_workers.process.duties import sweep_once
 from cantata_workers.process.process import EXCHANGE_INTERVAL_S
 from cantata_workers.process.service import ANNOUNCE_INTERVAL_S, MAX_ANNOUNCE_INTERVAL_S

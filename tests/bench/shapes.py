@@ -10,7 +10,7 @@ from typing import Any
 from celery import chain, chord, group
 from celery.canvas import Signature
 
-from cantata.flows.values import JsonValue
+from cantata.values import JsonValue
 
 Node = dict[str, JsonValue]
 

@@ -18,7 +18,7 @@ from cantata.client.client import Client, EmbeddedClient
 from cantata.client.runs import Run
 from cantata.config import loading
 from cantata.flows.definitions import Definitions, Tool
-from cantata.flows.values import JsonValue
+from cantata.values import JsonValue
 from cantata_frontends.chainbuilder import plan, run_request
 from cantata_frontends.chainbuilder.builder_arguments import read_base, read_parts
 from tests.bench.agents import Bare, bare_process, model_server, model_stack, took_s

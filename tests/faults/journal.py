@@ -9,7 +9,7 @@ from typing import Literal
 
 from pydantic import JsonValue
 
-from cantata.flows.values import Value
+from cantata.values import Value
 
 What = Literal["accepted", "start", "finish", "asked", "frozen", "killed"]
 

@@ -6,7 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
-from cantata.flows.values import JsonValue
+from cantata.values import JsonValue
 
 Found = TypeVar("Found")
 

@@ -22,11 +22,11 @@ from cantata.features.memory.memory_store import MemoryStore
 from cantata.flows.definitions import Limits, Rates
 from cantata.flows.graph import START, Graph, Outcome, Step
 from cantata.flows.turns.agent_steps import next_round
-from cantata.flows.values import ErrorInfo, Usage
 from cantata.ledger import conversations
 from cantata.ledger.ledger import Ledger
 from cantata.ledger.records import Begun, RunSession
 from cantata.ledger.redis.keys import run_key, shard_key, shard_of
+from cantata.values import ErrorInfo, Usage
 from tests.faults import limits
 from tests.faults.fault_tools import REMEMBERED
 from tests.faults.history import check

@@ -16,8 +16,8 @@ import pytest
 from cantata import AsyncClient, Client, ConfigError, UnknownRunError
 from cantata.client.client import EmbeddedClient
 from cantata.flows.definitions import Chain, Definitions, Tool
-from cantata.flows.values import JsonValue
 from cantata.ledger.runs.streams import StreamsEnded
+from cantata.values import JsonValue
 from tests.waiting import until as wait_until
 
 pytestmark = pytest.mark.timeout(180)  # a stack starts in 4 s, on a busy machine in 20

@@ -14,11 +14,11 @@ from redis import Redis
 from cantata.engine.dispatch.celery_app import Carried, make_app
 from cantata.errors import UnavailableError
 from cantata.flows.graph import START, Edge, Graph, Outcome
-from cantata.flows.values import JsonValue
 from cantata.ledger.ledger import Ledger
 from cantata.ledger.records import Begun
 from cantata.ledger.redis import outages
 from cantata.ledger.redis.keys import shard_key, shard_of
+from cantata.values import JsonValue
 from cantata_workers.process.process import Process
 from cantata_workers.process.step_context import StepContext
 from cantata_workers.process.tasks import Delivery, MessageExecution

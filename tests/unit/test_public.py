@@ -11,7 +11,7 @@ import pytest
 
 import cantata
 from cantata.flows import definitions, wire
-from cantata.flows.values import Value
+from cantata.values import Value
 
 PLAIN = {"type"}
 """Fields that say what they are: the constant word of a message on the wire."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cantata.flows.values import Usage
 from cantata.text import text_format
+from cantata.values import Usage
 
 
 @pytest.mark.parametrize(

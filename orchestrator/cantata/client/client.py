@@ -12,7 +12,7 @@ from typing import Any, Self, overload
 
 from celery import Celery
 
-from cantata import __version__
+from cantata import __version__, bounds
 from cantata.client.fleet import Fleet
 from cantata.client.memory_bank import MAX_OUTAGE_S
 from cantata.client.runs import ChainRun, TurnRun, WebhookRun
@@ -38,9 +38,7 @@ from cantata.features.memory.memory_store import MemoryStore
 from cantata.features.schedules.schedules import Schedules
 from cantata.features.sessions.sessions import Sessions
 from cantata.features.webhooks.webhooks import post_test
-from cantata.flows import bounds
 from cantata.flows.definitions import Definitions
-from cantata.flows.values import JsonValue
 from cantata.flows.waits import InboxItem
 from cantata.flows.wire import ChainRequest, TurnRequest
 from cantata.flows.workflows.conversion import plain_input
@@ -51,6 +49,7 @@ from cantata.ledger.redis import clock
 from cantata.ledger.redis.connection import Redis, check, connect
 from cantata.operation import embedded
 from cantata.settings import settings
+from cantata.values import JsonValue
 
 
 class Client:

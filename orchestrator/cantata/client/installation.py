@@ -20,7 +20,7 @@ from cantata.flows.definitions import Definitions
 from cantata.text.suggestions import did_you_mean
 
 if TYPE_CHECKING:
-    from cantata.flows.values import JsonValue
+    from cantata.values import JsonValue
 
 
 class Installation:

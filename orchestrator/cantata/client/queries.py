@@ -14,7 +14,6 @@ from cantata.engine.dispatch import user_app
 from cantata.engine.start import definitions_from
 from cantata.errors import ConfigError
 from cantata.flows.graph import Spec
-from cantata.flows.values import JsonValue
 from cantata.flows.wire import RUN_OVER
 from cantata.flows.workflows import expansion
 from cantata.flows.workflows.api import Workflow
@@ -26,6 +25,7 @@ from cantata.ledger.ledger import Ledger
 from cantata.ledger.records import RunRecord, StepRecord
 from cantata.operation import exits
 from cantata.text.suggestions import did_you_mean
+from cantata.values import JsonValue
 
 
 def ask(ledger: Ledger, record: RunRecord, step: str | None, name: str, arguments: Mapping[str, JsonValue]) -> JsonValue:

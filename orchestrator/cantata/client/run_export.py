@@ -18,7 +18,6 @@ from cantata.flows.expressions import expressions, step_values
 from cantata.flows.expressions.evaluation import EvaluationBudget
 from cantata.flows.graph import Spec
 from cantata.flows.step_kinds import MODEL_ROLES, kind_named
-from cantata.flows.values import JsonValue
 from cantata.flows.wire import RUN_OVER, HistoryEntry
 from cantata.ledger.ledger import Ledger
 from cantata.ledger.records import RunRecord, StepRecord
@@ -27,6 +26,7 @@ from cantata.ledger.runs.past_names import PastNames
 from cantata.ledger.runs.results import chain_response, turn_result
 from cantata.ledger.runs.summaries import shown_state
 from cantata.operation.logs.secrets import redact, secrets_in
+from cantata.values import JsonValue
 
 FORMAT, VERSION = "cantata.run", 1
 STEPS_AT_ONCE = 20  # of which outputs are in memory

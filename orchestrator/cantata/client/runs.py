@@ -7,17 +7,15 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import cached_property, partial
 
-from cantata import __version__
+from cantata import __version__, bounds
 from cantata.client import queries, run_export
 from cantata.client.view import RunView
 from cantata.engine.engine import Engine
 from cantata.engine.start import send_ready
 from cantata.errors import CantataError, ConfigError, UnavailableError, UnknownRunError
 from cantata.features.inbox.answers import check_answer
-from cantata.flows import bounds
 from cantata.flows.events import RunEvent, RunWarning
 from cantata.flows.graph import START
-from cantata.flows.values import JsonValue, stored
 from cantata.flows.wire import RUN_OVER, ChainEvent, ChainRequest, ChainResponse, RunResult, RunStatus
 from cantata.ledger.encoding import to_json
 from cantata.ledger.quotas import SMALL_SIGNAL_BYTES
@@ -29,6 +27,7 @@ from cantata.ledger.step_store import EARLY_SIGNALS
 from cantata.operation import traces
 from cantata.operation.logs.lines import LogLine
 from cantata.text.suggestions import hint, nearest
+from cantata.values import JsonValue, stored
 
 MAX_COMPARED = 1000  # ids of steps that a misspelt one is compared with
 MAX_LISTED = 10  # of the waiting steps that a message names

@@ -22,7 +22,6 @@ from cantata.features.schedules.schedules import Schedules
 from cantata.features.sessions.sessions import Sessions
 from cantata.flows.forks import ForkSpec
 from cantata.flows.turns.turn_plan import target_of
-from cantata.flows.values import JsonValue, stored
 from cantata.flows.waits import Inbox, InboxItem
 from cantata.flows.wire import RUN_OVER, ChainRequest, ChainResponse, ProviderBatchRequest, RunResult, RunStatus, TurnRequest
 from cantata.ledger.redis.records import remedy_for
@@ -31,6 +30,7 @@ from cantata.ledger.runs.listing import RunCounts, RunFilter, RunList
 from cantata.ledger.runs.log_store import Logs
 from cantata.ledger.runs.summaries import RunSummary
 from cantata.text.suggestions import hint
+from cantata.values import JsonValue, stored
 
 SIGNAL_MESSAGES: Mapping[str, str] = {
     "taken": "step {step!r} took the value and goes on",

@@ -19,10 +19,10 @@ from cantata.flows.events import (
     StepRefused,
 )
 from cantata.flows.graph import START, StepState
-from cantata.flows.values import JsonValue, Usage
 from cantata.flows.wire import RUN_OVER, RunStatus
 from cantata.ledger.runs.step_names import is_counted
 from cantata.ledger.runs.summaries import state_of
+from cantata.values import JsonValue, Usage
 
 ViewState = StepState | Literal["expanded", "timed_out", "stopped"]
 VIEW_OVER: frozenset[ViewState] = frozenset({"done", "failed", "skipped", "timed_out", "stopped"})

@@ -15,9 +15,9 @@ from cantata.config.formats import formats
 from cantata.config.source_map import KeyPath, find, path_text, value_at
 from cantata.errors import ConfigError, Fault
 from cantata.flows.definitions import Definitions
-from cantata.flows.values import JsonValue
 from cantata.flows.wire import ChainRequest, fault_of_kind
 from cantata.text.suggestions import hint, nearest
+from cantata.values import JsonValue
 
 CONFIGURES = Definitions.model_fields.keys() - {"folder"}
 """Top-level keys of configuration files in our own format."""

@@ -14,10 +14,10 @@ from functools import cached_property, partial
 
 import yaml
 
+from cantata.bounds import READ_DEPTH, is_text
 from cantata.config.source_map import MAX_VALUES, KeyPath, SourceMapBuilder, SourceNode, number, path_text
 from cantata.errors import ConfigError, Fault
-from cantata.flows.bounds import READ_DEPTH, is_text
-from cantata.flows.values import JsonValue
+from cantata.values import JsonValue
 
 _YAML = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml is eight times as fast, but not in every build of PyYAML
 _TEXT_TAGS = ("!", "tag:yaml.org,2002:str")

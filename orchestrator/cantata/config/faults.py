@@ -15,8 +15,8 @@ from pydantic_core import ErrorDetails
 from cantata.config.documents import Document
 from cantata.config.source_map import KeyPath, value_at
 from cantata.errors import ConfigError, Fault
-from cantata.flows.values import JsonValue
 from cantata.text.suggestions import did_you_mean, hint, nearest
+from cantata.values import JsonValue
 
 Model = TypeVar("Model", bound=BaseModel)
 

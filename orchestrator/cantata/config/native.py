@@ -18,8 +18,8 @@ from cantata.config.user_code.function_source import fault_of
 from cantata.errors import ConfigError, Fault
 from cantata.flows.definitions import Definitions
 from cantata.flows.json_schemas import schema_faults
-from cantata.flows.values import JsonValue
 from cantata.text.suggestions import did_you_mean, nearest
+from cantata.values import JsonValue
 
 PROVIDERS = frozenset(Path(__file__).with_name("providers.txt").read_text("utf-8").split())
 """The providers of LiteLLM: the part of a model's name before the first '/'. `python -m tests.acceptance.write_providers` writes them."""

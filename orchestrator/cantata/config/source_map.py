@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NoReturn
 
+from cantata.bounds import MAX_DIGITS, READ_DEPTH, is_text
 from cantata.errors import ConfigError, Fault
-from cantata.flows.bounds import MAX_DIGITS, READ_DEPTH, is_text
-from cantata.flows.values import JsonValue
+from cantata.values import JsonValue
 
 KeyPath = tuple[str | int, ...]
 """The keys and indexes that lead to a value."""

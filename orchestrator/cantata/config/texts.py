@@ -11,7 +11,7 @@ from pathlib import Path
 from cantata.config.documents import Document
 from cantata.config.source_map import find, with_value
 from cantata.errors import Fault
-from cantata.flows.values import JsonValue
+from cantata.values import JsonValue
 
 _NAMED = re.compile(r"file:\s*(\S.*)")
 _TEXT_FILE = re.compile(r".+\.(md|txt|jinja2)")

@@ -20,13 +20,13 @@ from cantata.engine.isolation import Isolation, Item, are_outages, log_once
 from cantata.engine.limits.limiter import Limiter
 from cantata.engine.start import send_ready
 from cantata.errors import UnknownRunError
-from cantata.flows.values import JsonValue
 from cantata.ledger.ledger import Ledger
 from cantata.ledger.records import Overdue, Ready, Swept
 from cantata.ledger.redis import clock, outages
 from cantata.ledger.redis.keys import shard_of
 from cantata.ledger.runs import trace_roots
 from cantata.operation import fault_points, metrics, traces
+from cantata.values import JsonValue
 
 log = structlog.get_logger(__name__)
 

@@ -10,6 +10,7 @@ from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from pathlib import Path
 
+from cantata import bounds
 from cantata.config import chain_requests
 from cantata.config import loading as configuration
 from cantata.config.faults import shown
@@ -18,9 +19,7 @@ from cantata.engine.limits import step_costs
 from cantata.engine.run_requests import RunRequest, check_chain
 from cantata.engine.start import COORDINATOR, accept_run, announce_runs, check_labels, id_of_key, new_id
 from cantata.errors import ConfigError, Fault, UnavailableError
-from cantata.flows import bounds
 from cantata.flows.definitions import Definitions
-from cantata.flows.values import JsonValue
 from cantata.flows.webhooks import webhooks_of
 from cantata.flows.wire import ChainRequest
 from cantata.ledger import conversations
@@ -28,6 +27,7 @@ from cantata.ledger.ledger import Ledger
 from cantata.ledger.quotas import KeptItem
 from cantata.ledger.records import RunSession
 from cantata.ledger.redis.keys import definitions_digest, id_in_shard
+from cantata.values import JsonValue
 
 COSTS_TTL_S = 2.0
 

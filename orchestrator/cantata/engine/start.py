@@ -21,12 +21,12 @@ from cantata.flows.chains import expansion, specs
 from cantata.flows.definitions import Definitions
 from cantata.flows.graph import START, Outcome, Spec
 from cantata.flows.turns import turn_plan
-from cantata.flows.values import ErrorInfo, JsonValue, fault_of_labels, stored
 from cantata.flows.webhooks import plan_delivery
 from cantata.flows.wire import ChainRequest, ProviderBatchRequest, TurnRequest, WebhookRequest
 from cantata.ledger.ledger import Ledger
 from cantata.ledger.records import Accepted, Ready, RunSession
 from cantata.operation import fault_points, traces
+from cantata.values import ErrorInfo, JsonValue, fault_of_labels, stored
 
 log = structlog.get_logger(__name__)
 

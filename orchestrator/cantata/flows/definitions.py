@@ -10,12 +10,12 @@ from typing import Annotated, Literal
 import regex
 from pydantic import AfterValidator, Field, JsonValue, ValidationInfo, field_validator, model_validator
 
-from cantata.flows.bounds import MAX_BYTES, MAX_DURATION_S
+from cantata.bounds import MAX_BYTES, MAX_DURATION_S
 from cantata.flows.instructions import FUNCTION, Chainbreaker, Instruction, PromptStep
 from cantata.flows.schedules import Schedule, ScheduleName
-from cantata.flows.values import BoundedObject, Duration, NumberOfSeconds, Params, Value, checked_name
 from cantata.flows.waits import WaitOptions
 from cantata.flows.wire import ChainNode, WebhookEvent
+from cantata.values import BoundedObject, Duration, NumberOfSeconds, Params, Value, checked_name
 
 QueueName = Annotated[str, AfterValidator(partial(checked_name, "queue"))]
 """A name that also occurs in Redis keys, in access rules for them, in addresses and in metric labels."""

@@ -10,9 +10,9 @@ from typing import Any, ClassVar, Literal
 from pydantic import ConfigDict, Field, JsonValue, ValidationError
 
 from cantata.flows.graph import StepState
-from cantata.flows.values import ErrorInfo, Value
 from cantata.flows.waits import question_of
 from cantata.flows.wire import RunStatus
+from cantata.values import ErrorInfo, Value
 
 LATEST_TIME = 253_000_000_000.0  # that Python shows, in the year 9987
 

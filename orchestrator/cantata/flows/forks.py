@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 
 from pydantic import Field, JsonValue
 
-from cantata.flows.values import Value
+from cantata.values import Value
 
 
 class OutEdge(NamedTuple):

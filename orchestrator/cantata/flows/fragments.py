@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cantata.flows.graph import Graph, Spec, Step
-from cantata.flows.values import JsonValue
+from cantata.values import JsonValue
 
 
 def adopt(fragment: Graph, parent: str, spec: Spec) -> Graph:

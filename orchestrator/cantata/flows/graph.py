@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import Field, JsonValue, SkipValidation
 
 from cantata.flows.step_kinds import StepRole, kind_named
-from cantata.flows.values import ErrorInfo, Usage, Value
+from cantata.values import ErrorInfo, Usage, Value
 
 StepState = Literal["waiting", "ready", "sent", "running", "dispatched", "waiting_signal", "done", "failed", "skipped"]
 ShownState = StepState | Literal["timed_out"]

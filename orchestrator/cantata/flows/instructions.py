@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
-from cantata.flows.values import JsonValue, Params, Value
+from cantata.values import JsonValue, Params, Value
 
 FUNCTION = r"^[\w.]+:\w+$"
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from cantata.flows.json_schemas import has_bounded_copies
-from cantata.flows.values import JsonValue, ToolSchema
+from cantata.values import JsonValue, ToolSchema
 
 Schema = Mapping[str, JsonValue]
 

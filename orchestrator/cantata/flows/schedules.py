@@ -11,9 +11,9 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from cronsim import CronSim, CronSimError
 from pydantic import AfterValidator, BeforeValidator, Field, Strict, field_validator, model_validator
 
-from cantata.flows.bounds import DAY_S, MAX_DURATION_S
-from cantata.flows.values import BoundedObject, Instant, Labels, Unreadable, Value, checked_name
+from cantata.bounds import DAY_S, MAX_DURATION_S
 from cantata.flows.wire import ChainRequest, TurnRequest
+from cantata.values import BoundedObject, Instant, Labels, Unreadable, Value, checked_name
 
 Overlap = Literal["skip", "queue", "cancel_previous", "allow"]
 

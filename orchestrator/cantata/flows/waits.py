@@ -7,7 +7,7 @@ from typing import Self, cast
 
 from pydantic import Field, JsonValue, model_validator
 
-from cantata.flows.values import BoundedJson, BoundedObject, Duration, Unreadable, Value
+from cantata.values import BoundedJson, BoundedObject, Duration, Unreadable, Value
 
 ESCALATED_TO = "escalated_to"
 """Label of a run: those whom its last escalation let answer, separated by commas."""

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from cantata.errors import ConfigError
 from cantata.flows.definitions import Definitions, Webhook, fault_of_url
 from cantata.flows.graph import Graph, Step
-from cantata.flows.values import JsonValue
 from cantata.flows.wire import WebhookRequest
 from cantata.text.suggestions import did_you_mean
+from cantata.values import JsonValue
 
 DELIVER = "deliver"
 """The step that posts."""

@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal, Self, get_args
 from pydantic import BeforeValidator, Field, JsonValue, model_validator
 
 from cantata.errors import RunError
-from cantata.flows.values import BoundedJson, BoundedObject, Duration, ErrorInfo, NumberOfSeconds, Unreadable, Usage, Value
 from cantata.flows.waits import WaitOptions
 from cantata.text.suggestions import hint, nearest
+from cantata.values import BoundedJson, BoundedObject, Duration, ErrorInfo, NumberOfSeconds, Unreadable, Usage, Value
 
 NodeKind = Literal["tool", "skill", "agent", "chain", "workflow", "proc", "branch", "map", "wait"]
 NODE_KINDS: tuple[str, ...] = get_args(NodeKind)

@@ -13,7 +13,6 @@ from typing import Any, cast
 from urllib.parse import quote, unquote
 
 from cantata.flows.definitions import SessionSettings
-from cantata.flows.values import stored
 from cantata.flows.wire import HistoryEntry, SessionInfo
 from cantata.ledger.ledger import Ledger
 from cantata.ledger.quotas import KeptItem
@@ -21,6 +20,7 @@ from cantata.ledger.records import RunSession
 from cantata.ledger.redis.keys import SHARDS, shard_key, shard_of
 from cantata.ledger.redis.pieces import ask_each
 from cantata.ledger.redis.records import ask_apart, command, good, readable
+from cantata.values import stored
 
 MAX_NAME_CHARS = 200  # characters
 SHARDS_AT_ONCE = 8  # whose newest sessions are read in one round trip

@@ -11,10 +11,10 @@ from pydantic import ValidationError
 
 from cantata.errors import StoredDataError
 from cantata.flows.graph import STEP_OVER, Graph, Spec, Step
-from cantata.flows.values import ErrorInfo, JsonValue, Usage, stored
 from cantata.flows.wire import RUN_OVER, RunStatus
 from cantata.ledger.records import DueSchedule, ItemFault, Overdue, Ready, RunRecord, StepRecord, Swept
 from cantata.ledger.redis.keys import webhook_runs_of
+from cantata.values import ErrorInfo, JsonValue, Usage, stored
 
 USUAL_SPEC_BYTES = 4096  # larger specs hold large inputs, and a long-lived worker would keep thousands of them in memory
 

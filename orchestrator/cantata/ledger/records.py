@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from cantata.flows.graph import Outcome, Spec
-from cantata.flows.values import ErrorInfo, JsonValue, Usage
 from cantata.flows.wire import RunStatus
+from cantata.values import ErrorInfo, JsonValue, Usage
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,6 @@ from typing import cast
 
 from cantata.errors import StoredDataError, UnknownRunError
 from cantata.flows.graph import STEP_OVER
-from cantata.flows.values import JsonValue, Usage
 from cantata.flows.wire import RUN_OVER
 from cantata.ledger.encoding import run_record, states_in, step_record
 from cantata.ledger.records import RunRecord, StepRecord
@@ -16,6 +15,7 @@ from cantata.ledger.redis.keys import RUN_PARTS, run_key
 from cantata.ledger.redis.pieces import LARGE_PIECE, PIECE, ask_shards, fields, scan
 from cantata.ledger.redis.records import ask_apart, good, readable, remedy_for
 from cantata.ledger.script_caller import ScriptCaller
+from cantata.values import JsonValue, Usage
 
 SMALL_RUN_STEPS = 100  # a run up to this size is read in one call, which occupies Redis for some 100 µs
 SMALL_RUN_BYTES = 30_000

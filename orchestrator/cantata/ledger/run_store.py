@@ -12,7 +12,6 @@ from redis.exceptions import ResponseError
 
 from cantata.errors import CantataError, UnknownRunError
 from cantata.flows.graph import START, Step
-from cantata.flows.values import ErrorInfo, JsonValue
 from cantata.flows.wire import RunStatus
 from cantata.ledger.encoding import STATUS_FIELDS, shown_status, step_text, to_json
 from cantata.ledger.intervals import RESEND_MS, RETENTION_S
@@ -22,6 +21,7 @@ from cantata.ledger.redis.keys import definitions_digest, definitions_key, run_k
 from cantata.ledger.redis.records import ask_apart, good
 from cantata.ledger.script_caller import ScriptCaller
 from cantata.operation import fault_points
+from cantata.values import ErrorInfo, JsonValue
 
 
 def offer_of(

@@ -16,7 +16,6 @@ from pydantic import ValidationError
 
 from cantata.errors import ConfigError, StoredDataError
 from cantata.flows.graph import Outcome
-from cantata.flows.values import JsonValue, Usage
 from cantata.ledger import refused_steps
 from cantata.ledger.encoding import fragment_of, own_spec_of, ready_of, ready_of_runs, spec_of, storable, to_json, usage_of, whole_spec_of
 from cantata.ledger.intervals import RESEND_MS
@@ -25,6 +24,7 @@ from cantata.ledger.redis.keys import run_key, shard_of
 from cantata.ledger.redis.pieces import scan
 from cantata.ledger.script_caller import ScriptCaller
 from cantata.operation import fault_points
+from cantata.values import JsonValue, Usage
 
 EARLY_SIGNALS = 20_000  # that one run keeps for steps which do not wait yet
 EARLY_SIGNAL_BYTES = 16_000_000  # of them

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import takewhile
 
-from cantata.flows.values import JsonValue, Usage, as_text
+from cantata.values import JsonValue, Usage, as_text
 
 SHOWN_CHARS = 200  # of a value in a message
 HEADING = ("recording", "answer", "tokens", "now", "cost (USD)", "now")

@@ -33,13 +33,13 @@ from cantata.engine.start import send_ready
 from cantata.errors import ConfigError
 from cantata.flows.definitions import Definitions, PythonWorkflow, Tool
 from cantata.flows.graph import is_named
-from cantata.flows.values import JsonValue
 from cantata.flows.wire import ChainRequest, ChainResponse, RunResult, TurnRequest
 from cantata.flows.workflows.decorator import reference_of
 from cantata.ledger.redis.keys import shard_of
 from cantata.ledger.runs.results import is_over
 from cantata.operation.embedded import Stack
 from cantata.text.suggestions import hint, nearest
+from cantata.values import JsonValue
 from cantata_workers.process.config_folder import local_folder
 from cantata_workers.process.duties import sweep_once
 from cantata_workers.process.process import Process

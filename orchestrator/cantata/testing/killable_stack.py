@@ -16,7 +16,6 @@ from cantata.client.runs import ChainRun, TurnRun
 from cantata.engine.fleet import clock_skip, registry
 from cantata.errors import ConfigError
 from cantata.flows.definitions import Definitions
-from cantata.flows.values import JsonValue
 from cantata.flows.wire import ChainResponse, RunResult, TurnRequest
 from cantata.ledger.records import owner_of
 from cantata.ledger.redis.keys import namespace_of, shard_key
@@ -25,6 +24,7 @@ from cantata.operation import fault_points
 from cantata.operation.embedded import Stack
 from cantata.testing.inline import Chain, check_signals, submit, values_for
 from cantata.text.suggestions import hint, nearest
+from cantata.values import JsonValue
 
 OF_CLIENTS = ("accepted", "accept-replied", "fork-replied")
 FAULT_POINTS = tuple(label for label in fault_points.LABELS if label not in OF_CLIENTS)

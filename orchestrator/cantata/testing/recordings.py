@@ -23,7 +23,6 @@ from cantata.errors import ConfigError, ModelError, StepError
 from cantata.flows.definitions import Chain, Definitions, Model
 from cantata.flows.graph import START, STEP_OVER, Graph, Outcome
 from cantata.flows.step_kinds import kind_named
-from cantata.flows.values import JsonValue, ToolCallRequest, Usage, as_text, stored
 from cantata.flows.wire import ChainRequest, ChainResponse, HistoryEntry, TurnRequest
 from cantata.flows.workflows import expansion
 from cantata.flows.workflows.history import Activation
@@ -32,6 +31,7 @@ from cantata.ledger.runs.results import is_over
 from cantata.operation.logs.secrets import secrets_in
 from cantata.testing.comparisons import Comparison, Difference, Evaluation, RunEnd
 from cantata.testing.inline import Runner
+from cantata.values import JsonValue, ToolCallRequest, Usage, as_text, stored
 from cantata_workers.models.dialects.conversation import Message
 from cantata_workers.models.llm import Reply
 from cantata_workers.models.llm.caching import Options

@@ -12,7 +12,7 @@ from cantata.config.documents import Document
 from cantata.config.faults import faults_of
 from cantata.config.source_map import SourceNode
 from cantata.errors import ConfigError
-from cantata.flows.values import Value
+from cantata.values import Value
 
 
 class ToolCall(Value):

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
-from cantata.flows.values import Usage
+from cantata.values import Usage
 
 _SEQUENCES = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # CSI: colours, cursor

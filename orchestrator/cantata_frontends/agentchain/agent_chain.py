@@ -14,10 +14,10 @@ from typing import Any
 from cantata.errors import RunError
 from cantata.flows.definitions import Agent, Definitions, Team
 from cantata.flows.instructions import Instruction, PromptStep
-from cantata.flows.values import as_text
 from cantata.flows.wire import HistoryEntry, RunResult, TurnRequest
 from cantata.ledger.conversations import fault_of
 from cantata.surfaces.chat import run_async
+from cantata.values import as_text
 from cantata_frontends.agentchain.chain_arguments import (
     check_agent,
     check_agents,

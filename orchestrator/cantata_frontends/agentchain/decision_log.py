@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple, cast
 
-from cantata.flows.values import JsonValue, as_text
 from cantata.ledger.records import StepRecord
+from cantata.values import JsonValue, as_text
 
 Fields = dict[str, JsonValue]
 

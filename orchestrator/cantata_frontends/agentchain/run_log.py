@@ -15,8 +15,8 @@ from cantata.client.runs import TurnRun
 from cantata.config.user_code.function_names import IN_WORKER
 from cantata.flows.definitions import Team
 from cantata.flows.events import RunEvent
-from cantata.flows.values import JsonValue
 from cantata.flows.wire import TurnRequest
+from cantata.values import JsonValue
 from cantata_frontends.agentchain.decision_log import LogEntry
 from cantata_frontends.agentchain.log_mapping import LogMapping
 

@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Self
 
+from cantata.bounds import duration_of
 from cantata.client.runs import ChainRun, check_timeout
 from cantata.engine.engine import run_id_of
 from cantata.errors import ConfigError, RunError
-from cantata.flows.bounds import duration_of
-from cantata.flows.values import JsonValue
+from cantata.values import JsonValue
 from cantata_frontends.chainbuilder import plan, run_request
 from cantata_frontends.chainbuilder.builder_arguments import read_base, read_parts, tasks_in
 from cantata_frontends.chainbuilder.builder_state import BuilderState, ChainProgress, Status

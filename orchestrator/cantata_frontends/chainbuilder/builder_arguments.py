@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 from typing import Any, get_args
 
-from cantata.flows.bounds import duration_of
+from cantata.bounds import duration_of
 from cantata.flows.definitions import Agent, Definitions
 from cantata.flows.instructions import FunctionStep, Instruction, NestedStep
 from cantata.text.suggestions import did_you_mean

@@ -13,9 +13,9 @@ from pydantic import Field
 from cantata.client.client import Client
 from cantata.errors import UnknownRunError
 from cantata.features.sessions.builders import Builder, Fields, fault_of
-from cantata.flows.values import ErrorInfo, JsonValue, Value
 from cantata.flows.wire import RUN_OVER
 from cantata.ledger.records import RunRecord, StepRecord
+from cantata.values import ErrorInfo, JsonValue, Value
 from cantata_frontends.chainbuilder.plan import BuilderPlan
 
 ENDED_FROM_OUTSIDE = frozenset({"cancelled", "timed_out"})

@@ -13,8 +13,8 @@ from cantata.flows.expressions import templates
 from cantata.flows.graphs import postorder, reach
 from cantata.flows.instructions import Chainbreaker, Instruction, NestedStep
 from cantata.flows.turns.agent_steps import template
-from cantata.flows.values import Value
 from cantata.text.suggestions import did_you_mean
+from cantata.values import Value
 
 Mode = Literal["serial", "parallel", "independent"]
 Technique = Literal["normal", "head-tail"]

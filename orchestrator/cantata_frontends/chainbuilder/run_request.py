@@ -21,8 +21,8 @@ from cantata.flows.definitions import Agent, Definitions
 from cantata.flows.expressions import templates
 from cantata.flows.instructions import Instruction, MemoryStep, PromptStep
 from cantata.flows.turns.agent_steps import template
-from cantata.flows.values import JsonValue
 from cantata.flows.wire import ChainNode, ChainRequest
+from cantata.values import JsonValue
 from cantata_frontends.chainbuilder.plan import BuilderBase, BuilderPlan
 
 START, FAILED = "start?", "failed!"

@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field, JsonValue
 
-from cantata.flows.values import Params, Value
+from cantata.values import Params, Value
 
 AgentKind = Literal[
     "conductor",

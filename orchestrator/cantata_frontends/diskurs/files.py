@@ -15,8 +15,8 @@ from cantata.config.documents import Document
 from cantata.config.source_map import KeyPath, value_at
 from cantata.config.user_code.function_source import fault_of
 from cantata.errors import Fault
-from cantata.flows.values import JsonValue
 from cantata.text.suggestions import did_you_mean
+from cantata.values import JsonValue
 from cantata_frontends.diskurs.conversation_config import CodeReference
 from cantata_frontends.diskurs.schema import Section
 

@@ -24,7 +24,7 @@ from typing import Any, cast
 from cantata.flows.definitions import Extension
 from cantata.flows.graph import RAW, Edge, Graph, Step
 from cantata.flows.step_kinds import StepKind
-from cantata.flows.values import JsonValue
+from cantata.values import JsonValue
 from cantata_frontends.diskurs.conversation_config import AgentKind, ConversationConfig
 
 RETRIES = 3

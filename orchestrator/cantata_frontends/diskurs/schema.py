@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import ConfigDict, Field, JsonValue
 from pydantic.alias_generators import to_camel
 
-from cantata.flows.values import Value
+from cantata.values import Value
 from cantata_frontends.diskurs.conversation_config import AgentKind
 
 

@@ -11,7 +11,7 @@ from pydantic.alias_generators import to_camel
 from cantata.config.documents import Document
 from cantata.config.source_map import KeyPath, SourceNode
 from cantata.errors import Fault
-from cantata.flows.values import JsonValue
+from cantata.values import JsonValue
 
 FREE_FORM_SECTIONS = frozenset({"configs", "parameters", "lockedFields", "agentDescriptions"})
 """The keys of these sections are names that the folder chooses."""

@@ -9,13 +9,13 @@ from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from cantata.bounds import MAX_DURATION_S
 from cantata.config.faults import shown
 from cantata.config.texts import file_of, is_name_of_file, lies_in
-from cantata.flows.bounds import MAX_DURATION_S
 from cantata.flows.definitions import Agent, History, McpServer, Tool
 from cantata.flows.json_schemas import schema_faults
-from cantata.flows.values import JsonValue
 from cantata.text.suggestions import hint, nearest
+from cantata.values import JsonValue
 from cantata_frontends.langswarm.config_part import MISTYPED, ConfigPart, either
 from cantata_frontends.langswarm.filesystem import read_filesystem
 from cantata_frontends.langswarm.symbol_table import SymbolTable

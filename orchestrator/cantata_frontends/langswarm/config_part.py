@@ -10,8 +10,8 @@ from cantata.config.documents import Document
 from cantata.config.faults import shown
 from cantata.config.source_map import KeyPath, value_at
 from cantata.errors import Fault
-from cantata.flows.values import JsonValue
 from cantata.text.suggestions import did_you_mean, hint, nearest
+from cantata.values import JsonValue
 
 MISTYPED = 0.75
 """The similarity from which an unknown key is a known one mistyped, from 0 (any) to 1 (equal)."""

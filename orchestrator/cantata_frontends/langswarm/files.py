@@ -11,8 +11,8 @@ from cantata.config.faults import in_order
 from cantata.config.texts import lies_in
 from cantata.config.user_code.script_digest import name_of
 from cantata.errors import ConfigError, Fault
-from cantata.flows.values import JsonValue
 from cantata.text.suggestions import hint, nearest
+from cantata.values import JsonValue
 from cantata_frontends.langswarm.config_part import MISTYPED, ConfigPart, either
 from cantata_frontends.langswarm.vocabulary import FILES, IGNORED_BLOCKS, SECTIONS, TOP
 

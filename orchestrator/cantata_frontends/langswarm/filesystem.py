@@ -12,7 +12,7 @@ from typing import Literal
 
 from cantata.errors import StepError
 from cantata.flows.definitions import Tool
-from cantata.flows.values import JsonValue
+from cantata.values import JsonValue
 from cantata_frontends.langswarm.config_part import ConfigPart
 from cantata_frontends.langswarm.symbol_table import SymbolTable
 from cantata_frontends.langswarm.vocabulary import TOOL

@@ -10,8 +10,8 @@ from pathlib import Path
 from cantata.config.user_code.function_source import definition_of, fault_of
 from cantata.config.user_code.script_digest import digest_of, name_of
 from cantata.flows.definitions import Agent, ScriptReference, Tool
-from cantata.flows.values import JsonValue
 from cantata.text.suggestions import did_you_mean, nearest
+from cantata.values import JsonValue
 from cantata_frontends.langswarm.chains.inputs import WorkflowInputs
 from cantata_frontends.langswarm.config_part import MISTYPED, ConfigPart
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from cantata.config.texts import file_of
 from cantata.flows.definitions import Model
 from cantata.flows.instructions import AgenticStep, PromptStep
-from cantata.flows.values import JsonValue
+from cantata.values import JsonValue
 from cantata_frontends.promptchain.argument_values import check_keys, check_parameters, validated
 
 log = logging.getLogger("cantata.frontends.promptchain")

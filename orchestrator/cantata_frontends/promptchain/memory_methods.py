@@ -8,7 +8,7 @@ from typing import Any
 
 from cantata.features.memory.memory_store import DEFAULT, MemoryStore
 from cantata.flows.instructions import MemoryStep
-from cantata.flows.values import JsonValue
+from cantata.values import JsonValue
 from cantata_frontends.promptchain.argument_values import check_list, validated
 from cantata_frontends.promptchain.run_calls import shared_client
 

@@ -9,13 +9,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
+from cantata.bounds import duration_of
 from cantata.config.user_code.function_names import name_of, shared_folder
 from cantata.errors import ConfigError, UnavailableError
-from cantata.flows.bounds import duration_of
 from cantata.flows.definitions import Agent, Definitions, Tool
 from cantata.flows.instructions import AgenticStep, FunctionStep, Instruction, MemoryStep, NestedStep, PromptStep
-from cantata.flows.values import JsonValue
 from cantata.flows.wire import RunResult, TurnRequest
+from cantata.values import JsonValue
 from cantata_frontends.promptchain.argument_values import check_list, check_parameters, validated
 from cantata_frontends.promptchain.instruction_lists import models_for, script_folder, text_of
 from cantata_frontends.promptchain.memory_methods import MemoryMethods, memory_function

@@ -16,10 +16,10 @@ from cantata.config.user_code.function_names import refuse_in_worker
 from cantata.errors import RunError
 from cantata.flows.definitions import Definitions
 from cantata.flows.events import AttemptFailed, RunEvent
-from cantata.flows.values import JsonValue
 from cantata.flows.wire import RunResult, TurnRequest
 from cantata.operation.embedded import Home, attach
 from cantata.settings import settings
+from cantata.values import JsonValue
 
 MAX_CONCURRENT_RUNS = 200
 """Runs that one process waits for concurrently; each occupies a thread and a connection, and 1,024 open files are a usual limit."""

@@ -21,7 +21,7 @@ from typing import Any
 import yaml
 from pydantic import Field, model_validator
 
-from cantata.flows.values import Value
+from cantata.values import Value
 from tests.manifests import LOADER
 
 FOLDER = Path(__file__).parent

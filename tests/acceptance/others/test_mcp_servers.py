@@ -14,8 +14,8 @@ import pytest
 from cantata.errors import StepError
 from cantata.flows.definitions import McpServer
 from cantata.flows.provider_schemas import PROVIDERS, fit_tools
-from cantata.flows.values import ToolSchema
 from cantata.testing import ScriptedModels
+from cantata.values import ToolSchema
 from cantata_workers.tools import mcp
 from tests.acceptance.neighbours.environments import TOP
 from tests.acceptance.others.conftest import Ask

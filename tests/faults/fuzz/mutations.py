@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from cantata.flows.values import JsonValue
+from cantata.values import JsonValue
 
 TOKENS = (
     *("", " ", "\n", "\t", "\x00", "\ufeff", "\ud800", "é", "😀", "\u202e", "#", "---", "...", "%", "&a ", "*a", "<<: *a"),

@@ -16,7 +16,7 @@ from cantata.errors import ConfigError
 from cantata.flows.chains import checks, expansion
 from cantata.flows.definitions import Definitions
 from cantata.flows.expressions import expressions
-from cantata.flows.values import JsonValue
+from cantata.values import JsonValue
 from cantata_frontends.langswarm.chains import conditions, reference_expressions
 from cantata_frontends.langswarm.chains.reference_expressions import Scope, UnreadableError
 from tests.faults.fuzz.mutations import text_of

@@ -17,8 +17,8 @@ from schemathesis.core.result import Ok
 from websockets.asyncio.client import connect
 from websockets.exceptions import WebSocketException
 
-from cantata.flows.values import JsonValue
 from cantata.flows.wire import RUN_OVER
+from cantata.values import JsonValue
 from tests.faults.fuzz.mutations import text_of, value_of
 from tests.faults.past import Violation
 from tests.media_types import json_lines  # noqa: F401  # registers it

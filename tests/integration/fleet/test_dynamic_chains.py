@@ -17,8 +17,8 @@ import pytest
 
 from cantata import ChainBuilder, ChainRun, Client, RunError, UnavailableError
 from cantata.client.client import EmbeddedClient
-from cantata.flows.values import JsonValue
 from cantata.testing import ScriptedModels
+from cantata.values import JsonValue
 from cantata_frontends.chainbuilder.plan import BuilderPlan, Mode
 from tests.integration.fleet import chain_steps
 from tests.waiting import until

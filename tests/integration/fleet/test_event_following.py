@@ -13,8 +13,8 @@ import pytest
 from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
+from cantata.bounds import OutOfBoundsError
 from cantata.client.client import Client, EmbeddedClient
-from cantata.flows.bounds import OutOfBoundsError
 from cantata.flows.events import ReplyDelta, RunEvent
 from cantata.ledger.redis.connection import connect
 from cantata.ledger.runs import event_log

@@ -14,9 +14,9 @@ from cantata.client.client import EmbeddedClient
 from cantata.client.runs import ChainRun, TurnRun
 from cantata.errors import ConfigError, UnknownRunError
 from cantata.flows.definitions import Router, Team
-from cantata.flows.values import JsonValue
 from cantata.surfaces.cli.main import submit
 from cantata.testing import ScriptedModels
+from cantata.values import JsonValue
 from tests.integration.fleet.agent_stage import AgentStage, agent, call
 
 PATIENCE_S = 40.0

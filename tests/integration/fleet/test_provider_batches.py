@@ -11,9 +11,9 @@ from cantata.client.client import EmbeddedClient
 from cantata.errors import ConfigError
 from cantata.features.batches import batch_feed
 from cantata.features.batches import rows as batch_rows
-from cantata.flows.values import JsonValue
 from cantata.ledger.redis.keys import run_key
 from cantata.testing import ScriptedModels
+from cantata.values import JsonValue
 from tests.waiting import until
 
 

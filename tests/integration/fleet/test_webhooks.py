@@ -14,10 +14,10 @@ from click.testing import CliRunner
 from cantata.client.client import Client
 from cantata.client.runs import Run
 from cantata.flows.definitions import Command, Definitions, Webhook
-from cantata.flows.values import JsonValue
 from cantata.ledger.redis.keys import shard_key, shard_of
 from cantata.surfaces.cli.main import submit
 from cantata.testing import KillableStack, ScriptedModels
+from cantata.values import JsonValue
 from cantata_workers.tools.webhook_post import HOST_POSTS, TENANT_POSTS
 from tests.integration.fleet.conftest import definitions
 from tests.integration.receiver import HANG, Receiver, receiving

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from cantata.flows.values import ToolContext
+from cantata.values import ToolContext
 
 
 def add(a: int, b: int) -> int:

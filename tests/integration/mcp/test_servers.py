@@ -17,7 +17,7 @@ import pytest
 
 from cantata.errors import StepError
 from cantata.flows.definitions import McpServer
-from cantata.flows.values import JsonValue
+from cantata.values import JsonValue
 from cantata_workers.tools import mcp
 from cantata_workers.tools.mcp.server_session import Connection
 from cantata_workers.tools.mcp.tool_results import ConnectionLost

@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
-from cantata.flows.values import Usage
 from cantata.operation import metrics
 from cantata.operation.metrics.counts import ENDED, MAX_VALUES, OTHER, Counts, files, fold
 from cantata.operation.metrics.families import FAMILIES
 from cantata.operation.metrics.http_server import make_handler, registry
 from cantata.operation.metrics.worker_metrics import _MergedCounts
+from cantata.values import Usage
 
 
 @pytest.fixture

@@ -16,9 +16,9 @@ from typing import Any, cast
 import pytest
 
 from cantata.errors import ModelError
-from cantata.flows.values import JsonValue, ToolCallRequest, ToolSchema, Usage
 from cantata.testing import Rule, ScriptedModels
 from cantata.testing import ToolCall as Scripted
+from cantata.values import JsonValue, ToolCallRequest, ToolSchema, Usage
 from cantata_workers.models import llm
 from tests.integration.model_upstream import Cell, upstream
 

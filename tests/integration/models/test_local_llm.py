@@ -20,8 +20,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from cantata.errors import ModelError
-from cantata.flows.values import JsonValue
 from cantata.operation.embedded.process_identity import identify
+from cantata.values import JsonValue
 from cantata_workers.models.local import model_server
 from cantata_workers.models.local.labels import CONTENT_FREE
 from cantata_workers.models.local.provider import Provider

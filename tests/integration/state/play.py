@@ -7,12 +7,12 @@ from itertools import pairwise
 from typing import cast
 
 from cantata.flows.graph import START, Edge, Graph, Outcome, Step
-from cantata.flows.values import ErrorInfo, JsonValue
 from cantata.flows.wire import RunStatus
 from cantata.ledger.encoding import to_json
 from cantata.ledger.ledger import Ledger
 from cantata.ledger.records import Ahead, Begun, Committed, RunSession, StepRecord, Swept
 from cantata.ledger.redis.keys import shard_key, shard_of
+from cantata.values import ErrorInfo, JsonValue
 
 
 def work(step_id: str, **spec: object) -> Step:

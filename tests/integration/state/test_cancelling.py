@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from cantata.flows.graph import Edge, Graph, Outcome, Step
-from cantata.flows.values import ErrorInfo
 from cantata.flows.wire import RunStatus
 from cantata.flows.workflows.expansion import CANCELLED
 from cantata.ledger.ledger import Ledger
 from cantata.ledger.runs import run_snapshot
 from cantata.ledger.runs.listing import RunFilter, find_page
+from cantata.values import ErrorInfo
 from tests.integration.state.play import Play, failed, row, sent, wait, work
 from tests.integration.state.test_ledger_expansion import mapped
 

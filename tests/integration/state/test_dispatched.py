@@ -9,11 +9,11 @@ from typing import cast
 import pytest
 
 from cantata.flows.graph import Graph, Outcome, Step
-from cantata.flows.values import JsonValue, Usage
 from cantata.ledger import refused_steps
 from cantata.ledger.ledger import Ledger
 from cantata.ledger.records import Ahead, Begun, Swept
 from cantata.ledger.redis.keys import run_key
+from cantata.values import JsonValue, Usage
 from tests.integration.features.forks.test_forks import Anew
 from tests.integration.state import invariants
 from tests.integration.state.play import Play, failed, fan_in, row, sent, wait, work

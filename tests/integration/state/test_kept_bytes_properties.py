@@ -23,13 +23,13 @@ from cantata.features.sessions.builders import Builder
 from cantata.features.sessions.sessions import Sessions
 from cantata.flows.definitions import Quota
 from cantata.flows.graph import START, Graph, Outcome
-from cantata.flows.values import ErrorInfo, JsonValue, Usage
 from cantata.ledger import conversations
 from cantata.ledger.encoding import to_json
 from cantata.ledger.ledger import Ledger
 from cantata.ledger.records import Begun, RunSession
 from cantata.ledger.redis.keys import SHARDS, id_in_shard, memory_key, run_key, shard_key, shard_of
 from cantata.ledger.redis.pieces import ask_each
+from cantata.values import ErrorInfo, JsonValue, Usage
 from tests.examples import examples
 from tests.integration.state.play import row, wait, work
 from tests.waiting import until

@@ -14,7 +14,6 @@ from cantata.engine.limits import daily_costs
 from cantata.errors import CantataError, UnknownRunError
 from cantata.flows.events import ReplyDelta, StepRefused
 from cantata.flows.graph import START, Graph, Outcome
-from cantata.flows.values import ErrorInfo, Usage
 from cantata.ledger import refused_steps
 from cantata.ledger.intervals import RESEND_S
 from cantata.ledger.ledger import Ledger
@@ -23,6 +22,7 @@ from cantata.ledger.redis.keys import SHARDS, key_of, run_key, shard_key, shard_
 from cantata.ledger.runs import event_log, listing
 from cantata.ledger.step_store import BLOB_BYTES
 from cantata.operation import fault_points
+from cantata.values import ErrorInfo, Usage
 from tests.integration.state import invariants
 from tests.integration.state.play import Play, failed, fan_in, row, sent, wait, work
 

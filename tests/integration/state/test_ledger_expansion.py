@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from cantata.flows.graph import START, Edge, Graph, ItemSteps, Outcome, Step
-from cantata.flows.values import JsonValue
 from cantata.ledger.ledger import Ledger
 from cantata.ledger.records import Ahead
+from cantata.values import JsonValue
 from tests.integration.state.play import Play, failed, fan_in, row, sent, wait, work
 from tests.waiting import until
 

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
 
 from cantata.flows.graph import START, Graph, Outcome
-from cantata.flows.values import ErrorInfo, JsonValue
 from cantata.ledger.ledger import Ledger
 from cantata.ledger.records import Ahead, Begun, Committed, Ready
 from cantata.ledger.redis import lua_scripts
 from cantata.ledger.redis.keys import shard_key, shard_of
+from cantata.values import ErrorInfo, JsonValue
 from tests.examples import examples
 from tests.integration.state import invariants
 from tests.integration.state.play import Play, wait, work

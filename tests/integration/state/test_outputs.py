@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from cantata.flows.values import JsonValue
 from cantata.ledger.ledger import Ledger
 from cantata.ledger.runs.run_snapshot import OUTPUT_BYTES, OUTPUTS_AT_ONCE, Beginning, beginnings
+from cantata.values import JsonValue
 from tests.integration.state.play import Play, work
 
 

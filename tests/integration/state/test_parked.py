@@ -11,10 +11,10 @@ from redis import Redis
 from cantata.engine.start import plan_run
 from cantata.flows.definitions import Definitions, Tool
 from cantata.flows.graph import START, Outcome
-from cantata.flows.values import ErrorInfo, JsonValue
 from cantata.ledger.encoding import to_json
 from cantata.ledger.ledger import Ledger
 from cantata.ledger.records import Begun
+from cantata.values import ErrorInfo, JsonValue
 from tests.integration.state.play import Play, row, wait, work
 
 MAX_BYTES = 5_000

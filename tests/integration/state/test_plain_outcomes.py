@@ -10,11 +10,11 @@ from typing import Any, cast
 import pytest
 
 from cantata.flows.graph import Edge, Outcome
-from cantata.flows.values import JsonValue, Usage
 from cantata.ledger import step_store
 from cantata.ledger.ledger import Ledger
 from cantata.ledger.records import Ahead, AttemptRecord, Begun
 from cantata.ledger.redis.keys import run_key
+from cantata.values import JsonValue, Usage
 from tests.integration.state.play import Play, fan_in, row, wait, work
 from tests.integration.state.test_ledger_expansion import mapped
 

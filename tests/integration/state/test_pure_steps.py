@@ -6,10 +6,10 @@ import pytest
 from redis.exceptions import ResponseError
 
 from cantata.flows.graph import Outcome, Step
-from cantata.flows.values import Usage
 from cantata.ledger.encoding import to_json
 from cantata.ledger.ledger import Ledger
 from cantata.ledger.records import Ahead, AttemptRecord, Begun, Committed
+from cantata.values import Usage
 from tests.integration.state.play import Play, failed, fan_in, row, sent, wait, work
 from tests.integration.state.test_ledger import lose_one_reply
 

@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 from redis import Redis
 
+from cantata.bounds import LABEL_BYTES, MAX_LABELS
 from cantata.client.client import Client
 from cantata.errors import CantataError, ConfigError, UnavailableError
 from cantata.features.batches.batch_store import BatchTarget
@@ -20,7 +21,6 @@ from cantata.features.memory import cache
 from cantata.features.memory.memory_store import MemoryStore
 from cantata.features.sessions.builders import Builder
 from cantata.features.sessions.sessions import Sessions
-from cantata.flows.bounds import LABEL_BYTES, MAX_LABELS
 from cantata.flows.definitions import Agent, Definitions, Limits, Quota, SessionSettings, Tool
 from cantata.flows.schedules import Schedule
 from cantata.flows.wire import HistoryEntry

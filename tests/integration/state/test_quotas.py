@@ -10,13 +10,13 @@ from redis import Redis
 from cantata.errors import ConfigError, UnavailableError
 from cantata.features.memory.memory_store import MemoryStore
 from cantata.flows.definitions import Limits, Quota
-from cantata.flows.values import JsonValue
 from cantata.ledger.intervals import RETENTION_S
 from cantata.ledger.ledger import Ledger
 from cantata.ledger.quotas import Quotas
 from cantata.ledger.redis.keys import SHARDS, shard_key
 from cantata.ledger.step_store import EARLY_SIGNALS
 from cantata.surfaces.gateway.http_errors import chain_rejection, rejection
+from cantata.values import JsonValue
 from tests.integration.state.invariants import check_all
 from tests.integration.state.play import Play, row, wait, work
 

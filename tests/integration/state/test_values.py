@@ -19,13 +19,13 @@ from cantata.features.sessions.sessions import Sessions
 from cantata.flows.definitions import SessionSettings
 from cantata.flows.graph import Edge, Graph, ItemSteps, Outcome, Step
 from cantata.flows.provider_batches import CREATE
-from cantata.flows.values import ErrorInfo, JsonValue, Usage
 from cantata.flows.waits import InboxItem
 from cantata.flows.wire import ProviderBatchRequest
 from cantata.ledger import conversations
 from cantata.ledger.ledger import Ledger
 from cantata.ledger.redis.keys import shard_of
 from cantata.ledger.runs import event_log
+from cantata.values import ErrorInfo, JsonValue, Usage
 from tests.examples import FEWER
 from tests.integration.features.batches.test_provider_batches import planned
 from tests.integration.features.forks.test_forks import near

@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from pydantic import JsonValue, TypeAdapter
 
 from cantata.errors import StepError
-from cantata.flows.values import Value
 from cantata.flows.workflows.api import Workflow
 from cantata.flows.workflows.conversion import arguments_of
 from cantata.flows.workflows.history import Activation, CommandOutcome
 from cantata.flows.workflows.replay import Advance, Replay
+from cantata.values import Value
 from cantata_workers.tools import functions
 from tests.integration.workflows import conftest, plans
 

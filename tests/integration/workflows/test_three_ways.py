@@ -15,12 +15,12 @@ from hypothesis import HealthCheck, Phase, given, settings
 
 from cantata.client.client import Client
 from cantata.flows.graph import STEP_OVER
-from cantata.flows.values import JsonValue
 from cantata.flows.wire import ChainResponse
 from cantata.flows.workflows import expansion
 from cantata.flows.workflows.history import Activation, outcome_of
 from cantata.ledger.runs.results import is_over
 from cantata.testing import replay, run_inline
+from cantata.values import JsonValue
 from tests.examples import examples
 from tests.integration.workflows import plans
 from tests.integration.workflows.conftest import PATIENCE_S

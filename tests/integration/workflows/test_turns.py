@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from cantata.client.client import Client
-from cantata.flows.values import JsonValue
 from cantata.testing import Rule, ScriptedModels, ToolCall
+from cantata.values import JsonValue
 from tests.integration.workflows.conftest import PATIENCE_S, RULES
 from tests.waiting import until
 

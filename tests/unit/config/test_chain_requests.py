@@ -9,7 +9,7 @@ import pytest
 from cantata.config.chain_requests import is_request, load_request, request_from, with_lines
 from cantata.config.documents import parse
 from cantata.errors import ConfigError, Fault
-from cantata.flows.values import JsonValue
+from cantata.values import JsonValue
 
 PLAIN = """\
 entry_node: fetch

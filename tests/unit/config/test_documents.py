@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from cantata.config.documents import Document, parse, parse_json
 from cantata.config.source_map import KeyPath, find, path_text
 from cantata.errors import ConfigError
-from cantata.flows.values import JsonValue
+from cantata.values import JsonValue
 
 JSON_VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),

@@ -9,7 +9,7 @@ from pydantic import Field, JsonValue, ValidationError, model_validator
 
 from cantata.config.documents import Document, parse
 from cantata.config.faults import faults_of
-from cantata.flows.values import Value
+from cantata.values import Value
 
 
 class Dish(Value):

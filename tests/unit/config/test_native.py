@@ -13,7 +13,7 @@ from cantata.config.documents import Document, parse
 from cantata.config.native import load_definitions
 from cantata.errors import ConfigError
 from cantata.flows.definitions import Definitions
-from cantata.flows.values import JsonValue
+from cantata.values import JsonValue
 
 WHOLE = """\
 version: 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cantata.flows.expressions.expressions import parse
-from cantata.flows.values import JsonValue
+from cantata.values import JsonValue
 
 NAMES = frozenset(
     {"read", "parse", "text", "wrapped", "list-files", "list", "2nd", "42", "2024-01-01", "merge", "null-check", "process_each"}

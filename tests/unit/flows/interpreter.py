@@ -13,8 +13,8 @@ from cantata.flows.definitions import Chain, Definitions
 from cantata.flows.expressions.expressions import parse
 from cantata.flows.fragments import adopt
 from cantata.flows.graph import RAW, STEP_OVER, Edge, Graph, Spec, Step
-from cantata.flows.values import JsonValue
 from cantata.flows.wire import ChainNode, ChainRequest
+from cantata.values import JsonValue
 
 Tool = Callable[[dict[str, JsonValue]], JsonValue]
 Choose = Callable[[Sequence[str]], str]

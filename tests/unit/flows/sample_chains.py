@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from cantata.flows.chains import checks, expansion
 from cantata.flows.definitions import Agent, Chain, Command, Definitions, McpServer, Team, Tool
 from cantata.flows.graph import Graph, Step
-from cantata.flows.values import JsonValue
 from cantata.flows.wire import ChainNode, ChainRequest
+from cantata.values import JsonValue
 from tests.unit.flows.interpreter import Run, ToolFailure
 from tests.unit.flows.interpreter import Tool as Function
 

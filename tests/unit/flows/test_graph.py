@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from cantata.flows.graph import Outcome, Spec, Step, is_named
-from cantata.flows.values import JsonValue
+from cantata.values import JsonValue
 
 
 def test_the_role_is_that_of_the_kind_and_a_kind_of_a_newer_version_is_a_decision() -> None:

@@ -12,7 +12,7 @@ from jsonschema import Draft202012Validator
 from pydantic import BaseModel, Field
 
 from cantata.flows.provider_schemas import PROVIDERS, UnfitError, fit_tools, response_format, strict_form, without_fillers
-from cantata.flows.values import JsonValue, ToolSchema
+from cantata.values import JsonValue, ToolSchema
 
 
 class Cat(BaseModel):

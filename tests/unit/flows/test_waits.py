@@ -6,9 +6,9 @@ import pytest
 from pydantic import ValidationError
 
 from cantata.flows.definitions import Tool
-from cantata.flows.values import JsonValue
 from cantata.flows.waits import WaitOptions, question_of
 from cantata.flows.wire import ChainNode
+from cantata.values import JsonValue
 
 
 @pytest.mark.parametrize(

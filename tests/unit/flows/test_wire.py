@@ -6,8 +6,8 @@ import pytest
 from pydantic import ValidationError
 
 from cantata.errors import RunError
-from cantata.flows.values import ErrorInfo
 from cantata.flows.wire import NODE_KINDS, ChainError, ChainRequest, RunOutcome, fault_of_kind
+from cantata.values import ErrorInfo
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cantata.flows.provider_schemas import fit_tools, response_format
-from cantata.flows.values import ToolSchema
 from cantata.testing import ScriptedModels
 from cantata.testing.refusals import CHECKS, PROVIDERS, Provider, refusal_of
+from cantata.values import ToolSchema
 
 USER = {"role": "user", "content": "go"}
 CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}

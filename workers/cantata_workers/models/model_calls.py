@@ -15,8 +15,8 @@ import structlog
 from cantata.errors import CantataError, ModelError, MustPause
 from cantata.features.memory.cache import Payer
 from cantata.flows.definitions import Model
-from cantata.flows.values import JsonValue
 from cantata.ledger.redis.connection import RedisFailure
+from cantata.values import JsonValue
 from cantata_workers.models import llm
 from cantata_workers.models.dialects.conversation import Message
 from cantata_workers.models.llm.caching import Options

@@ -13,9 +13,9 @@ from cantata.engine import permit_wakeups
 from cantata.engine.limits.limiter import Ask, Exhausted, Wait, is_limited
 from cantata.errors import CantataError, ModelError, MustPause, MustWait, StepError
 from cantata.flows.definitions import Budgets, Model
-from cantata.flows.values import Usage
 from cantata.ledger.redis.connection import RedisFailure
 from cantata.operation import fault_points, metrics
+from cantata.values import Usage
 from cantata_workers.models import llm
 from cantata_workers.models.dialects.conversation import Message
 from cantata_workers.process.step_context import StepContext

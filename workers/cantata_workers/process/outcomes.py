@@ -5,14 +5,14 @@ from __future__ import annotations
 import random
 from os import environ
 
+from cantata import bounds
 from cantata.errors import MustWait, StepError
-from cantata.flows import bounds
 from cantata.flows.graph import Graph, Outcome
 from cantata.flows.step_kinds import StepRole, kind_named
-from cantata.flows.values import ErrorInfo, JsonValue
 from cantata.ledger.encoding import to_json
 from cantata.ledger.records import AttemptRecord, Begun
 from cantata.operation.logs.secrets import redact_beginning, secrets_in
+from cantata.values import ErrorInfo, JsonValue
 
 MIN_RETRY_DELAY_S = 0.5
 MAX_RETRY_DELAY_S = 30.0

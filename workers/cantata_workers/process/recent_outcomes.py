@@ -6,8 +6,8 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 
-from cantata.flows.values import JsonValue
 from cantata.ledger.run_reader import RunReader
+from cantata.values import JsonValue
 
 MAX_CHARS = 2_000_000  # of all outputs together
 MAX_OUTPUT_CHARS = 32_768

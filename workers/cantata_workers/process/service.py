@@ -35,7 +35,6 @@ from cantata.engine.start import send_ready
 from cantata.engine.sweeper import Sweeper
 from cantata.errors import ConfigError
 from cantata.flows import webhooks
-from cantata.flows.values import checked_name
 from cantata.ledger.ledger import Ledger
 from cantata.ledger.redis import clock, outages
 from cantata.ledger.redis.connection import Redis, RedisFailure, check, connect
@@ -43,6 +42,7 @@ from cantata.operation.embedded import stack_member
 from cantata.operation.embedded.stack_plan import AGENT_THREADS, COORDINATOR_THREADS, TASK_THREADS
 from cantata.operation.metrics.scrape_address import ScrapeAddress, scrape_address
 from cantata.settings import settings
+from cantata.values import checked_name
 from cantata_workers.models import llm
 from cantata_workers.process import resource_limits, shutdown_flush, tasks, threads, user_code
 from cantata_workers.process.consumer import BesideConsumers, Consumer

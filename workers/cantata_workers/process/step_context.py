@@ -13,9 +13,9 @@ from cantata.flows.definitions import Definitions, Tool
 from cantata.flows.expressions import expressions, step_values
 from cantata.flows.expressions.evaluation import EvaluationBudget
 from cantata.flows.graph import Outcome
-from cantata.flows.values import JsonValue
 from cantata.ledger.encoding import to_json
 from cantata.ledger.records import Begun
+from cantata.values import JsonValue
 from cantata_workers.process import outcomes
 from cantata_workers.process.config_folder import local_folder
 from cantata_workers.process.process import Process

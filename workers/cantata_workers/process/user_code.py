@@ -34,9 +34,9 @@ import structlog
 from cantata.config import loading
 from cantata.config.user_code.import_trials import tried
 from cantata.errors import CantataError, ImportFailedError, MustWait
-from cantata.flows.values import JsonValue
 from cantata.operation.embedded.supervision.code_watch import FileStat, stat_of
 from cantata.operation.packages import OURS
+from cantata.values import JsonValue
 from cantata_workers.process import prefork_imports, sources
 from cantata_workers.process.config_folder import local_folder
 

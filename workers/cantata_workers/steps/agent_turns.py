@@ -13,8 +13,8 @@ from cantata.flows.graph import Outcome
 from cantata.flows.instructions import AgenticStep
 from cantata.flows.provider_schemas import fit_tools
 from cantata.flows.turns.agent_steps import next_round, tool_step
-from cantata.flows.values import JsonValue, ToolSchema
 from cantata.ledger.encoding import to_json
+from cantata.values import JsonValue, ToolSchema
 from cantata_workers.models import llm
 from cantata_workers.models.dialects import conversation
 from cantata_workers.models.dialects.call_parsing import ParsedCall, ParsedReply, calls_of, resolve

@@ -13,8 +13,8 @@ from cantata.flows.chains.declared_inputs import given_to
 from cantata.flows.chains.step_ids import END, name_of, split
 from cantata.flows.graph import Outcome
 from cantata.flows.turns import agent_steps, turn_plan
-from cantata.flows.values import ErrorInfo, JsonValue, stored
 from cantata.flows.wire import ChainNode, ChainRequest
+from cantata.values import ErrorInfo, JsonValue, stored
 from cantata_workers.process.step_context import StepContext, placeholder_values, text_input
 from cantata_workers.steps.code_alerts import check_code
 

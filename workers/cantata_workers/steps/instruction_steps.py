@@ -13,9 +13,9 @@ from cantata.flows.definitions import Agent
 from cantata.flows.graph import Outcome
 from cantata.flows.instructions import AgenticStep, FunctionStep, Instruction, MemoryStep, PromptStep
 from cantata.flows.turns.agent_steps import STOP
-from cantata.flows.values import JsonValue, Usage
 from cantata.ledger.encoding import to_json
 from cantata.operation import exits
+from cantata.values import JsonValue, Usage
 from cantata_workers.models.dialects.conversation import truncated
 from cantata_workers.process.step_context import StepContext, text_input
 from cantata_workers.tools import functions

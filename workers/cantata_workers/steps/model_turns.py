@@ -15,8 +15,8 @@ from cantata.flows.expressions import templates
 from cantata.flows.instructions import AgenticStep, FunctionStep, MemoryStep, NestedStep, PromptStep
 from cantata.flows.turns import history
 from cantata.flows.turns.agent_steps import is_workflow, template, tools_of
-from cantata.flows.values import JsonValue, ToolSchema
 from cantata.flows.wire import HistoryEntry
+from cantata.values import JsonValue, ToolSchema
 from cantata_workers.models.dialects.conversation import Message, ModelRound, ToolResult, conversation
 from cantata_workers.models.llm.openai_messages import ANSWER
 from cantata_workers.process.step_context import StepContext, placeholder_values, text_input

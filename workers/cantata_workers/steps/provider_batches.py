@@ -9,8 +9,8 @@ from typing import TypeVar
 from cantata.errors import ModelError, StepError
 from cantata.flows.graph import Outcome
 from cantata.flows.turns.agent_steps import agent_step
-from cantata.flows.values import ErrorInfo, JsonValue, Usage, stored
 from cantata.flows.wire import ProviderBatchRequest, RowOutcome
+from cantata.values import ErrorInfo, JsonValue, Usage, stored
 from cantata_workers.models.llm import provider_batches
 from cantata_workers.models.llm.model_replies import Reply
 from cantata_workers.process.step_context import StepContext

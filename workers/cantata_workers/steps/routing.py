@@ -17,9 +17,9 @@ from cantata.flows.turns import choices, routing
 from cantata.flows.turns.choices import RouterDecision
 from cantata.flows.turns.mentions import prefix_of
 from cantata.flows.turns.routing import RoutingRound
-from cantata.flows.values import ErrorInfo, JsonValue
 from cantata.operation import exits
 from cantata.text.patterns import SearchTime
+from cantata.values import ErrorInfo, JsonValue
 from cantata_workers.process.step_context import StepContext, text_input
 from cantata_workers.steps.team_calls import TIMEOUT_CODES, team_of
 from cantata_workers.tools import functions

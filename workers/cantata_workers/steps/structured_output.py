@@ -9,14 +9,14 @@ from typing import Any, NoReturn, cast
 
 from pydantic import BaseModel, ValidationError
 
+from cantata import bounds
 from cantata.errors import StepError
-from cantata.flows import bounds
 from cantata.flows.definitions import OutputSchema
 from cantata.flows.expressions import json_repair
 from cantata.flows.json_schemas import schema_faults, value_faults
 from cantata.flows.provider_schemas import without_fillers
-from cantata.flows.values import JsonValue
 from cantata.operation import exits
+from cantata.values import JsonValue
 from cantata_workers.models.dialects.call_parsing import ParsedReply
 from cantata_workers.tools import functions
 

@@ -12,8 +12,8 @@ from cantata.flows.definitions import History, Model, Router, Team
 from cantata.flows.expressions import templates
 from cantata.flows.graph import Outcome
 from cantata.flows.turns import choices, history
-from cantata.flows.values import JsonValue, Usage
 from cantata.ledger.encoding import to_json
+from cantata.values import JsonValue, Usage
 from cantata_workers.models.dialects.conversation import Message
 from cantata_workers.models.model_calls import call_models, reply_detail
 from cantata_workers.process.step_context import StepContext, as_text, text_input

@@ -18,7 +18,6 @@ from cantata.errors import ConfigError, MustWait, StepError, UnavailableError
 from cantata.features.forks.fork_requests import FORKED_AT, FORKED_FROM
 from cantata.flows.chains import checks
 from cantata.flows.graph import START, STEP_OVER, Outcome, Spec
-from cantata.flows.values import JsonValue, Usage, stored
 from cantata.flows.wire import ChainNode, ChainRequest
 from cantata.flows.workflows import expansion, guard
 from cantata.flows.workflows.api import Workflow
@@ -29,6 +28,7 @@ from cantata.flows.workflows.replay import WARNED_COMMANDS, NonDeterminismError,
 from cantata.ledger.records import AttemptRecord, Begun, Ready
 from cantata.ledger.redis import clock
 from cantata.operation import fault_points
+from cantata.values import JsonValue, Usage, stored
 from cantata_workers.process.step_context import StepContext
 from cantata_workers.tools import functions, schemas
 

@@ -15,8 +15,8 @@ import structlog
 from cantata.errors import StepError
 from cantata.flows.definitions import Command
 from cantata.flows.graph import Outcome
-from cantata.flows.values import Usage
 from cantata.operation.logs.secrets import redact, secrets_in
+from cantata.values import Usage
 from cantata_workers.process.config_folder import environment
 from cantata_workers.process.process import kill_descendants
 from cantata_workers.process.step_context import StepContext

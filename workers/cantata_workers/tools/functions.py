@@ -25,9 +25,9 @@ from cantata.engine.dispatch import user_app
 from cantata.errors import ImportFailedError, StepError
 from cantata.flows.definitions import Tool
 from cantata.flows.graph import Outcome
-from cantata.flows.values import JsonValue, Usage
 from cantata.operation import exits, fault_points
 from cantata.operation.packages import OURS
+from cantata.values import JsonValue, Usage
 from cantata_workers.process import resource_limits, sources, user_code
 from cantata_workers.process.process import uncounted_import
 from cantata_workers.process.step_context import StepContext

@@ -13,8 +13,8 @@ from cantata.flows.expressions import templates
 from cantata.flows.graph import Outcome
 from cantata.flows.turns import memory_commands
 from cantata.flows.turns.memory_commands import GetCommand, ListCommand, MemoryCommand, StoreCommand
-from cantata.flows.values import ToolContext
 from cantata.ledger.records import Begun
+from cantata.values import ToolContext
 from cantata_workers.process.step_context import StepContext, as_text, text_input
 
 MAX_COMMANDS = 1000

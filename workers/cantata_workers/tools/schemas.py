@@ -25,8 +25,8 @@ from cantata.config.user_code.built_ins import place_of
 from cantata.config.user_code.tool_decorator import settings_of
 from cantata.errors import StepError
 from cantata.flows.definitions import Tool
-from cantata.flows.values import JsonValue, ToolSchema
 from cantata.text.suggestions import did_you_mean
+from cantata.values import JsonValue, ToolSchema
 
 Function = Callable[..., Any]
 

@@ -13,7 +13,6 @@ from typing import ParamSpec, TypeVar
 from cantata.errors import CantataError, MustWait, StepError, UnavailableError
 from cantata.flows.definitions import Webhook
 from cantata.flows.graph import Outcome
-from cantata.flows.values import JsonValue, stored
 from cantata.flows.wire import ChainRequest, WebhookRequest
 from cantata.ledger.encoding import to_json
 from cantata.ledger.redis import clock
@@ -21,6 +20,7 @@ from cantata.ledger.runs import alert_counts
 from cantata.ledger.runs.results import chain_response, turn_result
 from cantata.operation import fault_points
 from cantata.settings import settings
+from cantata.values import JsonValue, stored
 from cantata_workers.process.step_context import StepContext
 
 P = ParamSpec("P")

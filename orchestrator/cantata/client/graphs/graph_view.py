@@ -15,10 +15,10 @@ from cantata.features.forks.fork_store import takes_of
 from cantata.flows.chains.step_ids import GATHER
 from cantata.flows.graph import START, STEP_OVER
 from cantata.flows.step_kinds import MODEL_ROLES, kind_named
-from cantata.flows.values import ErrorInfo, JsonValue, Usage
 from cantata.ledger.runs.run_snapshot import NEVER, Moments, Parts, Snapshot
 from cantata.ledger.runs.step_names import name_of
 from cantata.ledger.runs.summaries import shown_state
+from cantata.values import ErrorInfo, JsonValue, Usage
 
 EXPANDED = "expanded"
 """The label of edges that we add: from a step to those of its expansion."""

@@ -8,9 +8,9 @@ from pydantic import Field, JsonValue
 
 from cantata.flows.events import types_where
 from cantata.flows.graph import ShownState
-from cantata.flows.values import ErrorInfo, Usage, Value
 from cantata.ledger.runs.summaries import RunSummary
 from cantata.operation.logs.lines import LogLine
+from cantata.values import ErrorInfo, Usage, Value
 
 CLOSED = "closed"
 ATTEMPT_ENDS = [*sorted(types_where(lambda event: event.ends_attempt)), CLOSED]

@@ -27,12 +27,12 @@ from cantata.features.forks.fork_requests import FORKED_FROM
 from cantata.flows.events import RunEvent
 from cantata.flows.graph import RAW, START
 from cantata.flows.step_kinds import kind_named
-from cantata.flows.values import JsonValue
 from cantata.flows.wire import RUN_OVER
 from cantata.ledger.records import StepRecord
 from cantata.ledger.runs import run_snapshot
 from cantata.ledger.runs.log_store import Logs
 from cantata.ledger.runs.run_snapshot import Moments, Snapshot
+from cantata.values import JsonValue
 
 MAX_STEPS = 2000
 """Steps of a graph: if there are more, those that started last."""

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from cantata.client.graphs.page_views import CallView, MessageView
 from cantata.client.graphs.truncate import Truncation
-from cantata.flows.values import JsonValue
+from cantata.values import JsonValue
 
 PROMPT = "prompt"
 """The field of a step's info with the prompt."""

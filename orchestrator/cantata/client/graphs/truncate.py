@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
-from cantata.flows.values import JsonValue
+from cantata.values import JsonValue
 
 MAX_CHARS = 20_000
 """Of one value."""

@@ -16,8 +16,8 @@ from cantata.config.source_map import KeyPath, find, value_at, with_value
 from cantata.config.user_code.function_source import SourceDefinition, bindings, definition_of
 from cantata.errors import Fault
 from cantata.flows.definitions import Tool
-from cantata.flows.values import JsonValue
 from cantata.text.suggestions import did_you_mean
+from cantata.values import JsonValue
 
 SETTINGS = ("name", "description", "queue", "timeout_s", "retries", "cheap", "at_most_once", "pure", "hidden")
 """Settings of the decorator; all but the name are options of a tool in a configuration."""

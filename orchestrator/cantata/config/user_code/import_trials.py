@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from cantata.config.user_code.function_names import IN_WORKER
 from cantata.flows.definitions import Definitions, Tool
-from cantata.flows.values import JsonValue, ToolSchema
+from cantata.values import JsonValue, ToolSchema
 
 IMPORT_TIMEOUT_S = 60.0
 _BEGUN = "begun"  # in place of an error, until there is an answer

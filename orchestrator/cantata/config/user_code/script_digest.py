@@ -8,7 +8,7 @@ from pathlib import Path
 
 from cantata.config.documents import parse
 from cantata.config.texts import lies_in
-from cantata.flows.values import JsonValue
+from cantata.values import JsonValue
 
 KEY = "script"
 

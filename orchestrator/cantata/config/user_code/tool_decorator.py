@@ -9,8 +9,8 @@ from typing import Any, TypeVar, cast, overload
 from cantata.config.user_code.decorators import check_settings
 from cantata.errors import ConfigError
 from cantata.flows.definitions import Tool
-from cantata.flows.values import JsonValue
 from cantata.text.suggestions import did_you_mean
+from cantata.values import JsonValue
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

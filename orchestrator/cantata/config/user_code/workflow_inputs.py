@@ -9,8 +9,8 @@ from pathlib import Path
 from cantata.config.user_code.decorators import parameters_of
 from cantata.config.user_code.function_source import definition_of
 from cantata.errors import Fault
-from cantata.flows.values import JsonValue
 from cantata.text.suggestions import did_you_mean
+from cantata.values import JsonValue
 
 
 def input_faults(function: str, given: Mapping[str, JsonValue], *, folder: Path | None) -> Iterator[Fault]:

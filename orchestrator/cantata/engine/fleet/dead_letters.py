@@ -11,9 +11,9 @@ from typing import Any, cast
 
 from redis import Redis
 
-from cantata.flows.values import JsonValue
 from cantata.ledger.redis import clock
 from cantata.ledger.redis.keys import key_of
+from cantata.values import JsonValue
 
 LETTERS_KEY = "dead_letters"
 MAX_LETTERS = 1000

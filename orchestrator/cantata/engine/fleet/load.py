@@ -18,13 +18,13 @@ from redis.exceptions import ResponseError
 from cantata.engine.fleet import registry
 from cantata.engine.fleet.dead_letters import LETTERS_KEY
 from cantata.engine.limits.limiter import PausedModel, paused_models
-from cantata.flows.values import Value
 from cantata.ledger.records import owner_of
 from cantata.ledger.redis import clock
 from cantata.ledger.redis.cluster import memory_of
 from cantata.ledger.redis.keys import SHARDS, key_of, run_key, shard_key
 from cantata.ledger.redis.pieces import ask_shards
 from cantata.ledger.redis.records import ask_apart
+from cantata.values import Value
 
 SWEPT_KEY = "swept"  # string: when a sweep last ended, in seconds by Redis's clock; never expires, so that an alert on its age goes on
 SWEEP_FAULT_KEY = "sweep_fault"  # string: why the last sweep was not complete; expires soon after

@@ -17,12 +17,12 @@ from redis import Redis
 from redis.exceptions import ResponseError
 
 from cantata.errors import StoredDataError
-from cantata.flows.values import Unreadable, Value, stored
 from cantata.ledger.redis import clock
 from cantata.ledger.redis.cluster import Cluster
 from cantata.ledger.redis.keys import key_of
 from cantata.ledger.redis.records import readable
 from cantata.settings import settings
+from cantata.values import Unreadable, Value, stored
 
 CAPACITY_KEY = "capacity"  # string: {workers, slots: {queue: slots}} (JSON); expires with the process that sweeps
 WORKERS_KEY = "workers"  # hash: name -> Worker (JSON); an entry older than STALE_S counts for nothing and goes when it is read

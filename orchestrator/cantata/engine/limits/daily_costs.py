@@ -7,11 +7,11 @@ from datetime import date, timedelta
 
 from pydantic import Field
 
-from cantata.flows.values import Value
 from cantata.ledger.ledger import Ledger
 from cantata.ledger.redis import clock
 from cantata.ledger.redis.keys import SHARDS, shard_key
 from cantata.ledger.redis.pieces import ask_each
+from cantata.values import Value
 
 MAX_DAYS = 31  # for which the ledger keeps them
 

@@ -27,9 +27,9 @@ from cantata.features.batches.rows import (
     rows_left,
     run_id_of_row,
 )  # fmt: skip
-from cantata.flows.values import ErrorInfo, JsonValue
 from cantata.ledger.quotas import QUOTA_CODE
 from cantata.ledger.runs import outcomes
+from cantata.values import ErrorInfo, JsonValue
 
 FEEDER_MS = 5000  # how long another process waits for a feeder that was killed
 CONTROL_S = 0.5  # between looks at the state of the batch

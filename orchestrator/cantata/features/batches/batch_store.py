@@ -13,13 +13,13 @@ from uuid import uuid4
 from pydantic import Field
 
 from cantata.errors import ConfigError
-from cantata.flows.values import JsonValue, Unreadable, Usage, Value, stored
 from cantata.ledger.conversations import scoped
 from cantata.ledger.encoding import to_json
 from cantata.ledger.ledger import Ledger
 from cantata.ledger.quotas import KeptItem
 from cantata.ledger.redis.keys import shard_key, shard_of
 from cantata.ledger.redis.records import ask_apart, command, good, readable
+from cantata.values import JsonValue, Unreadable, Usage, Value, stored
 
 BatchState = Literal["running", "paused", "budget_spent", "cancelled", "done", "unreadable"]
 TargetKind = Literal["agent", "team", "chain", "workflow"]

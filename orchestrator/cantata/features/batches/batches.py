@@ -15,11 +15,11 @@ from cantata.features.batches.batch_store import BatchInfo, BatchMode, BatchStor
 from cantata.features.batches.rows import UNTRIED, BatchPage, BatchRow, Row, RowRequests, row_of, rows_by_run, run_id_of_row
 from cantata.features.webhooks.webhooks import accept_delivery, raise_alerts, with_attempts
 from cantata.flows.definitions import fault_of_url
-from cantata.flows.values import JsonValue, stored
 from cantata.flows.webhooks import check_target
 from cantata.flows.wire import ChainRequest, TurnRequest, WebhookRequest
 from cantata.ledger.encoding import to_json
 from cantata.ledger.runs import outcomes
+from cantata.values import JsonValue, stored
 
 MIN_JUDGED_ROWS = 20  # delivered rows, before the share of those that failed raises an alert
 MAX_FAILED_RUNS = 1000  # of delivered rows that failed, kept as other runs are; those of later rows are deleted at once

@@ -10,19 +10,19 @@ from typing import Literal
 
 from pydantic import Field
 
+from cantata import bounds
 from cantata.engine.engine import Engine
 from cantata.engine.run_requests import workflow_request
 from cantata.engine.start import COORDINATOR, Timeout, choose_start_queue, id_of_key
 from cantata.errors import ConfigError
 from cantata.features.batches.batch_store import BatchInfo, BatchMode, BatchTarget
-from cantata.flows import bounds
 from cantata.flows.chains import declared_inputs
 from cantata.flows.chains.declared_inputs import DeclaredInputs, Schema, inputs_read
 from cantata.flows.provider_batches import fault_of_agent
 from cantata.flows.turns import turn_plan
-from cantata.flows.values import ErrorInfo, JsonValue, Usage, Value, as_text
 from cantata.flows.wire import ChainRequest, ProviderBatchRequest, RowOutcome, RunState, TurnRequest
 from cantata.ledger.runs import outcomes
+from cantata.values import ErrorInfo, JsonValue, Usage, Value, as_text
 
 UNTRIED = 10  # rows that are open at most while a batch with a budget does not know what a row costs; rows of a small batch of a provider
 PROVIDER_ROWS = 500  # of a provider's batch: those whose numbers have the same quotient; a multiple of UNTRIED

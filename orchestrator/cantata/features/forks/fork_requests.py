@@ -11,9 +11,9 @@ from cantata.flows.definitions import Definitions
 from cantata.flows.forks import EndedRun
 from cantata.flows.graph import START
 from cantata.flows.turns import turn_plan
-from cantata.flows.values import JsonValue, stored
 from cantata.flows.waits import ESCALATED_TO
 from cantata.flows.wire import ChainRequest, TurnRequest
+from cantata.values import JsonValue, stored
 
 INPUT = "input"
 

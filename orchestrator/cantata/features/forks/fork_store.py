@@ -11,7 +11,6 @@ from cantata.errors import CantataError, ConfigError, UnknownRunError
 from cantata.features.forks.staging import LOST, Stage
 from cantata.flows.forks import EndedRun, EndedStep, Expansion, Fork, ForkSpec
 from cantata.flows.graph import START
-from cantata.flows.values import JsonValue, stored
 from cantata.flows.wire import RUN_OVER
 from cantata.ledger.encoding import ready_of, states_in, to_json
 from cantata.ledger.intervals import RESEND_MS
@@ -19,6 +18,7 @@ from cantata.ledger.ledger import Ledger
 from cantata.ledger.records import Ready
 from cantata.ledger.redis.keys import run_key
 from cantata.ledger.redis.pieces import PIECE, events, fields, scan
+from cantata.values import JsonValue, stored
 
 PARTS = (":state", ":steps", ":edges", ":info", ":names", ":expansions")
 REFUSED = {

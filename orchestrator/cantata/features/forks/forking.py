@@ -6,18 +6,17 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import cast
 
-from cantata import __version__
+from cantata import __version__, bounds
 from cantata.engine.engine import Engine, check_key
 from cantata.engine.start import check_labels, check_size, definitions_from, id_of_key, new_id, send_ready
 from cantata.features.forks import fork_requests, fork_store, rewind
-from cantata.flows import bounds
 from cantata.flows.forks import ForkSpec
-from cantata.flows.values import JsonValue
 from cantata.ledger.encoding import to_json
 from cantata.ledger.ledger import Ledger
 from cantata.ledger.redis import clock
 from cantata.ledger.redis.keys import id_in_shard, shard_of
 from cantata.operation import fault_points, traces
+from cantata.values import JsonValue
 
 
 def fork(

@@ -11,12 +11,12 @@ from secrets import token_hex
 from cantata.errors import CantataError
 from cantata.flows.forks import Fork, RestartedStep
 from cantata.flows.graph import START
-from cantata.flows.values import JsonValue
 from cantata.ledger.encoding import to_json
 from cantata.ledger.ledger import Ledger
 from cantata.ledger.redis import clock
 from cantata.ledger.redis.keys import run_key
 from cantata.ledger.redis.pieces import LARGE_PIECE
+from cantata.values import JsonValue
 
 COPIED = {
     ":steps": 200,

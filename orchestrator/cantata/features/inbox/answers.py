@@ -8,10 +8,10 @@ from typing import NamedTuple
 from cantata.errors import CantataError, ConfigError, Fault
 from cantata.features.inbox.inbox import wait_options
 from cantata.flows.json_schemas import Allowance, value_faults
-from cantata.flows.values import JsonValue
 from cantata.flows.waits import Answer
 from cantata.flows.wire import AnswerOutcome, FaultInfo
 from cantata.text.patterns import SearchTime
+from cantata.values import JsonValue
 
 MAX_FAULTS = 20  # of one answer that are reported
 MAX_EVALUATIONS = 50_000  # of one answer: 0.05 s, since one request may have a thousand of them

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from pydantic import ValidationError
 
 from cantata.errors import ConfigError, StoredDataError, unreadable
-from cantata.flows.values import JsonValue, stored
 from cantata.flows.waits import Inbox, InboxItem, WaitOptions, question_of
 from cantata.ledger.encoding import to_json, whole_spec_of
 from cantata.ledger.ledger import Ledger
@@ -18,6 +17,7 @@ from cantata.ledger.redis.keys import SHARDS, shard_key, shard_of
 from cantata.ledger.redis.lua_scripts import SCRIPTS
 from cantata.ledger.redis.records import check_script, readable, remedy_for
 from cantata.ledger.runs.summaries import REQUEST_BYTES, title_of
+from cantata.values import JsonValue, stored
 
 SCANNED_PER_CALL = 500  # entries of a shard that one page looks at
 UNREADABLE_ROW = 4  # values in the row of a step that the script could not read

@@ -14,10 +14,9 @@ from urllib.parse import quote, unquote
 
 from redis.exceptions import ConnectionError as RedisConnectionError
 
+from cantata import bounds
 from cantata.errors import ConfigError, StoredDataError, UnavailableError, unreadable
-from cantata.flows import bounds
 from cantata.flows.definitions import Limits
-from cantata.flows.values import JsonValue
 from cantata.ledger import conversations
 from cantata.ledger.encoding import to_json
 from cantata.ledger.ledger import Ledger
@@ -25,6 +24,7 @@ from cantata.ledger.quotas import exceeded
 from cantata.ledger.redis.keys import memory_key
 from cantata.ledger.redis.lua_scripts import SCRIPTS
 from cantata.operation import fault_points
+from cantata.values import JsonValue
 
 DEFAULT = "default"
 CONVERSATIONS = "conversations"

@@ -16,7 +16,7 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 from cantata.engine.dispatch import user_app
 from cantata.errors import Fault
 from cantata.flows.schedules import Schedule
-from cantata.flows.values import MAX_NAME, JsonValue
+from cantata.values import MAX_NAME, JsonValue
 
 _FIELDS = ("_orig_minute", "_orig_hour", "_orig_day_of_month", "_orig_month_of_year", "_orig_day_of_week")
 _CHECK = TypeAdapter(Schedule)

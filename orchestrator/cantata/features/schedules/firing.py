@@ -21,12 +21,12 @@ from cantata.features.schedules.times import delay_ms, due_times, placeholders, 
 from cantata.features.webhooks.webhooks import raise_alerts
 from cantata.flows.definitions import Quota
 from cantata.flows.schedules import Schedule
-from cantata.flows.values import ErrorInfo, stored
 from cantata.ledger.encoding import to_json
 from cantata.ledger.ledger import Ledger
 from cantata.ledger.quotas import Quotas
 from cantata.ledger.records import DueSchedule
 from cantata.operation import fault_points, metrics
+from cantata.values import ErrorInfo, stored
 
 if TYPE_CHECKING:
     from cantata.engine.duties import Duty, Sweep

@@ -17,17 +17,17 @@ from urllib.parse import quote, unquote
 
 from pydantic import Field
 
+from cantata import bounds
 from cantata.errors import ConfigError, StoredDataError
 from cantata.features.schedules.times import times
-from cantata.flows import bounds
 from cantata.flows.schedules import Schedule, ScheduledRun, ScheduleView, describe_target, describe_timing
-from cantata.flows.values import JsonValue, stored
 from cantata.ledger import conversations
 from cantata.ledger.encoding import to_json
 from cantata.ledger.ledger import Ledger
 from cantata.ledger.redis.keys import definitions_digest, id_in_shard, shard_of
 from cantata.ledger.redis.pieces import ask_shards
 from cantata.ledger.redis.records import check_script, command, readable
+from cantata.values import JsonValue, stored
 
 FOREVER = "inf"  # in S:schedules: not looked at
 MAX_PENDING = 1000  # times of one schedule that wait

@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from datetime import datetime
 from typing import Any, Literal, NamedTuple
 
+from cantata import bounds
 from cantata.config.faults import checked
 from cantata.engine.engine import Engine
 from cantata.engine.run_requests import RunRequest, scheduled_request
@@ -27,10 +28,8 @@ from cantata.features.schedules.schedule_store import (
     shard_for,
 )
 from cantata.features.schedules.times import delay_ms, first_time, times
-from cantata.flows import bounds
 from cantata.flows.definitions import Quota
 from cantata.flows.schedules import Schedule
-from cantata.flows.values import NAME, JsonValue, as_text, checked_name, stored
 from cantata.flows.webhooks import webhooks_of
 from cantata.ledger import conversations
 from cantata.ledger.encoding import to_json
@@ -41,6 +40,7 @@ from cantata.ledger.redis.keys import definitions_digest, id_in_shard
 from cantata.ledger.redis.redis_errors import is_outage
 from cantata.ledger.run_store import offer_of
 from cantata.text.suggestions import did_you_mean
+from cantata.values import NAME, JsonValue, as_text, checked_name, stored
 
 UNKNOWN = "unknown_schedule"
 PENDING_BYTES = 30  # of a time that waits, beside its labels

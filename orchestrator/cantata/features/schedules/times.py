@@ -11,7 +11,7 @@ from cronsim import CronSim
 
 from cantata.flows.expressions.templates import fill
 from cantata.flows.schedules import Schedule
-from cantata.flows.values import JsonValue
+from cantata.values import JsonValue
 
 MAX_TIMES = 1000  # looked at in one call: after a long outage the next call goes on
 MAX_FIRED = 50  # runs that one call starts

@@ -12,11 +12,11 @@ from typing import cast
 from urllib.parse import quote
 
 from cantata.flows.definitions import Quota
-from cantata.flows.values import JsonValue
 from cantata.ledger.encoding import to_json
 from cantata.ledger.ledger import Ledger
 from cantata.ledger.quotas import KeptItem
 from cantata.ledger.redis.keys import shard_key, shard_of
+from cantata.values import JsonValue
 
 KEEP_S = 30 * 86_400.0
 MAX_NAME_CHARS = 200  # characters

@@ -14,13 +14,13 @@ from cantata.engine.engine import Engine
 from cantata.engine.isolation import Item
 from cantata.engine.start import Timeout, accept_run, announce_runs, id_of_key, new_id, send_ready
 from cantata.flows.definitions import Alert, Definitions
-from cantata.flows.values import JsonValue
 from cantata.flows.webhooks import QUEUE, check_target
 from cantata.flows.wire import WebhookRequest
 from cantata.ledger.ledger import Ledger
 from cantata.ledger.records import Accepted
 from cantata.ledger.redis import clock
 from cantata.ledger.redis.keys import shard_of
+from cantata.values import JsonValue
 
 if TYPE_CHECKING:
     from cantata.engine.duties import Duty, Sweep

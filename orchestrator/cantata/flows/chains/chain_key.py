@@ -8,8 +8,8 @@ from typing import cast
 from weakref import ref
 
 from cantata.flows.definitions import Definitions
-from cantata.flows.values import stored
 from cantata.flows.wire import ChainRequest
+from cantata.values import stored
 
 MAX_KNOWN = 64
 """Results that a process keeps of each kind."""

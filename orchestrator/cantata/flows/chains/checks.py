@@ -20,8 +20,8 @@ from cantata.flows.definitions import Chain, Definitions
 from cantata.flows.expressions.expressions import ExpressionError, parse
 from cantata.flows.graphs import cycles, reach, shortest_cycle
 from cantata.flows.json_schemas import Allowance
-from cantata.flows.values import JsonValue
 from cantata.flows.wire import NODE_KINDS, ChainNode, ChainRequest
+from cantata.values import JsonValue
 
 Found = Iterator[tuple[str, Fault]]
 """Pairs of an error code and a fault."""

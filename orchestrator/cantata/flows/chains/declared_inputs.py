@@ -17,8 +17,8 @@ from cantata.flows.chains.specs import section_of
 from cantata.flows.definitions import Chain, Definitions
 from cantata.flows.expressions.expressions import Expression
 from cantata.flows.json_schemas import MAX_SCHEMA_BYTES, Allowance, SchemaFault, keyword_faults, schema_faults, value_faults
-from cantata.flows.values import JsonValue
 from cantata.flows.wire import ChainNode
+from cantata.values import JsonValue
 
 Schema = Mapping[str, JsonValue]
 Faults = Iterator[tuple[str, str]]

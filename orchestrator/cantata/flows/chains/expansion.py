@@ -14,8 +14,8 @@ from cantata.flows.chains.outline import outline
 from cantata.flows.chains.step_ids import END, GATHER, split
 from cantata.flows.definitions import Definitions
 from cantata.flows.graph import Edge, Graph, ItemSteps, Spec, Step
-from cantata.flows.values import JsonValue
 from cantata.flows.wire import ChainNode, ChainRequest
+from cantata.values import JsonValue
 
 
 def plan(request: ChainRequest, definitions: Definitions) -> Graph:

@@ -24,7 +24,7 @@ from cantata.flows.chains.step_ids import in_round
 from cantata.flows.definitions import Definitions
 from cantata.flows.graph import Edge, Spec, Step
 from cantata.flows.graphs import reach
-from cantata.flows.values import JsonValue
+from cantata.values import JsonValue
 
 GUARD = "never"
 """A label that no outcome takes: the edge makes its target wait, and never starts it."""

@@ -9,10 +9,10 @@ from cantata.flows.chains.links import ON_ERROR_WORDS
 from cantata.flows.definitions import Definitions, Tool, mcp_tool
 from cantata.flows.graph import Spec
 from cantata.flows.turns.agent_steps import agent_spec, history_seen, tool_fields
-from cantata.flows.values import JsonValue
 from cantata.flows.wire import ChainNode
 from cantata.flows.workflows.workflow_specs import ADVANCE_TIMEOUT_S, workflow_spec
 from cantata.text.suggestions import did_you_mean
+from cantata.values import JsonValue
 
 SECTIONS: Mapping[str, tuple[str, ...]] = {
     "tool": ("tools",),

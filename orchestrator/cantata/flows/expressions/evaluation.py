@@ -15,7 +15,7 @@ from typing import Any
 from jmespath import functions, visitor
 
 from cantata.flows.definitions import Limits
-from cantata.flows.values import JsonValue
+from cantata.values import JsonValue
 
 _LIMITS = Limits()  # the default limits
 MAX_DEPTH = 255  # levels of a value that an expression produces; pydantic accepts no more in an output

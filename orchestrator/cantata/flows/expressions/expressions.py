@@ -34,8 +34,8 @@ from jmespath import ast, exceptions, functions, lexer, parser
 
 from cantata.flows.expressions import evaluation
 from cantata.flows.expressions.evaluation import FUNCTIONS, EvaluationBudget, EvaluationLimitError
-from cantata.flows.values import JsonValue
 from cantata.text.suggestions import nearest
+from cantata.values import JsonValue
 
 _Node = Any  # the library's trees and tokens are dicts: {"type", "value", "children"} and {"type", "value", "start", "end"}
 _Token = Any

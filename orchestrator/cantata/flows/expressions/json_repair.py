@@ -8,8 +8,8 @@ from collections.abc import Collection, Iterator
 from contextlib import suppress
 from typing import NamedTuple, NoReturn, cast
 
-from cantata.flows import bounds
-from cantata.flows.values import JsonValue
+from cantata import bounds
+from cantata.values import JsonValue
 
 _START = re.compile(r"""\{\s*(?:["'“\u2018}]|[A-Za-z_]\w*\s*:)""")  # a key, or the end: `{name}` and `{1, 2}` in prose are not objects
 _FIRST_KEY = re.compile(r"""\{\s*["'](\w+)["']\s*:""")

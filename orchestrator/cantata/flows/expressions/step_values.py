@@ -7,7 +7,7 @@ from typing import cast
 
 from cantata.flows.expressions import expressions
 from cantata.flows.expressions.evaluation import EvaluationBudget
-from cantata.flows.values import JsonValue
+from cantata.values import JsonValue
 
 
 def expression_root(step_id: str, window: str | None, given: JsonValue, inputs: Mapping[str, JsonValue]) -> dict[str, JsonValue]:

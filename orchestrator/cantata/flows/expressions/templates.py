@@ -14,7 +14,7 @@ import jinja2.meta
 import jinja2.nodes
 from jinja2.sandbox import SandboxedEnvironment
 
-from cantata.flows.values import JsonValue
+from cantata.values import JsonValue
 
 _PLACEHOLDER = re.compile(r"\{([^{}]+)\}")
 _INPUT = "{input}"

@@ -12,8 +12,8 @@ from cantata.flows.expressions import templates
 from cantata.flows.graph import RAW, Edge, Graph, Spec, Step
 from cantata.flows.instructions import AgenticStep, FunctionStep, Instruction, MemoryStep, NestedStep, PromptStep
 from cantata.flows.turns.history import MAX_HISTORY_TOKENS
-from cantata.flows.values import JsonValue
 from cantata.flows.workflows.workflow_specs import workflow_spec
+from cantata.values import JsonValue
 
 TASK_TIMEOUT_S = 600.0  # of a task for which no time limit is configured
 STOP = "stop"

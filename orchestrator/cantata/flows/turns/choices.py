@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from cantata.flows.definitions import Strategy
 from cantata.flows.expressions import json_repair
-from cantata.flows.values import JsonValue
+from cantata.values import JsonValue
 
 REPLY_FORMS: Mapping[Strategy, str] = {
     "single_agent_dispatch": '{"chosen_agent": "<name>", "refined_query": "<a better wording of the request, or null>"}',

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Literal, NamedTuple
 
-from cantata.flows.values import JsonValue
+from cantata.values import JsonValue
 
 _MENTION = re.compile(r"\s*(@history\s+)?@([\w.-]+):(.*)", re.DOTALL)
 

@@ -16,7 +16,7 @@ from typing import Any, cast
 from cantata.flows.definitions import Definitions, Router, Team
 from cantata.flows.graph import Edge, Graph, Step
 from cantata.flows.turns.agent_steps import member, numbered
-from cantata.flows.values import JsonValue
+from cantata.values import JsonValue
 
 RULES_S = 30.0
 """Seconds that the functions among the rules may take."""

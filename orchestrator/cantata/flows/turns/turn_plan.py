@@ -10,10 +10,10 @@ from cantata.flows.definitions import Definitions, Extension, Team
 from cantata.flows.graph import RAW, START, Edge, Graph, Step
 from cantata.flows.turns import routing
 from cantata.flows.turns.agent_steps import MemberSteps, chain_edges, member, numbered
-from cantata.flows.values import JsonValue
 from cantata.flows.wire import TurnRequest
 from cantata.flows.workflows.workflow_specs import workflow_spec
 from cantata.text.suggestions import hint, nearest
+from cantata.values import JsonValue
 
 SYNTHESIZER_MARGIN_S = 30.0
 

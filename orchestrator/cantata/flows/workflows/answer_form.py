@@ -11,9 +11,9 @@ from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
 
 from cantata.errors import StepError
 from cantata.flows.json_schemas import schema_faults, value_faults
-from cantata.flows.values import JsonValue
 from cantata.flows.waits import WaitOptions
 from cantata.flows.workflows.conversion import describe_fault
+from cantata.values import JsonValue
 
 
 class AnswerForm:

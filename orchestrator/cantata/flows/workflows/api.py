@@ -12,15 +12,15 @@ import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from typing import Any, NoReturn, ParamSpec, TypeVar, cast, overload
 
+from cantata import bounds
 from cantata.errors import StepError
-from cantata.flows import bounds
 from cantata.flows.chains.specs import unknown_name
-from cantata.flows.values import JsonValue
 from cantata.flows.workflows.answer_form import AnswerForm
 from cantata.flows.workflows.conversion import jsonable, result_of
 from cantata.flows.workflows.decorator import reference_of
 from cantata.flows.workflows.history import CommandOutcome
 from cantata.flows.workflows.replay import AllFuture, ContinueAs, Replay
+from cantata.values import JsonValue
 
 Params = ParamSpec("Params")
 Result = TypeVar("Result")

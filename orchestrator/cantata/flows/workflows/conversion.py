@@ -19,9 +19,9 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
+from cantata import bounds
 from cantata.errors import ConfigError, StepError
-from cantata.flows import bounds
-from cantata.flows.values import JsonValue
+from cantata.values import JsonValue
 
 _CONVERTIBLE_LEVELS = 250  # pydantic writes 255
 _CONVERTED = (BaseModel, date, time, timedelta, Enum, UUID, Decimal)  # datetime is a date

@@ -9,10 +9,10 @@ from cantata.flows.chains import specs
 from cantata.flows.chains.step_ids import ADVANCE
 from cantata.flows.definitions import Definitions
 from cantata.flows.graph import RAW, Edge, Graph, Spec, Step
-from cantata.flows.values import JsonValue
 from cantata.flows.wire import ChainNode
 from cantata.flows.workflows.history import Recorded, WorkflowCommand
 from cantata.flows.workflows.replay import Advance
+from cantata.values import JsonValue
 
 LAST = "@last"
 """The name under which an advance reads the activation before it; under their indexes, it reads outcomes of commands."""

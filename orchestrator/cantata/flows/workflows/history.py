@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import Field
 
 from cantata.errors import StepError
-from cantata.flows.values import ErrorInfo, JsonValue, Value
+from cantata.values import ErrorInfo, JsonValue, Value
 
 STOPPED = "stopped"  # code of the outcome of a step that was stopped
 

@@ -15,15 +15,15 @@ from os.path import basename
 from pathlib import Path
 from typing import Any, cast
 
+from cantata import bounds
 from cantata.errors import MISMATCH, CodeMismatchError, ConfigError, StepError
-from cantata.flows import bounds
 from cantata.flows.definitions import Definitions
-from cantata.flows.values import JsonValue
 from cantata.flows.workflows.conversion import jsonable
 from cantata.flows.workflows.event_loop import NumberedFuture, WorkflowLoop
 from cantata.flows.workflows.history import STOPPED, Activation, CommandOutcome, Recorded, WorkflowCommand, digest_of
 from cantata.operation import exits
 from cantata.text.suggestions import did_you_mean
+from cantata.values import JsonValue
 
 WARNED_COMMANDS, MAX_COMMANDS = 2000, 10_000  # of one workflow
 _UNSAFE = re.compile(r"[^\w./-]")  # in the id of a step

@@ -7,7 +7,7 @@ from typing import Any
 
 from cantata.flows.definitions import Definitions
 from cantata.flows.graph import Spec
-from cantata.flows.values import JsonValue
+from cantata.values import JsonValue
 
 ADVANCE_TIMEOUT_S = 60.0  # of one execution of a workflow's code, which waits for nothing: it imports its modules
 

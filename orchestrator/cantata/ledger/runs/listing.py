@@ -16,15 +16,15 @@ from urllib.parse import quote
 
 from pydantic import Field
 
+from cantata.bounds import check_instant
 from cantata.errors import ConfigError, UnknownRunError
-from cantata.flows.bounds import check_instant
-from cantata.flows.values import JsonValue, Value
 from cantata.flows.wire import RunStatus
 from cantata.ledger.encoding import to_json
 from cantata.ledger.ledger import Ledger
 from cantata.ledger.redis.keys import SHARDS, run_key, shard_key
 from cantata.ledger.redis.lua_scripts import SCRIPTS
 from cantata.ledger.runs.summaries import FIELDS, REQUEST_BYTES, RunSummary, listed_summary_of
+from cantata.values import JsonValue, Value
 
 SCANNED_PER_CALL = 500  # runs that one call scans in one shard: a few milliseconds
 MAX_SCANNED_PER_ROUND = 12_800  # runs that are scanned in one round trip

@@ -7,13 +7,13 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, cast
 
-from cantata.flows.values import ErrorInfo, JsonValue, Usage
 from cantata.flows.wire import RunState, RunStatus
 from cantata.ledger.ledger import Ledger
 from cantata.ledger.redis.keys import shard_of
 from cantata.ledger.redis.pieces import ask_shards
 from cantata.ledger.redis.records import check_script, readable, remedy_for
 from cantata.ledger.runs.summaries import state_of
+from cantata.values import ErrorInfo, JsonValue, Usage
 
 ENDED_AT_ONCE = 500  # of a shard
 RUNS_AT_ONCE = 50  # of a shard, which one call reads

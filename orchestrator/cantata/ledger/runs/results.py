@@ -12,10 +12,10 @@ from cantata.errors import ConfigError
 from cantata.flows.chains.step_ids import NodeRef, node_of
 from cantata.flows.events import RunEvent
 from cantata.flows.graph import START
-from cantata.flows.values import ErrorInfo, JsonValue, stored
 from cantata.flows.wire import RUN_OVER, ChainError, ChainEvent, ChainRequest, ChainResponse, FaultInfo, RunResult
 from cantata.ledger.records import RunRecord, StepRecord
 from cantata.ledger.runs.summaries import state_of
+from cantata.values import ErrorInfo, JsonValue, stored
 
 ERROR_CODES = {"timed_out": "timeout", "cancelled": "cancelled"}
 REFUSALS = frozenset({"bad_entry", "bad_request", "chain_cycle"})

@@ -13,7 +13,6 @@ from typing import cast
 from cantata.errors import UnknownRunError
 from cantata.flows.events import RunEvent, StepExpanded, StepStarted, event_of, types_where
 from cantata.flows.graph import START
-from cantata.flows.values import JsonValue
 from cantata.flows.wire import RUN_OVER
 from cantata.ledger.encoding import states_in
 from cantata.ledger.ledger import Ledger
@@ -21,6 +20,7 @@ from cantata.ledger.redis.keys import run_key, shard_key, shard_of
 from cantata.ledger.redis.lua_scripts import SCRIPTS
 from cantata.ledger.redis.pieces import ask_each, scan
 from cantata.ledger.runs.summaries import FIELDS, RunSummary, summary_of, unescaped
+from cantata.values import JsonValue
 
 REQUEST_BYTES = 20_000  # of a request that are read
 OUTPUT_BYTES = 80_000  # of one output that are read: at least 20,000 characters; a run may have a thousand outputs of a megabyte

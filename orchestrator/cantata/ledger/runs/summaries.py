@@ -12,12 +12,12 @@ from urllib.parse import unquote
 from pydantic import Field
 
 from cantata.flows.graph import ShownState, StepState
-from cantata.flows.values import JsonValue, Unreadable, Usage, Value
 from cantata.flows.wire import RUN_OVER, RunState, RunStatus
 from cantata.ledger.encoding import shown_status
 from cantata.ledger.redis.keys import webhook_runs_of
 from cantata.ledger.redis.records import check_script, readable, remedy_for
 from cantata.ledger.refused_steps import FRESH_S
+from cantata.values import JsonValue, Unreadable, Usage, Value
 
 MAX_ESCAPE_CHARS = 6  # characters, such as \u00e4
 REQUEST_BYTES = 600  # of a request that are read: a title is in them

@@ -12,10 +12,10 @@ from cantata.engine.fleet import code_versions
 from cantata.engine.fleet.load import MAX_SWEEP_AGE_S, USUAL_QUEUES, QueueLoad, have_just_started
 from cantata.engine.fleet.registry import CLOCK_OFF_S, SERVED_BY, Worker, release, unserved
 from cantata.errors import MISMATCH
-from cantata.flows.values import Value
 from cantata.flows.wire import RUN_OVER, RunStatus
 from cantata.operation.health.facts import Facts, FleetFacts, LimitFacts, RedisFacts, ServiceProbe, Unavailable
 from cantata.text.text_format import duration, line, state_label, utc
+from cantata.values import Value
 
 SLOW_MS = 200.0  # a longer round trip slows every step; usual is below 1
 HIGH, CRITICAL = 0.8, 0.95  # of the capacity of Redis, or of the daily budget

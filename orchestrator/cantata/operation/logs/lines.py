@@ -13,8 +13,8 @@ from typing import Any
 
 from pydantic import Field
 
-from cantata.flows.values import JsonValue, Value
 from cantata.operation.logs.secrets import redact_beginning
+from cantata.values import JsonValue, Value
 
 LINE_BYTES = 4096
 TEXT_CHARS = (2000, 500, 100)  # of one text in a line: the first of these with which the line fits

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from cantata.flows.values import JsonValue
+from cantata.values import JsonValue
 
 SECRET_NAMES = re.compile(r"(key|token|secret|password|credentials?|authorization)(_?\d+)?$", re.IGNORECASE)
 SECRET_SIZE = 8  # shorter values are numbers and words, which occur in any text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cantata.flows.values import Usage
+from cantata.values import Usage
 
 if TYPE_CHECKING:
     from cantata.operation.metrics.counts import Counts

@@ -14,7 +14,7 @@ from typing import Any
 
 from cantata.flows.graph import Spec
 from cantata.flows.step_kinds import kind_named
-from cantata.flows.values import ToolCallRequest, Usage
+from cantata.values import ToolCallRequest, Usage
 
 Attributes = dict[str, str | int | float | bool | Sequence[str]]
 

@@ -10,10 +10,10 @@ from typing import Any, Protocol
 import click
 
 from cantata.client.records import answer_text
-from cantata.flows.values import ErrorInfo
 from cantata.flows.wire import HistoryEntry, RunResult
 from cantata.surfaces.chat.turn_view import ChatItem
 from cantata.text import text_format
+from cantata.values import ErrorInfo
 
 STYLES: Mapping[str, dict[str, Any]] = {
     "speaker": {"fg": "cyan", "bold": True},

@@ -6,11 +6,11 @@ import re
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+from cantata.bounds import OutOfBoundsError, read_json
 from cantata.errors import ConfigError
-from cantata.flows.bounds import OutOfBoundsError, read_json
-from cantata.flows.values import JsonValue, as_text
 from cantata.surfaces.chat.conversation import ChatBackend
 from cantata.surfaces.chat.output import ChatOutput
+from cantata.values import JsonValue, as_text
 
 PREFERENCES = "preferences"
 """The namespace of the memory bank with the preferences of the user."""

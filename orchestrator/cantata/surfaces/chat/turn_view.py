@@ -10,8 +10,8 @@ from typing import Literal, NamedTuple
 from cantata.client.records import StepRecord, answer_text
 from cantata.flows.events import AttemptFailed, LeaseLost, RateLimited, ReplyDelta, RunEvent, StepExpanded
 from cantata.flows.step_kinds import kind_named
-from cantata.flows.values import JsonValue
 from cantata.text import text_format
+from cantata.values import JsonValue
 
 FINAL, REROUTE = "[FINAL]", "[REROUTE]"
 MAX_VALUE = 100  # characters of a call's arguments or result

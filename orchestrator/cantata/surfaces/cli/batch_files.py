@@ -17,11 +17,11 @@ from typing import Any, BinaryIO, TextIO
 
 from pydantic_core import to_jsonable_python
 
+from cantata.bounds import read_json
 from cantata.client.records import BatchRow, Row, TextRow
 from cantata.errors import ConfigError
-from cantata.flows.bounds import read_json
-from cantata.flows.values import JsonValue, as_text
 from cantata.operation.extras import check_extras
+from cantata.values import JsonValue, as_text
 
 DIGESTED_BYTES = 1_000_000  # of a file, which with its size tell it from another
 MAX_FIELD_CHARS = 16_000_000  # of a field in CSV

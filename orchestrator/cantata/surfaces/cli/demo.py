@@ -20,11 +20,11 @@ from rich.text import Text
 
 from cantata.client.records import BatchTarget, RunRecord, describe
 from cantata.config import loading as configuration
-from cantata.flows.values import JsonValue
 from cantata.surfaces.cli.connect import open_submission
 from cantata.surfaces.cli.main import FAILED, ExitStatusCommand
 from cantata.surfaces.cli.submission import print_note
 from cantata.text import text_format
+from cantata.values import JsonValue
 
 if TYPE_CHECKING:
     from cantata.surfaces.cli.submission import RunSubmission

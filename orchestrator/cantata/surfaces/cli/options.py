@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from cantata.flows.bounds import read_json
+from cantata.bounds import read_json
 
 SECONDS = click.FloatRange(min=0, min_open=True, max=30 * 86_400)
 MAX_QUOTED = 200  # characters of a text in a message

@@ -14,8 +14,8 @@ from cantata.config.documents import Document, parse
 from cantata.errors import ConfigError
 from cantata.flows.chains import checks
 from cantata.flows.definitions import Definitions
-from cantata.flows.values import JsonValue
 from cantata.flows.wire import ChainRequest
+from cantata.values import JsonValue
 
 
 def read_document(file: str) -> Document:

@@ -33,13 +33,13 @@ from cantata.client.tenant_client import TenantClient
 from cantata.errors import ConfigError, UnknownRunError
 from cantata.flows.graph import is_named
 from cantata.flows.json_schemas import value_faults
-from cantata.flows.values import JsonValue, as_text
 from cantata.flows.wire import RUN_OVER
 from cantata.surfaces.cli.main import FAILED, INTERRUPTED, INVALID
 from cantata.surfaces.cli.options import json_of
 from cantata.surfaces.cli.submission import RunSubmission, has_succeeded, print_note
 from cantata.surfaces.cli.views import live_view, plain_view
 from cantata.text import text_format
+from cantata.values import JsonValue, as_text
 
 MAX_ROWS = 1000  # of a tree that is printed once
 WIDTH = 160  # columns without a terminal

@@ -22,7 +22,6 @@ from cantata.config.user_code.workflow_inputs import input_faults, turn_faults
 from cantata.errors import ConfigError
 from cantata.flows.definitions import Definitions
 from cantata.flows.turns import turn_plan
-from cantata.flows.values import JsonValue, as_text
 from cantata.flows.wire import ChainResponse, RunResult, TurnRequest
 from cantata.operation.embedded import Stack
 from cantata.operation.logs import configure_logs
@@ -32,6 +31,7 @@ from cantata.surfaces.cli.views import live_view, plain_view
 from cantata.surfaces.cli.views.progress import await_own
 from cantata.text import text_format
 from cantata.text.suggestions import did_you_mean
+from cantata.values import JsonValue, as_text
 
 TEST_S = 60.0  # for a test message: it is posted once, in at most half of it
 

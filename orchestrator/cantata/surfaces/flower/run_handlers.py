@@ -8,14 +8,14 @@ from typing import Any
 
 from tornado.iostream import StreamClosedError
 
+from cantata.bounds import FIRST_INSTANT_S, LAST_INSTANT_S
 from cantata.client.records import MAX_DAYS, labels_of
 from cantata.config.documents import parse_json
-from cantata.flows.bounds import FIRST_INSTANT_S, LAST_INSTANT_S
-from cantata.flows.values import JsonValue
 from cantata.surfaces.flower.page_handlers import ApiHandler
 from cantata.surfaces.flower.task_links import tasks_of
 from cantata.surfaces.http import server_sent_events
 from cantata.surfaces.http.rejections import RequestRejected, check_signal
+from cantata.values import JsonValue
 
 MAX_LISTED, DEFAULT_LISTED = 200, 50
 DEFAULT_DAYS = 14  # as with the gateway

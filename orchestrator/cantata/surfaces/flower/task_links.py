@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
-from cantata.flows.values import JsonValue
+from cantata.values import JsonValue
 
 MAX_LISTED = 1000  # of the newest tasks of one run
 

@@ -19,12 +19,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from cantata.config.documents import Document, parse
 from cantata.config.faults import faults_of
 from cantata.errors import ConfigError, Fault
-from cantata.flows.values import JsonValue
 from cantata.surfaces.gateway.grants import UNLIMITED, Grant
 from cantata.surfaces.http.blocking_calls import CALLER
 from cantata.surfaces.http.failed_logins import FailedLogins
 from cantata.surfaces.http.origins import foreign_page, is_local_request
 from cantata.surfaces.http.rejections import RequestRejected
+from cantata.values import JsonValue
 
 SUBPROTOCOL = "cantata"
 TOKEN_SUBPROTOCOL = "bearer."

@@ -11,10 +11,10 @@ from cantata.flows.definitions import Definitions
 from cantata.flows.graph import Spec
 from cantata.flows.schedules import Schedule
 from cantata.flows.turns.turn_plan import target_of
-from cantata.flows.values import Value
 from cantata.flows.waits import InboxItem
 from cantata.flows.wire import ChainRequest, TurnRequest
 from cantata.surfaces.http.rejections import RequestRejected
+from cantata.values import Value
 
 Scope = Literal["chat", "submit", "signal", "read", "admin"]
 

@@ -23,7 +23,6 @@ from cantata.client.failures import RedisFailure, reason
 from cantata.client.records import USUAL_QUEUES, BatchState, FleetLoad, PausedModel, QueueLoad, Worker, find_mixed, now
 from cantata.errors import UnavailableError
 from cantata.flows.definitions import Definitions
-from cantata.flows.values import NAME, Value
 from cantata.flows.wire import RUN_OVER
 from cantata.operation.health.facts import Unavailable
 from cantata.operation.health.gather import BackgroundCall
@@ -31,6 +30,7 @@ from cantata.operation.metrics.families import BY_NAME
 from cantata.operation.metrics.http_server import MetricsServer, ScrapeHandler, ScrapeResponse, make_handler, registry
 from cantata.operation.metrics.scrape_address import ScrapeAddress
 from cantata.surfaces.gateway.api.routes import ERRORS, CallerGrant
+from cantata.values import NAME, Value
 
 log = structlog.get_logger(__name__)
 

@@ -12,13 +12,13 @@ from cantata.client.streams import EventStreams
 from cantata.client.tenant_client import TenantClient
 from cantata.errors import ConfigError
 from cantata.flows.turns.mentions import mention_of
-from cantata.flows.values import JsonValue
 from cantata.flows.waits import Answer, Inbox, InboxItem
 from cantata.flows.wire import RUN_OVER, AnswerOutcome, ChainRequest, ProviderBatchRequest, RunStatus, TurnRequest
 from cantata.surfaces.gateway.grants import STARTS, Grant, is_question
 from cantata.surfaces.gateway.readiness import Readiness
 from cantata.surfaces.http.blocking_calls import BlockingCalls
 from cantata.surfaces.http.rejections import RequestRejected
+from cantata.values import JsonValue
 
 THREADS = 32  # calls of Redis at once; each takes about a millisecond, so that is thousands a second
 MAX_WAITING = 2000  # calls that wait for a thread, before more are rejected: Redis is away, or far too slow

@@ -7,8 +7,8 @@ from pydantic import Field
 from cantata.client.failures import RedisFailure, RedisRefusal, StreamsEnded, is_outage, reason
 from cantata.client.records import SignalAnswer
 from cantata.errors import CantataError, ConfigError, Fault, StoredDataError, UnavailableError, UnknownRunError, unreadable
-from cantata.flows.values import Value
 from cantata.flows.wire import FaultInfo
+from cantata.values import Value
 
 DEFAULT_CODES = {400: "bad_request", 401: "unauthorized", 403: "forbidden", 404: "not_found", 405: "method_not_allowed", 413: "too_large"}
 """HTTP status → the code of a rejection without one of its own."""

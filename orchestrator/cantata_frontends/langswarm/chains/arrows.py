@@ -11,8 +11,8 @@ from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from cantata.flows.values import JsonValue
 from cantata.text.suggestions import did_you_mean
+from cantata.values import JsonValue
 from cantata_frontends.langswarm.config_part import ConfigPart
 
 _NAME = re.compile(r"[\w.-]+")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from cantata.bounds import MAX_DURATION_S
 from cantata.errors import without_warnings
-from cantata.flows.bounds import MAX_DURATION_S
 from cantata.flows.definitions import Chain
-from cantata.flows.values import JsonValue
 from cantata.text.suggestions import did_you_mean
+from cantata.values import JsonValue
 from cantata_frontends.langswarm.chains.inputs import read_schema
 from cantata_frontends.langswarm.chains.navigation import read_navigation
 from cantata_frontends.langswarm.chains.node_emitter import Fields, NodeEmitter, StepNode, nodes_read

@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import cast
 
-from cantata.flows.values import JsonValue
+from cantata.values import JsonValue
 from cantata_frontends.langswarm.chains.reference_expressions import Scope, UnreadableError, literal, parts_of, render, with_dollars
 
 _TOKEN = re.compile(

@@ -8,8 +8,8 @@ from typing import cast
 
 from cantata.config.faults import shown
 from cantata.flows.json_schemas import schema_faults, value_faults
-from cantata.flows.values import JsonValue
 from cantata.text.suggestions import did_you_mean
+from cantata.values import JsonValue
 from cantata_frontends.langswarm.chains.reference_expressions import USER_INPUT
 from cantata_frontends.langswarm.config_part import ConfigPart
 

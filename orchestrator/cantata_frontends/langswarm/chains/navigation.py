@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 
-from cantata.flows.bounds import MAX_DURATION_S
+from cantata.bounds import MAX_DURATION_S
 from cantata.flows.definitions import OutputSchema
-from cantata.flows.values import JsonValue
 from cantata.text.suggestions import did_you_mean
+from cantata.values import JsonValue
 from cantata_frontends.langswarm.chains.conditions import contains, equals, is_empty, negated
 from cantata_frontends.langswarm.chains.output_routes import ChoiceRoute, Route, ToStep
 from cantata_frontends.langswarm.chains.reference_expressions import Scope, UnreadableError, literal, parts_of

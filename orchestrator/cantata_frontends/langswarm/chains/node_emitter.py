@@ -17,8 +17,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from cantata.flows.definitions import Chain
-from cantata.flows.values import JsonValue
 from cantata.flows.wire import ChainNode
+from cantata.values import JsonValue
 from cantata_frontends.langswarm.chains.order import Order
 from cantata_frontends.langswarm.chains.output_routes import ChoiceRoute, Invoke, Route, ToStep, ToUser
 from cantata_frontends.langswarm.chains.reference_expressions import USER_INPUT, literal, reads, step_value

@@ -12,8 +12,8 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from cantata.flows.values import JsonValue
 from cantata.text.suggestions import did_you_mean, hint, nearest
+from cantata.values import JsonValue
 
 USER_INPUT = ("user_input", "user_query", "input")
 """The names of the user's input."""

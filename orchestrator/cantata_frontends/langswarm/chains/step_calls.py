@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import cast
 
+from cantata.bounds import MAX_DURATION_S
 from cantata.config.faults import shown
-from cantata.flows.bounds import MAX_DURATION_S
 from cantata.flows.definitions import OutputSchema
-from cantata.flows.values import JsonValue
+from cantata.values import JsonValue
 from cantata_frontends.langswarm.agent_reader import read_tool_list
 from cantata_frontends.langswarm.chains.conditions import condition
 from cantata_frontends.langswarm.chains.inputs import Schema

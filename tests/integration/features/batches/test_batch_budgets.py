@@ -21,10 +21,10 @@ from cantata.features.batches.batches import batch_target
 from cantata.features.batches.rows import BatchRow, rows_by_run
 from cantata.flows.definitions import Agent, Definitions
 from cantata.flows.graph import Outcome
-from cantata.flows.values import ErrorInfo, JsonValue, Usage
 from cantata.flows.wire import RowOutcome
 from cantata.ledger.ledger import Ledger
 from cantata.ledger.runs import outcomes
+from cantata.values import ErrorInfo, JsonValue, Usage
 from tests.examples import thorough
 from tests.integration.state.play import Play, work
 from tests.integration.test_threads import url_of

@@ -13,10 +13,10 @@ from cantata.errors import CantataError, ConfigError
 from cantata.features.batches import batch_streams
 from cantata.features.batches.batch_store import BatchInfo, BatchStore, Delivered
 from cantata.features.batches.batch_streams import BatchStreams, BatchUpdate
-from cantata.flows.values import Usage
 from cantata.ledger.ledger import Ledger
 from cantata.ledger.redis.async_connection import connect_async
 from cantata.ledger.runs.streams import StreamsEnded
+from cantata.values import Usage
 from tests.integration.features.batches.test_batches import begin
 from tests.integration.test_threads import url_of
 

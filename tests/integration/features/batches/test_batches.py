@@ -16,11 +16,11 @@ from cantata.features.batches.batch_store import BatchInfo, BatchStore, Delivere
 from cantata.features.batches.batches import batch_target
 from cantata.features.batches.rows import BatchRow, Row
 from cantata.flows.definitions import Alert, Chain, Definitions, Tool, Webhook
-from cantata.flows.values import JsonValue, Usage
 from cantata.flows.wire import ChainNode, RunState
 from cantata.ledger.ledger import Ledger
 from cantata.ledger.redis.keys import SHARDS, shard_key, shard_of
 from cantata.ledger.runs import listing, outcomes
+from cantata.values import JsonValue, Usage
 from tests.integration.state.play import Play, work
 from tests.integration.test_threads import url_of
 

@@ -19,12 +19,12 @@ from cantata.features.inbox import inbox
 from cantata.features.inbox.answers import check_answer
 from cantata.features.inbox.inbox import InboxFilter
 from cantata.flows.graph import Outcome, Step
-from cantata.flows.values import JsonValue
 from cantata.flows.waits import Inbox, InboxItem
 from cantata.ledger.ledger import Ledger
 from cantata.ledger.redis.keys import run_key, shard_of
 from cantata.ledger.runs import listing
 from cantata.ledger.runs.listing import RunFilter
+from cantata.values import JsonValue
 from tests.integration.features.forks.test_forks import made, near
 from tests.integration.state.play import Play, row, wait, work
 

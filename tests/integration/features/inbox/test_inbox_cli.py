@@ -7,9 +7,9 @@ import json
 import pytest
 from click.testing import CliRunner, Result
 
-from cantata.flows.values import JsonValue
 from cantata.ledger.ledger import Ledger
 from cantata.surfaces.cli.main import submit
+from cantata.values import JsonValue
 from tests.integration.state.play import Play, wait
 
 SCHEMA: JsonValue = {

@@ -11,10 +11,10 @@ from redis import Redis
 
 from cantata.features.memory import cache
 from cantata.flows.definitions import Model, ReplyCache
-from cantata.flows.values import ToolCallRequest, ToolSchema, Usage
 from cantata.ledger.redis.connection import connect
 from cantata.testing import Rule, ScriptedModels
 from cantata.testing import ToolCall as Scripted
+from cantata.values import ToolCallRequest, ToolSchema, Usage
 from cantata_workers.models import llm
 
 MODEL = Model(model="openai/gpt-4o-mini", params={"temperature": 0}, cache=ReplyCache(ttl_s=60))

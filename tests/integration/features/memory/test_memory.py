@@ -18,14 +18,14 @@ from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 
+from cantata.bounds import MAX_MEMORY_BYTES
 from cantata.errors import ConfigError
 from cantata.features.memory.memory_store import CONVERSATIONS, KEY_BYTES, NAMESPACE_BYTES, MemoryStore
-from cantata.flows.bounds import MAX_MEMORY_BYTES
-from cantata.flows.values import JsonValue
 from cantata.ledger.ledger import Ledger
 from cantata.ledger.redis.connection import connect
 from cantata.ledger.redis.lua_scripts import Scripts
 from cantata.operation.embedded.valkey import find_server
+from cantata.values import JsonValue
 from tests.waiting import until
 
 CLOCK = "clock"

@@ -9,11 +9,11 @@ from typing import cast
 import pytest
 
 from cantata.features.sessions.sessions import Sessions
-from cantata.flows.values import JsonValue
 from cantata.ledger import conversations
 from cantata.ledger.ledger import Ledger
 from cantata.ledger.records import RunSession
 from cantata.ledger.redis.keys import shard_key, shard_of
+from cantata.values import JsonValue
 from tests.integration.state.play import Play, sent, wait, work
 from tests.waiting import until
 

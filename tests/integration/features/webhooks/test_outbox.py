@@ -15,12 +15,12 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from cantata.engine.start import plan_run
 from cantata.features.webhooks.webhooks import accept_delivery
 from cantata.flows.definitions import Definitions
-from cantata.flows.values import JsonValue
 from cantata.flows.wire import WebhookRequest
 from cantata.ledger.ledger import Ledger
 from cantata.ledger.outbox import CREATED_AT_ONCE, Created
 from cantata.ledger.redis.keys import SHARDS, id_in_shard, shard_of
 from cantata.operation import fault_points
+from cantata.values import JsonValue
 from tests.integration.state.play import Play, wait, work
 
 ALL = range(SHARDS)

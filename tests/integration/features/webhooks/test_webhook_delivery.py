@@ -22,13 +22,13 @@ from cantata.features.batches.rows import BatchRow
 from cantata.features.webhooks import webhooks
 from cantata.flows.definitions import Alert, Definitions, Webhook
 from cantata.flows.graph import Outcome
-from cantata.flows.values import ErrorInfo
 from cantata.flows.wire import WebhookRequest
 from cantata.ledger.ledger import Ledger
 from cantata.ledger.redis import clock
 from cantata.ledger.redis.keys import SHARDS, shard_of
 from cantata.ledger.runs import listing
 from cantata.ledger.runs.listing import RunFilter
+from cantata.values import ErrorInfo
 from cantata_workers.process.process import Process
 from cantata_workers.process.step_context import StepContext
 from cantata_workers.steps import code_alerts

@@ -8,12 +8,12 @@ from typing import cast
 import pytest
 
 from cantata.flows.graph import Graph
-from cantata.flows.values import JsonValue
 from cantata.flows.wire import WebhookRequest
 from cantata.ledger.ledger import Ledger
 from cantata.ledger.redis.keys import SHARDS, run_key, shard_key, shard_of
 from cantata.ledger.runs import listing
 from cantata.ledger.runs.listing import RunFilter
+from cantata.values import JsonValue
 from tests.integration.state.play import Play, row, wait, work
 
 

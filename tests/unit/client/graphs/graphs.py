@@ -7,10 +7,10 @@ from typing import Any
 
 from cantata.client.graphs.graph_view import RunGraph
 from cantata.client.graphs.map_folding import fold
-from cantata.flows.values import JsonValue
 from cantata.flows.wire import RunStatus
 from cantata.ledger.runs.run_snapshot import Cell, Moments, Parts, Snapshot
 from cantata.ledger.runs.summaries import RunSummary
+from cantata.values import JsonValue
 
 Facts = Mapping[str, Mapping[str, Any]] | None
 

@@ -6,7 +6,7 @@ from itertools import count
 
 from cantata.client.graphs.run_pages import attempts_of
 from cantata.flows.events import RunEvent, event_of
-from cantata.flows.values import JsonValue
+from cantata.values import JsonValue
 
 
 def events(*found: tuple[str, int | None] | tuple[str, int | None, dict[str, JsonValue]]) -> list[RunEvent]:

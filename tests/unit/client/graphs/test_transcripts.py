@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cantata.client.graphs.page_views import MessageView
 from cantata.client.graphs.transcripts import RecordedStep, calls_in, conversation_of, transcript, turns_of
-from cantata.flows.values import JsonValue
+from cantata.values import JsonValue
 
 PROMPT: JsonValue = [{"role": "system", "text": "Be kind."}, {"role": "user", "text": "Add 1 and 2", "cut": True, "omitted": 3}]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cantata.client.graphs.truncate import Truncation
-from cantata.flows.values import JsonValue
+from cantata.values import JsonValue
 
 
 def test_what_is_small_stays_as_it_is() -> None:

@@ -11,7 +11,7 @@ from cantata.features.forks.fork_requests import labels_of, request_of
 from cantata.flows.definitions import Agent, Definitions, PythonWorkflow
 from cantata.flows.forks import EndedRun
 from cantata.flows.graph import START
-from cantata.flows.values import JsonValue
+from cantata.values import JsonValue
 
 DEFINITIONS = Definitions(agents={"ann": Agent()})
 CHAIN: JsonValue = {

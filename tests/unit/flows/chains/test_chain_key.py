@@ -9,8 +9,8 @@ import pytest
 
 from cantata.flows.chains import chain_key, checks, expansion
 from cantata.flows.definitions import Definitions, Limits, Tool
-from cantata.flows.values import stored
 from cantata.flows.wire import ChainNode, ChainRequest
+from cantata.values import stored
 from tests.unit.flows.sample_chains import DEFINITIONS, tool
 
 ROW = [tool("a", next_node="b"), tool("b", input_map={"x": "city"})]

@@ -12,8 +12,8 @@ from cantata.flows.chains import checks, declared_inputs, expansion, links
 from cantata.flows.chains.declared_inputs import given_to, inputs_read, read_from_input
 from cantata.flows.definitions import Chain, Definitions, Tool
 from cantata.flows.turns import turn_plan
-from cantata.flows.values import JsonValue
 from cantata.flows.wire import ChainNode, ChainRequest, TurnRequest
+from cantata.values import JsonValue
 
 TOOLS = {"t": Tool(function="m:t")}
 SCHEMA: dict[str, JsonValue] = {

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from cantata.flows.chains.step_ids import NodeRef, node_of
 from cantata.flows.definitions import Chain, Definitions, Tool
 from cantata.flows.graphs import cycles, reach
-from cantata.flows.values import JsonValue
 from cantata.flows.wire import ChainNode, ChainRequest
+from cantata.values import JsonValue
 from tests.examples import thorough
 from tests.unit.flows.interpreter import Run
 from tests.unit.flows.interpreter import Tool as Function

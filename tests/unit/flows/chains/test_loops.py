@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from cantata.flows.chains.outline import outline
 from cantata.flows.chains.step_ids import node_of
 from cantata.flows.graphs import reach
-from cantata.flows.values import JsonValue
 from cantata.flows.wire import ChainNode
+from cantata.values import JsonValue
 from tests.examples import examples
 from tests.unit.flows.interpreter import Run
 from tests.unit.flows.sample_chains import DEFINITIONS, branch, counter, fails, faults, plan, play, request, tool

@@ -6,7 +6,7 @@ import pytest
 
 from cantata.flows.chains.outline import outline
 from cantata.flows.chains.references import References
-from cantata.flows.values import JsonValue
+from cantata.values import JsonValue
 from tests.unit.flows.sample_chains import branch, counter, mapping, plan, play, step, tool
 
 

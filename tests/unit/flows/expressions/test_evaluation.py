@@ -6,7 +6,7 @@ import pytest
 
 from cantata.flows.expressions.evaluation import EvaluationBudget
 from cantata.flows.expressions.expressions import ExpressionError, ExpressionLimitError, parse
-from cantata.flows.values import JsonValue
+from cantata.values import JsonValue
 from tests.unit.flows.expression_values import NAMES, ROOT, value
 
 

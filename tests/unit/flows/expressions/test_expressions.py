@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cantata.flows.expressions.expressions import ExpressionError, parse
-from cantata.flows.values import JsonValue
+from cantata.values import JsonValue
 from tests.examples import examples
 from tests.unit.flows.expression_values import NAMES, ROOT, value
 

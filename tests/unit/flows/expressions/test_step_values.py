@@ -7,7 +7,7 @@ import pytest
 from cantata.flows.expressions.evaluation import EvaluationBudget
 from cantata.flows.expressions.expressions import ExpressionError
 from cantata.flows.expressions.step_values import expression_root, node_input, node_names
-from cantata.flows.values import JsonValue
+from cantata.values import JsonValue
 
 
 def test_nodes_win_over_keys_of_the_input_and_the_newest_step_before_gives_the_output() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cantata.flows.expressions.templates import TemplateError, check, computed_with, fill, instruct, names, render, undeclared
-from cantata.flows.values import JsonValue
+from cantata.values import JsonValue
 
 ROUTER_PROMPT = """Choose an agent for: {user_input}
 History: {history}

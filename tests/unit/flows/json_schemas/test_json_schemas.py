@@ -15,8 +15,8 @@ from jsonschema import Draft202012Validator
 from referencing import Registry
 
 from cantata.flows.json_schemas import Allowance, has_bounded_copies, keyword_faults, schema_faults, value_faults
-from cantata.flows.values import JsonValue
 from cantata.text.patterns import SearchTime
+from cantata.values import JsonValue
 from tests.examples import examples
 from tests.waiting import at_best
 

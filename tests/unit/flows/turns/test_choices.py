@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from cantata.flows.definitions import Strategy
 from cantata.flows.turns.choices import DEFAULT_TEMPLATES, REPLY_FORMS, RouterDecision, agent_details, decision_of
-from cantata.flows.values import JsonValue
+from cantata.values import JsonValue
 
 AGENTS = ("ann", "bob")
 STRATEGIES: tuple[Strategy, ...] = ("single_agent_dispatch", "static_plan", "dynamic_decomposition")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cantata.flows.turns.mentions import Mention, mention_of, prefix_of
-from cantata.flows.values import JsonValue
+from cantata.values import JsonValue
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ import pytest
 from pydantic import BaseModel
 
 from cantata.errors import StepError
-from cantata.flows.values import JsonValue
 from cantata.flows.workflows.answer_form import AnswerForm
+from cantata.values import JsonValue
 
 
 class Approval(BaseModel):

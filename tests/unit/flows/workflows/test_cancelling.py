@@ -12,10 +12,10 @@ import pytest
 
 from cantata.errors import StepError
 from cantata.flows.definitions import Definitions
-from cantata.flows.values import ErrorInfo
 from cantata.flows.workflows.api import Workflow
 from cantata.flows.workflows.history import Activation, CommandOutcome
 from cantata.flows.workflows.replay import Advance, Replay
+from cantata.values import ErrorInfo
 
 Main = Callable[[Workflow], Any]
 STOPPED = CommandOutcome(error=ErrorInfo(code="stopped", message="the step was stopped"))

@@ -10,9 +10,9 @@ import pytest
 from cantata.flows.definitions import Team
 from cantata.flows.events import event_of
 from cantata.flows.graph import Spec
-from cantata.flows.values import ErrorInfo
 from cantata.flows.wire import RunResult, TurnRequest
 from cantata.ledger.records import StepRecord
+from cantata.values import ErrorInfo
 from cantata_frontends.agentchain.decision_log import LogEntry
 from cantata_frontends.agentchain.log_mapping import LogMapping
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from cantata.flows.graph import Spec
-from cantata.flows.values import ErrorInfo, Usage
 from cantata.flows.wire import RunStatus
 from cantata.ledger.records import RunRecord, StepRecord
+from cantata.values import ErrorInfo, Usage
 from cantata_frontends.chainbuilder.builder_state import ChainProgress, progress_in
 
 ERROR = ErrorInfo(code="cancelled", message="the run was cancelled")

@@ -8,8 +8,8 @@ from pathlib import Path
 from cantata.config.documents import Document, parse
 from cantata.config.formats import Configuration
 from cantata.errors import ConfigError
-from cantata.flows.values import JsonValue
 from cantata.flows.wire import ChainNode, ChainRequest
+from cantata.values import JsonValue
 from cantata_frontends.langswarm import format
 from cantata_frontends.langswarm.chains import inputs
 from tests.unit.flows.interpreter import Run, Tool, ToolFailure

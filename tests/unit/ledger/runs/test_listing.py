@@ -8,10 +8,10 @@ from typing import cast
 import pytest
 
 from cantata.errors import ConfigError
-from cantata.flows.values import JsonValue
 from cantata.ledger.runs import listing
 from cantata.ledger.runs.listing import RunFilter, matches_text
 from cantata.ledger.runs.summaries import RunSummary, target_of, title_of
+from cantata.values import JsonValue
 
 CHAIN: dict[str, JsonValue] = {"chain_id": "report", "nodes": [{"node_id": "read", "kind": "tool"}, {"node_id": "write", "kind": "agent"}]}
 

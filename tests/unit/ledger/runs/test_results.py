@@ -9,9 +9,9 @@ import pytest
 from cantata.config import loading as configuration
 from cantata.errors import ConfigError, RunError
 from cantata.flows.definitions import Chain, Definitions
-from cantata.flows.values import ErrorInfo
 from cantata.flows.wire import RunResult, RunStatus
 from cantata.ledger.runs.results import refused_turn
+from cantata.values import ErrorInfo
 
 NODES = [{"node_id": "a", "kind": "wait"}]
 DEFINITIONS = Definitions(chains={"report": Chain.model_validate({"nodes": NODES, "entry_node": "a", "inputs": {"n": "integer"}})})

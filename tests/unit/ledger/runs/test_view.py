@@ -9,10 +9,10 @@ from rich.console import Console
 
 from cantata.client.view import RunView, StepProgress
 from cantata.flows.events import RunEvent, event_of
-from cantata.flows.values import JsonValue
 from cantata.surfaces.cli.views.live_view import render
 from cantata.surfaces.cli.views.plain_view import NO_NAMES, apply_and_describe
 from cantata.surfaces.cli.views.run_tree import Row, rows
+from cantata.values import JsonValue
 
 BEGAN = 1_000_000
 

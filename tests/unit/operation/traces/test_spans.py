@@ -16,10 +16,10 @@ from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
 from structlog.testing import capture_logs
 
 from cantata.flows.graph import Spec
-from cantata.flows.values import ToolCallRequest, Usage
 from cantata.operation import traces
 from cantata.operation.traces import conventions
 from cantata.operation.traces.spans import Spans
+from cantata.values import ToolCallRequest, Usage
 
 RUN = dict.fromkeys(("error", "session", "tenant", "input_tokens", "output_tokens", "cost_usd"))
 

@@ -6,9 +6,9 @@ from itertools import count
 
 from cantata.flows.events import event_of
 from cantata.flows.graph import Spec
-from cantata.flows.values import JsonValue
 from cantata.ledger.records import StepRecord
 from cantata.surfaces.chat.turn_view import ChatItem, TurnView
+from cantata.values import JsonValue
 
 
 class Turn:

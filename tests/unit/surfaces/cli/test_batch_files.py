@@ -13,8 +13,8 @@ import pytest
 
 from cantata.errors import ConfigError
 from cantata.features.batches.rows import BatchRow
-from cantata.flows.values import ErrorInfo, JsonValue, Usage
 from cantata.surfaces.cli.batch_files import COLUMNS, ResultFile, RowFile, format_of
+from cantata.values import ErrorInfo, JsonValue, Usage
 
 ROWS = [{"text": "a, b", "n": "1"}, {"text": 'two\n"lines"', "n": "2"}, {"text": "ü", "n": "3"}]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from cantata.flows.definitions import Definitions
-from cantata.flows.values import JsonValue
 from cantata.surfaces.cli.demo import accuracy, next_steps
+from cantata.values import JsonValue
 
 
 def test_the_demo_can_use_any_model() -> None:

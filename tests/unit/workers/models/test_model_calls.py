@@ -11,7 +11,7 @@ import pytest
 
 from cantata.errors import CantataError, ModelError, MustPause
 from cantata.flows.definitions import Definitions, Model
-from cantata.flows.values import ToolSchema, Usage
+from cantata.values import ToolSchema, Usage
 from cantata_workers.models import llm, model_calls
 from cantata_workers.models.dialects.conversation import Message
 from cantata_workers.models.llm.caching import Options

@@ -8,9 +8,9 @@ import pytest
 
 from cantata.errors import StepError
 from cantata.flows.graph import Outcome, Spec
-from cantata.flows.values import JsonValue, Usage
 from cantata.ledger.records import Begun
 from cantata.operation.logs.secrets import secrets_in
+from cantata.values import JsonValue, Usage
 from cantata_workers.process import outcomes
 
 

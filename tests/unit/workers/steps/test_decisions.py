@@ -10,8 +10,8 @@ import pytest
 from cantata.errors import StepError
 from cantata.flows.definitions import Definitions, Limits
 from cantata.flows.graph import Spec
-from cantata.flows.values import JsonValue
 from cantata.ledger.records import Begun
+from cantata.values import JsonValue
 from cantata_workers.process.process import Process
 from cantata_workers.process.step_context import StepContext
 from cantata_workers.steps.decisions import chain_end

@@ -16,8 +16,8 @@ from pydantic import ValidationError
 from cantata.errors import StepError
 from cantata.flows.definitions import Command, Definitions, Limits
 from cantata.flows.graph import Outcome, Spec
-from cantata.flows.values import JsonValue
 from cantata.ledger.records import Begun
+from cantata.values import JsonValue
 from cantata_workers.process.process import Process
 from cantata_workers.process.step_context import StepContext
 from cantata_workers.steps.handlers import HANDLERS

@@ -11,8 +11,8 @@ import pytest
 from cantata.errors import ImportFailedError, StepError
 from cantata.flows.definitions import Definitions, Tool
 from cantata.flows.graph import Spec
-from cantata.flows.values import JsonValue
 from cantata.ledger.records import Begun
+from cantata.values import JsonValue
 from cantata_workers.process import user_code
 from cantata_workers.process.config_folder import local_folder
 from cantata_workers.process.process import Process

@@ -12,8 +12,8 @@ from cantata.config import loading
 from cantata.errors import ImportFailedError, StepError
 from cantata.flows.definitions import Definitions
 from cantata.flows.graph import Spec
-from cantata.flows.values import JsonValue
 from cantata.ledger.records import Begun
+from cantata.values import JsonValue
 from cantata_workers.process import user_code
 from cantata_workers.process.process import Process
 from cantata_workers.process.step_context import StepContext

@@ -17,7 +17,7 @@ from pydantic import BaseModel, Field
 from cantata import ToolContext, tool
 from cantata.errors import StepError
 from cantata.flows.definitions import Tool
-from cantata.flows.values import JsonValue
+from cantata.values import JsonValue
 from cantata_workers.tools.schemas import bind, jsonable, schema_of, with_defaults
 
 if TYPE_CHECKING:

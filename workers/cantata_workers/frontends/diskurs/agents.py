@@ -12,7 +12,7 @@ from cantata.flows.definitions import Model
 from cantata.flows.graph import Outcome
 from cantata.flows.turns.agent_steps import next_round
 from cantata.flows.turns.history import estimate_tokens
-from cantata.flows.values import ErrorInfo, JsonValue, ToolSchema
+from cantata.values import ErrorInfo, JsonValue, ToolSchema
 from cantata_frontends.diskurs import handovers
 from cantata_frontends.diskurs.conversation_config import FINALIZERS, ConversationAgent, ConversationModel
 from cantata_frontends.diskurs.handovers import AgentTurn

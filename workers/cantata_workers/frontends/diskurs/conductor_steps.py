@@ -11,7 +11,7 @@ import structlog
 
 from cantata.errors import CodeExitError, ImportFailedError, StepError
 from cantata.flows.graph import Outcome
-from cantata.flows.values import ErrorInfo, JsonValue
+from cantata.values import ErrorInfo, JsonValue
 from cantata_frontends.diskurs import handovers
 from cantata_frontends.diskurs.conversation_config import HandoverRule
 from cantata_frontends.diskurs.handovers import AgentTurn

@@ -11,7 +11,7 @@ from pydantic import Field
 from cantata.features.forks.fork_requests import FORKED_FROM
 from cantata.flows.definitions import History
 from cantata.flows.turns.history import MAX_HISTORY_TOKENS
-from cantata.flows.values import JsonValue, ToolSchema, Value
+from cantata.values import JsonValue, ToolSchema, Value
 from cantata_workers.frontends.diskurs import tool_calling
 from cantata_workers.frontends.diskurs.user_code import code_loading
 from cantata_workers.process.step_context import StepContext

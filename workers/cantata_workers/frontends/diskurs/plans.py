@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from cantata.flows import graphs
-from cantata.flows.values import JsonValue, as_text
+from cantata.values import JsonValue, as_text
 from cantata_workers.frontends.diskurs.replies import ReplyError
 from cantata_workers.frontends.diskurs.user_code.entities import InputField, JsonSerializable, PromptArgument
 

@@ -12,7 +12,7 @@ from typing import Any, Literal, cast, get_args, get_origin
 
 from cantata.errors import StepError
 from cantata.flows.expressions import json_repair
-from cantata.flows.values import JsonValue
+from cantata.values import JsonValue
 from cantata_workers.frontends.diskurs.user_code import code_loading, fields
 
 MAX_REPLY_CHARS = 1_000_000

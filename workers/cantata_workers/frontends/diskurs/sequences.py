@@ -11,8 +11,8 @@ from typing import Any, Literal, cast
 
 from cantata.errors import StepError
 from cantata.flows.graph import Outcome
-from cantata.flows.values import JsonValue, Usage
 from cantata.operation import exits
+from cantata.values import JsonValue, Usage
 from cantata_frontends.diskurs import handovers
 from cantata_frontends.diskurs.conversation_config import BranchCode
 from cantata_frontends.diskurs.handovers import AgentTurn

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from cantata.errors import CodeExitError, ImportFailedError, StepError
 from cantata.flows.graph import Outcome
-from cantata.flows.values import JsonValue, ToolSchema, Usage
+from cantata.values import JsonValue, ToolSchema, Usage
 from cantata_frontends.diskurs.conversation_config import CodeReference, ConversationDependency, ConversationTool
 from cantata_workers.frontends.diskurs import plans
 from cantata_workers.frontends.diskurs.user_code import code_loading

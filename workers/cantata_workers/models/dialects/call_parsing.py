@@ -10,9 +10,9 @@ from typing import Literal
 
 from pydantic import Field
 
-from cantata.flows import bounds
+from cantata import bounds
 from cantata.flows.expressions import json_repair
-from cantata.flows.values import JsonValue, ToolCallRequest, Value
+from cantata.values import JsonValue, ToolCallRequest, Value
 
 Dialect = Literal["native", "json"]
 

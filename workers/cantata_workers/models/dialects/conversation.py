@@ -9,7 +9,7 @@ from typing import Literal, cast
 
 from pydantic import Field
 
-from cantata.flows.values import JsonValue, Usage, Value
+from cantata.values import JsonValue, Usage, Value
 from cantata_workers.models.dialects.call_parsing import ParsedCall, calls_of
 from cantata_workers.models.dialects.reasoning import KEY, Reasoning
 

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from pydantic import Field
 
 from cantata.flows.provider_schemas import taken_by
-from cantata.flows.values import JsonValue, Value
+from cantata.values import JsonValue, Value
 
 KEY = "_reasoning"
 """The key of an assistant message under which its reasoning travels to the call of a model; it is never sent."""

@@ -12,8 +12,8 @@ from pydantic import ValidationError
 
 from cantata.features.memory import cache
 from cantata.flows.definitions import Model, ReplyCache
-from cantata.flows.values import JsonValue, ToolSchema, Usage
 from cantata.ledger.redis.connection import Redis
+from cantata.values import JsonValue, ToolSchema, Usage
 from cantata_workers.models.dialects.reasoning import without_reasoning
 from cantata_workers.models.llm.completions import OnDelta, complete
 from cantata_workers.models.llm.model_replies import Reply

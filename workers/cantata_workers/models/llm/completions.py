@@ -14,9 +14,9 @@ from typing import Any
 
 from cantata.errors import ModelError
 from cantata.flows import provider_schemas
-from cantata.flows.values import JsonValue, ToolSchema, Usage
 from cantata.operation import fault_points
 from cantata.operation.logs.secrets import secrets_in
+from cantata.values import JsonValue, ToolSchema, Usage
 from cantata_workers.models.dialects.reasoning import may_think, origin_of, reasoning_of, sent_back
 from cantata_workers.models.llm import openai_messages as wire
 from cantata_workers.models.llm.call_telemetry import measured, set_reply, traced

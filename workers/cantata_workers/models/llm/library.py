@@ -15,7 +15,7 @@ from functools import cache, wraps
 from pathlib import Path
 from typing import Any
 
-from cantata.flows.values import Usage
+from cantata.values import Usage
 from cantata_workers.models.llm.openai_messages import Messages, text_of_parts, thoughts_of_parts
 from cantata_workers.process import prefork_imports
 

@@ -9,7 +9,7 @@ from itertools import count
 
 from pydantic import Field
 
-from cantata.flows.values import ToolCallRequest, Usage, Value
+from cantata.values import ToolCallRequest, Usage, Value
 from cantata_workers.models.dialects.reasoning import Reasoning, ReasoningPieces, TagSplitter
 from cantata_workers.models.llm.openai_messages import ToolNames
 

@@ -14,7 +14,7 @@ from typing import TypeGuard, cast
 
 from cantata.errors import ModelError
 from cantata.flows.provider_schemas import MAX_NAME_CHARS
-from cantata.flows.values import JsonValue, ToolSchema
+from cantata.values import JsonValue, ToolSchema
 from cantata_workers.models.dialects.call_parsing import UNKNOWN_FUNCTION
 from cantata_workers.models.local.labels import EnumField
 

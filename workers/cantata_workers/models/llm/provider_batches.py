@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from cantata.flows.definitions import Model
-from cantata.flows.values import ErrorInfo, JsonValue, Usage
 from cantata.operation import fault_points
+from cantata.values import ErrorInfo, JsonValue, Usage
 from cantata_workers.models.llm.completions import model_errors, request_of
 from cantata_workers.models.llm.library import has_price, load
 from cantata_workers.models.llm.model_replies import Reply, ReplyBuilder

@@ -26,10 +26,10 @@ from cantata.engine.dispatch.celery_app import App
 from cantata.engine.dispatch.transport import Producers
 from cantata.engine.isolation import are_outages, log_once
 from cantata.errors import StepError, UnavailableError
-from cantata.flows.values import JsonValue
 from cantata.ledger.records import AttemptRecord, Begun
 from cantata.ledger.redis import outages
 from cantata.ledger.redis.connection import RedisFailure
+from cantata.values import JsonValue
 from cantata_workers.process import outcomes
 from cantata_workers.process.process import Process
 from cantata_workers.process.step_context import StepContext

@@ -12,9 +12,9 @@ from cantata.engine.dispatch import user_app
 from cantata.errors import StepError, UnavailableError
 from cantata.flows.definitions import Tool
 from cantata.flows.graph import Outcome
-from cantata.flows.values import JsonValue, ToolSchema
 from cantata.ledger.redis.connection import RedisFailure
 from cantata.operation import fault_points
+from cantata.values import JsonValue, ToolSchema
 from cantata_workers.process.step_context import StepContext
 from cantata_workers.tools import schemas
 from cantata_workers.tools.celery_tasks import result_watcher

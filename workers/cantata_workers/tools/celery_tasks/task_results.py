@@ -17,9 +17,9 @@ from kombu.exceptions import ContentDisallowed, DecodeError
 from cantata.engine.dispatch import user_app
 from cantata.errors import ConfigError, StepError
 from cantata.flows.graph import Outcome
-from cantata.flows.values import JsonValue, Usage
 from cantata.operation import exits
 from cantata.text.suggestions import did_you_mean
+from cantata.values import JsonValue, Usage
 from cantata_workers.tools import schemas
 
 WORKER_LOST, TIMEOUT, UNREADABLE = "worker_lost", "timeout", "unreadable_result"

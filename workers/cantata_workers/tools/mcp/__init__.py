@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, TypeVar
 from cantata.errors import StepError
 from cantata.flows.definitions import McpServer
 from cantata.flows.graph import Outcome
-from cantata.flows.values import JsonValue, ToolSchema, Usage
 from cantata.operation import fault_points
 from cantata.text.suggestions import did_you_mean
+from cantata.values import JsonValue, ToolSchema, Usage
 from cantata_workers.process.config_folder import local_folder
 from cantata_workers.process.step_context import StepContext
 from cantata_workers.tools.mcp.tool_results import ConnectionLost

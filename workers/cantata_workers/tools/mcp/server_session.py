@@ -19,8 +19,8 @@ import cantata
 from cantata.errors import StepError
 from cantata.flows.definitions import McpServer
 from cantata.flows.json_schemas import value_faults
-from cantata.flows.values import JsonValue, ToolSchema
 from cantata.operation.logs.secrets import redact
+from cantata.values import JsonValue, ToolSchema
 from cantata_workers.tools.mcp import tool_results, transports
 from cantata_workers.tools.mcp.tool_results import ConnectionLost
 from cantata_workers.tools.mcp.transports import NoAnswerError, Read, StderrTail, UnreadableReplyError, Write

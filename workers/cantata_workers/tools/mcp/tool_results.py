@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import cast
 
 from cantata.errors import StepError
-from cantata.flows.values import JsonValue
+from cantata.values import JsonValue
 
 CallToolResult = Mapping[str, JsonValue]
 """The result of a `tools/call`, as the server wrote it; any field may be missing, null or of another type."""

@@ -28,13 +28,13 @@ from cantata.flows.definitions import Definitions
 from cantata.flows.graph import Step
 from cantata.flows.provider_schemas import fit_tools, unfit_reason
 from cantata.flows.turns import turn_plan
-from cantata.flows.values import ToolSchema
 from cantata.flows.wire import ChainRequest, TurnRequest
 from cantata.surfaces.cli.import_check import foreign_faults, import_faults, task_faults, try_imports
 from cantata.surfaces.cli.main import INVALID
 from cantata.surfaces.cli.options import config_option, json_option
 from cantata.surfaces.cli.requests import load_checked_request, load_definitions, read_document
 from cantata.surfaces.cli.views.progress import show_progress
+from cantata.values import ToolSchema
 
 _WORKFLOW = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 

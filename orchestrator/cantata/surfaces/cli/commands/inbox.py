@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cantata.flows.values import as_text
 from cantata.surfaces.cli.connect import open_queries
 from cantata.surfaces.cli.main import FAILED
 from cantata.surfaces.cli.options import author_option, json_option, parse_assignments, parse_json, parse_pairs
 from cantata.text import text_format
+from cantata.values import as_text
 
 if TYPE_CHECKING:
     from cantata.flows.waits import InboxItem

@@ -9,15 +9,15 @@ from typing import Any
 
 import click
 
+from cantata.bounds import MAX_MEMORY_TTL_S, OutOfBoundsError, read_json
 from cantata.client.memory_bank import MemoryBank
 from cantata.client.records import DEFAULT
-from cantata.flows.bounds import MAX_MEMORY_TTL_S, OutOfBoundsError, read_json
-from cantata.flows.values import JsonValue
 from cantata.surfaces.cli.connect import find_service_url, start_reader
 from cantata.surfaces.cli.main import FAILED
 from cantata.surfaces.cli.options import json_option
 from cantata.surfaces.cli.views.progress import await_own
 from cantata.text import text_format
+from cantata.values import JsonValue
 
 TTL = click.FloatRange(min=0, min_open=True, max=int(MAX_MEMORY_TTL_S))
 

@@ -14,7 +14,7 @@ from cantata.surfaces.cli.connect import open_submission
 from cantata.surfaces.cli.options import SECONDS, config_option, detach_option, json_option, label_option, parse_json_object, webhook_option
 
 if TYPE_CHECKING:
-    from cantata.flows.values import JsonValue
+    from cantata.values import JsonValue
 
 timeout = click.option("--timeout", type=SECONDS, metavar="SECONDS", help="The longest time that the run may take.")
 

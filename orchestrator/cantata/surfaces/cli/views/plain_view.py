@@ -9,9 +9,9 @@ from datetime import datetime
 from cantata.client.view import EXITS, RunView, StepProgress
 from cantata.flows.events import RunEvent, SignalAwaited, StepDone, StepRefused
 from cantata.flows.graph import START
-from cantata.flows.values import JsonValue
 from cantata.operation.logs.lines import LogLine
 from cantata.text import text_format
+from cantata.values import JsonValue
 
 TENTHS = 10  # how often the progress of a map is printed
 MAX_FAILURES = 10  # of the items of one map, each printed with its reason

@@ -9,10 +9,10 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 from starlette.responses import StreamingResponse
 
+from cantata.bounds import OutOfBoundsError, read_json
 from cantata.client.failures import StreamsEnded
 from cantata.client.records import Batches, BatchInfo, BatchPage, BatchTarget, Row, batch_target
 from cantata.errors import CantataError, ConfigError, Fault
-from cantata.flows.bounds import OutOfBoundsError, read_json
 from cantata.flows.wire import ChainNode, ChainRequest, TurnRequest
 from cantata.surfaces.gateway.api import bodies
 from cantata.surfaces.gateway.api.bodies import document_body

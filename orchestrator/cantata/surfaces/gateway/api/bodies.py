@@ -8,17 +8,17 @@ from typing import Any, TypeVar
 from fastapi import Request
 from pydantic import BaseModel, Field, ValidationError
 
+from cantata.bounds import MAX_MEMORY_TTL_S
 from cantata.client.records import BatchInfo, DayCost
 from cantata.config import chain_requests
 from cantata.config.documents import parse_json
 from cantata.config.faults import faults_of
 from cantata.errors import ConfigError
-from cantata.flows.bounds import MAX_MEMORY_TTL_S
-from cantata.flows.values import BoundedJson, BoundedObject, JsonValue, NumberOfSeconds, Value
 from cantata.flows.waits import Answer
 from cantata.flows.wire import AnswerOutcome, ChainRequest, ChainResponse, HistoryEntry, RunResult, RunStatus, SessionInfo, TurnRequest
 from cantata.operation.logs.lines import LogLine
 from cantata.surfaces.http.rejections import RequestRejected
+from cantata.values import BoundedJson, BoundedObject, JsonValue, NumberOfSeconds, Value
 
 Body = TypeVar("Body", bound=BaseModel)
 

@@ -11,8 +11,8 @@ from cantata.client.records import StepRecord
 from cantata.flows.events import AttemptFailed, LeaseLost, ModelFallback, RateLimited, ReplyDelta, RunEvent
 from cantata.flows.graph import START
 from cantata.flows.step_kinds import kind_named
-from cantata.flows.values import JsonValue
 from cantata.flows.wire import RunResult
+from cantata.values import JsonValue
 
 Frame = dict[str, JsonValue]
 

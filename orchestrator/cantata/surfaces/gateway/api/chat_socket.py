@@ -24,7 +24,6 @@ from cantata.client.streams import RequestRate
 from cantata.config.documents import Document, parse_json
 from cantata.config.faults import faults_of
 from cantata.errors import CantataError, ConfigError, UnknownRunError
-from cantata.flows.values import NumberOfSeconds, Value
 from cantata.flows.wire import TurnRequest
 from cantata.surfaces.gateway.access import SUBPROTOCOL
 from cantata.surfaces.gateway.api import chat_frames
@@ -35,6 +34,7 @@ from cantata.surfaces.gateway.outer_layer import PathName
 from cantata.surfaces.gateway.request_limits import check_rate
 from cantata.surfaces.gateway.tenant_service import TenantService, apply_mention
 from cantata.surfaces.http.rejections import RequestRejected
+from cantata.values import NumberOfSeconds, Value
 
 TOO_SLOW = 4008  # close code for a client that does not read
 ENDING = 1012  # close code for the end of the gateway: the client should reconnect

@@ -7,9 +7,9 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Query, Request, Response
 from starlette.responses import RedirectResponse
 
+from cantata.bounds import FIRST_INSTANT_S, LAST_INSTANT_S
 from cantata.client.graphs.page_views import GraphView, RunComparison, StepDetail
 from cantata.client.records import MAX_DAYS, MAX_SEARCH_CHARS, RunCounts, RunList, at_least, of_step
-from cantata.flows.bounds import FIRST_INSTANT_S, LAST_INSTANT_S
 from cantata.flows.wire import RunStatus
 from cantata.surfaces.gateway.access import PAGES
 from cantata.surfaces.gateway.api import bodies

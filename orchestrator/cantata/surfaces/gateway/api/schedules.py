@@ -9,12 +9,12 @@ from pydantic import Field
 
 from cantata.client.records import ScheduleRecord, Schedules
 from cantata.flows.schedules import Schedule, ScheduleView
-from cantata.flows.values import Instant, Value
 from cantata.surfaces.gateway.api.bodies import Removed, document_body, read_body
 from cantata.surfaces.gateway.api.routes import ERRORS, UNKNOWN, ReaderTenant, ServiceDep, SubmitGrant
 from cantata.surfaces.gateway.grants import Grant
 from cantata.surfaces.gateway.outer_layer import PathName
 from cantata.surfaces.gateway.tenant_service import TenantService
+from cantata.values import Instant, Value
 
 SCHEDULE = {"cron": "0 7 * * mon-fri", "timezone": "Europe/Berlin", "turn": {"text": "Report of {date}", "agent": "writer"}}
 BACKFILL = {"start": "2030-05-01", "end": "2030-05-07T23:59"}

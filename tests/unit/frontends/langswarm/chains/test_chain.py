@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cantata.config.formats import Configuration
-from cantata.flows.values import JsonValue
+from cantata.values import JsonValue
 from tests.unit.flows.interpreter import Tool, ToolFailure
 from tests.unit.frontends.langswarm.stage import AGENTS, answer, asked, load, play
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cantata.flows.expressions.expressions import parse
-from cantata.flows.values import JsonValue
+from cantata.values import JsonValue
 from cantata_frontends.langswarm.chains.conditions import condition
 from cantata_frontends.langswarm.chains.reference_expressions import Scope, UnreadableError, step_value
 

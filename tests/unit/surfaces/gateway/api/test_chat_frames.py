@@ -6,10 +6,10 @@ import pytest
 
 from cantata.flows.events import RunEvent, event_of
 from cantata.flows.graph import Spec
-from cantata.flows.values import ErrorInfo, JsonValue
 from cantata.flows.wire import RunResult
 from cantata.ledger.records import StepRecord
 from cantata.surfaces.gateway.api.chat_frames import Frame, frame_of, result_frame, steps_of
+from cantata.values import ErrorInfo, JsonValue
 
 PLACE: Frame = {"run_id": "r1", "seq": 7, "step": "it", "attempt": 2}
 FAILED: dict[str, JsonValue] = {"error": {"code": "x", "message": "it broke"}}

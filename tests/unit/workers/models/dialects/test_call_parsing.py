@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cantata.flows.values import JsonValue, ToolCallRequest
+from cantata.values import JsonValue, ToolCallRequest
 from cantata_workers.models.dialects.call_parsing import UNKNOWN_FUNCTION, Dialect, ParsedCall, ParsedReply, calls_of, resolve, unknown_tool
 
 

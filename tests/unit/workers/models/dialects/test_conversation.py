@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cantata.flows.values import Usage
+from cantata.values import Usage
 from cantata_workers.models.dialects.call_parsing import ParsedCall
 from cantata_workers.models.dialects.conversation import (
     ROUNDS_EXHAUSTED,

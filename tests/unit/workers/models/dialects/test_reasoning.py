@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cantata.flows.values import JsonValue
+from cantata.values import JsonValue
 from cantata_workers.models.dialects.call_parsing import ParsedCall
 from cantata_workers.models.dialects.conversation import ModelRound, ToolResult, conversation
 from cantata_workers.models.dialects.reasoning import (

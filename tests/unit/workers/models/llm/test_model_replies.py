@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cantata.flows.provider_schemas import MAX_NAME_CHARS
-from cantata.flows.values import ToolCallRequest
+from cantata.values import ToolCallRequest
 from cantata_workers.models.llm.model_replies import ReplyBuilder
 from cantata_workers.models.llm.openai_messages import ToolNames
 

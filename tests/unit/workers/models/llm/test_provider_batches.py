@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cantata.flows.definitions import Model
-from cantata.flows.values import ErrorInfo
+from cantata.values import ErrorInfo
 from cantata_workers.models.llm import provider_batches
 from cantata_workers.models.llm.provider_batches import MARK, MAX_PAGES, ProviderBatch, find, replies
 

@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from cantata.errors import ModelError
-from cantata.flows.values import JsonValue
+from cantata.values import JsonValue
 from cantata_workers.models.local import labels
 from cantata_workers.models.local.labels import (
     CONTENT_FREE,

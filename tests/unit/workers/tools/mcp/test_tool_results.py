@@ -6,7 +6,7 @@ import base64
 
 import pytest
 
-from cantata.flows.values import JsonValue
+from cantata.values import JsonValue
 from cantata_workers.tools.mcp.tool_results import error_text, output_of
 
 PICTURE = base64.b64encode(b"1234567").decode()

@@ -17,8 +17,8 @@ from typing import Any
 
 from cantata.config.user_code.modules import import_fault
 from cantata.errors import ImportFailedError, StepError
-from cantata.flows.values import JsonValue
 from cantata.operation import exits
+from cantata.values import JsonValue
 from cantata_frontends.diskurs.conversation_config import CodeReference, ConversationConfig
 from cantata_workers.frontends.diskurs.user_code import entities
 from cantata_workers.process import user_code

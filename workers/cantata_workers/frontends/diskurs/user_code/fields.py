@@ -12,7 +12,7 @@ from enum import Enum
 from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from cantata.errors import StepError
-from cantata.flows.values import JsonValue
+from cantata.values import JsonValue
 
 Access = Literal["plain", "input", "output", "locked", "per_turn"]
 Made = TypeVar("Made")

@@ -11,8 +11,8 @@ from typing import Any
 
 from cantata.errors import StepError
 from cantata.flows.expressions import templates
-from cantata.flows.values import JsonValue, ToolSchema
 from cantata.text.suggestions import did_you_mean
+from cantata.values import JsonValue, ToolSchema
 from cantata_frontends.diskurs.conversation_config import CodeReference, ConversationAgent, ConversationConfig
 from cantata_workers.frontends.diskurs import plans, tool_calling
 from cantata_workers.frontends.diskurs.conversation_state import ConversationState

@@ -23,7 +23,6 @@ from cantata.client.addresses import without_password
 from cantata.config import loading
 from cantata.errors import ConfigError, UnavailableError
 from cantata.flows import webhooks
-from cantata.flows.values import checked_name
 from cantata.operation.embedded import stack_member
 from cantata.operation.embedded.supervision import prefork
 from cantata.operation.embedded.supervision.child import set_death_signal
@@ -34,6 +33,7 @@ from cantata.surfaces.cli.connect import find_service_url
 from cantata.surfaces.cli.main import FAILED
 from cantata.surfaces.cli.options import config_option, json_option, metrics_port_option
 from cantata.text.suggestions import did_you_mean
+from cantata.values import checked_name
 
 HEARTBEAT_FILE = "CANTATA_HEARTBEAT_FILE"
 BEAT_S, MAX_BEAT_S = 1.0, 6.0  # a process touches its file every 1 to 2 s

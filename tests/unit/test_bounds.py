@@ -13,14 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
+from cantata import bounds
+from cantata.bounds import FIRST_INSTANT_S, LAST_INSTANT_S, MAX_DEPTH, MAX_DIGITS, MAX_DURATION_S, OutOfBoundsError
 from cantata.config.documents import parse_json
 from cantata.errors import ConfigError
-from cantata.flows import bounds
-from cantata.flows.bounds import FIRST_INSTANT_S, LAST_INSTANT_S, MAX_DEPTH, MAX_DIGITS, MAX_DURATION_S, OutOfBoundsError
 from cantata.flows.definitions import Definitions
 from cantata.flows.schedules import Schedule
-from cantata.flows.values import BoundedJson, Duration, Instant, Value, fault_of_labels, stored
 from cantata.flows.wire import ChainRequest, TurnRequest
+from cantata.values import BoundedJson, Duration, Instant, Value, fault_of_labels, stored
 from tests.examples import examples
 
 

@@ -12,8 +12,8 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic import JsonValue as JsonValue  # for all other modules
 from pydantic_core import PydanticCustomError
 
+from cantata import bounds
 from cantata.errors import StoredDataError
-from cantata.flows import bounds
 
 Model = TypeVar("Model", bound=BaseModel)
 
