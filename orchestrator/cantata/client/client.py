@@ -226,7 +226,7 @@ class Client:
     def submit_checked(
         self, request: ChainRequest, *, idempotency_key: str | None = None, labels: Mapping[str, str] | None = None
     ) -> ChainRun:
-        """Submit a chain request in which `chains.check` found no fault with this client's definitions. Raises ConfigError."""
+        """Submit a chain request in which `checks.check` found no fault with this client's definitions. Raises ConfigError."""
         bounds.check(request.initial_input, "initial_input", max_bytes=self.definitions.limits.input_bytes)
         request = with_chain_id(request)
         queue = choose_start_queue(request, self.definitions, self.engine.step_costs())

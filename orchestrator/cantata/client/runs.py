@@ -187,6 +187,10 @@ class Run:
             CodeMismatchError: The code does not follow the run's history.
             StepError: The code cannot be imported, or the query failed.
         """
+        return self.ask(name, arguments, step_id=step_id)
+
+    def ask(self, name: str, arguments: Mapping[str, JsonValue], *, step_id: str | None = None) -> JsonValue:
+        """Return the same, for arguments of any name."""
         return queries.ask(self._engine.ledger, self.record(()), step_id, name, arguments)
 
     def waiting_steps(self) -> list[str]:

@@ -106,6 +106,10 @@ class TenantClient:
         """Return the request of a run that `find` returned."""
         return stored(kind, self.engine.ledger.runs.request_of(run_id)[1])
 
+    def labels(self, run_id: str) -> Mapping[str, str]:
+        """Return the labels of a run that `find` returned."""
+        return self.engine.ledger.runs.request_of(run_id)[3]
+
     def has_events(self, run_id: str, after: int) -> bool:
         """Return whether a run has events after an offset, or may have some later."""
         is_over = self.find(run_id).status() in RUN_OVER
@@ -131,10 +135,12 @@ class TenantClient:
 
     def was_forked_from(self, created: Run, source: str, from_step: str | None, changes: Mapping[str, JsonValue]) -> bool:
         """Return whether a run was created from its source with this step and these changes, and not by another request of the same key."""
+        self.find(source)
         return forking.was_forked_from(self.engine.ledger, created.run_id, source, from_step, changes)
 
     def kept_waits(self, run_id: str, from_step: str) -> Sequence[tuple[str, ForkSpec]]:
         """Return the waits of a run that were answered, and whose answers a fork from this step would keep."""
+        self.find(run_id)
         return forking.kept_waits(self.engine.ledger, run_id, from_step)
 
     def inbox(

@@ -29,7 +29,7 @@ def is_request(document: Document) -> bool:
 
 
 def load_request(document: Document) -> ChainRequest:
-    """Return the request. Raises ConfigError with all faults of its form; the names in its nodes are checked when it is planned."""
+    """Return the request. Raises ConfigError with all faults of its form; the names in its nodes are checked when it is submitted."""
     if not is_request(document) and _is_configuration(document):
         fault = Fault(_configuration_message(document), line=document.line(("chains",)))
         raise ConfigError([fault], source=document.source, asked=document.data)
@@ -75,7 +75,7 @@ def request_from(data: JsonValue) -> ChainRequest:
 
 
 def with_lines(faults: Iterable[Fault], document: Document) -> list[Fault]:
-    """Return faults of planning, which have no lines, with the lines of the document."""
+    """Return faults of a check, which have no lines, with the lines of the document."""
     return [fault if fault.line else replace(fault, line=document.line(_path(fault.where, document.data))) for fault in faults]
 
 

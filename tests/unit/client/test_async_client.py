@@ -15,7 +15,7 @@ BLOCKING_ONLY = {
     "embedded", "with_definitions", "find_config",  # `AsyncClient.of` takes a client that was made so
     "definitions", "of", "ledger", "redis", "app", "fleet", "schedules", "sessions", "memory", "batches", "feed_batch",  # `call` reads
     "submit_checked",  # of a request that the gateway checked
-    "logs", "export", "names", "nearest_step", "events_of", "request", "kind", "wait",  # `call` of a run calls them; `result` waits
+    "logs", "export", "names", "ask", "nearest_step", "events_of", "request", "kind", "wait",  # `call` of a run calls them; `result` waits
 }  # fmt: skip
 
 

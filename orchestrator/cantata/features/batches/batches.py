@@ -103,6 +103,14 @@ class Batches:
         _check_readable(found)
         return found
 
+    def known(self, name: str) -> BatchInfo | None:
+        """Return the same, also one whose record cannot be read; None if there is none."""
+        return self.store.find(name)
+
+    def key_of(self, name: str) -> str:
+        """Return the key by which the state of a batch is followed."""
+        return self.store.key_of(name)
+
     def newest(self, most: int = 100) -> Sequence[BatchInfo]:
         """Return the newest batches, newest first."""
         return self.store.newest(most)
@@ -229,6 +237,10 @@ class Batches:
         """Return delivered rows that failed, from a row on, with their errors as far as their runs are kept."""
         batch = self.find(name)
         return self._page(batch, self.store.failed(name, start, batch.submitted), most, keeps_unknown=True)
+
+    def failed_rows(self, batch: BatchInfo) -> Iterator[int]:
+        """Yield the numbers of the delivered rows that failed."""
+        return self.store.failed(batch.name, 0, batch.submitted)
 
     def acknowledge(self, name: str, numbers: Sequence[int]) -> BatchInfo:
         """Record that results were delivered, by the numbers of their rows; those that are not over do not count."""

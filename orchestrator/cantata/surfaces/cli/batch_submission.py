@@ -39,7 +39,7 @@ def submit_file(
     name = name or _name_of(file)
     total = source.count()
     batches = submission.client.batches.of(labels.get("tenant", ""))
-    if results.exists and batches.store.find(name) is None:
+    if results.exists and batches.known(name) is None:
         raise ConfigError(f"{out} exists, and there is no batch {name!r} that began it; delete it, or name another --out", source="batch")
     submission.print_fleet_warnings()
     feed = submission.client.feed_batch(
@@ -73,7 +73,7 @@ def retry_file(submission: RunSubmission, batches: Batches, name: str, labels: M
         if RowFile(batch.file).digest != batch.source:
             raise ConfigError(f"{batch.file} has changed since batch {name!r} was begun; put it back", source="batch")
         is_retried = bytearray(batch.submitted)
-        for row in batches.store.failed(name, 0, batch.submitted):
+        for row in batches.failed_rows(batch):
             is_retried[row] = 1
         size = ResultFile(batch.out).prepare_retry(lambda row: bool(is_retried[row]), batch.round + 1)
         batches.retry(name, out_bytes=size)

@@ -11,7 +11,6 @@ from typing import Any
 import click
 from rich.console import Console
 
-from cantata.client import queries
 from cantata.client.records import (
     FORKED_AT,
     FORKED_FROM,
@@ -251,7 +250,7 @@ class RunQueries(RunSubmission):
 
     def query(self, run_id: str, name: str, step: str | None, given: Mapping[str, JsonValue]) -> int:
         """Print the answer of a query of a workflow in Python."""
-        answer = queries.ask(self.client.ledger, self.runs.find(run_id).record(()), step, name, given)
+        answer = self.runs.find(run_id).ask(name, given, step_id=step)
         click.echo(json.dumps(answer, ensure_ascii=False) if self._as_json else text_format.clean(as_text(answer)))
         return 0
 

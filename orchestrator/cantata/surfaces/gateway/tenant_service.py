@@ -137,7 +137,7 @@ class TenantService:
                 raise RequestRejected(403, message, code="own_run")
 
     def _own_approval(self, grant: Grant, run: Run, step: str) -> str:
-        labels = self.client.ledger.runs.request_of(run.run_id)[3]
+        labels = self.runs(grant.tenant).labels(run.run_id)
         known = run.steps([step]).get(step)
         return grant.own_approval(labels, known.spec if known else None)
 

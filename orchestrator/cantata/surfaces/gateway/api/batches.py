@@ -52,7 +52,7 @@ def _check(service: TenantService, grant: Grant, target: BatchTarget) -> None:
 def _own(service: TenantService, grant: Grant, name: str, *, may_be_unreadable: bool = False) -> None:
     """Check that there is a batch of this name, and that the token could have begun it."""
     batches = _batches(service, grant.tenant)
-    known = batches.store.find(name)
+    known = batches.known(name)
     if may_be_unreadable and known and known.unreadable:
         grant.require_unlimited("this batch cannot be read")
     else:
@@ -106,7 +106,7 @@ async def follow_batch(name: PathName, service: ServiceDep, tenant: ReaderTenant
         yield f"event: batch\ndata: {first.model_dump_json()}\n\n"
         if first.is_over:
             return
-        with service.streams.batches.follow(batches.store.key_of(name), first) as follower:
+        with service.streams.batches.follow(batches.key_of(name), first) as follower:
             while True:
                 try:
                     update = await follower.changed(KEEP_ALIVE_S)
