@@ -202,7 +202,10 @@ def test_a_restart_of_redis_is_waited_out(stack: EmbeddedClient) -> None:
             result = asyncio.create_task(waiting.result())
             streams = await client.streams()
             await until(lambda: streams.followed == 2)
-            stack.redis.waitaof(1, 0, 5000)
+            with stack.redis.pipeline(transaction=False) as pipe:
+                pipe.set("now", "1", ex=60)  # a connection waits for what it wrote itself, and so for all before
+                pipe.waitaof(1, 0, 5000)
+                pipe.execute()
 
             killed = server_of(stack)
             os.kill(killed, signal.SIGKILL)

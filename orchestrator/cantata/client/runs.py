@@ -155,6 +155,7 @@ class Run:
         if refusal and answer == "full":
             raise refusal
         if answer == "unknown":
+            self.status()  # raises for a run that Redis does not know
             raise unknown_wait(self, step_id)
         send_ready(self._engine.app, ((self.run_id, step) for step in ready))
         self._end_trace()

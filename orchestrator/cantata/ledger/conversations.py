@@ -1,7 +1,7 @@
 """Sessions as the ledger keeps them: their names, and the messages of their turns, oldest first.
 
-`ledger/run.lua` lists the keys; `ledger/lib.lua` writes them when a turn ends. A session lies in one shard with the runs of its turns, so one script
-ends a run, records its messages and starts the next run.
+`ledger/run.lua` lists the keys; `ledger/lib.lua` writes them when a turn ends. A session lies in one shard with the runs of its turns, so
+one script ends a run, records its messages and starts the next run.
 """
 
 from __future__ import annotations

@@ -107,10 +107,18 @@ def blocking(client: Client) -> dict[str, object]:
     return found
 
 
+def keep(client: Client) -> None:
+    """Wait until Redis has all on disk: a connection waits for what it wrote itself, and so for all before."""
+    with client.redis.pipeline(transaction=False) as pipe:
+        pipe.set("now", "1", ex=60)
+        pipe.waitaof(1, 0, 5000)
+        pipe.execute()
+
+
 def restarted(client: Client) -> dict[str, object]:
     """Kill Redis while a run waits; the stack starts it again."""
     run = waiting(client)
-    client.redis.waitaof(1, 0, 5000)
+    keep(client)
     os.kill(int(client.redis.info()["process_id"]), signal.SIGKILL)
     return {"signal": run.signal("gate", "after it"), "outputs": run.result(PATIENCE_S).outputs}
 
@@ -128,7 +136,7 @@ async def coroutines(url: str) -> dict[str, object]:
         outputs = [response.outputs["count"] for response in await asyncio.gather(*(chain.result() for chain in chains))]
         events = [event.type async for event in turn.events()]
         server = await client.call(lambda blocking: int(blocking.redis.info()["process_id"]))
-        await client.call(lambda blocking: blocking.redis.waitaof(1, 0, 5000))
+        await client.call(keep)
         os.kill(server, signal.SIGKILL)
         signalled = await gate.signal("gate", "go")
         return {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Mapping
+from itertools import count
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,6 +21,7 @@ NAME = "smollm2"
 MODEL = f"local/{NAME}"
 MAX_TOKENS = 256  # the model drifts in longer texts
 RESTART_DELAY_S = 0.2  # a killed process may keep its lock and its port for a moment
+RESTART_S = 5.0  # in which a server that has just started may be gone again, or not listen yet
 DEFAULT_PARAMETERS = {"temperature": 0.0, "seed": 0, "max_tokens": MAX_TOKENS}
 """The same prompt gives the same answer."""
 ADAPTER_PARAMETERS = frozenset({"tools", "tool_choice", "parallel_tool_calls", "stream", "stream_options"})
@@ -92,15 +94,17 @@ class Provider:
         return {"model": NAME, **{key: value for key, value in cast(JsonObject, reply).items() if key in kept}}
 
     async def _ask(self, path: str, body: Mapping[str, JsonValue]) -> JsonValue:
-        """Post to the server. If it is gone, start it and post once more."""
-        try:
-            return await _post(await self._address(), path, body)
-        except httpx.TransportError:
+        """Post to the server. If it is gone, start it and post once more, and more often while RESTART_S have not passed."""
+        give_up = time.monotonic() + RESTART_S
+        for tries in count(1):
+            try:
+                return await _post(await self._address(), path, body)
+            except httpx.TransportError as error:
+                if tries > 1 and time.monotonic() > give_up:
+                    message = f"the model server of {MODEL!r} went away ({error!r})"
+                    raise ModelError(message, code="model_unavailable", retryable=True) from error
             await asyncio.sleep(RESTART_DELAY_S)
-        try:
-            return await _post(await self._address(), path, body)
-        except httpx.TransportError as error:
-            raise ModelError(f"the model server of {MODEL!r} went away ({error!r})", code="model_unavailable", retryable=True) from error
+        raise AssertionError
 
     async def _address(self) -> model_server.ServerAddress:
         if address := model_server.find_server(self._home):

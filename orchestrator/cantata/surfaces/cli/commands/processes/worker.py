@@ -37,6 +37,7 @@ from cantata.values import checked_name
 
 HEARTBEAT_FILE = "CANTATA_HEARTBEAT_FILE"
 BEAT_S, MAX_BEAT_S = 1.0, 6.0  # a process touches its file every 1 to 2 s
+ANNOUNCED_S = 1.0  # for the line that says that all are ready, if they ended right after it
 
 TASKS = "tasks"
 WEBHOOKS = webhooks.QUEUE
@@ -169,7 +170,8 @@ def supervise(workers: Sequence[WorkerProcess], when_ready: str = "") -> int:
             environment |= {HEARTBEAT_FILE: str(beats / each.name), stack_member.NOTIFY_SOCKET: ""}
         children[each.name] = prefork.start(each.command, environment=environment, streams=(0, 1, 2), passed=[report], prepare=end_with_us)
     os.close(report)
-    threading.Thread(target=_await_ready, args=(reports, len(workers), when_ready), daemon=True).start()  # no fork follows
+    announcing = threading.Thread(target=_await_ready, args=(reports, len(workers), when_ready), daemon=True)
+    announcing.start()  # no fork follows
     if beats:
         files = [beats / each.name for each in workers]
         threading.Thread(target=_keep_reporting, args=(files, settings().heartbeat_file), daemon=True).start()
@@ -196,6 +198,7 @@ def supervise(workers: Sequence[WorkerProcess], when_ready: str = "") -> int:
             click.echo(f"submit: worker {name} ended with {status}" + ("" if is_stopping else "; stopping the others"), err=True)
         if not is_stopping:
             forward(signal.SIGTERM, None)
+    announcing.join(ANNOUNCED_S)  # it ends with the last of them, and says nothing after this command
     if beats:
         shutil.rmtree(beats, ignore_errors=True)
     return FAILED if failed else 0
