@@ -276,7 +276,7 @@ PLAIN = "-m not thorough"
             "all",
             [
                 *HALVES,
-                f"{PYTEST} --ignore=tests/unit".replace(" 6 ", " 4 "),
+                f"{PYTEST} --ignore=tests/unit".replace(" 6 ", " 3 "),
                 "-m compileall -q -x /test_ orchestrator workers tests",
                 "-m tests.redis_versions --others",
                 "-m tests.faults --fuzz --minutes 1 --seed 1",

@@ -316,6 +316,11 @@ def test_a_sleep_takes_no_signal_and_does_not_fail(client: Client) -> None:
     run.cancel()
 
 
+def test_a_signal_to_a_run_that_redis_does_not_have_says_that_it_is_unknown(client: Client) -> None:
+    with pytest.raises(UnknownRunError, match="run '0123456789abcdef' is not known here"):
+        ChainRun(client.engine, "0123456789abcdef").signal("nowhere", "x")
+
+
 def test_a_cancelled_run_stops(client: Client, tmp_path: Path) -> None:
     run = client.submit_workflow("journey", {"file": str(tmp_path / "go")})
     until(lambda: "running" in states(run).values(), "the held step")
