@@ -121,7 +121,10 @@ class Client:
         return self.engine.read_definitions()
 
     def of(self, tenant: str | None) -> TenantClient:
-        """Return the runs, sessions, memory, schedules, batches and inbox of a tenant: "" for those without one, None for those of all."""
+        """Return what belongs to a tenant: runs, inbox, sessions, memory, schedules, batches.
+
+        "" stands for what belongs to none; None likewise, but with the runs and the inbox of all tenants.
+        """
         return TenantClient(self.engine, tenant)
 
     def submit_turn(
