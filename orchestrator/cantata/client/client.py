@@ -311,22 +311,22 @@ class Client:
     @property
     def sessions(self) -> Sessions:
         """The conversations of turns without a tenant; `sessions.of(tenant)` are those of a tenant."""
-        return Sessions(self.ledger)
+        return self.of("").sessions
 
     @property
     def schedules(self) -> Schedules:
         """The schedules without a tenant; `schedules.of(tenant)` are those of a tenant."""
-        return Schedules(self.engine)
+        return self.of("").schedules
 
     @property
     def memory(self) -> MemoryStore:
         """The memory bank without a tenant; `memory.of(tenant=..., session=...)` is that of a tenant or session."""
-        return MemoryStore(self.ledger, limits=self.definitions.limits)
+        return self.of("").memory
 
     @property
     def batches(self) -> Batches:
         """The batches without a tenant; `batches.of(tenant)` are those of a tenant."""
-        return Batches(self.engine)
+        return self.of("").batches
 
     def batch(
         self, rows: Iterable[Row], *, agent: str | None = None, team: str | None = None, chain: str | None = None,

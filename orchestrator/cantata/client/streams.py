@@ -9,7 +9,7 @@ from cantata.engine.limits.request_rate import RequestRate
 from cantata.features.batches.batch_streams import BatchStreams
 from cantata.ledger.runs.streams import Streams, connect_async
 
-__all__ = ["BatchStreams", "EventStreams", "RequestRate", "Streams"]
+__all__ = ["EventStreams", "RequestRate", "Streams"]
 
 
 class EventStreams:

@@ -103,12 +103,19 @@ class TenantClient:
         return kinds.get(kind, TurnRun)(self.engine, run_id)
 
     def request(self, run_id: str, kind: type[TurnOrChain]) -> TurnOrChain:
-        """Return the request of a run that `find` returned."""
-        return stored(kind, self.engine.ledger.runs.request_of(run_id)[1])
+        """Return the request of a run, which is of this kind."""
+        return stored(kind, self._request_of(run_id)[0])
 
     def labels(self, run_id: str) -> Mapping[str, str]:
-        """Return the labels of a run that `find` returned."""
-        return self.engine.ledger.runs.request_of(run_id)[3]
+        """Return the labels of a run."""
+        return self._request_of(run_id)[1]
+
+    def _request_of(self, run_id: str) -> tuple[str, Mapping[str, str]]:
+        """Return the request of a run as text, and its labels."""
+        _, text, _, labels = self.engine.ledger.runs.request_of(run_id)
+        if self.tenant not in (None, labels.get("tenant", "")):
+            raise UnknownRunError.of(run_id)
+        return text, labels
 
     def has_events(self, run_id: str, after: int) -> bool:
         """Return whether a run has events after an offset, or may have some later."""
@@ -152,7 +159,6 @@ class TenantClient:
     def inbox_item(self, item_id: str) -> InboxItem:
         """Return a step that waits for a person. Raises UnknownRunError if it does not wait now."""
         run_id, step = split_id(item_id)
-        self.find(run_id)
         item = self.waiting_step(run_id, step)
         if item is None:
             raise UnknownRunError(
@@ -161,7 +167,8 @@ class TenantClient:
         return item
 
     def waiting_step(self, run_id: str, step: str) -> InboxItem | None:
-        """Return a step of a run that `find` returned; None if it does not wait for a person now."""
+        """Return a step of a run; None if it does not wait for a person now."""
+        self.find(run_id)
         return inbox.find(self.engine.ledger, run_id, step)
 
     def signal(
