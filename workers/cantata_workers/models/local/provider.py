@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Mapping
-from itertools import count
 from pathlib import Path
 from typing import Any, cast
 
@@ -95,16 +94,16 @@ class Provider:
 
     async def _ask(self, path: str, body: Mapping[str, JsonValue]) -> JsonValue:
         """Post to the server. If it is gone, start it and post once more, and more often while RESTART_S have not passed."""
-        give_up = time.monotonic() + RESTART_S
-        for tries in count(1):
+        give_up, has_failed = time.monotonic() + RESTART_S, False
+        while True:
             try:
                 return await _post(await self._address(), path, body)
             except httpx.TransportError as error:
-                if tries > 1 and time.monotonic() > give_up:
+                if has_failed and time.monotonic() > give_up:
                     message = f"the model server of {MODEL!r} went away ({error!r})"
                     raise ModelError(message, code="model_unavailable", retryable=True) from error
+            has_failed = True
             await asyncio.sleep(RESTART_DELAY_S)
-        raise AssertionError
 
     async def _address(self) -> model_server.ServerAddress:
         if address := model_server.find_server(self._home):
