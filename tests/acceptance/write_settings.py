@@ -36,7 +36,7 @@ Flower's, `OTEL_*` are OpenTelemetry's.
 CONFIGURATION = """## Configuration
 
 Each section has a table of its keys. LangSwarm's files and Diskurs folders are other formats:
-[workflows.md](workflows.md), [conductor.md](conductor.md).
+[langswarm.md](langswarm.md), [conductor.md](conductor.md).
 """
 
 

@@ -1,4 +1,4 @@
-"""Functions of ours that steps of compiled workflows call: name → `module:function`."""
+"""Functions of ours that steps of compiled chains call: name → `module:function`."""
 
 _MODULES = {"workflows.inputs": "chains.inputs", "filesystem": "filesystem"}
 """Module as runs name it → module that has the function."""

@@ -1,4 +1,4 @@
-"""The configuration in LangSwarm's files: their agents and tools become definitions, each workflow a chain."""
+"""The configuration in LangSwarm's files: their agents and tools become definitions, each entry of `workflows:` a chain."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from cantata.flows.chains import checks
 from cantata.flows.definitions import Chain, Definitions
 from cantata_frontends.langswarm.agent_reader import AgentReader, read_memory_flag
 from cantata_frontends.langswarm.chains.arrows import ArrowNames, unfold
-from cantata_frontends.langswarm.chains.chain import compile_workflow
+from cantata_frontends.langswarm.chains.chain import compile_chain
 from cantata_frontends.langswarm.chains.inputs import read_inputs
 from cantata_frontends.langswarm.config_part import ConfigPart, either
 from cantata_frontends.langswarm.files import ConfigSources, ReadDocument, files_in, gather
 from cantata_frontends.langswarm.symbol_table import SymbolTable
-from cantata_frontends.langswarm.vocabulary import WORKFLOW
+from cantata_frontends.langswarm.vocabulary import CHAIN_KEYS
 
 _OF_ONE_STEP = ("agent", "agent_id", "tool_ids")
 
@@ -31,7 +31,7 @@ Locations = Mapping[str, Mapping[str, ConfigPart]]
 def read_files(path: Path, document: Document | None, *, read: ReadDocument, environment: Mapping[str, str]) -> Configuration:
     """Read a folder, or a file with those beside it; functions are imported from the folder.
 
-    A workflow with faults is refused when it is called; the others run. Raises ConfigError with every fault if another part has one.
+    A chain with faults is refused when it is called; the others run. Raises ConfigError with every fault if another part has one.
     """
     folder = path if document is None else path.parent
     beside = files_in(folder)
@@ -45,11 +45,11 @@ def read_files(path: Path, document: Document | None, *, read: ReadDocument, env
         reader.tool(name, part)
     for name, part in sources.named("agents"):
         reader.agent(name, part)
-    workflows = list(_workflows(sources))
+    chains = list(_chains(sources))
     others = without_warnings(sources.faults)
-    for name, part in workflows:
-        symbols.workflows[name] = read_inputs(replace(part, faults=[]))  # all of them first, because workflows call each other
-    compiled = [_compiled(name, part, symbols) for name, part in workflows]
+    for name, part in chains:
+        symbols.chains[name] = read_inputs(replace(part, faults=[]))  # all of them first, because chains call each other
+    compiled = [_compiled(name, part, symbols) for name, part in chains]
     if others:
         raise ConfigError(sources.faults_in_order(), source=str(folder if sources.several and not sources.main else paths[0]))
     definitions = _sound(Definitions(folder=str(folder), agents=symbols.agents, tools=symbols.tools), compiled)
@@ -59,7 +59,7 @@ def read_files(path: Path, document: Document | None, *, read: ReadDocument, env
 
 @dataclass
 class _Compiled:
-    """A workflow, its chain if it has no faults, the parts of the file that its nodes come from, and its faults."""
+    """The name of a chain, the chain if it has no faults, the parts of the file that its nodes come from, and its faults."""
 
     name: str
     chain: Chain | None
@@ -72,13 +72,13 @@ def _compiled(name: str, part: ConfigPart, symbols: SymbolTable) -> _Compiled:
     read_inputs(part)
     if name in symbols.agents:
         part.fault(f"{name!r} is also the name of an agent; rename the workflow")
-    steps = _with_steps(part, ArrowNames(symbols.agents, symbols.tool_names, symbols.workflows))
-    chain, locations = compile_workflow(name, steps, symbols) if steps else (None, {})
+    steps = _with_steps(part, ArrowNames(symbols.agents, symbols.tool_names, symbols.chains))
+    chain, locations = compile_chain(name, steps, symbols) if steps else (None, {})
     return _Compiled(name, chain, locations, list(dict.fromkeys(without_warnings(part.faults[before:]))))
 
 
 def _with_steps(part: ConfigPart, names: ArrowNames) -> ConfigPart | None:
-    """Return a workflow as a mapping or list of steps, whatever its form; None with a fault."""
+    """Return a chain as a mapping or list of steps, whatever its form; None with a fault."""
     arrows = either(part, "workflow", "simple") if part.first("workflow", "simple") else None
     if part.has("steps") or arrows is not None:
         if part.has("steps") and arrows is not None:
@@ -123,8 +123,8 @@ def _sound(definitions: Definitions, compiled: Sequence[_Compiled]) -> Definitio
             raise ConfigError(faults)
 
 
-def _workflows(sources: ConfigSources) -> Iterator[tuple[str, ConfigPart]]:
-    """Yield the workflows of all files in all of their forms, each a mapping with steps or a text of arrows."""
+def _chains(sources: ConfigSources) -> Iterator[tuple[str, ConfigPart]]:
+    """Yield the chains of all files in all of their forms, each a mapping with steps or a text of arrows."""
     taken: dict[str, ConfigPart] = {}
     for part in sources.parts["workflows"]:
         for name, each in _shaped(part):
@@ -146,7 +146,7 @@ def _shaped(part: ConfigPart) -> Iterator[tuple[str, ConfigPart]]:
 
 
 def _under(name: str, part: ConfigPart) -> Iterator[tuple[str, ConfigPart]]:
-    """Yield the workflows under a name: one, or workflows with names of their own; the name then refers to the first of them."""
+    """Yield the chains under a name: one, or chains with names of their own; the name then refers to the first of them."""
     items = part.items() if isinstance(part.value, list) else []
     if not any(isinstance(item.value, dict) and "steps" in item.value for item in items):
         yield name, part
@@ -158,11 +158,11 @@ def _under(name: str, part: ConfigPart) -> Iterator[tuple[str, ConfigPart]]:
 
 
 def _listed(part: ConfigPart, position: str) -> Iterator[tuple[str, ConfigPart]]:
-    """Yield a workflow of a list: by its own id or name, as the only key of a mapping, or by its position."""
+    """Yield a chain of a list: by its own id or name, as the only key of a mapping, or by its position."""
     own = part.first("id", "name")
     if own is not None:
         yield own.text(), part
-    elif isinstance(part.value, dict) and len(part.value) == 1 and WORKFLOW.isdisjoint(part.value):
+    elif isinstance(part.value, dict) and len(part.value) == 1 and CHAIN_KEYS.isdisjoint(part.value):
         name, each = next(part.entries())
         yield from _under(name, each)
     else:

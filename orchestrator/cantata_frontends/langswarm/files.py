@@ -49,14 +49,14 @@ class ConfigSources:
 
 
 def is_langswarm(data: JsonValue) -> bool:
-    """Return whether a document is LangSwarm's: it has workflows, or lists of agents or tools, or a version that is a text."""
+    """Return whether a document is LangSwarm's: it has `workflows`, or lists of agents or tools, or a version that is a text."""
     if not isinstance(data, dict):
         return False
     lists = any(isinstance(data.get(section), list) for section in ("agents", "tools"))
-    return lists or _has_workflows(data.get("workflows", ())) or (isinstance(data.get("version"), str) and "agents" in data)
+    return lists or _has_chains(data.get("workflows", ())) or (isinstance(data.get("version"), str) and "agents" in data)
 
 
-def _has_workflows(found: object) -> bool:
+def _has_chains(found: object) -> bool:
     """Return whether `workflows` of a document are LangSwarm's; each of ours has a function."""
     if isinstance(found, dict):
         return not found or not all(isinstance(each, dict) and "function" in each for each in found.values())

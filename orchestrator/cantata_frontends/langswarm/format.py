@@ -19,7 +19,7 @@ def detects(path: Path, document: Document | None) -> bool:
 
 
 def load(path: Path, document: Document | None, *, read: ReadDocument, environment: Mapping[str, str]) -> Configuration:
-    """Read a folder, or a file with those beside it. Raises ConfigError with every fault, unless only workflows have some."""
+    """Read a folder, or a file with those beside it. Raises ConfigError with every fault, unless only chains have some."""
     from cantata_frontends.langswarm.configuration import read_files  # noqa: PLC0415  # takes 2 MB
 
     return read_files(path, document, read=read, environment=environment)

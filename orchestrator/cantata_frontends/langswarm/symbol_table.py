@@ -1,4 +1,4 @@
-"""The symbol table of a configuration: agents and their variants, tools, functions, workflows."""
+"""The symbol table of a configuration: agents and their variants, tools, functions, chains."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cantata.config.user_code.script_digest import digest_of, name_of
 from cantata.flows.definitions import Agent, ScriptReference, Tool
 from cantata.text.suggestions import did_you_mean, nearest
 from cantata.values import JsonValue
-from cantata_frontends.langswarm.chains.inputs import WorkflowInputs
+from cantata_frontends.langswarm.chains.inputs import ChainInputs
 from cantata_frontends.langswarm.config_part import MISTYPED, ConfigPart
 
 RUNTIME = "cantata.frontends.langswarm.workflows.inputs"  # as runs store it, see built_ins.py
@@ -40,7 +40,7 @@ def defined_in(script: str) -> Mapping[str, ast.AST]:
 
 @dataclass
 class SymbolTable:
-    """The names that workflows may refer to; filled while files are read: agents and tools first, then those of steps."""
+    """The names that chains may refer to; filled while files are read: agents and tools first, then those of steps."""
 
     folder: Path | None
     agents: dict[str, Agent] = field(default_factory=dict)
@@ -51,8 +51,8 @@ class SymbolTable:
     """Tool whose function is defined in the file → the source."""
     unavailable: dict[str, str] = field(default_factory=dict)
     """Tool that is a program of LangSwarm's own → the fault of a step that calls it."""
-    workflows: dict[str, WorkflowInputs] = field(default_factory=dict)
-    """Workflow → its declared inputs."""
+    chains: dict[str, ChainInputs] = field(default_factory=dict)
+    """Chain → its declared inputs."""
 
     @property
     def tool_names(self) -> list[str]:
@@ -79,7 +79,7 @@ class SymbolTable:
         return []
 
     def variant(self, agent: str, location: str, changes: Mapping[str, object]) -> str:
-        """Return the name of a variant of an agent with changes, for one location in the workflows."""
+        """Return the name of a variant of an agent with changes, for one location in the chains."""
         if not changes:
             return agent
         name = f"{agent}@{location}"

@@ -15,7 +15,7 @@ SPLIT_FILES = tuple(f"{section}.{ending}" for section in SECTIONS for ending in 
 FILES = ("langswarm.yaml", "langswarm.yml", *SPLIT_FILES)
 """The files of a folder: the main file, and those of one section each."""
 
-WORKFLOW = frozenset(
+CHAIN_KEYS = frozenset(
     {"id", "name", "description", "inputs", "variables", "steps", "execution_mode", "async", "timeout", "continue_on_error", "input_schema"}
     | {"output_schema", "settings", "error_strategy", "retry", "retry_policy", "timeout_seconds", "workflow", "simple", "retry_count"}
     | {"agent", "agent_id", "tool_ids"}

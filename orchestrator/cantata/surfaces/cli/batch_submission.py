@@ -17,8 +17,8 @@ from rich.progress import BarColumn, Progress, TextColumn
 from cantata.client.records import Batches, BatchFeed, BatchInfo, BatchRow, BatchTarget
 from cantata.errors import ConfigError
 from cantata.surfaces.cli.batch_files import ResultFile, RowFile
+from cantata.surfaces.cli.connection import ServiceConnection, is_terminal, print_note
 from cantata.surfaces.cli.main import FAILED, INTERRUPTED
-from cantata.surfaces.cli.submission import RunSubmission, is_terminal, print_note
 from cantata.text import text_format
 
 GROUP_S = 0.2  # how long results are collected before they are written and recorded together
@@ -27,7 +27,7 @@ SHOWN = 5  # results of a sample that are shown
 
 
 def submit_file(
-    submission: RunSubmission, file: str, target: BatchTarget, *, labels: Mapping[str, str], out: str = "-", name: str | None = None,
+    connection: ServiceConnection, file: str, target: BatchTarget, *, labels: Mapping[str, str], out: str = "-", name: str | None = None,
     sample: int | None = None, assume_yes: bool = False, as_json: bool = False, **options: Any,
 ) -> int:  # fmt: skip
     """Run the rows of a file with the options of `Client.batch`, or go on with them, and return the exit status."""
@@ -38,11 +38,11 @@ def submit_file(
         raise ConfigError("--sample asks after some results, which take hours with --mode provider; try a few rows without --mode")
     name = name or _name_of(file)
     total = source.count()
-    batches = submission.client.batches.of(labels.get("tenant", ""))
+    batches = connection.client.batches.of(labels.get("tenant", ""))
     if results.exists and batches.known(name) is None:
         raise ConfigError(f"{out} exists, and there is no batch {name!r} that began it; delete it, or name another --out", source="batch")
-    submission.print_fleet_warnings()
-    feed = submission.client.feed_batch(
+    connection.print_fleet_warnings()
+    feed = connection.client.feed_batch(
         source.rows(), name=name, labels=labels, group_s=GROUP_S, source=source.digest, out="-" if out == "-" else str(Path(out).resolve()),
         file="-" if file == "-" else str(Path(file).resolve()), **{target.kind: target.name}, **options,
     )  # fmt: skip
@@ -64,7 +64,7 @@ def submit_file(
     return _print_end(feed.batch, as_json=as_json and out != "-")
 
 
-def retry_file(submission: RunSubmission, batches: Batches, name: str, labels: Mapping[str, str], *, as_json: bool) -> int:
+def retry_file(connection: ServiceConnection, batches: Batches, name: str, labels: Mapping[str, str], *, as_json: bool) -> int:
     """Run the failed rows of a batch that is done again, and put their results in place of the failures; return the exit status."""
     batch = batches.find(name)
     if not batch.file or batch.file == "-":
@@ -80,7 +80,7 @@ def retry_file(submission: RunSubmission, batches: Batches, name: str, labels: M
     elif batch.state != "running" or not batch.round:
         batches.retry(name)  # raises what is wrong
     return submit_file(
-        submission, batch.file, batch.target, out=batch.out, name=name, mode=batch.mode, columns=batch.columns, ordered=batch.ordered,
+        connection, batch.file, batch.target, out=batch.out, name=name, mode=batch.mode, columns=batch.columns, ordered=batch.ordered,
         concurrency=batch.concurrency, budget_usd=batch.budget_usd, labels={**batch.labels, **labels}, webhooks=batch.webhooks,
         as_json=as_json,
     )  # fmt: skip

@@ -18,13 +18,12 @@ from cantata.surfaces.cli.views.progress import show_progress
 
 if TYPE_CHECKING:
     from cantata.flows.definitions import Definitions
-    from cantata.surfaces.cli.run_queries import RunQueries
-    from cantata.surfaces.cli.submission import RunSubmission
+    from cantata.surfaces.cli.connection import ServiceConnection
 
 
 @contextmanager
-def open_submission(*, config: str | Definitions | None = None, as_json: bool = False) -> Iterator[RunSubmission]:
-    """Open a submission to REDIS_URL, else to the stack that `submit up` keeps here, else to one started for this command."""
+def connect_or_start(*, config: str | Definitions | None = None, as_json: bool = False) -> Iterator[ServiceConnection]:
+    """Connect to REDIS_URL, else to the stack that `submit up` keeps here, else to one started for this command."""
     url, given = find_service_url(), config if isinstance(config, str) else None
     if url is None and isinstance(config, str | None) and _names_tasks(config):
         from cantata.surfaces.cli.requests import check_tasks, load_definitions  # noqa: PLC0415  # as below
@@ -34,10 +33,10 @@ def open_submission(*, config: str | Definitions | None = None, as_json: bool = 
     stack = None if url else Stack.start(config=given, wait=False)
     with stack or nullcontext():
         with show_progress("connecting" if url else "starting"):
-            from cantata.surfaces.cli.submission import RunSubmission  # noqa: PLC0415  # Celery and pydantic take 0.9 s, in which the workers start
+            from cantata.surfaces.cli.connection import ServiceConnection  # noqa: PLC0415  # Celery and pydantic take 0.9 s, in which the workers start
 
-        with RunSubmission(url, stack=stack, config=config, as_json=as_json) as submission:
-            yield submission
+        with ServiceConnection(url, stack=stack, config=config, as_json=as_json) as connection:
+            yield connection
 
 
 def _names_tasks(config: str | None) -> bool:
@@ -47,16 +46,16 @@ def _names_tasks(config: str | None) -> bool:
 
 
 @contextmanager
-def open_queries(*, workers: bool, config: str | None = None, as_json: bool = False) -> Iterator[RunQueries]:
-    """Open queries to the same service, if it keeps runs. Without `workers`, a stack of our own is a Redis alone."""
+def connect_to_kept(*, workers: bool, config: str | None = None, as_json: bool = False) -> Iterator[ServiceConnection]:
+    """Connect to the same service, if it keeps runs. Without `workers`, a stack of our own is a Redis alone."""
     url = find_service_url()
     stack = None if url else Stack.start(wait=False) if workers and Home().data.exists() else start_reader()
     with stack or nullcontext():
         with show_progress("connecting" if url else "starting"):
-            from cantata.surfaces.cli.run_queries import RunQueries  # noqa: PLC0415  # as above
+            from cantata.surfaces.cli.connection import ServiceConnection  # noqa: PLC0415  # as above
 
-        with RunQueries(url, stack=stack, config=config, as_json=as_json) as queries:
-            yield queries
+        with ServiceConnection(url, stack=stack, config=config, as_json=as_json) as connection:
+            yield connection
 
 
 def start_reader(*, may_be_new: bool = False) -> Stack:

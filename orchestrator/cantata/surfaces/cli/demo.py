@@ -20,14 +20,14 @@ from rich.text import Text
 
 from cantata.client.records import BatchTarget, RunRecord, describe
 from cantata.config import loading as configuration
-from cantata.surfaces.cli.connect import open_submission
+from cantata.surfaces.cli.connect import connect_or_start
+from cantata.surfaces.cli.connection import print_note
 from cantata.surfaces.cli.main import FAILED, ExitStatusCommand
-from cantata.surfaces.cli.submission import print_note
 from cantata.text import text_format
 from cantata.values import JsonValue
 
 if TYPE_CHECKING:
-    from cantata.surfaces.cli.submission import RunSubmission
+    from cantata.surfaces.cli.connection import ServiceConnection
 
 FOLDER = Path(__file__).parents[4] / "configs" / "demo"
 MIN_CORRECT = 24  # of the 30 messages, with the embedded model
@@ -48,16 +48,16 @@ def demo(model: str | None, is_batch: bool) -> int:
     """Label 30 support messages, ask a team of three agents, an agent with tools, and a router."""
     had_redis = os.environ.pop("REDIS_URL", None) is not None  # the demo is the same on every machine: it uses a stack of its own
     definitions = configuration.load(FOLDER / "default.yaml").with_model(model)
-    with open_submission(config=definitions) as submission:
+    with connect_or_start(config=definitions) as connection:
         if is_batch:
-            return label_batch(submission) or run_schedule(submission)
+            return label_batch(connection) or run_schedule(connection)
         print_note(f"1. A chain: {definitions.defaults.model} labels 30 support messages, a Python tool counts.")
         if model is None:
             print_note(
                 "   (The embedded model is for smoke tests: it shows that everything works, not what a good model answers. Try --model.)"
             )
-        chain = submission.submit_chain(str(FOLDER / "support.yaml"), given=None, timeout_s=None)
-        status = submission.watch(chain)
+        chain = connection.submit_chain(str(FOLDER / "support.yaml"), given=None, timeout_s=None)
+        status = connection.watch(chain)
         if status:
             return status
         rows = cast(Rows, cast("dict[str, JsonValue]", chain.result().outputs["count"])["rows"])
@@ -68,24 +68,24 @@ def demo(model: str | None, is_batch: bool) -> int:
             print_note(f"too few: with the embedded model at least {MIN_CORRECT} labels should be correct")
             return FAILED
         print_note(f"\n2. A turn for a team of three agents and a synthesizer: {QUESTION}")
-        turn = submission.submit_turn(text=QUESTION, team="desk")
-        status = submission.watch(turn)
+        turn = connection.submit_turn(text=QUESTION, team="desk")
+        status = connection.watch(turn)
         if status:
             return status
         print_note(f"\n3. An agent with two tools, of which it calls one: {ORDER}")
-        tool_run = submission.submit_turn(text=ORDER, agent="clerk")
-        status = submission.watch(tool_run)
+        tool_run = connection.submit_turn(text=ORDER, agent="clerk")
+        status = connection.watch(tool_run)
         for call in tool_calls(tool_run.record()):
             click.echo(call)
         print_note("\n4. A router: the model chooses an agent for each of three messages by the skills of the agents.")
-        routed = [submission.submit_turn(text=message, team="counter") for message in MESSAGES]
+        routed = [connection.submit_turn(text=message, team="counter") for message in MESSAGES]
         for message, run in zip(MESSAGES, routed, strict=True):
             click.echo(f"{chosen_agent(run.wait())} ← {message}")
     click.echo("\n" + next_steps(chain.run_id, turn.run_id, had_redis=had_redis))
     return status
 
 
-def label_batch(submission: RunSubmission) -> int:
+def label_batch(connection: ServiceConnection) -> int:
     """Label the messages of a file as a batch, print the file of results, and return the exit status."""
     from cantata.surfaces.cli.batch_submission import submit_file  # noqa: PLC0415  # its imports load while the workers start
 
@@ -93,16 +93,16 @@ def label_batch(submission: RunSubmission) -> int:
     with TemporaryDirectory() as folder:
         out = Path(folder, "labels.csv")
         status = submit_file(
-            submission, str(FOLDER / "messages.csv"), BatchTarget(kind="agent", name="labeller"), out=str(out), name=name,
+            connection, str(FOLDER / "messages.csv"), BatchTarget(kind="agent", name="labeller"), out=str(out), name=name,
             ordered=True, concurrency=10, labels={},
         )  # fmt: skip
         click.echo(out.read_text("utf-8"), nl=False)
     return status
 
 
-def run_schedule(submission: RunSubmission) -> int:
+def run_schedule(connection: ServiceConnection) -> int:
     """Put the schedule of the configuration into effect, show the first run that it starts, and pause it; return the exit status."""
-    schedules, name, wait_until = submission.client.schedules, "opening-hours", time.monotonic() + SCHEDULE_PATIENCE_S
+    schedules, name, wait_until = connection.client.schedules, "opening-hours", time.monotonic() + SCHEDULE_PATIENCE_S
     for change in schedules.apply():
         click.echo("\n".join(["", "A schedule:", *describe(change)]))
     schedules.resume(name)  # an earlier demo paused it
@@ -113,7 +113,7 @@ def run_schedule(submission: RunSubmission) -> int:
     if record.fired == fired:
         print_note(f"schedule {name!r} started no run within {SCHEDULE_PATIENCE_S:g} s: {record.error or 'see submit status'}")
         return FAILED
-    run = submission.client.run(record.runs[0].run_id)
+    run = connection.client.run(record.runs[0].run_id)
     click.echo(f"It started run {run.run_id} by itself: {run.wait(SCHEDULE_PATIENCE_S).status}. It is paused now.")
     return 0
 

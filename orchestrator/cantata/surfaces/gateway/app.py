@@ -20,7 +20,7 @@ from cantata.surfaces.gateway.config_reload import reload_on_change
 from cantata.surfaces.gateway.open_requests import MAX_WAITING, OpenRequestLimit, OpenRequests
 from cantata.surfaces.gateway.outer_layer import OuterLayer, prefix_of
 from cantata.surfaces.gateway.request_limits import BodyLimit, RequestRateLimit
-from cantata.surfaces.gateway.tenant_service import TenantService
+from cantata.surfaces.gateway.service import GatewayService
 
 REQUEST_BYTES = 16_000_000  # as large as a request to a worker may be by default (limits.input_bytes)
 PER_S = 200.0  # requests a second for each tenant: far more than people type, far less than would starve other tenants
@@ -56,7 +56,7 @@ def create_app(
     """
     prefix = prefix_of(url_prefix, own_names=_first_names())
     streams = EventStreams(client)
-    service = TenantService(client, streams, prefix=prefix)
+    service = GatewayService(client, streams, prefix=prefix)
     request_rate = streams.request_rate(per_s=per_s, burst=max(1, int(per_s * BURST_S)) if burst is None else burst)
 
     @asynccontextmanager

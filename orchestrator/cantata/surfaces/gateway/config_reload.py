@@ -11,7 +11,7 @@ import structlog
 
 from cantata.client.client import Client
 from cantata.errors import CantataError
-from cantata.surfaces.gateway.tenant_service import TenantService
+from cantata.surfaces.gateway.service import GatewayService
 
 POLL_S = 0.5
 MAX_UNSETTLED_POLLS = 3  # of files that change all the time, before the configuration is read nonetheless
@@ -23,7 +23,7 @@ log = structlog.get_logger(__name__)
 _Stats = dict[str, tuple[int, int]]
 
 
-async def reload_on_change(service: TenantService) -> None:
+async def reload_on_change(service: GatewayService) -> None:
     """Keep the configuration of a service equal to its files, until cancelled."""
     original = service.client
     served = seen = await asyncio.to_thread(stat_files, original)

@@ -1,1 +1,1 @@
-"""Compilation of a LangSwarm workflow into the nodes of a chain."""
+"""Compilation of LangSwarm's workflows into chains; here, and in every name, they are chains."""

@@ -1,4 +1,4 @@
-"""Workflows that are written as arrows: `a -> b -> user`, `a, b -> c`, `a -> (b | c) -> user`.
+"""Chains that are written as arrows: `a -> b -> user`, `a, b -> c`, `a -> (b | c) -> user`.
 
 They are short for steps. Steps joined by `,` run in parallel, and the next one gets an object of their outputs. Of steps joined by `|` one
 runs: the one that the answer before names, else the last.
@@ -24,11 +24,11 @@ class ArrowNames:
 
     agents: Collection[str]
     tools: Collection[str]
-    workflows: Collection[str]
+    chains: Collection[str]
 
     def key(self, name: str) -> str | None:
         """Return the key of a step that calls what the name refers to."""
-        kinds = (("agent", self.agents), ("tool", self.tools), ("invoke_workflow", self.workflows))
+        kinds = (("agent", self.agents), ("tool", self.tools), ("invoke_workflow", self.chains))
         return next((key for key, known in kinds if name in known), None)
 
 
@@ -42,7 +42,7 @@ class _Stage:
 
 
 def is_arrow(value: JsonValue) -> bool:
-    """Return whether a value is a workflow written as arrows."""
+    """Return whether a value is a chain written as arrows."""
     return isinstance(value, str) and "->" in value
 
 
@@ -87,7 +87,7 @@ def _key(part: ConfigPart, name: str, names: ArrowNames) -> str:
     if key is None and name == "user":
         part.fault("'user' may only follow the last arrow")
     elif key is None:
-        known = [*names.agents, *names.tools, *names.workflows, "user"]
+        known = [*names.agents, *names.tools, *names.chains, "user"]
         part.fault(f"there is no agent, tool or workflow {name!r}{did_you_mean(name, known)}")
     return key or "agent"
 

@@ -1,4 +1,4 @@
-"""Compilation of one workflow into a chain: steps become nodes, their references to each other become edges."""
+"""Compilation of an entry of `workflows:` into a chain: steps become nodes, their references to each other become edges."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from cantata_frontends.langswarm.chains.order import Order, order, targets_of
 from cantata_frontends.langswarm.chains.output_routes import ChoiceRoute, Route, Targets, ToUser
 from cantata_frontends.langswarm.chains.reference_expressions import Scope, reads, step_value
 from cantata_frontends.langswarm.chains.step_calls import CallBuilder, read_condition, retries_of
-from cantata_frontends.langswarm.chains.steps import FAULTY, WorkflowStep, agents_of, read_steps
+from cantata_frontends.langswarm.chains.steps import FAULTY, ChainStep, agents_of, read_steps
 from cantata_frontends.langswarm.config_part import ConfigPart, either
 from cantata_frontends.langswarm.symbol_table import SymbolTable
-from cantata_frontends.langswarm.vocabulary import MODES, WORKFLOW
+from cantata_frontends.langswarm.vocabulary import CHAIN_KEYS, MODES
 
 _ON_ERROR: Mapping[str, str] = {
     **dict.fromkeys(("abort", "fail", "stop"), "abort"),
@@ -33,11 +33,11 @@ _NOT_IN_BODIES = (
     "output", "condition", "depends_on", "fan_key", "is_fan_in", "fan_in_id", "async", "rollback_to", "rollback_limit", "navigation",
 )  # fmt: skip
 _BEFORE = 'not_null($."output", $."input"."input")'
-"""The output of the step before; for the first step the input of the workflow."""
+"""The output of the step before; for the first step the input of the chain."""
 
 
-def compile_workflow(name: str, part: ConfigPart, symbols: SymbolTable) -> tuple[Chain | None, Mapping[str, ConfigPart]]:
-    """Return the chain of a workflow, and the parts of the file that its nodes come from. Faults go to the part."""
+def compile_chain(name: str, part: ConfigPart, symbols: SymbolTable) -> tuple[Chain | None, Mapping[str, ConfigPart]]:
+    """Return the chain of an entry of `workflows:`, and the parts of the file that its nodes come from. Faults go to the part."""
     compiler = _Compiler(name, part, symbols)
     return compiler.compile(), compiler.locations
 
@@ -47,8 +47,8 @@ class _Compiler:
         self._part = part
         self._before = len(part.faults)
         self._symbols = symbols
-        part.check_keys(WORKFLOW)
-        self._inputs = symbols.workflows[name]
+        part.check_keys(CHAIN_KEYS)
+        self._inputs = symbols.chains[name]
         self._variables = self._inputs.defaults
         self._mode = self._read_mode()
         self._steps = {step.id: step for step in read_steps(part if isinstance(part.value, list) else part.at("steps"))}
@@ -95,7 +95,7 @@ class _Compiler:
         check = self._call_builder.check(self._inputs.schema) if self._inputs.schema else None
         return NodeEmitter(step_nodes, found, bodies, check).chain(description=description, timeout_s=timeout_s)
 
-    # --- the workflow as a whole ----------------------------------------------------------------------------------------
+    # --- the chain as a whole ----------------------------------------------------------------------------------------
 
     def _read_mode(self) -> str:
         part = self._part.at("execution_mode")
@@ -104,7 +104,7 @@ class _Compiler:
         return mode
 
     def _continues_on_error(self) -> bool:
-        """Return whether a failed step does not fail the workflow."""
+        """Return whether a failed step does not fail the chain."""
         continues = bool(self._part.at("continue_on_error").boolean())
         if not self._part.has("error_strategy"):
             return continues
@@ -115,14 +115,14 @@ class _Compiler:
             part.fault("'error_strategy' and 'continue_on_error' contradict each other; write one of them")
         return part.text() == "continue"
 
-    def _check_schema(self, listed: Sequence[WorkflowStep], routes: Mapping[str, Sequence[Route]]) -> None:
+    def _check_schema(self, listed: Sequence[ChainStep], routes: Mapping[str, Sequence[Route]]) -> None:
         answering = [step for step in listed if any(isinstance(route, ToUser) for route in _all(routes[step.id]))]
         if self._part.has("output_schema") and not any(step.kind == "agent" for step in answering):
             self._part.at("output_schema").warn("'output_schema' has no effect: no step with an agent has 'output.to: user'")
 
     def _check_reached(
         self,
-        listed: Sequence[WorkflowStep],
+        listed: Sequence[ChainStep],
         found: Order,
         routes: Mapping[str, Sequence[Route]],
         jumps: Mapping[str, str],
@@ -139,7 +139,7 @@ class _Compiler:
 
     # --- names ----------------------------------------------------------------------------------------------------------
 
-    def _scope(self, step: WorkflowStep, items: Mapping[str, str], *, behind: bool = False) -> Scope:
+    def _scope(self, step: ChainStep, items: Mapping[str, str], *, behind: bool = False) -> Scope:
         """Return the scope of names in a step; with `behind`, in its `output`."""
         known = {each.id: self._values[each.id] for each in self._steps.values() if each.id != each.asks or each.has("id")}
         known |= {alias: self._latest(owners, step, behind=behind) for alias, owners in self._aliases.items()}
@@ -156,7 +156,7 @@ class _Compiler:
         named = {step_id: part.text() for step_id, part in formats.items() if part.value is not None}
         return Scope({**known, **items}, agents, self._variables, before, self._earlier(step, behind=behind), named)
 
-    def _earlier(self, step: WorkflowStep, *, behind: bool) -> Mapping[str, str]:
+    def _earlier(self, step: ChainStep, *, behind: bool) -> Mapping[str, str]:
         """Return the outputs of the steps above a step, without those that loops run; for one of those, of the steps above its loop."""
         own = step.id
         while own in self._bodies:
@@ -174,7 +174,7 @@ class _Compiler:
                 found.setdefault(alias, []).append(step.id)
         return found
 
-    def _latest(self, owners: Sequence[str], step: WorkflowStep, *, behind: bool) -> str:
+    def _latest(self, owners: Sequence[str], step: ChainStep, *, behind: bool) -> str:
         """Return the most recent output among those with one name: of the steps above, or else the first."""
         location = {step_id: location for location, step_id in enumerate(self._steps)}
         above = [each for each in owners if location[each] < location[step.id] or (behind and each == step.id)]
@@ -188,7 +188,7 @@ class _Compiler:
 
     # --- a step ---------------------------------------------------------------------------------------------------------
 
-    def _draw(self, step: WorkflowStep, routes: Sequence[Route], jump: str | None, items: Mapping[str, str]) -> StepNode:
+    def _draw(self, step: ChainStep, routes: Sequence[Route], jump: str | None, items: Mapping[str, str]) -> StepNode:
         scope = self._scope(step, items)
         navigation = self._navigations.get(step.id)
         answers = any(isinstance(route, ToUser) for route in _all(routes))
@@ -205,10 +205,10 @@ class _Compiler:
         read = read_condition(when, scope) if when is not None else None
         return replace(step_nodes, when=read, jumps_to=jump, rollback_to=target, rollbacks=rollbacks)
 
-    def _routes(self, step: WorkflowStep) -> tuple[Route, ...]:
+    def _routes(self, step: ChainStep) -> tuple[Route, ...]:
         scope = self._scope(step, {}, behind=True)
         steps = [step_id for step_id in self._steps if step_id not in self._bodies]
-        targets = Targets(steps, agents_of([*self._steps.values()]), self._symbols.workflows)
+        targets = Targets(steps, agents_of([*self._steps.values()]), self._symbols.chains)
         if step.kind == "condition":
             test = read_condition(step.at("condition"), self._scope(step, {})) if step.has("condition") else ""
             sides = [targets.read(step.at(side), scope) for side in ("true_step", "false_step")]
@@ -229,7 +229,7 @@ class _Compiler:
             to.fault("'navigation' already determines the next step")
         return targets.read(to, scope)
 
-    def _on_error(self, step: WorkflowStep) -> str | None:
+    def _on_error(self, step: ChainStep) -> str | None:
         """Return abort or skip; None if a failure leads to a step, or the file has no setting."""
         if step.has("on_error"):
             word = _ON_ERROR.get(step.at("on_error").text())
@@ -240,7 +240,7 @@ class _Compiler:
             return "skip" if step.at("continue_on_error").boolean() else "abort"
         return "skip" if self._continues_on_error() and step.kind != "approval" else None
 
-    def _jump(self, step: WorkflowStep) -> str | None:
+    def _jump(self, step: ChainStep) -> str | None:
         """Return the step that a failure leads to: `on_error`, or the `fallback_step` of a navigation, if that comes later."""
         part = step.at("on_error")
         if part.value is None and (navigation := self._navigations.get(step.id)):
@@ -254,7 +254,7 @@ class _Compiler:
             return None
         return target
 
-    def _rollback(self, step: WorkflowStep) -> tuple[str | None, int]:
+    def _rollback(self, step: ChainStep) -> tuple[str | None, int]:
         """Return the step that a failure leads back to, and how often."""
         if not step.has("rollback_to"):
             if step.has("rollback_limit"):
@@ -280,7 +280,7 @@ class _Compiler:
     # --- loops ----------------------------------------------------------------------------------------------------------
 
     def _read_bodies(self) -> Iterator[tuple[str, str]]:
-        """Yield the steps that loops run, each with its loop; an inline one becomes a step of the workflow."""
+        """Yield the steps that loops run, each with its loop; an inline one becomes a step of the chain."""
         loops = [step for step in self._steps.values() if step.kind == "loop"]
         taken: dict[str, str] = {}
         for loop in loops:  # extended while nested loops are found
@@ -299,7 +299,7 @@ class _Compiler:
                 taken[name] = loop.id
                 yield name, loop.id
 
-    def _body(self, step: WorkflowStep, loop: WorkflowStep) -> Fields:
+    def _body(self, step: ChainStep, loop: ChainStep) -> Fields:
         """Return the node that a loop runs for each item."""
         for key in _NOT_IN_BODIES:
             if step.has(key) and (key, step.kind) != ("async", "loop"):
@@ -314,7 +314,7 @@ class _Compiler:
         return {"node_id": step.node, **step_nodes.fields}
 
 
-def _aliases(step: WorkflowStep) -> Iterator[tuple[ConfigPart, str]]:
+def _aliases(step: ChainStep) -> Iterator[tuple[ConfigPart, str]]:
     """Yield the aliases of a step's output."""
     yield from step.at("output_key").texts()
     output = step.at("output")

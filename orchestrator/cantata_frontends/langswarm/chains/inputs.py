@@ -1,4 +1,4 @@
-"""The declared inputs of a workflow, the validation of values against them, and the functions of ours that workers run for it."""
+"""The declared inputs of a chain, the validation of values against them, and the functions of ours that workers run for it."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _DESCRIBES = frozenset({"default", "type", "description", "required"})
 
 
 @dataclass(frozen=True)
-class WorkflowInputs:
-    """The inputs that a workflow declares."""
+class ChainInputs:
+    """The inputs that a chain declares."""
 
     defaults: Mapping[str, JsonValue]
     """Input → its default."""
@@ -44,14 +44,14 @@ class WorkflowInputs:
                 given[name].fault(faults[0])
 
 
-def read_inputs(part: ConfigPart) -> WorkflowInputs:
-    """Return the inputs of a workflow, in any of their forms."""
+def read_inputs(part: ConfigPart) -> ChainInputs:
+    """Return the inputs of a chain, in any of their forms."""
     defaults = dict(_declared(part))
     schema = read_schema(part.at("input_schema"))
     if schema is not None and isinstance(required := schema.get("required", []), list):
         defaults = {**dict.fromkeys(map(str, required)), **defaults}
         schema = {**schema, "required": [name for name in required if defaults[str(name)] is None]}
-    return WorkflowInputs(defaults, schema)
+    return ChainInputs(defaults, schema)
 
 
 def read_schema(part: ConfigPart) -> Schema | None:
@@ -73,7 +73,7 @@ def faults_in(value: JsonValue, schema: JsonValue) -> list[str]:
 
 
 def _declared(part: ConfigPart) -> Iterator[tuple[str, JsonValue]]:
-    """Yield the declared inputs of a workflow, with their defaults."""
+    """Yield the declared inputs of a chain, with their defaults."""
     for key in ("inputs", "variables"):
         inputs = part.at(key)
         if isinstance(inputs.value, dict):

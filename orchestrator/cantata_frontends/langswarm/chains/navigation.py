@@ -13,7 +13,7 @@ from cantata.values import JsonValue
 from cantata_frontends.langswarm.chains.conditions import contains, equals, is_empty, negated
 from cantata_frontends.langswarm.chains.output_routes import ChoiceRoute, Route, ToStep
 from cantata_frontends.langswarm.chains.reference_expressions import Scope, UnreadableError, literal, parts_of
-from cantata_frontends.langswarm.chains.steps import WorkflowStep
+from cantata_frontends.langswarm.chains.steps import ChainStep
 from cantata_frontends.langswarm.config_part import ConfigPart, either
 
 _MODES = ("manual", "conditional", "hybrid")
@@ -75,7 +75,7 @@ class Navigation:
         return routes
 
 
-def read_navigation(step: WorkflowStep, steps: Mapping[str, WorkflowStep], value: str) -> Navigation | None:
+def read_navigation(step: ChainStep, steps: Mapping[str, ChainStep], value: str) -> Navigation | None:
     """Read the navigation of a step; `value` is the expression of its output. None with a fault."""
     part = step.at("navigation")
     part.check_keys(_KEYS)
@@ -104,7 +104,7 @@ def read_navigation(step: WorkflowStep, steps: Mapping[str, WorkflowStep], value
     )  # fmt: skip
 
 
-def _options(part: ConfigPart, steps: Mapping[str, WorkflowStep]) -> list[tuple[str, str]]:
+def _options(part: ConfigPart, steps: Mapping[str, ChainStep]) -> list[tuple[str, str]]:
     found = []
     for item in part.items():
         name = item.at("id").text() if isinstance(item.value, dict) else item.text()
@@ -115,7 +115,7 @@ def _options(part: ConfigPart, steps: Mapping[str, WorkflowStep]) -> list[tuple[
     return found
 
 
-def _rules(part: ConfigPart, steps: Mapping[str, WorkflowStep], value: str) -> list[tuple[str, str]]:
+def _rules(part: ConfigPart, steps: Mapping[str, ChainStep], value: str) -> list[tuple[str, str]]:
     found: list[tuple[float, str, str]] = []
     for item in part.items():
         item.check_keys(("conditions", "target_step", "priority", "description"))

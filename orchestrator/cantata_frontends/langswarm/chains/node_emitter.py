@@ -5,7 +5,7 @@ A step becomes a node with its id. It may have auxiliary nodes:
     read.when       decides whether it runs                   (`condition`)
     read.if, .if-2  decide where its output goes              (`output.to`, `navigation`)
     read.rollback   leads back to an earlier step             (`rollback_to`)
-    read.report     the workflow that receives its output     (`invoke`)
+    read.report     the chain that receives its output     (`invoke`)
     read.skip       leads to several next steps if it is finally skipped
     begin           leads to several first steps
     given           validates the input                       (`input_schema`)
@@ -189,11 +189,11 @@ class NodeEmitter:
         return entry
 
     def _invoked(self, step: StepNode, route: Invoke) -> str:
-        node = self._free(f"{step.node}.{route.workflow}")
+        node = self._free(f"{step.node}.{route.chain}")
         given: Fields = dict.fromkeys(USER_INPUT, step.value)
-        self._nodes[node] = {"node_id": node, "kind": "chain", "name": route.workflow, "input_map": given}
+        self._nodes[node] = {"node_id": node, "kind": "chain", "name": route.chain, "input_map": given}
         if route.waits:
-            self._answer(route.workflow, step_value(node), ())
+            self._answer(route.chain, step_value(node), ())
         else:
             self._nodes[node]["on_error"] = "skip"
             self._dropped.append(node)

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from cantata_frontends.langswarm.chains.output_routes import ChoiceRoute, Route, ToStep
-from cantata_frontends.langswarm.chains.steps import WorkflowStep
+from cantata_frontends.langswarm.chains.steps import ChainStep
 from cantata_frontends.langswarm.config_part import ConfigPart
 
 
@@ -29,7 +29,7 @@ class Order:
     passed: Mapping[str, Sequence[str]]
     """Condition that names one step only → the next steps on the other side: those below the named one, or below itself."""
     first: Sequence[str]
-    """The steps that the workflow begins with."""
+    """The steps that the chain begins with."""
 
 
 def targets_of(routes: Sequence[Route]) -> Iterator[str]:
@@ -43,7 +43,7 @@ def targets_of(routes: Sequence[Route]) -> Iterator[str]:
 
 
 def order(
-    steps: Sequence[WorkflowStep], routes: Mapping[str, Sequence[Route]], jumps: Mapping[str, str], reading: Set[str], *, parallel: bool
+    steps: Sequence[ChainStep], routes: Mapping[str, Sequence[Route]], jumps: Mapping[str, str], reading: Set[str], *, parallel: bool
 ) -> Order:
     """Return the order of steps.
 
@@ -56,7 +56,7 @@ def order(
 
 class _Ordering:
     def __init__(
-        self, steps: Sequence[WorkflowStep], routes: Mapping[str, Sequence[Route]], jumps: Mapping[str, str], *, parallel: bool
+        self, steps: Sequence[ChainStep], routes: Mapping[str, Sequence[Route]], jumps: Mapping[str, str], *, parallel: bool
     ) -> None:
         self._steps = steps
         self._routes = routes
@@ -84,13 +84,13 @@ class _Ordering:
         follow.update(*passed.values())
         return Order(after, self._needs, self._gathered, passed, self._first(follow, reading))
 
-    def _past(self, step: WorkflowStep) -> list[str]:
+    def _past(self, step: ChainStep) -> list[str]:
         """Return the next steps of a condition on the side that names none."""
         named = [self._steps[self._place[target]] for target in self._leads(step) if self._place[target] > self._place[step.id]]
         below = ([each.id for each in self._steps if self._follows_the_list(each) and self._above(each) == one] for one in (step, *named))
         return next(filter(None, below), [])
 
-    def _leads(self, step: WorkflowStep) -> Iterator[str]:
+    def _leads(self, step: ChainStep) -> Iterator[str]:
         """Return the steps that a step's routes and errors lead to."""
         targets = [*targets_of(self._routes.get(step.id, ())), *filter(None, [self._jumps.get(step.id)])]
         return (target for target in targets if target in self._place)
@@ -104,7 +104,7 @@ class _Ordering:
                 part.is_known(name, self._place, "step")
         return list(dict.fromkeys(name for _, name in names if name in self._place and name != own))
 
-    def _gathers(self, step: WorkflowStep) -> list[str]:
+    def _gathers(self, step: ChainStep) -> list[str]:
         """Return the steps that a fan-in waits for: those of its key, those that name it, and those in its `args.steps`."""
         key = step.at("fan_key").text() if step.has("fan_key") else None
         found = [member for member, name in self._fans.items() if name == key]
@@ -116,10 +116,10 @@ class _Ordering:
 
     # --- list order ---------------------------------------------------------------------------------------------------
 
-    def _follows_the_list(self, step: WorkflowStep) -> bool:
+    def _follows_the_list(self, step: ChainStep) -> bool:
         return not (self._parallel or step.has("depends_on") or step.id in self._entered or step.id in self._gathered)
 
-    def _before(self, step: WorkflowStep) -> list[str]:
+    def _before(self, step: ChainStep) -> list[str]:
         """Return the steps before a step by list order: the one above, or all of its fan, without those that have routes."""
         above = self._above(step)
         if above is None:
@@ -128,7 +128,7 @@ class _Ordering:
         members = [self._steps[self._place[each]] for each, name in self._fans.items() if name == fan] if fan is not None else [above]
         return [member.id for member in members if not self._routes.get(member.id)]
 
-    def _above(self, step: WorkflowStep) -> WorkflowStep | None:
+    def _above(self, step: ChainStep) -> ChainStep | None:
         """Return the step above, apart from those that a step starts together with."""
         fan = self._fans.get(step.id)
         for above in reversed(self._steps[: self._place[step.id]]):

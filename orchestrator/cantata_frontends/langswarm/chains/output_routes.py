@@ -26,9 +26,9 @@ class ToStep:
 
 @dataclass(frozen=True)
 class Invoke:
-    """A workflow that receives the output; if `waits`, its answer is also an answer of this workflow."""
+    """A chain that receives the output; if `waits`, its answer is also an answer of this chain."""
 
-    workflow: str
+    chain: str
     waits: bool
 
 
@@ -57,7 +57,7 @@ class Targets:
     steps: Collection[str]
     agents: Mapping[str, str]
     """Agent → the first step that calls it."""
-    workflows: Collection[str]
+    chains: Collection[str]
 
     def read(self, part: ConfigPart, scope: Scope) -> tuple[Route, ...]:
         """Return the routes of a step; `scope.before` is its output."""
@@ -111,7 +111,7 @@ class Targets:
 
     def _invoked(self, part: ConfigPart) -> Iterator[Route]:
         name = part.at("invoke").text()
-        if name and part.at("invoke").is_known(name, self.workflows, "workflow"):
+        if name and part.at("invoke").is_known(name, self.chains, "workflow"):
             yield Invoke(name, bool(part.at("await").boolean()))
 
     def _switch(self, part: ConfigPart, scope: Scope) -> Iterator[Route]:

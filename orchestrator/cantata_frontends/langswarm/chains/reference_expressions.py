@@ -36,7 +36,7 @@ class UnreadableError(ValueError):
 
 @dataclass(frozen=True)
 class Scope:
-    """The meaning of names at one location of a workflow."""
+    """The meaning of names at one location of a chain."""
 
     steps: Mapping[str, str] = field(default_factory=dict)
     """Step, `output_key` or loop variable → the expression of its value."""

@@ -27,7 +27,7 @@ from cantata_frontends.langswarm.chains.reference_expressions import (
     undeclared,
     unresolved,
 )
-from cantata_frontends.langswarm.chains.steps import WorkflowStep
+from cantata_frontends.langswarm.chains.steps import ChainStep
 from cantata_frontends.langswarm.config_part import ConfigPart, either
 from cantata_frontends.langswarm.symbol_table import SymbolTable, defined_in
 
@@ -37,15 +37,15 @@ class CallBuilder:
     """Builds the fields of the nodes of one workflow's steps."""
 
     symbols: SymbolTable
-    workflow: str
+    chain: str
     retry: int = 0
     """The default number of retries."""
     changes: Mapping[str, object] = field(default_factory=dict)
-    """Changes of every agent of the workflow."""
+    """Changes of every agent of the chain."""
     at_once: bool = False
     """Whether loops run all items in parallel by default."""
 
-    def fields(self, step: WorkflowStep, scope: Scope, navigation: Navigation | None, schema: JsonValue = None) -> Fields:
+    def fields(self, step: ChainStep, scope: Scope, navigation: Navigation | None, schema: JsonValue = None) -> Fields:
         """Return the fields of a step's node, without what comes next."""
         fields = _KINDS[step.kind](self, step, scope)
         if step.kind == "agent":
@@ -59,7 +59,7 @@ class CallBuilder:
 
     # --- agents -------------------------------------------------------------------------------------------------------
 
-    def _agent(self, step: WorkflowStep, navigation: Navigation | None, schema: JsonValue) -> str:
+    def _agent(self, step: ChainStep, navigation: Navigation | None, schema: JsonValue) -> str:
         """Return the agent that a step calls, or a variant of it."""
         part = step.at("agent")
         name = part.text()
@@ -80,9 +80,9 @@ class CallBuilder:
             changes |= navigation.changes()
         elif isinstance(schema, dict):
             changes["output"] = OutputSchema.model_validate({"schema": schema})
-        return self.symbols.variant(name, f"{self.workflow}.{step.id}", changes)
+        return self.symbols.variant(name, f"{self.chain}.{step.id}", changes)
 
-    def _asked(self, step: WorkflowStep, scope: Scope) -> Fields:
+    def _asked(self, step: ChainStep, scope: Scope) -> Fields:
         for name, each in step.at("args").entries():
             if name != "steps" or not step.is_true("is_fan_in"):
                 each.fault(f"{name!r} has no effect on a step with an agent; put it in 'input'")
@@ -100,7 +100,7 @@ class CallBuilder:
 
     # --- tools and functions --------------------------------------------------------------------------------------------
 
-    def _tool(self, step: WorkflowStep, scope: Scope) -> Fields:
+    def _tool(self, step: ChainStep, scope: Scope) -> Fields:
         part = step.at("tool")
         name = part.text()
         if step.has("method"):
@@ -110,25 +110,25 @@ class CallBuilder:
             part.fault(f"{name!r} has several methods; choose one in 'method': {', '.join(each.partition('.')[2] for each in names)}")
         return {"kind": "tool", "name": (names or [name])[0], **self._arguments(step, scope, (names or [""])[0])}
 
-    def _function(self, step: WorkflowStep, scope: Scope) -> Fields:
+    def _function(self, step: ChainStep, scope: Scope) -> Fields:
         part = step.at("function")
         tool = self._script(part.text(), step) if step.has("script") else self.symbols.function(part)
         return {"kind": "tool", "name": tool or part.text(), **self._arguments(step, scope, tool or "")}
 
-    def _script(self, name: str, step: WorkflowStep) -> str | None:
+    def _script(self, name: str, step: ChainStep) -> str | None:
         """Return the tool of a function that the step itself defines; None with a fault."""
         part = step.at("script")
         text = part.text()
         try:
             if name in defined_in(text):
-                return self.symbols.script(name, part, f"{self.workflow}.{step.id}")
+                return self.symbols.script(name, part, f"{self.chain}.{step.id}")
         except (SyntaxError, ValueError) as error:
             part.fault(f"the script is not valid Python: {error}")
             return None
         part.fault(f"the script does not define the function {name!r}")
         return None
 
-    def _transform(self, step: WorkflowStep, scope: Scope) -> Fields:
+    def _transform(self, step: ChainStep, scope: Scope) -> Fields:
         """Return the fields of a transform: a function of the input, or a value with references."""
         part = step.at("transform")
         function = step.at("function") if step.has("function") else part.at("function") if part.has("function") else None
@@ -145,7 +145,7 @@ class CallBuilder:
         tool = self.symbols.function(function)
         return {"kind": "tool", "name": tool or "", **self._arguments(step, scope, tool or "", default=True)}
 
-    def _arguments(self, step: WorkflowStep, scope: Scope, tool: str, *, default: bool = False) -> Fields:
+    def _arguments(self, step: ChainStep, scope: Scope, tool: str, *, default: bool = False) -> Fields:
         """Return the arguments of a function or tool: mappings by name, anything else as its first argument."""
         given: dict[str, ConfigPart] = {}
         for key in ("input", "args"):
@@ -159,10 +159,10 @@ class CallBuilder:
 
     # --- the others -------------------------------------------------------------------------------------------------------
 
-    def _invoke(self, step: WorkflowStep, scope: Scope) -> Fields:
+    def _invoke(self, step: ChainStep, scope: Scope) -> Fields:
         part = step.at("invoke_workflow")
         name = part.text()
-        declared = self.symbols.workflows[name] if part.is_known(name, self.symbols.workflows, "workflow") else None
+        declared = self.symbols.chains[name] if part.is_known(name, self.symbols.chains, "workflow") else None
         given = step.at("input")
         fields: Fields = {"kind": "chain", "name": name}
         user_input = dict.fromkeys(USER_INPUT, '$."input"."user_input"')
@@ -182,7 +182,7 @@ class CallBuilder:
         """Return the fields of the node that validates the workflow's input."""
         return {"kind": "tool", "name": self.symbols.check_tool(), "input": {"schema": schema}, "input_map": {"given": '$."input"'}}
 
-    def _loop(self, step: WorkflowStep, scope: Scope) -> Fields:
+    def _loop(self, step: ChainStep, scope: Scope) -> Fields:
         part = step.at("loop")
         part.check_keys(("for_each", "body", "var", "max"))
         if not part.has("for_each"):
@@ -195,14 +195,14 @@ class CallBuilder:
         at_once = step.is_true("async") if step.has("async") else self.at_once
         return {"kind": "map", "items_path": items, **({} if at_once else {"max_concurrency": 1})}
 
-    def _condition(self, step: WorkflowStep, scope: Scope) -> Fields:
+    def _condition(self, step: ChainStep, scope: Scope) -> Fields:
         part = step.at("condition")
         if part.value is None:
             step.part.fault("'true_step' and 'false_step' need a 'condition'")
             return {"kind": "branch", "condition": literal(False)}
         return {"kind": "branch", "condition": read_condition(part, scope)}
 
-    def _approval(self, step: WorkflowStep, scope: Scope) -> Fields:
+    def _approval(self, step: ChainStep, scope: Scope) -> Fields:
         default = step.at("default").value if step.has("timeout") else None
         if step.has("default") and not step.has("timeout"):
             step.at("default").warn("'default' has no effect without 'timeout', after which it is the output")
@@ -215,7 +215,7 @@ class CallBuilder:
         return {"kind": "wait", "default": default, **({"input": {"prompt": text}} if text else {})}
 
 
-_KINDS: Mapping[str, Callable[[CallBuilder, WorkflowStep, Scope], Fields]] = {
+_KINDS: Mapping[str, Callable[[CallBuilder, ChainStep, Scope], Fields]] = {
     "agent": CallBuilder._asked,
     "tool": CallBuilder._tool,
     "function": CallBuilder._function,
@@ -228,7 +228,7 @@ _KINDS: Mapping[str, Callable[[CallBuilder, WorkflowStep, Scope], Fields]] = {
 
 
 def retries_of(part: ConfigPart) -> int:
-    """Return the retries of a step or a workflow: `retry: 2`, or `retry_policy: {max_retries: 2}`."""
+    """Return the retries of a step or a chain: `retry: 2`, or `retry_policy: {max_retries: 2}`."""
     retry = either(part, "retry", "retry_count", "retry_policy")
     retry.check_keys(("max_retries",))
     return (retry.at("max_retries") if isinstance(retry.value, dict) else retry).count() or 0

@@ -1,4 +1,4 @@
-"""The steps of a workflow as read from the file: ids, kinds, and checks of their keys."""
+"""The steps of a chain as read from the file: ids, kinds, and checks of their keys."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FAULTY = "faulty"
 
 
 @dataclass(frozen=True)
-class WorkflowStep:
+class ChainStep:
     """A step, as the file has it."""
 
     id: str
@@ -61,9 +61,9 @@ class WorkflowStep:
         return self.kind == "agent" and self.has("navigation")
 
 
-def read_steps(part: ConfigPart) -> list[WorkflowStep]:
+def read_steps(part: ConfigPart) -> list[ChainStep]:
     """Return the steps of a list."""
-    found: list[WorkflowStep] = []
+    found: list[ChainStep] = []
     taken: dict[str, ConfigPart] = {}
     given = {str(item.value.get("id", item.value.get("step"))) for item in part.items() if isinstance(item.value, dict)}
     for item in part.items():
@@ -79,7 +79,7 @@ def read_steps(part: ConfigPart) -> list[WorkflowStep]:
         for character in sorted(set(step_id) & set(_FORBIDDEN)):
             item.fault(f"the id {step_id!r} contains {character!r}, which is not allowed in ids")
         taken.setdefault(step_id, item)
-        found.append(WorkflowStep(step_id, f"{step_id}-step" if step_id in _TAKEN else step_id, kind or FAULTY, item))
+        found.append(ChainStep(step_id, f"{step_id}-step" if step_id in _TAKEN else step_id, kind or FAULTY, item))
         if kind:
             _check_keys(found[-1])
     return found
@@ -124,7 +124,7 @@ _TITLES = {"invoke_workflow": "another workflow", "approval": "an approval", "ag
 _KEYS = sorted({*ALL_STEP_KEYS, *(alias for aliases in ALIASES.values() for alias in aliases)})
 
 
-def _check_keys(step: WorkflowStep) -> None:
+def _check_keys(step: ChainStep) -> None:
     known = {alias for key in STEP[step.kind] for alias in ALIASES.get(key, (key,))}
     step.part.check_keys(known, _KEYS, f"a step that is {_TITLES.get(step.kind, f'a {step.kind}')}")
     for aliases in ALIASES.values():
@@ -153,6 +153,6 @@ def free_name(base: str, taken: Collection[str]) -> str:
     return next(name for name in names if name not in taken)
 
 
-def agents_of(steps: Sequence[WorkflowStep]) -> dict[str, str]:
+def agents_of(steps: Sequence[ChainStep]) -> dict[str, str]:
     """Return for each agent the first step that calls it."""
     return {step.asks: step.id for step in reversed(steps) if step.asks}

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from cantata.surfaces.cli.connect import open_queries, open_submission
+from cantata.surfaces.cli.connect import connect_or_start, connect_to_kept
 from cantata.surfaces.cli.options import add_commands, config_option, json_option, label_option, name_argument, parse_pairs, tenant_option
 
 RUN = "run"
@@ -56,12 +56,12 @@ def batch() -> None:
 @json_option
 def run(file: str, config: str | None, as_json: bool, **options: Any) -> int:
     """Run the rows of FILE: JSONL, CSV, TSV or Parquet, or - for JSONL from standard input. The same command goes on where it stopped."""
-    with open_submission(config=config, as_json=as_json) as submission:
-        from cantata.client.records import batch_target  # noqa: PLC0415
-        from cantata.surfaces.cli.batch_submission import submit_file  # noqa: PLC0415  # as in `open_submission`
+    with connect_or_start(config=config, as_json=as_json) as connection:
+        from cantata.client.records import batch_target
+        from cantata.surfaces.cli.batch_submission import submit_file
 
         target = batch_target(**{kind: options.pop(kind) for kind in ("agent", "team", "chain", "workflow")})
-        return submit_file(submission, file, target, as_json=as_json, **options)
+        return submit_file(connection, file, target, as_json=as_json, **options)
 
 
 @batch.command("list")
@@ -70,10 +70,10 @@ def run(file: str, config: str | None, as_json: bool, **options: Any) -> int:
 @json_option
 def list_(limit: int, tenant: str, as_json: bool) -> int:
     """List batches, the newest first."""
-    with open_queries(workers=False, as_json=as_json) as queries:
-        from cantata.surfaces.cli.batch_submission import describe  # noqa: PLC0415  # as above
+    with connect_to_kept(workers=False, as_json=as_json) as connection:
+        from cantata.surfaces.cli.batch_submission import describe
 
-        found = queries.client.batches.of(tenant).newest(limit)
+        found = connection.client.batches.of(tenant).newest(limit)
     if as_json:
         click.echo(json.dumps([each.model_dump() for each in found], ensure_ascii=False))
     elif not found:
@@ -85,10 +85,10 @@ def list_(limit: int, tenant: str, as_json: bool) -> int:
 
 def _act(method: str, name: str, tenant: str, as_json: bool) -> int:
     """Call a method of the batches, and print the batch as it is after that."""
-    with open_queries(workers=False, as_json=as_json) as queries:
-        from cantata.surfaces.cli.batch_submission import describe  # noqa: PLC0415  # as above
+    with connect_to_kept(workers=False, as_json=as_json) as connection:
+        from cantata.surfaces.cli.batch_submission import describe
 
-        found = getattr(queries.client.batches.of(tenant), method)(name)
+        found = getattr(connection.client.batches.of(tenant), method)(name)
     click.echo(found.model_dump_json() if as_json else describe(found))
     return 0
 
@@ -108,10 +108,10 @@ add_commands(batch, _act, {
 @json_option
 def retry(name: str, config: str | None, labels: dict[str, str], as_json: bool) -> int:
     """Run the failed rows of a batch that is done again, and put their results in place of the failures."""
-    with open_submission(config=config, as_json=as_json) as submission:
-        from cantata.surfaces.cli.batch_submission import retry_file  # noqa: PLC0415  # as above
+    with connect_or_start(config=config, as_json=as_json) as connection:
+        from cantata.surfaces.cli.batch_submission import retry_file
 
-        return retry_file(submission, submission.client.batches.of(labels.get("tenant", "")), name, labels, as_json=as_json)
+        return retry_file(connection, connection.client.batches.of(labels.get("tenant", "")), name, labels, as_json=as_json)
 
 
 @batch.command()
@@ -120,8 +120,8 @@ def retry(name: str, config: str | None, labels: dict[str, str], as_json: bool) 
 @tenant_option
 def results(name: str, failed: bool, tenant: str) -> int:
     """Print results that are over and were not delivered to anyone, one row a line as JSON."""
-    with open_queries(workers=False) as queries:
-        batches = queries.client.batches.of(tenant)
+    with connect_to_kept(workers=False) as connection:
+        batches = connection.client.batches.of(tenant)
         start: int | None = 0
         while start is not None:
             page = batches.failed(name, start) if failed else batches.results(name, start)

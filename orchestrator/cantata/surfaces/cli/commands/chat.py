@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from cantata.operation.embedded import Home
-from cantata.surfaces.cli.connect import open_submission
+from cantata.surfaces.cli.connect import connect_or_start
 from cantata.surfaces.cli.main import FAILED
 from cantata.surfaces.cli.options import config_option, json_option, label_option
 
@@ -24,13 +24,13 @@ RESUME = "submit chat --session"
 @json_option
 def chat(team: str | None, agent: str | None, session: str | None, config: str | None, labels: dict[str, str], as_json: bool) -> int:
     """Chat with a team or an agent. Without a terminal, each line of standard input is a turn."""
-    with open_submission(config=config, as_json=as_json) as submission:
-        from cantata.flows.wire import TurnRequest  # noqa: PLC0415  # as above
-        from cantata.surfaces import chat as terminal_chat  # noqa: PLC0415  # its imports load in `open_submission`, while the workers start
+    with connect_or_start(config=config, as_json=as_json) as connection:
+        from cantata.flows.wire import TurnRequest
+        from cantata.surfaces import chat as terminal_chat
 
-        submission.check_turn(TurnRequest(text="hello", team=team, agent=agent))
-        submission.print_fleet_warnings()
-        backend = terminal_chat.ChatBackend(submission.client, team=team, agent=agent, session=session, labels=labels, resume=RESUME)
+        connection.check_turn(TurnRequest(text="hello", team=team, agent=agent))
+        connection.print_fleet_warnings()
+        backend = terminal_chat.ChatBackend(connection.client, team=team, agent=agent, session=session, labels=labels, resume=RESUME)
         return 0 if terminal_chat.run(backend, history=_history_file(), as_json=as_json) else FAILED
 
 

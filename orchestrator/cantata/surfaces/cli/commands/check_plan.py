@@ -48,9 +48,9 @@ _WORKFLOW = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 @json_option
 def plan(file: str | None, text: str | None, team: str | None, agent: str | None, config: str | None, as_json: bool) -> int:
     """Show the graph and the canvases of a chain or a turn, without running it. FILE is as in `submit chain`."""
-    from cantata.client.application import make_app  # noqa: PLC0415  # it loads Celery, in 0.2 s, which `check` does not need
-    from cantata.flows.canvas import Dispatch  # noqa: PLC0415
-    from cantata.surfaces.cli.views.plan_tree import canvas_tree, canvases_of, draw_tree, graph_tree  # noqa: PLC0415
+    from cantata.client.application import make_app
+    from cantata.flows.canvas import Dispatch
+    from cantata.surfaces.cli.views.plan_tree import canvas_tree, canvases_of, draw_tree, graph_tree
 
     if (file is None) == (text is None):
         raise click.UsageError("name the FILE of a chain request, or give a turn with --turn TEXT")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cantata.surfaces.cli.connect import open_queries
+from cantata.surfaces.cli.connect import connect_to_kept
 from cantata.surfaces.cli.main import FAILED
 from cantata.surfaces.cli.options import author_option, json_option, parse_assignments, parse_json, parse_pairs
 from cantata.text import text_format
@@ -14,7 +14,7 @@ from cantata.values import as_text
 
 if TYPE_CHECKING:
     from cantata.flows.waits import InboxItem
-    from cantata.surfaces.cli.run_queries import RunQueries
+    from cantata.surfaces.cli.connection import ServiceConnection
 
 MAX_ANSWERED = 100_000  # steps that one command answers
 WIDTH = 80  # characters of a question in the list
@@ -38,8 +38,8 @@ def inbox() -> None:
 @json_option
 def list_(limit: int, labels: dict[str, str], who: str, as_json: bool) -> int:
     """List the steps that wait for a person, the longest waiting first. With --json: one a line."""
-    with open_queries(workers=False, as_json=as_json) as queries:
-        found = queries.client.inbox(labels=labels, who=who, most=limit)
+    with connect_to_kept(workers=False, as_json=as_json) as connection:
+        found = connection.client.inbox(labels=labels, who=who, most=limit)
     if not found and not as_json:
         click.echo("no such step waits for a person" if labels or who else "no step waits for a person", err=True)
     for item in found:
@@ -52,8 +52,8 @@ def list_(limit: int, labels: dict[str, str], who: str, as_json: bool) -> int:
 @json_option
 def show(item_id: str, as_json: bool) -> int:
     """Show what a step asks: the question, its context, and the form of the answer."""
-    with open_queries(workers=False, as_json=as_json) as queries:
-        item = queries.runs.inbox_item(item_id)
+    with connect_to_kept(workers=False, as_json=as_json) as connection:
+        item = connection.runs.inbox_item(item_id)
     click.echo(item.model_dump_json() if as_json else "\n".join(_details(item)))
     return 0
 
@@ -88,19 +88,19 @@ def answer(
     if bool(ids) == is_all or ((labels or who) and not is_all):
         raise click.UsageError("name the steps by their ids, or all with --all, which --filter and --who narrow")
     value = fields or parse_json(ctx, ctx.command.params[0], texts[0])
-    with open_queries(workers=False, as_json=as_json) as queries:
-        wanted = [item.id for item in queries.client.inbox(labels=labels, who=who, most=MAX_ANSWERED)] if is_all else [*ids]
+    with connect_to_kept(workers=False, as_json=as_json) as connection:
+        wanted = [item.id for item in connection.client.inbox(labels=labels, who=who, most=MAX_ANSWERED)] if is_all else [*ids]
         if len(wanted) > 1 and not yes:
             click.confirm(f"Answer {len(wanted)} steps?", abort=True, err=True)
-        return _send(queries, wanted, value, by, as_json=as_json)
+        return _send(connection, wanted, value, by, as_json=as_json)
 
 
-def _send(queries: RunQueries, ids: list[str], value: Any, by: str, *, as_json: bool) -> int:
+def _send(connection: ServiceConnection, ids: list[str], value: Any, by: str, *, as_json: bool) -> int:
     """Send the same answer to several steps, and print each outcome; return the exit status."""
-    from cantata.client.records import outcomes  # noqa: PLC0415  # loads jsonschema, which --help need not wait for
-    from cantata.flows.waits import Answer  # noqa: PLC0415  # as above
+    from cantata.client.records import outcomes
+    from cantata.flows.waits import Answer
 
-    found = outcomes((Answer(id=each, value=value) for each in ids), lambda each: queries.client.answer(each.id, each.value, by=by))
+    found = outcomes((Answer(id=each, value=value) for each in ids), lambda each: connection.client.answer(each.id, each.value, by=by))
     for each in found:
         click.echo(each.model_dump_json() if as_json else f"{each.id}: {text_format.clean(each.message)}", err=not as_json)
     if not found:

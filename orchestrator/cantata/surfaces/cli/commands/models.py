@@ -8,7 +8,7 @@ from dataclasses import asdict
 import click
 
 from cantata.flows.definitions import Definitions, Model
-from cantata.surfaces.cli.connect import open_queries
+from cantata.surfaces.cli.connect import connect_to_kept
 from cantata.surfaces.cli.main import FAILED
 from cantata.surfaces.cli.options import config_option, json_option
 from cantata.text import text_format
@@ -24,9 +24,9 @@ def models() -> None:
 @json_option
 def list_(config: str | None, as_json: bool) -> int:
     """List the models of the configuration, and those that are paused since their provider asked for that."""
-    with open_queries(workers=False, config=config) as queries:
-        paused = {each.model: each for each in queries.client.fleet.paused_models()}
-        names = sorted({*_models_of(queries.client.definitions), *paused})
+    with connect_to_kept(workers=False, config=config) as connection:
+        paused = {each.model: each for each in connection.client.fleet.paused_models()}
+        names = sorted({*_models_of(connection.client.definitions), *paused})
     if as_json:
         click.echo(json.dumps([{"model": name, "paused": asdict(paused[name]) if name in paused else None} for name in names]))
         return 0
@@ -43,11 +43,11 @@ def list_(config: str | None, as_json: bool) -> int:
 @click.argument("name")
 def resume(name: str) -> int:
     """End the pause of a model. NAME is LiteLLM's, as `submit models list` shows it. Calls that wait are made at once."""
-    with open_queries(workers=False) as queries:
-        if queries.client.fleet.resume_model(name):
+    with connect_to_kept(workers=False) as connection:
+        if connection.client.fleet.resume_model(name):
             click.echo(f"model {name!r} is called again")
             return 0
-        paused = [each.model for each in queries.client.fleet.paused_models()]
+        paused = [each.model for each in connection.client.fleet.paused_models()]
     others = f"paused are {', '.join(map(repr, paused))}" if paused else "no model is"
     click.echo(f"model {name!r} is not paused; {others}", err=True)
     return FAILED

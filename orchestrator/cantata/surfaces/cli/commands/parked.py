@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import click
 
 from cantata.client.records import Action, ParkedItem
-from cantata.surfaces.cli.connect import open_queries
+from cantata.surfaces.cli.connect import connect_to_kept
 from cantata.surfaces.cli.options import author_option, json_option
 from cantata.text import text_format
 
@@ -26,8 +26,8 @@ def parked() -> None:
 @json_option
 def list_(as_json: bool) -> int:
     """List parked items, those that failed first at the beginning."""
-    with open_queries(workers=False, as_json=as_json) as queries:
-        found = queries.client.fleet.parked.find()
+    with connect_to_kept(workers=False, as_json=as_json) as connection:
+        found = connection.client.fleet.parked.find()
     if as_json:
         click.echo(json.dumps([item.model_dump() for item in found]))
         return 0
@@ -65,9 +65,9 @@ def drop(ids: Sequence[str], by: str, as_json: bool) -> int:
 
 def _act(ids: Sequence[str], action: Action, by: str, done: str, as_json: bool) -> int:
     changed: list[ParkedItem] = []
-    with open_queries(workers=False, as_json=as_json) as queries:
+    with connect_to_kept(workers=False, as_json=as_json) as connection:
         for each in ids:
-            changed.append(queries.client.fleet.parked.act(each, action, by))
+            changed.append(connection.client.fleet.parked.act(each, action, by))
             if not as_json:
                 click.echo(f"{each} {done}: {changed[-1].duty} {text_format.line(changed[-1].item)}")
     if as_json:

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from cantata.surfaces.cli.connect import open_queries
+from cantata.surfaces.cli.connect import connect_to_kept
 from cantata.surfaces.cli.options import author_option, detach_option, json_option, parse_assignments, parse_json_object
 
 UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -58,8 +58,10 @@ def filter_options(command: Callable[..., int]) -> Callable[..., int]:
 @json_option
 def list_(limit: int, before: str | None, as_json: bool, **filters: Any) -> int:
     """List runs, the newest first."""
-    with open_queries(workers=False, as_json=as_json) as queries:
-        return queries.list(limit, behind=before, **filters)
+    with connect_to_kept(workers=False, as_json=as_json) as connection:
+        from cantata.surfaces.cli import run_commands
+
+        return run_commands.list_runs(connection, limit, behind=before, **filters)
 
 
 @runs.command()
@@ -67,8 +69,10 @@ def list_(limit: int, before: str | None, as_json: bool, **filters: Any) -> int:
 @json_option
 def show(run_id: str, as_json: bool) -> int:
     """Show a run with all its steps, as they are now."""
-    with open_queries(workers=False, as_json=as_json) as queries:
-        return queries.show(run_id)
+    with connect_to_kept(workers=False, as_json=as_json) as connection:
+        from cantata.surfaces.cli import run_commands
+
+        return run_commands.show(connection, run_id)
 
 
 @runs.command()
@@ -77,8 +81,10 @@ def show(run_id: str, as_json: bool) -> int:
 @json_option
 def follow(run_id: str, since: int | None, as_json: bool) -> int:
     """Show a run until it is over, then its result. With --json: one event a line."""
-    with open_queries(workers=True, as_json=as_json) as queries:
-        return queries.follow(run_id, since)
+    with connect_to_kept(workers=True, as_json=as_json) as connection:
+        from cantata.surfaces.cli import run_commands
+
+        return run_commands.follow(connection, run_id, since)
 
 
 @runs.command()
@@ -87,8 +93,10 @@ def follow(run_id: str, since: int | None, as_json: bool) -> int:
 @json_option
 def result(run_id: str, timeout: float | None, as_json: bool) -> int:
     """Wait until a run is over, and show its result."""
-    with open_queries(workers=True, as_json=as_json) as queries:
-        return queries.result(run_id, timeout)
+    with connect_to_kept(workers=True, as_json=as_json) as connection:
+        from cantata.surfaces.cli import run_commands
+
+        return run_commands.result(connection, run_id, timeout)
 
 
 @runs.command()
@@ -98,8 +106,10 @@ def export(run_id: str) -> int:
 
     It has the request, the definitions, and each step with its attempts and its model and tool calls, as far as they are kept.
     """
-    with open_queries(workers=False, as_json=False) as queries:
-        return queries.export(run_id)
+    with connect_to_kept(workers=False, as_json=False) as connection:
+        from cantata.surfaces.cli import run_commands
+
+        return run_commands.export(connection, run_id)
 
 
 @runs.command()
@@ -110,8 +120,11 @@ def export(run_id: str) -> int:
 def cancel(run_ids: tuple[str, ...], yes: bool, as_json: bool, **filters: Any) -> int:
     """Cancel runs, by their ids or all that the options leave; their workers stop their work on them."""
     _check_choice(run_ids, filters)
-    with open_queries(workers=False, as_json=as_json) as queries:
-        return queries.cancel(run_ids or queries.choose("Cancel", filters, yes=yes))
+    with connect_to_kept(workers=False, as_json=as_json) as connection:
+        from cantata.surfaces.cli import run_commands
+
+        chosen = run_ids or run_commands.choose(connection, "Cancel", filters, yes=yes)
+        return run_commands.cancel(connection, chosen)
 
 
 @runs.command()
@@ -131,9 +144,9 @@ def cancel(run_ids: tuple[str, ...], yes: bool, as_json: bool, **filters: Any) -
 @json_option
 def fork(run_id: str, from_step: str, changes: dict[str, Any], detach: bool, as_json: bool) -> int:
     """Run a closed run again from a step on, as a new run. Steps upstream keep their outcomes."""
-    with open_queries(workers=True, as_json=as_json) as queries:
-        run = queries.runs.rerun(run_id, from_step, changes=changes)
-        return queries.detach(run) if detach else queries.watch(run)
+    with connect_to_kept(workers=True, as_json=as_json) as connection:
+        run = connection.runs.rerun(run_id, from_step, changes=changes)
+        return connection.detach(run) if detach else connection.watch(run)
 
 
 @runs.command()
@@ -146,8 +159,11 @@ def fork(run_id: str, from_step: str, changes: dict[str, Any], detach: bool, as_
 def retry(run_ids: tuple[str, ...], again: bool, yes: bool, detach: bool, as_json: bool, **filters: Any) -> int:
     """Run the unfinished part of failed or cancelled runs again, each as a new run: by their ids, or all that the options leave."""
     _check_choice(run_ids, filters)
-    with open_queries(workers=True, as_json=as_json) as queries:
-        return queries.retry(run_ids or queries.choose("Retry", filters, yes=yes, again=again), again=again, detach=detach)
+    with connect_to_kept(workers=True, as_json=as_json) as connection:
+        from cantata.surfaces.cli import run_commands
+
+        chosen = run_ids or run_commands.choose(connection, "Retry", filters, yes=yes, again=again)
+        return run_commands.retry(connection, chosen, again=again, detach=detach)
 
 
 def _check_choice(run_ids: tuple[str, ...], filters: Mapping[str, Any]) -> None:
@@ -163,8 +179,10 @@ def _check_choice(run_ids: tuple[str, ...], filters: Mapping[str, Any]) -> None:
 @json_option
 def signal(run_id: str, step: str, value: str, by: str, as_json: bool) -> int:
     """Send a waiting step its value. A text needs no quotes where the schema of the step asks for one."""
-    with open_queries(workers=False, as_json=as_json) as queries:
-        return queries.signal(run_id, step, value, by)
+    with connect_to_kept(workers=False, as_json=as_json) as connection:
+        from cantata.surfaces.cli import run_commands
+
+        return run_commands.signal(connection, run_id, step, value, by)
 
 
 @runs.command()
@@ -178,8 +196,10 @@ def query(run_id: str, name: str, given: dict[str, Any] | None, step: str | None
 
     The code is imported and replayed here, so no worker is needed.
     """
-    with open_queries(workers=False, as_json=as_json) as queries:
-        return queries.query(run_id, name, step, given or {})
+    with connect_to_kept(workers=False, as_json=as_json) as connection:
+        from cantata.surfaces.cli import run_commands
+
+        return run_commands.query(connection, run_id, name, step, given or {})
 
 
 @click.command()
@@ -190,5 +210,7 @@ def query(run_id: str, name: str, given: dict[str, Any] | None, step: str | None
 @json_option
 def logs(run_id: str, follow: bool, step: str | None, level: str | None, as_json: bool) -> int:
     """Show the log lines of a run, from workers and tools on all machines. With --json: one line of JSON for each."""
-    with open_queries(workers=follow, as_json=as_json) as queries:
-        return queries.logs(run_id, follow=follow, step=step, level=level)
+    with connect_to_kept(workers=follow, as_json=as_json) as connection:
+        from cantata.surfaces.cli import run_commands
+
+        return run_commands.logs(connection, run_id, follow=follow, step=step, level=level)

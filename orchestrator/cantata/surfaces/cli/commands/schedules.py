@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import yaml
 
-from cantata.surfaces.cli.connect import open_queries
+from cantata.surfaces.cli.connect import connect_to_kept
 from cantata.surfaces.cli.main import FAILED
 from cantata.surfaces.cli.options import (
     add_commands,
@@ -38,8 +38,8 @@ def schedules() -> None:
 
 @contextmanager
 def _open(config: str | None = None) -> Iterator[Client]:
-    with open_queries(workers=False, config=config) as queries:
-        yield queries.client
+    with connect_to_kept(workers=False, config=config) as connection:
+        yield connection.client
 
 
 @schedules.command("list")
@@ -108,7 +108,7 @@ def apply(config: str | None, yes: bool, dry_run: bool, as_json: bool) -> int:
     Schedules of all tenants are compared, by their label `tenant`. Those that calls created stay as they are.
     """
     with _open(config) as client:
-        from cantata.client.records import describe  # noqa: PLC0415  # as above
+        from cantata.client.records import describe
 
         changes = client.schedules.plan()
         lines = [line for change in changes for line in describe(change)]
@@ -194,7 +194,7 @@ def delete(name: str, tenant: str, as_json: bool) -> int:
 @click.argument("application", metavar="MODULE:APP")
 def import_(application: str) -> int:
     """Print the `beat_schedule` of a Celery application as tools and schedules for the configuration."""
-    from cantata.client.application import beat_schedule  # noqa: PLC0415  # loads Celery, and the application
+    from cantata.client.application import beat_schedule
 
     found = beat_schedule.read(application)
     click.echo(yaml.safe_dump({"tools": found.tools, "schedules": found.schedules}, sort_keys=False, allow_unicode=True), nl=False)

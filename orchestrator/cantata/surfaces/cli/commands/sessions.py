@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from cantata.client.records import fault_of
-from cantata.surfaces.cli.connect import open_queries
+from cantata.surfaces.cli.connect import connect_to_kept
 from cantata.surfaces.cli.options import json_option
 from cantata.text import text_format
 
@@ -37,8 +37,8 @@ tenant = click.option("--tenant", metavar="NAME", default="", help="Its tenant, 
 @json_option
 def list_(limit: int, tenant: str, as_json: bool) -> int:
     """List conversations, the last used first."""
-    with open_queries(workers=False, as_json=as_json) as queries:
-        found = queries.runs_of(tenant).sessions.list(limit)
+    with connect_to_kept(workers=False, as_json=as_json) as connection:
+        found = connection.client.of(tenant).sessions.list(limit)
     if as_json:
         click.echo(json.dumps([each.model_dump() for each in found], ensure_ascii=False))
     elif not found:
@@ -55,8 +55,8 @@ def list_(limit: int, tenant: str, as_json: bool) -> int:
 @json_option
 def show(name: str, limit: int | None, tenant: str, as_json: bool) -> int:
     """Show the entries of a conversation, the oldest first. With --json: one entry a line."""
-    with open_queries(workers=False, as_json=as_json) as queries:
-        entries, waiting = queries.runs_of(tenant).sessions.conversation(name, limit)
+    with connect_to_kept(workers=False, as_json=as_json) as connection:
+        entries, waiting = connection.client.of(tenant).sessions.conversation(name, limit)
     for entry in entries:
         click.echo(entry.model_dump_json() if as_json else _format_entry(entry))
     for run_id in () if as_json else waiting:
@@ -70,8 +70,8 @@ def show(name: str, limit: int | None, tenant: str, as_json: bool) -> int:
 @json_option
 def clear(name: str, tenant: str, as_json: bool) -> int:
     """Delete the entries of a conversation. Its turns are kept as runs."""
-    with open_queries(workers=False, as_json=as_json) as queries:
-        count = queries.runs_of(tenant).sessions.clear(name)
+    with connect_to_kept(workers=False, as_json=as_json) as connection:
+        count = connection.client.of(tenant).sessions.clear(name)
     click.echo(json.dumps({"session": name, "cleared": count}) if as_json else f"deleted {count} entries", err=not as_json)
     return 0
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from cantata.errors import ConfigError
-from cantata.surfaces.cli.connect import open_submission
+from cantata.surfaces.cli.connect import connect_or_start
 from cantata.surfaces.cli.options import SECONDS, config_option, detach_option, json_option, label_option, parse_json_object, webhook_option
 
 if TYPE_CHECKING:
@@ -39,12 +39,12 @@ def turn(
     """Submit a user turn and show its answer; `submit TEXT` is short for it. TEXT may be - for standard input."""
     if text == "-":
         text = sys.stdin.read()
-    with _print_rejection(as_json, "refused_turn"), open_submission(config=config, as_json=as_json) as submission:
-        run = submission.submit_turn(
+    with _print_rejection(as_json, "refused_turn"), connect_or_start(config=config, as_json=as_json) as connection:
+        run = connection.submit_turn(
             text=text, team=team, agent=agent, workflow=workflow, session=session, send_history=history, timeout_s=timeout, labels=labels,
             webhooks=[*webhooks],
         )  # fmt: skip
-        return submission.detach(run) if detach else submission.watch(run)
+        return connection.detach(run) if detach else connection.watch(run)
 
 
 @click.command()
@@ -64,9 +64,9 @@ def chain(
     webhooks: tuple[str, ...], detach: bool, events: bool, as_json: bool,
 ) -> int:  # fmt: skip
     """Submit a chain request and show its result. FILE may be - for standard input, or a name under `chains:` of the configuration."""
-    with _print_rejection(as_json or events, "refused_chain"), open_submission(config=config, as_json=as_json or events) as submission:
-        run = submission.submit_chain(file, given=given, timeout_s=timeout, labels=labels, webhooks=webhooks)
-        return submission.detach(run) if detach else submission.watch(run, events=events)
+    with _print_rejection(as_json or events, "refused_chain"), connect_or_start(config=config, as_json=as_json or events) as connection:
+        run = connection.submit_chain(file, given=given, timeout_s=timeout, labels=labels, webhooks=webhooks)
+        return connection.detach(run) if detach else connection.watch(run, events=events)
 
 
 @click.command()
@@ -85,9 +85,9 @@ def workflow(
     webhooks: tuple[str, ...], detach: bool, as_json: bool,
 ) -> int:  # fmt: skip
     """Run a workflow in Python and show its result. NAME is a name under `workflows:` of the configuration."""
-    with _print_rejection(as_json, "refused_chain"), open_submission(config=config, as_json=as_json) as submission:
-        run = submission.submit_workflow(name, given=given or {}, timeout_s=timeout, labels=labels, webhooks=webhooks)
-        return submission.detach(run) if detach else submission.watch(run)
+    with _print_rejection(as_json, "refused_chain"), connect_or_start(config=config, as_json=as_json) as connection:
+        run = connection.submit_workflow(name, given=given or {}, timeout_s=timeout, labels=labels, webhooks=webhooks)
+        return connection.detach(run) if detach else connection.watch(run)
 
 
 @contextmanager
@@ -97,7 +97,7 @@ def _print_rejection(as_json: bool, factory: Literal["refused_chain", "refused_t
         yield
     except ConfigError as error:
         if as_json:
-            from cantata.client import records  # noqa: PLC0415  # its imports load in `open_submission`, while the workers start
+            from cantata.client import records
 
             click.echo(getattr(records, factory)(error).model_dump_json())
         raise

@@ -20,7 +20,7 @@ from cantata.surfaces.gateway.api.routes import ERRORS, UNKNOWN, CallerGrant, Li
 from cantata.surfaces.gateway.grants import STARTS, Grant
 from cantata.surfaces.gateway.http_errors import rejection
 from cantata.surfaces.gateway.outer_layer import PathName
-from cantata.surfaces.gateway.tenant_service import TenantService
+from cantata.surfaces.gateway.service import GatewayService
 from cantata.surfaces.http.rejections import ErrorBody, RequestRejected
 from cantata.surfaces.http.server_sent_events import HEADERS, KEEP_ALIVE_S, MEDIA_TYPE
 
@@ -31,11 +31,11 @@ Start = Annotated[int, Query(ge=0, le=2**40, description="the number of the firs
 router = APIRouter(responses={**ERRORS, **UNKNOWN}, tags=["batches"])
 
 
-def _batches(service: TenantService, tenant: str) -> Batches:
+def _batches(service: GatewayService, tenant: str) -> Batches:
     return service.client.batches.of(tenant)
 
 
-def _check(service: TenantService, grant: Grant, target: BatchTarget) -> None:
+def _check(service: GatewayService, grant: Grant, target: BatchTarget) -> None:
     """Raise RequestRejected if a token may not use the receiver of a batch, ConfigError if there is none of this name."""
     if target.kind in ("agent", "team"):
         grant.require(STARTS["turn"])
@@ -49,7 +49,7 @@ def _check(service: TenantService, grant: Grant, target: BatchTarget) -> None:
     grant.check_chain(ChainRequest(nodes=[node], entry_node=target.name))
 
 
-def _own(service: TenantService, grant: Grant, name: str, *, may_be_unreadable: bool = False) -> None:
+def _own(service: GatewayService, grant: Grant, name: str, *, may_be_unreadable: bool = False) -> None:
     """Check that there is a batch of this name, and that the token could have begun it."""
     batches = _batches(service, grant.tenant)
     known = batches.known(name)

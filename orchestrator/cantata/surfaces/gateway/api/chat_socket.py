@@ -28,11 +28,12 @@ from cantata.flows.wire import TurnRequest
 from cantata.surfaces.gateway.access import SUBPROTOCOL
 from cantata.surfaces.gateway.api import chat_frames
 from cantata.surfaces.gateway.api.chat_frames import Frame
+from cantata.surfaces.gateway.granted_client import apply_mention
 from cantata.surfaces.gateway.grants import Grant
 from cantata.surfaces.gateway.http_errors import rejection
 from cantata.surfaces.gateway.outer_layer import PathName
 from cantata.surfaces.gateway.request_limits import check_rate
-from cantata.surfaces.gateway.tenant_service import TenantService, apply_mention
+from cantata.surfaces.gateway.service import GatewayService
 from cantata.surfaces.http.rejections import RequestRejected
 from cantata.values import NumberOfSeconds, Value
 
@@ -87,7 +88,7 @@ async def chat(websocket: WebSocket, session: PathName) -> None:
 class _ChatConnection:
     """Connection of one client."""
 
-    def __init__(self, websocket: WebSocket, service: TenantService, request_rate: RequestRate, grant: Grant, session: str) -> None:
+    def __init__(self, websocket: WebSocket, service: GatewayService, request_rate: RequestRate, grant: Grant, session: str) -> None:
         self._websocket = websocket
         self._service = service
         self._request_rate = request_rate
@@ -130,7 +131,7 @@ class _ChatConnection:
         self._check_followed()
         turn = apply_mention(TurnRequest(session=self._session, **text.model_dump(exclude={"id"})))
         key = None if text.id is None else f"{self._session}\n{text.id}"
-        run = await self._service.call.when_free(self._service.submit_turn, self._grant, turn, key)
+        run = await self._service.call.when_free(self._service.granted(self._grant).submit_turn, turn, key)
         await self._send({"type": "accepted", "run_id": run.run_id, "id": text.id})
         self._follow(run, 0)
 
@@ -150,7 +151,7 @@ class _ChatConnection:
 
     def _find_turn(self, run_id: str) -> TurnRun:
         """Return a turn of the session. Raises UnknownRunError, also for any other run."""
-        runs = self._service.runs(self._grant.tenant)
+        runs = self._service.of(self._grant.tenant)
         run = runs.find(run_id)
         if not isinstance(run, TurnRun) or runs.request(run_id, TurnRequest).session != self._session:
             raise UnknownRunError(f"run {run_id!r} is no turn of session {self._session!r}")

@@ -27,17 +27,17 @@ async def list_inbox(
     service: ServiceDep, caller: ReaderGrant, label: Labels = [], who: Who = "", after: After = None, most: Limit = 50  # noqa: B006  # FastAPI copies it
 ) -> Inbox:  # fmt: skip
     """Return the steps that wait for a person, the longest waiting first; `refused` says why this token may not answer one."""
-    return await service.call(service.inbox, caller, labels=labels_of(label), who=who, after=after, limit=most)
+    return await service.call(service.granted(caller).inbox, labels=labels_of(label), who=who, after=after, limit=most)
 
 
 @router.get("/inbox/{run_id}/{step:path}", responses=UNKNOWN)
 async def show_item(run_id: PathName, step: PathName, service: ServiceDep, caller: ReaderGrant) -> InboxItem:
     """Return one step that waits for a person."""
-    return await service.call(service.inbox_item, caller, f"{run_id}/{step}")
+    return await service.call(service.granted(caller).inbox_item, f"{run_id}/{step}")
 
 
 @router.post("/inbox/answers", openapi_extra=document_body(bodies.AnswersBody, bodies.ANSWERS))
 async def answer_items(request: Request, service: ServiceDep, caller: SignalGrant) -> bodies.AnswersResult:
     """Answer steps that wait for a person. Each answer has its own outcome: one that is refused stops no other."""
     body = await bodies.read_body(request, bodies.AnswersBody)
-    return bodies.AnswersResult(answers=await service.call(service.answer, caller, body.answers))
+    return bodies.AnswersResult(answers=await service.call(service.granted(caller).answer, body.answers))

@@ -57,20 +57,20 @@ async def list_runs(
     most: Limit = 20,
 ) -> RunList:
     """Return runs, newest first. A page may be short or empty although `next` is set: the search of a page is bounded."""
-    found = service.runs(tenant).list
+    found = service.of(tenant).list
     return await service.call(found, statuses=status or (), kind=kind, text=q, since=since, until=until, before=before, limit=most)
 
 
 @router.get("/runs/counts", tags=["runs"])
 async def count_runs(service: ServiceDep, tenant: ReaderTenant, kind: Kind = None, since: Since = None, until: Until = None) -> RunCounts:
     """Return the number of runs by status. Of very many, only the newest are counted."""
-    return await service.call(service.runs(tenant).counts, kind=kind, since=since, until=until)
+    return await service.call(service.of(tenant).counts, kind=kind, since=since, until=until)
 
 
 @router.get("/costs", tags=["runs"])
 async def list_costs(service: ServiceDep, tenant: ReaderTenant, days: Days = 14) -> bodies.CostList:
     """Return the cost of model calls by day, the newest first."""
-    return bodies.CostList(costs=[*await service.call(service.runs(tenant).costs, days)])
+    return bodies.CostList(costs=[*await service.call(service.of(tenant).costs, days)])
 
 
 @router.get("/runs/{run_id}/graph", tags=["runs"], responses=UNKNOWN, response_model=GraphView)
@@ -99,7 +99,7 @@ async def show_logs(
     run_id: PathName, service: ServiceDep, tenant: ReaderTenant, after: After = "0-0", level: Level = "debug", step: str | None = None
 ) -> bodies.RunLogLines:
     """Return the log lines of a run from all machines: up to 1,000 lines, after `after`."""
-    found = await service.call(service.runs(tenant).logs, run_id)
+    found = await service.call(service.of(tenant).logs, run_id)
     lines = await service.call(found.read, after=after)
     newest = max((tuple(map(int, line.id.split("-"))) for line in lines), default=None)
     wanted = [line for line in lines if at_least(line, level) and (step is None or of_step(line, step))]
@@ -111,7 +111,7 @@ async def show_logs(
 @router.get("/runs/{run_id}/tasks", tags=["runs"], responses=UNKNOWN)
 async def list_tasks(run_id: PathName, service: ServiceDep, tenant: ReaderTenant) -> bodies.TaskList:
     """Return the Celery tasks of a run: none here, since only Flower stores them."""
-    await service.call(service.runs(tenant).find, run_id)
+    await service.call(service.of(tenant).find, run_id)
     return bodies.TaskList(tasks=[])
 
 
@@ -119,7 +119,7 @@ async def list_tasks(run_id: PathName, service: ServiceDep, tenant: ReaderTenant
 async def show_refusals(run_id: PathName, service: ServiceDep, caller: CallerGrant, step: Signalled = None) -> bodies.Refusals:
     """Return the reasons why this token may not use the buttons of the run pages; empty texts for those that it may."""
     caller.require("read")
-    return bodies.Refusals.model_validate(await service.call(service.refusals, caller, run_id, step))
+    return bodies.Refusals.model_validate(await service.call(service.granted(caller).refusals, run_id, step))
 
 
 @router.post(
@@ -128,7 +128,7 @@ async def show_refusals(run_id: PathName, service: ServiceDep, caller: CallerGra
 )  # fmt: skip
 async def retry_run(response: Response, run_id: PathName, service: ServiceDep, caller: CallerGrant, key: Key = None) -> bodies.RunState:
     """Retry the unfinished part of a run that failed, was cancelled or timed out, as a new run; the rest is copied."""
-    return await accepted(await service.call(service.rerun, caller, run_id, None, {}, key), response, service)
+    return await accepted(await service.call(service.granted(caller).rerun, run_id, None, {}, key), response, service)
 
 
 @router.post(
@@ -140,7 +140,7 @@ async def fork_run(
 ) -> bodies.RunState:
     """Fork a closed run from a step on, as a new run; the steps upstream are copied."""
     body = await bodies.read_body(request, bodies.ForkBody)
-    return await accepted(await service.call(service.rerun, caller, run_id, body.from_step, body.changes, key), response, service)
+    return await accepted(await service.call(service.granted(caller).rerun, run_id, body.from_step, body.changes, key), response, service)
 
 
 # --- the pages themselves ---------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from cantata.surfaces.gateway.grants import Grant, Scope
 from cantata.surfaces.gateway.http_errors import chain_rejection
 from cantata.surfaces.gateway.open_requests import OpenRequest
 from cantata.surfaces.gateway.outer_layer import PathName
-from cantata.surfaces.gateway.tenant_service import TenantService
+from cantata.surfaces.gateway.service import GatewayService
 from cantata.surfaces.http import server_sent_events
 from cantata.surfaces.http.rejections import ErrorBody, RequestRejected, check_signal
 
@@ -28,8 +28,8 @@ MAX_WAIT_S = 600.0
 MAX_LISTED = 1000
 
 
-def _service(request: Request) -> TenantService:
-    service: TenantService = request.app.state.service
+def _service(request: Request) -> GatewayService:
+    service: GatewayService = request.app.state.service
     return service
 
 
@@ -64,7 +64,7 @@ def tenant_with(scope: Scope) -> Callable[[Request], Awaitable[str]]:
     return tenant
 
 
-ServiceDep = Annotated[TenantService, Depends(_service)]
+ServiceDep = Annotated[GatewayService, Depends(_service)]
 ReaderTenant = Annotated[str, Depends(tenant_with("read"))]
 """The tenant of a token that may read."""
 AdminTenant = Annotated[str, Depends(tenant_with("admin"))]
@@ -123,7 +123,7 @@ async def submit_turn(
 ) -> bodies.RunState:
     """Submit a user's turn for a team or an agent."""
     turn = await bodies.read_body(request, TurnRequest)
-    return await accepted(await service.call(service.submit_turn, caller, turn, key), response, service, wait)
+    return await accepted(await service.call(service.granted(caller).submit_turn, turn, key), response, service, wait)
 
 
 @router.post(
@@ -138,7 +138,7 @@ async def submit_chain(
 ) -> bodies.RunState | Response:
     """Submit a chain request."""
     try:
-        run = await service.call(service.submit_chain, caller, await bodies.read_chain(request), key)
+        run = await service.call(service.granted(caller).submit_chain, await bodies.read_chain(request), key)
     except ConfigError as error:
         if error.code not in REFUSALS:
             raise
@@ -146,7 +146,7 @@ async def submit_chain(
     return await accepted(run, response, service, wait)
 
 
-async def accepted(run: TurnRun | ChainRun, response: Response, service: TenantService, wait_s: float = 0) -> bodies.RunState:
+async def accepted(run: TurnRun | ChainRun, response: Response, service: GatewayService, wait_s: float = 0) -> bodies.RunState:
     """Answer with an accepted run and its URL in the header `Location`; with its result, if it is closed within `wait_s`."""
     is_over = bool(wait_s) and await service.is_over(run, wait_s)
     response.status_code = 200 if is_over else 202
@@ -160,7 +160,7 @@ async def accepted(run: TurnRun | ChainRun, response: Response, service: TenantS
 @router.get("/runs/{run_id}", tags=["runs"], responses=UNKNOWN)
 async def show_run(run_id: PathName, service: ServiceDep, tenant: ReaderTenant, wait: Wait) -> bodies.RunState:
     """Return the state of a run, and its result."""
-    run = await service.call(service.runs(tenant).find, run_id)
+    run = await service.call(service.of(tenant).find, run_id)
     if wait:
         await service.is_over(run, wait)
     return await _state(run, service)
@@ -180,7 +180,7 @@ async def follow_run(
     """Stream the events of a run, up to and including `closed`."""
     this.wait()
     offset = after if last_id is None else _offset(last_id)
-    if not await service.call(service.runs(tenant).has_events, run_id, offset):
+    if not await service.call(service.of(tenant).has_events, run_id, offset):
         return Response(status_code=204)
     lines = server_sent_events.lines(service.streams.runs, run_id, offset)
     return StreamingResponse(lines, media_type=server_sent_events.MEDIA_TYPE, headers=server_sent_events.HEADERS)
@@ -189,8 +189,8 @@ async def follow_run(
 @router.post("/runs/{run_id}/cancel", tags=["runs"], responses=UNKNOWN)
 async def cancel_run(run_id: PathName, service: ServiceDep, caller: CallerGrant) -> bodies.RunState:
     """Cancel a run; its workers stop within a second or two. A closed run does not change."""
-    await service.call(service.cancel, caller, run_id)
-    return await _state(await service.call(service.runs(caller.tenant).find, run_id), service)
+    await service.call(service.granted(caller).cancel, run_id)
+    return await _state(await service.call(service.of(caller.tenant).find, run_id), service)
 
 
 @router.post(
@@ -200,21 +200,21 @@ async def cancel_run(run_id: PathName, service: ServiceDep, caller: CallerGrant)
 async def signal_run(request: Request, run_id: PathName, step: PathName, service: ServiceDep, caller: SignalGrant) -> bodies.Signalled:
     """Signal a waiting step: a value, such as an approval. The signal of a step that does not wait yet is kept."""
     body = await bodies.read_body(request, bodies.SignalBody)
-    answer = await service.call(service.signal, caller, run_id, step, body.value)
+    answer = await service.call(service.granted(caller).signal, run_id, step, body.value)
     check_signal(answer)
     return bodies.Signalled(run_id=run_id, step=step, signal=answer.outcome)
 
 
-async def _state(run: TurnRun | ChainRun, service: TenantService) -> bodies.RunState:
+async def _state(run: TurnRun | ChainRun, service: GatewayService) -> bodies.RunState:
     result = await service.call.when_free(result_of, run)
     return _bare(run, result.status, service).model_copy(update={"result": result})
 
 
-def _bare(run: TurnRun | ChainRun, status: RunStatus, service: TenantService) -> bodies.RunState:
+def _bare(run: TurnRun | ChainRun, status: RunStatus, service: GatewayService) -> bodies.RunState:
     return bodies.RunState(run_id=run.run_id, kind=run.kind, status=status, links=_links(run, service))
 
 
-def _links(run: TurnRun | ChainRun, service: TenantService) -> bodies.Links:
+def _links(run: TurnRun | ChainRun, service: GatewayService) -> bodies.Links:
     own = f"{service.prefix}/runs/{quote(run.run_id, safe='')}"
     return bodies.Links(self=own, events=f"{own}/events", cancel=f"{own}/cancel")
 
@@ -231,13 +231,13 @@ def _offset(text: str) -> int:
 @router.get("/sessions", tags=["sessions"])
 async def list_sessions(service: ServiceDep, tenant: ReaderTenant, most: Limit = 100) -> bodies.SessionList:
     """Return the most recently used sessions."""
-    return bodies.SessionList(sessions=await service.call(service.runs(tenant).sessions.list, most))
+    return bodies.SessionList(sessions=await service.call(service.of(tenant).sessions.list, most))
 
 
 @router.get("/sessions/{session}", tags=["sessions"], responses=UNKNOWN)
 async def show_session(session: PathName, service: ServiceDep, tenant: ReaderTenant, most: Limit = 100) -> bodies.SessionHistory:
     """Return the messages of a session, oldest first, and its open turns."""
-    entries, waiting = await service.call(service.runs(tenant).sessions.conversation, session, most)
+    entries, waiting = await service.call(service.of(tenant).sessions.conversation, session, most)
     return bodies.SessionHistory(session=session, entries=list(entries), waiting=list(waiting))
 
 
@@ -246,7 +246,7 @@ async def clear_session(session: PathName, service: ServiceDep, tenant: AdminTen
     """Delete the messages of a session. An open turn continues, and adds its messages when it ends."""
     if fault := fault_of(session):
         raise ConfigError(fault, source="session")
-    return bodies.Removed(removed=await service.call(service.runs(tenant).sessions.clear, session))
+    return bodies.Removed(removed=await service.call(service.of(tenant).sessions.clear, session))
 
 
 # --- memory -----------------------------------------------------------------------------------------------------------------
@@ -255,19 +255,19 @@ async def clear_session(session: PathName, service: ServiceDep, tenant: AdminTen
 @router.get("/memory", tags=["memory"])
 async def list_namespaces(service: ServiceDep, tenant: ReaderTenant) -> bodies.Namespaces:
     """Return the namespaces with values."""
-    return bodies.Namespaces(namespaces=await service.call(service.runs(tenant).memory.namespaces))
+    return bodies.Namespaces(namespaces=await service.call(service.of(tenant).memory.namespaces))
 
 
 @router.get("/memory/{namespace}", tags=["memory"])
 async def list_keys(namespace: PathName, service: ServiceDep, tenant: ReaderTenant) -> bodies.Keys:
     """Return the keys of a namespace; none of one without values."""
-    return bodies.Keys(namespace=namespace, keys=await service.call(service.runs(tenant).memory.list_memories, namespace))
+    return bodies.Keys(namespace=namespace, keys=await service.call(service.of(tenant).memory.list_memories, namespace))
 
 
 @router.get("/memory/{namespace}/{key}", tags=["memory"], responses=UNKNOWN)
 async def show_memory(namespace: PathName, key: PathName, service: ServiceDep, tenant: ReaderTenant) -> bodies.MemoryValue:
     """Return a value in memory."""
-    bank = service.runs(tenant).memory
+    bank = service.of(tenant).memory
     value = await service.call(bank.retrieve_memory, key, namespace)
     if value is None and not await service.call(bank.memory_exists, key, namespace):
         raise RequestRejected(404, f"memory namespace {namespace!r} has no key {key!r}")
@@ -278,14 +278,14 @@ async def show_memory(namespace: PathName, key: PathName, service: ServiceDep, t
 async def keep_memory(request: Request, namespace: PathName, key: PathName, service: ServiceDep, tenant: AdminTenant) -> bodies.MemoryValue:
     """Store a value, in place of a previous one."""
     body = await bodies.read_body(request, bodies.MemoryBody)
-    await service.call(service.runs(tenant).memory.store_memory, key, body.value, namespace, body.ttl_s)
+    await service.call(service.of(tenant).memory.store_memory, key, body.value, namespace, body.ttl_s)
     return bodies.MemoryValue(namespace=namespace, key=key, value=body.value)
 
 
 @router.delete("/memory/{namespace}/{key}", tags=["memory"])
 async def forget_memory(namespace: PathName, key: PathName, service: ServiceDep, tenant: AdminTenant) -> bodies.Removed:
     """Delete a value."""
-    return bodies.Removed(removed=int(await service.call(service.runs(tenant).memory.delete_memory, key, namespace)))
+    return bodies.Removed(removed=int(await service.call(service.of(tenant).memory.delete_memory, key, namespace)))
 
 
 # --- health -----------------------------------------------------------------------------------------------------------------

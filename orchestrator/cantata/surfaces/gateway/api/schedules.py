@@ -13,7 +13,7 @@ from cantata.surfaces.gateway.api.bodies import Removed, document_body, read_bod
 from cantata.surfaces.gateway.api.routes import ERRORS, UNKNOWN, ReaderTenant, ServiceDep, SubmitGrant
 from cantata.surfaces.gateway.grants import Grant
 from cantata.surfaces.gateway.outer_layer import PathName
-from cantata.surfaces.gateway.tenant_service import TenantService
+from cantata.surfaces.gateway.service import GatewayService
 from cantata.values import Instant, Value
 
 SCHEDULE = {"cron": "0 7 * * mon-fri", "timezone": "Europe/Berlin", "turn": {"text": "Report of {date}", "agent": "writer"}}
@@ -107,14 +107,14 @@ async def backfill_schedule(request: Request, name: PathName, service: ServiceDe
     return Backfilled(times=count)
 
 
-def _own(service: TenantService, caller: Grant, name: str) -> Schedules:
+def _own(service: GatewayService, caller: Grant, name: str) -> Schedules:
     """Return the schedules of a token's tenant, if it may change the one with this name. Raises ConfigError, RequestRejected."""
     found = service.client.schedules.of(caller.tenant)
     caller.check_schedule(found.get(name).schedule, service.client.definitions)
     return found
 
 
-def _put(service: TenantService, caller: Grant, name: str, spec: Schedule) -> ScheduleRecord:
+def _put(service: GatewayService, caller: Grant, name: str, spec: Schedule) -> ScheduleRecord:
     caller.check_schedule(spec, service.client.definitions)
     found = service.client.schedules.of(caller.tenant)
     if known := found.find(name):

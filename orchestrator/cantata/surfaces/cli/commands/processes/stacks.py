@@ -61,7 +61,7 @@ def up(config: str | None, no_flower: bool, no_gateway: bool, agents: int, tools
 
 def _unimportable(config: str | None) -> list[Fault]:
     """Return the faults of functions that the workers of the stack could not import."""
-    from cantata.surfaces.cli.import_check import unimportable  # noqa: PLC0415  # it reads configurations, which `down` and `--help` do not
+    from cantata.surfaces.cli.import_check import unimportable
 
     try:
         return unimportable(config)

@@ -164,7 +164,7 @@ def _key(model: Model) -> Check:
 
 def _answer(model: Model, definitions: Definitions) -> Check:
     """Return a check of an answer of a model."""
-    from cantata.testing import run_inline  # noqa: PLC0415  # it loads what a worker does
+    from cantata.testing import run_inline
 
     asked = Agent(model="doctor", instructions=["{input}"], retries=0)
     models = {**definitions.models, "doctor": model.model_copy(update={"fallbacks": [], "params": {**model.params, "max_tokens": 16}})}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cantata.flows.wire import RunResult, RunState, RunStatus
-from cantata.surfaces.cli.submission import has_succeeded
+from cantata.surfaces.cli.connection import has_succeeded
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""RunSubmission: submits runs, shows them until they are over, and prints their results; runs go on after Ctrl-C."""
+"""ServiceConnection: the client of one command; it submits runs and shows them until they are over. They go on after Ctrl-C."""
 
 from __future__ import annotations
 
@@ -31,20 +31,18 @@ from cantata.surfaces.cli.views import live_view, plain_view
 from cantata.surfaces.cli.views.progress import await_own
 from cantata.text import text_format
 from cantata.text.suggestions import did_you_mean
-from cantata.values import JsonValue, as_text
-
-TEST_S = 60.0  # for a test message: it is posted once, in at most half of it
+from cantata.values import JsonValue
 
 
-class RunSubmission:
-    """Submits and follows the runs of one command."""
+class ServiceConnection:
+    """The client of one command, and how it shows runs."""
 
     def __init__(self, url: str | None, *, stack: Stack | None, config: str | Definitions | None = None, as_json: bool = False) -> None:
         configure_logs()
         self._url = url
         self._stack = stack
         self._config = config
-        self._as_json = as_json
+        self.as_json = as_json
 
     @cached_property
     def definitions(self) -> Definitions:
@@ -113,25 +111,10 @@ class RunSubmission:
         self.print_fleet_warnings()
         return self.client.submit_workflow(name, given, timeout_s=timeout_s, labels=labels, webhooks=webhooks)
 
-    def test_webhook(self, name: str) -> int:
-        """Post a test message to a webhook, once, and print the answer. Raises ConfigError for an unknown one."""
-        self.print_fleet_warnings()
-        result = self.client.test_webhook(name).result(TEST_S)
-        if self._as_json:
-            click.echo(result.model_dump_json())
-        elif result.error:
-            print_note(f"error: {text_format.clean(result.error.message)}")
-            print_note(
-                "check the URL, that the agents workers can reach it, and that their secret is the one that the receiver verifies with"
-            )
-        else:
-            click.echo(f"{name} took the test message {result.run_id}: {as_text(result.output)}")
-        return 0 if result.status == "succeeded" else FAILED
-
     def detach(self, run: TurnRun | ChainRun) -> int:
         """Print the id of a run, which goes on, and return exit status 0."""
-        click.echo(json.dumps({"run_id": run.run_id}) if self._as_json else run.run_id)
-        self._print_detached(run.run_id, "accepted")
+        click.echo(json.dumps({"run_id": run.run_id}) if self.as_json else run.run_id)
+        self.print_detached(run.run_id, "accepted")
         return 0
 
     def watch(self, run: TurnRun | ChainRun, *, events: bool = False, since: int | None = None) -> int:
@@ -140,11 +123,11 @@ class RunSubmission:
             if events and isinstance(run, ChainRun) and run.request.streaming:
                 for event in run.events(since):
                     click.echo(event.model_dump_json())
-            elif not self._as_json:
+            elif not self.as_json:
                 self._show_progress(run, since)
             return self.print_result(run)
         except KeyboardInterrupt:
-            self._print_detached(run.run_id, "interrupted")
+            self.print_detached(run.run_id, "interrupted")
             return INTERRUPTED
 
     def print_result(self, run: TurnRun | ChainRun, timeout_s: float | None = None) -> int:
@@ -154,7 +137,7 @@ class RunSubmission:
         except TimeoutError as error:
             print_note(str(error))
             result = run.so_far()
-        if self._as_json:
+        if self.as_json:
             click.echo(result.model_dump_json())
         else:
             _show(result)
@@ -184,7 +167,8 @@ class RunSubmission:
             if line:
                 print_note(line)
 
-    def _print_detached(self, run_id: str, reason: str) -> None:
+    def print_detached(self, run_id: str, reason: str) -> None:
+        """Print how to follow a run that goes on, and keep the stack of this command for it."""
         where = ""
         if self._stack:
             self._stack.keep()
