@@ -120,7 +120,7 @@ class TurnRequest(Value):
 
 
 class WebhookRequest(Value):
-    """The request of a run that posts to a webhook. Scripts of the ledger write it, or `coordinator.webhooks`; nobody submits it."""
+    """The request of a run that posts to a webhook. Scripts of the ledger write it, or `webhooks.post_test`; nobody submits it."""
 
     id: str = Field(description="the id of the message, the same at every attempt: that of the run")
     text: str = Field(description="what is posted, in a line")
