@@ -7,6 +7,7 @@ from pathlib import Path
 
 from cantata.config.chain_requests import is_request, load_request, with_lines
 from cantata.config.documents import Document, parse
+from cantata.config.file_versions import ByFileVersion, note
 from cantata.config.formats import Configuration, formats
 from cantata.config.native import load_definitions
 from cantata.errors import ConfigError, Fault
@@ -45,10 +46,28 @@ def load(path: Path | None) -> Definitions:
 
 
 def load_sound(path: Path | None) -> Configuration:
-    """Return the configuration in this file after a check of its chains too. Raises ConfigError with every fault."""
+    """Return the configuration in this file after a check of its chains too. Raises ConfigError with every fault.
+
+    A file in the native format is read once, and again when it, or a file that it names, changes.
+    """
+    found = path and _native_by_version(path)
+    return found or _checked(configuration_in(path), path)
+
+
+def _native(path: Path) -> Configuration | None:
+    """Return the checked configuration in this file; None if its format is not the native one. Raises ConfigError with every fault."""
+    document = opened(path)
+    if isinstance(document, Configuration) or is_request(document):
+        return None
+    return _checked(native(document, path), path)
+
+
+_native_by_version = ByFileVersion(_native)
+
+
+def _checked(found: Configuration, path: Path | None) -> Configuration:
     from cantata.flows.chains import checks  # noqa: PLC0415  # loads jmespath
 
-    found = configuration_in(path)
     faults = checks.check_chains(found.definitions)
     if faults:
         raise ConfigError([*found.locate(faults)], source=str(path))
@@ -85,10 +104,12 @@ def opened(path: Path) -> Configuration | Document:
 def read(path: Path) -> Document:
     """Return the document in this file, or in the config.yml of this folder. Raises ConfigError if it cannot be read or parsed."""
     if path.is_dir():
+        note(path)
         path = next((file for name in FOLDERS_FILES if (file := path / name).is_file()), path)
         if path.is_dir():
             names = ", ".join([*FOLDERS_FILES, *(name for each in formats() for name in each.files)])
             raise ConfigError(f"this folder has no configuration file; expected one of {names}", source=str(path))
+    note(path)
     try:
         text = path.read_text("utf-8")
     except FileNotFoundError:

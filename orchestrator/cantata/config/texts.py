@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from cantata.config.documents import Document
+from cantata.config.file_versions import note
 from cantata.config.source_map import find, with_value
 from cantata.errors import Fault
 from cantata.values import JsonValue
@@ -28,6 +29,7 @@ def read_texts(document: Document, patterns: Iterable[str], *, folder: Path | No
             file = file_of(value, folder)
             if file is None:
                 continue
+            note(file)
             try:
                 data = with_value(data, path, file.read_text("utf-8-sig"))
             except (OSError, ValueError) as error:
@@ -46,7 +48,10 @@ def file_of(value: JsonValue, folder: Path | None) -> Path | None:
     named = _NAMED.fullmatch(value)
     if named:
         return beside / named.group(1)
-    return beside / value if folder and _TEXT_FILE.fullmatch(value) and os.path.isfile(folder / value) else None
+    if not folder or not _TEXT_FILE.fullmatch(value):
+        return None
+    note(folder / value)
+    return folder / value if os.path.isfile(folder / value) else None
 
 
 def is_name_of_file(text: str) -> bool:

@@ -269,6 +269,8 @@ def _definitions_for(flow: Callable[..., Any]) -> Definitions:
 
 def _with_functions(definitions: Definitions, names: Mapping[str, str]) -> Definitions:
     """Return definitions whose tools and skills with these names call the functions with these names."""
+    if not names:
+        return definitions
     tools, skills = dict(definitions.tools), dict(definitions.skills)
     for name, function in names.items():
         section = skills if name in skills else tools

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+from cantata.config.file_versions import note
 from cantata.config.user_code.built_ins import place_of
 from cantata.config.user_code.modules import clash_of, spec_of, tree_of
 from cantata.text.suggestions import hint, nearest
@@ -36,7 +37,7 @@ def fault_of(function: str, *, folder: Path | None) -> str | None:
         return None
     title = "/".join(file.parts[-2:]) if file.stem == "__init__" else file.name
     try:
-        names = _names_in(file, file.stat().st_mtime_ns)
+        names = _names_in(file, note(file))
     except SyntaxError as error:
         return f"module {module!r} cannot be imported: {title} line {error.lineno}: {error.msg}"
     except (OSError, ValueError, RecursionError, MemoryError) as error:
@@ -64,7 +65,7 @@ def definition_of(function: str, *, folder: Path | None) -> SourceDefinition | N
             return None
         file = Path(spec.origin)
         try:
-            tree = tree_of(file, file.stat().st_mtime_ns)
+            tree = tree_of(file, note(file))
             node = dict(bindings(tree)).get(name)  # the last one counts
             if not isinstance(node, ast.ImportFrom):
                 return SourceDefinition(node, file, tree) if node else None
@@ -97,7 +98,7 @@ def _modules_in(folder: Path) -> Iterator[str]:
 def names_in(file: Path) -> frozenset[str]:
     """Return the names that a file defines; none if it cannot be read, which `fault_of` reports."""
     try:
-        return _names_in(file, file.stat().st_mtime_ns)
+        return _names_in(file, note(file))
     except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
         return frozenset()
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from cantata.config.file_versions import note
 from cantata.config.user_code.built_ins import place_of
 from cantata.errors import ImportFailedError
 from cantata.operation import exits
@@ -82,8 +83,11 @@ def import_fault(error: BaseException) -> str:
 
 def clash_of(module: str, folder: Path | None) -> str | None:
     """Return why a module of the folder cannot be imported: it, or one that it imports, has the name of our package. None if it can."""
-    taken = {name for name in OURS if folder and _is_there(folder, name)}
-    if not folder or not taken:
+    if not folder:
+        return None
+    note(folder)
+    taken = {name for name in OURS if _is_there(folder, name)}
+    if not taken:
         return None
     todo, seen = [(module, "")], set[str]()
     while todo:
@@ -109,7 +113,7 @@ def _imported(module: str, folder: Path) -> Iterator[str]:
     if spec is None or file is None or file.suffix != ".py" or not file.resolve().is_relative_to(folder.resolve()):
         return
     try:
-        tree = tree_of(file, file.stat().st_mtime_ns)
+        tree = tree_of(file, note(file))
     except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
         return  # `fault_of` reports it
     for node in ast.walk(tree):
