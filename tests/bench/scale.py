@@ -299,7 +299,7 @@ class _Recorder(ScriptCaller):
 
     def call(self, name: str, run_id: str, *args: str | float) -> list[Any]:
         self._calls[name].append((run_id, *map(str, args)))
-        return ["new", 0] if name == "ledger/accept" else ["ok", [], None, "running", []]
+        return ["new", 0] if name == "ledger/accept" else ["result", "ok", "results_before", []]
 
 
 def _used(redis: Redis) -> int:

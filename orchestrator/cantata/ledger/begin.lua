@@ -1,6 +1,6 @@
 -- Leases a step to a worker if the ledger says so; if it is pure, and this its first attempt, the others of its message that are so too.
 -- ARGV: run, step, owner (of this call alone, so that a repetition finds its own lease), lease_ms, others of its message
--- Replies {'begun', {step, attempt, spec, given, failures, {name, output, ...}, ...}, ...} or {reason}: gone, closed, over, early, leased, unfinished.
+-- Replies {'begun', what the handler of each begun step gets (named) ...} or {reason}: gone, closed, over, early, leased, unfinished.
 local MAX_BYTES = 500000 -- of what the handlers of steps begun together get, but for the last
 use(ARGV[1])
 if not status then return {'gone'} end
@@ -26,8 +26,8 @@ end
 
 -- The bytes of what the handler of a begun step gets.
 local function size_of(needed)
-  local size = #needed[4]
-  for _, text in ipairs(needed[6]) do size = size + #text end
+  local size = #(needed.given or '')
+  for _, text in ipairs(needed.inputs) do size = size + #text end
   return size
 end
 
@@ -39,15 +39,16 @@ if is_first and ARGV[5] then
     if text then spec_of(others[i], text) end
   end
 end
-local reply = {'begun', begin(s)}
-local size = size_of(reply[2])
+local first = begin(s)
+local reply, size = {'begun', named(first)}, size_of(first)
 for i = 5, is_first and #ARGV or 0 do
   if size > MAX_BYTES then break end
   local other = get(ARGV[i])
   local is_ours = other and (other.state == 'sent' or (other.state == 'running' and other.owner == ARGV[3]))
   if is_ours and is_first_of_pure(other) then
-    reply[#reply + 1] = begin(other)
-    size = size + size_of(reply[#reply])
+    local needed = begin(other)
+    reply[#reply + 1] = named(needed)
+    size = size + size_of(needed)
   end
 end
 return reply

@@ -6,9 +6,9 @@
 -- ahead?: {queue, cheap ("\nname\n..."), rounds?, tool?}, next_step? of its message,
 -- advance?: the outcome of a workflow's advance that was executed already, which counts only if this call begins that step,
 -- before?: [the outcome of a pure step, ...], which are recorded first}
--- Replies {result, sends {step, spec, ...}, begun or false, run status, {run, priority, step, spec, ...} of the next runs of sessions, 1 if the advance
--- is recorded too, and the others are of its commit, else 0, [result, ...] of `before`, 1 if the outbox got an entry, 1 if something is left to do,
--- which finish.lua does};
+-- Replies named: result; sends {step, spec, ...}; begun?: what the handler of the begun step gets (named); run_status;
+-- following {run, priority, step, spec, ...}: the next runs of sessions; has_advanced?: 1 if the advance is recorded too, and the others are of its commit;
+-- results_before {result, ...}: of `before`; has_posts?: 1 if the outbox got an entry; is_left?: 1 if something is left to do, which finish.lua does;
 -- or {'unfinished'}: this is to be called again when finish.lua has done what is left of an earlier call, or of `before`.
 -- result: ok, again (a repetition; steps that the first call made ready are sent by a sweep), stale, closed, gone.
 local lease_ms, resend_ms = outcome.lease_ms, outcome.resend_ms
@@ -16,7 +16,7 @@ local lease_ms, resend_ms = outcome.lease_ms, outcome.resend_ms
 local function commit(outcome, output)
   local attempt, info = outcome.attempt, outcome.info
   local s = get(outcome.step)
-  if not s then return {'gone', {}, false} end
+  if not s then return {result = 'gone', sends = {}} end
 
   local function begin_next()
     local n = outcome.next_step and not is_over() and get(outcome.next_step)
@@ -39,8 +39,8 @@ local function commit(outcome, output)
   if (outcome.status == 'done' and not counts and not counted) or (outcome.status == 'failed' and was_stopped) then
     add_usage_once(s.id, attempt, outcome.usage)
   end
-  if status ~= 'running' then return {'closed', {}, false} end
-  if not counts then return {counted and 'again' or 'stale', {}, begun_before()} end
+  if status ~= 'running' then return {result = 'closed', sends = {}} end
+  if not counts then return {result = counted and 'again' or 'stale', sends = {}, begun = begun_before() or nil} end
   if will_be_refused(s) then announce(s) end
   if s.state == 'dispatched' then
     redis.call('ZREM', S .. ':tasks', task_of(s))
@@ -64,7 +64,7 @@ local function commit(outcome, output)
     move(s, 'waiting'); s.owner = '-'; put(s)
     redis.call('HSET', R .. ':info', s.id, info)
     redis.call('ZADD', S .. ':due', now + (outcome.retry_ms or 0), timer .. '|' .. run .. '|' .. s.id)
-    return {'ok', {}, begin_next()}
+    return {result = 'ok', sends = {}, begun = begin_next() or nil}
   end
 
   if outcome.status == 'dispatched' then
@@ -73,7 +73,7 @@ local function commit(outcome, output)
     redis.call('HSET', R .. ':info', s.id, info)
     redis.call('ZADD', S .. ':tasks', now + (outcome.retry_ms or 0), task_of(s))
     event('dispatched', s.id, attempt, nil, info)
-    return {'ok', {}, begin_next()}
+    return {result = 'ok', sends = {}, begun = begin_next() or nil}
   end
   if outcome.status == 'retry' then
     s.failures = s.failures + 1
@@ -115,34 +115,40 @@ local function commit(outcome, output)
   end
   local sends, begun = dispatch(resend_ms, ahead)
   begun = begun or (not unfinished and begin_next())
-  if begun then s.owner = '>' .. begun[1]; put(s) end
-  return {'ok', sends, begun}
+  if begun then s.owner = '>' .. begun.step; put(s) end
+  return {result = 'ok', sends = sends, begun = begun or nil}
 end
 
 if unfinished then return {'unfinished'} end
 local results, sends = {}, {}
 for i, each in ipairs(outcome.before or {}) do
-  local result = status and commit(each, ARGV[4 + i]) or {'gone', {}}
+  local result = status and commit(each, ARGV[4 + i]) or {result = 'gone', sends = {}}
   write_changes() -- else an error in a later one would lose them
-  results[i] = result[1]
+  results[i] = result.result
   if unfinished then return {'unfinished'} end
-  for _, item in ipairs(result[2]) do sends[#sends + 1] = item end
+  for _, item in ipairs(result.sends) do sends[#sends + 1] = item end
 end
-if not status then return {'gone', {}, false, '', {}, 0, results, has_posts, 0} end
+if not status then return named{result = 'gone', results_before = results} end
 local reply = commit(outcome, ARGV[3])
-for _, item in ipairs(reply[2]) do sends[#sends + 1] = item end
+for _, item in ipairs(reply.sends) do sends[#sends + 1] = item end
+
+local function answer(result, ready, begun, has_advanced)
+  return named{
+    result = result, sends = ready, begun = begun and named(begun), run_status = status, following = following, has_advanced = has_advanced,
+    results_before = results, has_posts = (#posts > 0 or has_posts == 1) and 1 or nil, is_left = unfinished and 1 or nil,
+  }
+end
+
 local advance = outcome.advance
-local was_begun = advance and reply[1] == 'again' and get(outcome.step).owner == '>' .. advance.step -- by the first of these calls, which recorded it
+local was_begun = advance and reply.result == 'again' and get(outcome.step).owner == '>' .. advance.step -- by the first of these calls, which recorded it
 if advance then advance.ahead, advance.next_step = outcome.ahead, outcome.next_step end
 if advance and not cancelling and #sends == 0 and (in_place or was_begun) then
   local result = commit(advance, ARGV[4])
-  if result[1] == 'ok' or result[1] == 'again' then
-    return {reply[1], result[2], result[3], status, following, 1, results, #posts > 0 and 1 or has_posts, unfinished and 1 or 0}
-  end
+  if result.result == 'ok' or result.result == 'again' then return answer(reply.result, result.sends, result.begun, 1) end
 end
 if in_place then -- the advance is to be executed again
   local id, waited = in_place.id, in_place.waited
   in_place = nil
-  reply[3] = lease_begun(get(id), lease_ms, waited)
+  reply.begun = lease_begun(get(id), lease_ms, waited)
 end
-return {reply[1], sends, reply[3], status, following, 0, results, #posts > 0 and 1 or has_posts, unfinished and 1 or 0}
+return answer(reply.result, sends, reply.begun)

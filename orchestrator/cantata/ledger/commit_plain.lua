@@ -111,7 +111,7 @@ local function record_plain(outcomes, outputs_of)
   if window then redis.call('HSET', R .. ':window', window, size .. ' ' .. inflight + #sent) end
   if #sent > 0 then redis.call('LTRIM', R .. ':backlog:' .. window, #sent, -1) end
 
-  local sends, checks, inputs = {}, {}, false
+  local sends, checks, inputs = {}, {}, nil
   for _, item in ipairs(ready) do
     if item ~= begun then
       set_state(item[1], string.format('sent 0 0 %d 0 0 0 %s', item[2], now_text))
@@ -127,10 +127,10 @@ local function record_plain(outcomes, outputs_of)
     redis.call('ZADD', S .. ':leases', now + outcome.lease_ms, run .. '|1|' .. owner .. '|' .. id)
     event('started', id, 1, owner)
     inputs = handler_inputs({id = id, attempt = 1, failures = 0})
-    inputs[#inputs + 1] = waited
+    inputs.waited_ms = waited ~= '' and waited or nil
   end
   results[#results] = nil
-  return {'ok', sends, inputs, status, {}, 0, results, 0, 0}
+  return named{result = 'ok', sends = sends, begun = inputs and named(inputs), run_status = status, results_before = results}
 end
 
 local before, outputs_of = outcome.before or {}, {}

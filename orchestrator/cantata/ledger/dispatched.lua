@@ -1,7 +1,7 @@
 -- Reads a step whose task is under way. ARGV: run, step, attempt.
--- Replies {what its handler got but for values, owner of its lease, ms since it was dispatched}, or {} if this attempt of it is over.
+-- Replies named, or {} if this attempt of it is over: `begun`, what its handler got (named); `owner` of its lease, if it has one; `since_ms`: ms since it was dispatched.
 use(ARGV[1])
 local s = get(ARGV[2])
 if not s or s.attempt ~= tonumber(ARGV[3]) then return {} end
-if s.state == 'running' then return {handler_inputs(s, true), s.owner, 0} end
-return is_dispatched(s, ARGV[3]) and {handler_inputs(s, true), '', now - tonumber(s.owner)} or {}
+if s.state == 'running' then return named{begun = named(handler_inputs(s)), owner = s.owner, since_ms = 0} end
+return is_dispatched(s, ARGV[3]) and named{begun = named(handler_inputs(s)), since_ms = now - tonumber(s.owner)} or {}

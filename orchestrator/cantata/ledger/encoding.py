@@ -154,44 +154,37 @@ def ready_of_runs(rows: Sequence[str], *, has_waited: bool = False) -> tuple[tup
     return tuple((rows[i], Ready(rows[i + 2], spec_of(rows[i + 3]), int(rows[i + 1]), has_waited)) for i in range(0, len(rows), 4))
 
 
-def swept_of(shard: int, answer: Sequence[list[str]]) -> Swept:
+def swept_of(shard: int, found: Mapping[str, Any]) -> Swept:
     """Return the result of a sweep of a shard, from the reply of `sweep.lua`. Items that cannot be read are among its faults."""
-    recovered, sends, overdue, lost, fired, fault, ended, waiting, left, tasks, revoked, schedules, failed, _ = answer
+    failed = found.get("faults", ())
     faults = [
         ItemFault(duty, item, why, shard, int(tries)) for duty, item, why, tries in (failed[i : i + 4] for i in range(0, len(failed), 4))
     ]
 
-    def read(rows: Sequence[Any], size: int, duty: str, name: Callable[[Any], str], decode: Callable[[Any], Reply]) -> list[Reply]:
+    def read(part: str, size: int, duty: str, name: Callable[[Any], str], decode: Callable[[Any], Reply]) -> list[Reply]:
         """Return what can be read of a flat list of rows of a size."""
-        found: list[Reply] = []
+        rows, readable = found.get(part, ()), list[Reply]()
         for row in (rows[i : i + size] for i in range(0, len(rows), size)):
             try:
-                found.append(decode(row))
+                readable.append(decode(row))
             except Exception as error:  # noqa: BLE001  # whatever a decoder raises for this item, the others are readable
                 faults.append(ItemFault(duty, name(row), error, shard))
-        return found
+        return readable
 
     def step_of(row: Sequence[str]) -> str:
         return f"{row[0]}|{row[2]}"
 
-    readable = [
-        *read(recovered, 4, "sends", step_of, lambda row: ready_of_runs(row, has_waited=True)[0]),
-        *read(sends, 4, "sends", step_of, lambda row: ready_of_runs(row)[0]),
+    sends = [
+        *read("recovered", 4, "sends", step_of, lambda row: ready_of_runs(row, has_waited=True)[0]),
+        *read("sends", 4, "sends", step_of, lambda row: ready_of_runs(row)[0]),
     ]
+    overdue = read("overdue", 6, "lost", step_of, _overdue)
+    schedules = read("schedules", 1, "schedules", lambda row: str(row[0][0]), lambda row: _due_schedule(shard, *row[0]))
+    lists = {name: tuple(found.get(name, ())) for name in ("ended", "waiting", "left", "tasks", "revoked")}
     return Swept(
-        tuple(readable),
-        tuple(read(overdue, 6, "lost", step_of, _overdue)),
-        int(cast(int, lost)),
-        int(cast(int, fired)),
-        str(fault),
-        tuple(ended),
-        tuple(waiting),
-        tuple(left),
-        tuple(tasks),
-        tuple(revoked),
-        tuple(read(schedules, 1, "schedules", lambda row: str(row[0][0]), lambda row: _due_schedule(shard, *row[0]))),
-        tuple(faults),
-    )
+        sends=tuple(sends), overdue=tuple(overdue), lost=int(found.get("lost", 0)), fired=int(found.get("fired", 0)),
+        fault=str(found.get("fault", "")), schedules=tuple(schedules), faults=tuple(faults), **lists,
+    )  # fmt: skip
 
 
 def _overdue(row: Sequence[str]) -> Overdue:

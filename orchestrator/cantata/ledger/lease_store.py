@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from redis.exceptions import RedisError, ResponseError
@@ -16,7 +16,7 @@ from cantata.ledger.records import Swept
 from cantata.ledger.redis.keys import SHARDS, shard_key, shard_of
 from cantata.ledger.redis.pieces import ask_each
 from cantata.ledger.redis.redis_errors import is_transient, reason
-from cantata.ledger.script_caller import ScriptCaller
+from cantata.ledger.script_caller import ScriptCaller, named
 
 SWEEP_ENTRIES = 200  # of each sort, in one call of a sweep
 MAX_SWEEP_S = 1.0  # after which the next sweep does the rest
@@ -71,22 +71,23 @@ class LeaseStore:
 
     def _sweep(self, shards: Sequence[int], most: int) -> dict[int, Swept]:
         """Return the results of the sweeps of some shards. Each is swept in short calls while there is more to do, for MAX_SWEEP_S."""
-        found: dict[int, list[Any]] = {}
+        found: dict[int, dict[str, Any]] = {}
         again, ends_at = shards, time.monotonic() + MAX_SWEEP_S
         while again and (not found or time.monotonic() < ends_at):
             calls = [(shard, (RESEND_MS, str(most), __version__, "" if shard in found else "1")) for shard in again]
-            replies = self._caller.call_all("ledger/sweep", calls, on_error=_failed_sweep)
+            replies = [named(reply) for reply in self._caller.call_all("ledger/sweep", calls, on_error=_failed_sweep)]
             for shard, reply in zip(again, replies, strict=True):
-                found[shard] = [_sum(*pair) for pair in zip(found[shard], reply, strict=True)] if shard in found else reply
-            again = [shard for shard, (*_, is_busy) in zip(again, replies, strict=True) if is_busy]
+                found[shard] = _sum(found.get(shard, {}), reply)
+            again = [shard for shard, reply in zip(again, replies, strict=True) if "is_busy" in reply]
         return {shard: swept_of(shard, reply) for shard, reply in found.items()}
 
 
-def _sum(one: Any, other: Any) -> Any:
-    """Return the same part of two replies of a sweep as one: lists and counts are added, the last error stays."""
-    return (other or one) if isinstance(one, str) else one + other
+def _sum(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """Return two replies of a sweep as one: lists and counts are added, the last error stays."""
+    both = {name: one[name] + other[name] for name in one.keys() & other.keys() if name != "fault"}
+    return {**one, **other, **both}
 
 
 def _failed_sweep(error: ResponseError) -> list[Any]:
     """Return the reply of a sweep that failed in one shard."""
-    return [[], [], [], 0, 0, str(error), [], [], [], [], [], [], [], 0]
+    return ["fault", str(error)]

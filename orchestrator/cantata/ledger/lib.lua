@@ -1089,7 +1089,7 @@ local function dispatch(resend_ms, ahead)
     elseif ahead and not unfinished and not begun and (spec.decides or (#fresh == 1 and goes_ahead(spec, ahead))) then
       if ahead.executed == s.id then
         in_place = {id = s.id, owner = ahead.owner, waited = mark_begun(s, ahead.owner)}
-        begun = {s.id}
+        begun = {step = s.id}
       else
         begun = lease(s, ahead.owner, ahead.lease_ms)
       end

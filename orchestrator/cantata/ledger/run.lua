@@ -362,7 +362,14 @@ local function read_values(reads)
   return values
 end
 
--- What a step's handler gets.
+-- A reply with the names of its values: {name, value, ...}, without those that are nil.
+local function named(fields)
+  local reply = {}
+  for name, value in pairs(fields) do reply[#reply + 1] = name; reply[#reply + 1] = value end
+  return reply
+end
+
+-- What a step's handler gets, by name.
 local function handler_inputs(s)
   local spec, text = spec_of(s.id)
   local values = read_values(spec.reads or {})
@@ -373,7 +380,10 @@ local function handler_inputs(s)
     values[#values + 1] = '@cancelled'; values[#values + 1] = 'true'
   end
   local given = spec.has_given and redis.call('HGET', R .. ':given', s.id)
-  return {s.id, s.attempt, text, given or '', s.failures, values, definitions, tenant, kind_of_run, session or '', priority}
+  return {
+    step = s.id, attempt = s.attempt, spec = text, given = given or nil, failures = s.failures, inputs = values, definitions = definitions,
+    tenant = tenant, run_kind = kind_of_run, session = session or nil, priority = priority,
+  }
 end
 
 -- Whether the caller begins the only step that it made ready: it is cheap and of the caller's queue, or in a row of a batch, whose steps nobody waits for

@@ -65,12 +65,12 @@ class ScriptCaller:
         """
         sends: list[str] = []
         following: list[str] = []
-        has_posts, is_left, status = False, 1, ""
+        has_posts, is_left, status = False, True, ""
         while is_left:
-            is_left, more, status, others, posts = self.call_shard("ledger/finish", shard_of(run_id), run_id, resend_ms)
-            sends += more
-            following += others
-            has_posts = has_posts or bool(posts)
+            reply = named(self.call_shard("ledger/finish", shard_of(run_id), run_id, resend_ms))
+            sends += reply.get("sends", ())
+            following += reply.get("following", ())
+            is_left, status, has_posts = "is_left" in reply, reply.get("run_status", ""), has_posts or "has_posts" in reply
         return Finished(sends, status, following, has_posts)
 
     def settle(self, run_id: str) -> None:
@@ -183,3 +183,8 @@ class ScriptCaller:
         if confirmed < self._replicas:
             raise Unconfirmed(f"{confirmed} of {self._replicas} replicas have it")
         return cast(object, reply)
+
+
+def named(reply: Sequence[Any]) -> dict[str, Any]:
+    """Return a reply of a script with names, `{name, value, ...}`, as a mapping."""
+    return dict(zip(reply[::2], reply[1::2], strict=True))

@@ -22,7 +22,7 @@ from cantata.ledger.intervals import RESEND_MS
 from cantata.ledger.records import Ahead, AttemptRecord, Begun, Committed, Overdue, Ready, Refusal, Woken, owner_of
 from cantata.ledger.redis.keys import run_key, shard_of
 from cantata.ledger.redis.pieces import scan
-from cantata.ledger.script_caller import ScriptCaller
+from cantata.ledger.script_caller import ScriptCaller, named
 from cantata.operation import fault_points
 from cantata.values import JsonValue, Usage
 
@@ -86,17 +86,18 @@ class StepStore:
         if before:
             envelope["before"] = [self._envelope(each, record, None) for each, record in before]
             outputs = [output, "", *(record.output for _, record in before)]
-        reply = self._caller.call("ledger/commit", begun.run_id, storable(to_json(envelope)), *outputs)
-        word, sends, next_begun, run_status, following, has_advanced, results_before, has_posts, is_left = reply
-        if is_left:
+        reply = named(self._caller.call("ledger/commit", begun.run_id, storable(to_json(envelope)), *outputs))
+        sends, following, run_status = reply.get("sends", []), reply.get("following", []), reply.get("run_status", "")
+        has_posts, has_advanced = "has_posts" in reply, "has_advanced" in reply
+        if "is_left" in reply:
             rest = self._caller.finish(begun.run_id, resend_ms=RESEND_MS)
             sends, run_status, following = [*sends, *rest.sends], rest.status, [*following, *rest.following]
             has_posts |= rest.has_posts
         owner = following_owner if has_advanced else own
-        next_step = self._begun(begun.run_id, owner, asked_at, next_begun) if next_begun else None
-        results = tuple(results_before)
         return Committed(
-            word, ready_of(sends), next_step, run_status, ready_of_runs(following), bool(has_advanced), results, bool(has_posts)
+            reply["result"], ready_of(sends), run_status=run_status, following=ready_of_runs(following), has_advanced=has_advanced,
+            begun=self._begun(begun.run_id, owner, asked_at, reply["begun"]) if "begun" in reply else None,
+            results_before=tuple(reply["results_before"]), has_posts=has_posts,
         )  # fmt: skip
 
     def _envelope(self, begun: Begun, record: AttemptRecord, ahead: Ahead | None) -> dict[str, JsonValue]:
@@ -133,9 +134,9 @@ class StepStore:
     def dispatched(self, run_id: str, step_id: str, attempt: int) -> tuple[Begun, float] | None:
         """Return a step whose task is under way, and the seconds since it was dispatched; None if this attempt of it is over."""
         asked_at = time.monotonic()
-        found = self._caller.call("ledger/dispatched", run_id, step_id, attempt)
-        begun = self._begun(run_id, found[1], asked_at, found[0]) if found else None
-        return (begun, found[2] / 1000) if begun else None
+        found = named(self._caller.call("ledger/dispatched", run_id, step_id, attempt))
+        begun = self._begun(run_id, found.get("owner", ""), asked_at, found["begun"]) if found else None
+        return (begun, found["since_ms"] / 1000) if begun else None
 
     def still_waiting(self, overdue: Iterable[Overdue]) -> list[tuple[str, Ready]]:
         """Return those of some steps that are still not begun, to be sent again."""
@@ -220,28 +221,29 @@ class StepStore:
         """Return the owner with a number of the call, so that a lease tells which call it is of."""
         return f"{owner}~{next(self._calls)}"
 
-    def _begun(self, run_id: str, owner: str, asked_at: float, answer: Sequence[object]) -> Begun | None:
+    def _begun(self, run_id: str, owner: str, asked_at: float, reply: Sequence[Any]) -> Begun | None:
         """Return the step that was begun; None if this worker cannot read its spec, after it was refused."""
-        step_id, attempt, spec, given, failures, flat, digest, tenant, kind, session, priority = cast(
-            "tuple[str, int, str, str, int, list[str], str, str, str, str, int]", tuple(answer[:11])
-        )
-        waited_s = int(cast(int, answer[11])) / 1000 if answer[11:] and answer[11] != "" else None
-        own, inputs, value, fault = None, {}, None, ""
+        found = named(reply)
+        step_id, attempt, spec, flat = found["step"], int(found["attempt"]), found["spec"], found["inputs"]
+        own, inputs, given, fault = None, {}, None, ""
         try:
             own = own_spec_of(spec)
             inputs = {flat[i]: json.loads(flat[i + 1]) for i in range(0, len(flat), 2)}
-            value = json.loads(given) if given else None
+            given = json.loads(found["given"]) if "given" in found else None
         except ValidationError as error:
-            self.refuse(run_id, step_id, int(attempt), owner, refused_steps.cannot_read(error))
+            self.refuse(run_id, step_id, attempt, owner, refused_steps.cannot_read(error))
             return None
         except StoredDataError as error:
             fault = f"this step cannot be executed: {error}"
         except (ValueError, RecursionError) as error:
             why = "is nested too deeply" if isinstance(error, RecursionError) else f"is not JSON: {error}"
             fault = f"this step cannot be executed: a value that it gets {why}"
-        run = (digest, tenant, kind, session, int(priority))
-        spec_here = own or spec_of(spec)
-        return Begun(run_id, step_id, int(attempt), owner, spec_here, value, int(failures), inputs, *run, asked_at, waited_s, fault)
+        return Begun(
+            run_id, step_id, attempt, owner, own or spec_of(spec), given, int(found["failures"]), inputs, found["definitions"],
+            tenant=found.get("tenant") or "", run_kind=found.get("run_kind") or "", session=found.get("session") or "",
+            priority=int(found["priority"]), asked_at=asked_at, waited_s=found["waited_ms"] / 1000 if "waited_ms" in found else None,
+            unreadable=fault,
+        )  # fmt: skip
 
 
 def _params_of(run_id: str, step_id: str, spec: str) -> Mapping[str, JsonValue] | None:

@@ -113,12 +113,12 @@ local function announce(s)
   event('started', s.id, s.attempt, s.owner)
 end
 
--- Leases a begun step to its owner. Replies what its handler gets, and how long it `waited`.
+-- Leases a begun step to its owner. Replies what its handler gets, and as `waited_ms` how long it had been sent, if it was.
 local function lease_begun(s, lease_ms, waited)
   add_lease(s, lease_ms)
   if not will_be_refused(s) then announce(s) end
   local needed = handler_inputs(s)
-  needed[#needed + 1] = waited
+  needed.waited_ms = waited ~= '' and waited or nil
   return needed
 end
 

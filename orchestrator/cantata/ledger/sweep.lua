@@ -1,11 +1,13 @@
 -- Recovers lost steps, fires timers and expires runs in one shard. An error of one item costs this item, and one of a list this list (parking.lua).
 -- ARGV: resend_ms, most entries of each sort in one call, version of the caller, 1 in the first call of a sweep.
--- Replies {recovered, sends, overdue, lost, fired, fault, ended, waiting, left, tasks, revoked, schedules, faults, 1 if there is more to do now}:
--- run, priority, step, spec, ... of recovered steps, to put at the head of their queues; the same of others to send; run, priority, step, queue, when it was sent (ms), 1 at the first check, ... of steps that nobody began in time;
--- how many leases were lost, and how many timers fired; the lists that could not be read, "" for none; the runs that this ended; run|step of steps that wait for rate limits and are to
--- be checked, and of steps that no longer wait; run|attempt|step of dispatched steps whose results are to be looked for, and of tasks to revoke;
--- of each schedule to look at its name, the time, its fields as below, the first of its pending times, and its open run;
--- of each item that failed its duty, its name, the error, and how often it has failed: at the third time it was parked.
+-- Replies named, lists only if they have entries:
+-- recovered: run, priority, step, spec, ... of recovered steps, to put at the head of their queues; sends: the same of others to send;
+-- overdue: run, priority, step, queue, when it was sent (ms), 1 at the first check, ... of steps that nobody began in time;
+-- lost: how many leases were lost; fired: how many timers fired; fault: the lists that could not be read; ended: the runs that this ended;
+-- waiting: run|step of steps that wait for rate limits and are to be checked; left: of steps that no longer wait;
+-- tasks: run|attempt|step of dispatched steps whose results are to be looked for; revoked: of tasks to revoke;
+-- schedules: of each schedule to look at its name, the time, its fields as below, the first of its pending times, and its open run;
+-- faults: duty, item, error, tries, ... of each item that failed: at the third time it was parked; is_busy: 1 if there is more to do now.
 local resend_ms, most, version = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3]
 local recovered, sends, overdue, lost, fired, waiting, tasks = {}, {}, {}, 0, 0, {}, {}
 local RECHECK_MS = 30000 -- ms until a step that waits for a rate limit is checked again
@@ -254,4 +256,10 @@ local function pop(key)
 end
 
 local left, revoked = pop('left'), pop('revoked')
-return {recovered, sends, overdue, lost, fired, table.concat(unread, '; '), ended_runs, waiting, left, tasks, revoked, schedules, faults, is_busy}
+local function if_any(entries) return #entries > 0 and entries or nil end
+
+return named{
+  recovered = if_any(recovered), sends = if_any(sends), overdue = if_any(overdue), lost = lost, fired = fired, fault = if_any(table.concat(unread, '; ')),
+  ended = if_any(ended_runs), waiting = if_any(waiting), left = if_any(left), tasks = if_any(tasks), revoked = if_any(revoked),
+  schedules = if_any(schedules), faults = if_any(faults), is_busy = is_busy == 1 and 1 or nil,
+}
