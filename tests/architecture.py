@@ -18,7 +18,6 @@ import grimp
 TOP = Path(__file__).parents[1]
 PACKAGE = TOP / "orchestrator" / "cantata"
 PACKAGES = (PACKAGE, TOP / "orchestrator" / "cantata_frontends", TOP / "workers" / "cantata_workers")
-UNIT_TESTS = TOP / "tests" / "unit"
 
 MAX_METHODS = 15  # of a class, those that begin with an underscore not counted
 DOCUMENTED = frozenset({"Batches", "ChainBuilder", "Client", "Conversation", "TenantClient", "Workflow"})
@@ -29,11 +28,6 @@ MAY_IMPORT_FRONTENDS = FRONTENDS
 FRONTEND_NAMES = re.compile("agentchain|chainbuilder|diskurs|langswarm|promptchain", re.IGNORECASE)
 MAY_NAME_FRONTENDS = ("orchestrator/cantata_frontends/", "workers/cantata_workers/frontends/", "orchestrator/cantata/__init__.py")
 """Where these names may stand: the frontends themselves, and the public names of the package, some of which are theirs."""
-
-PURE_CORE = ("flows",)
-"""Rooms whose modules each have a unit test file."""
-TESTED_BY_BEHAVIOUR = ("flows/workflows/", "flows/json_schemas/")
-"""Rooms in them whose tests are not named after modules."""
 
 QUESTIONS = ("What", "Who", "Whose", "How", "Whether", "Where", "When", "Why")
 """No docstring begins with one of these."""
@@ -93,25 +87,6 @@ def questions(trees: dict[Path, ast.Module]) -> Iterator[str]:
         for node in nodes_of(tree):
             if isinstance(node, ast.Module | ast.ClassDef | Function) and (ast.get_docstring(node) or "").startswith(QUESTIONS):
                 yield f"{path.relative_to(TOP)}: the docstring of {getattr(node, 'name', 'the module')} begins with a question word"
-
-
-def modules_without_tests(trees: dict[Path, ast.Module], tests: Path = UNIT_TESTS) -> Iterator[str]:
-    """Yield the modules of the pure core without a unit test file of their own, and test files there that are named after no module."""
-    modules = [path.relative_to(PACKAGE) for path in trees if path.is_relative_to(PACKAGE) and path.name != "__init__.py"]
-
-    def is_free(path: Path) -> bool:
-        return path.as_posix().startswith(TESTED_BY_BEHAVIOUR)
-
-    expected = {
-        tests / module.with_name(f"test_{module.name}"): module
-        for module in modules
-        if module.parts[0] in PURE_CORE and not is_free(module)
-    }
-    for file, module in expected.items():
-        if not file.is_file() or not re.search(r"^def test_", file.read_text("utf-8"), re.MULTILINE):
-            yield f"orchestrator/cantata/{module} has no unit tests in tests/unit/{file.relative_to(tests)}"
-    files = [file for room in PURE_CORE for file in sorted((tests / room).rglob("test_*.py")) if not is_free(file.relative_to(tests))]
-    yield from (f"tests/unit/{file.relative_to(tests)} is named after no module" for file in files if file not in expected)
 
 
 def imports_of_frontends(graph: grimp.ImportGraph) -> Iterator[str]:
@@ -174,7 +149,7 @@ def main() -> int:
     breaches = [
         *class_names_used_twice(trees), *classes_that_are_too_large(trees),
         *questions(trees), *names_of_frontends({path: path.read_text("utf-8") for path in trees}),
-        *modules_without_tests(trees), *imports_of_frontends(graph), *cycles(graph),
+        *imports_of_frontends(graph), *cycles(graph),
     ]  # fmt: skip
     for breach in breaches:
         click.echo(breach)

@@ -49,19 +49,6 @@ def test_a_name_of_a_frontend_is_found_in_the_core_only(line: str) -> None:
     assert breach.startswith("orchestrator/cantata/flows/graph.py:2 names the frontend ")
 
 
-def test_a_module_of_the_pure_core_without_tests_is_found_and_a_test_file_without_a_module(tmp_path: Path) -> None:
-    for name, text in (("flows/test_a", "def test_it(): ..."), ("flows/test_empty", '"""No tests."""'), ("flows/test_gone", "")):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / f"{name}.py").write_text(text)
-    modules = {PACKAGE / f"{name}.py": ast.parse("") for name in ("flows/a", "flows/empty", "flows/__init__", "flows/chains/b", "config/c")}
-
-    assert list(architecture.modules_without_tests(modules, tmp_path)) == [
-        "orchestrator/cantata/flows/empty.py has no unit tests in tests/unit/flows/test_empty.py",
-        "orchestrator/cantata/flows/chains/b.py has no unit tests in tests/unit/flows/chains/test_b.py",
-        "tests/unit/flows/test_gone.py is named after no module",
-    ]
-
-
 def test_cycles_and_imports_of_frontends_are_found() -> None:
     graph = grimp.ImportGraph()
     for importer, imported in (("cantata.a", "cantata.b"), ("cantata.b", "cantata.a"), ("cantata.a", "cantata_frontends.c")):

@@ -20,11 +20,9 @@ from cantata.client.tenant_client import TenantClient
 from cantata.config.faults import checked
 from cantata.engine.dispatch import user_app
 from cantata.engine.dispatch.celery_app import App, make_app
-from cantata.engine.engine import Engine, with_chain_id
-from cantata.engine.run_requests import chain_request, turn_request, workflow_request
-from cantata.engine.start import (
-    choose_start_queue,
-)
+from cantata.engine.engine import Engine
+from cantata.engine.requests import CheckedChain, CheckedTurn, checked_turn, workflow_request
+from cantata.engine.start import choose_start_queue
 from cantata.errors import ConfigError
 from cantata.features.batches.batch_feed import BatchFeed
 from cantata.features.batches.batch_store import BatchMode
@@ -39,6 +37,7 @@ from cantata.features.schedules.schedules import Schedules
 from cantata.features.sessions.sessions import Sessions
 from cantata.features.webhooks.webhooks import post_test
 from cantata.flows.definitions import Definitions
+from cantata.flows.submission import Submission
 from cantata.flows.waits import InboxItem
 from cantata.flows.wire import ChainRequest, TurnRequest
 from cantata.flows.workflows.conversion import plain_input
@@ -153,8 +152,8 @@ class Client:
             "text": text, "team": team, "agent": agent, "workflow": workflow, "session": session, "send_history": send_history,
             "timeout_s": timeout_s, "webhooks": [*webhooks],
         }, source="turn")  # fmt: skip
-        request = turn_request(turn, self.definitions)
-        return TurnRun(self.engine, self.engine.accept(request, idempotency_key, labels, session=session))
+        submission = Submission(labels or {}, idempotency_key=idempotency_key, session=session)
+        return self.submit_checked(checked_turn(turn, self.definitions), submission)
 
     @overload
     def submit_workflow(
@@ -223,17 +222,22 @@ class Client:
             ConfigError: The request has faults, all of which `faults` lists, or the tenant's quota is used up. Nothing was run.
             UnavailableError: Redis cannot be reached.
         """
-        request = self.engine.checked_request(request, initial_input, timeout_s, webhooks)
-        return self.submit_checked(request, idempotency_key=idempotency_key, labels=labels)
+        submission = Submission(labels or {}, webhooks, timeout_s, idempotency_key)
+        return self.submit_checked(self.engine.checked_chain(request, initial_input, submission), submission)
 
-    def submit_checked(
-        self, request: ChainRequest, *, idempotency_key: str | None = None, labels: Mapping[str, str] | None = None
-    ) -> ChainRun:
-        """Submit a chain request in which `checks.check` found no fault with this client's definitions. Raises ConfigError."""
-        bounds.check(request.initial_input, "initial_input", max_bytes=self.definitions.limits.input_bytes)
-        request = with_chain_id(request)
-        queue = choose_start_queue(request, self.definitions, self.engine.step_costs())
-        return ChainRun(self.engine, self.engine.accept(chain_request(request), idempotency_key, labels, queue))
+    @overload
+    def submit_checked(self, request: CheckedTurn, submission: Submission) -> TurnRun: ...
+
+    @overload
+    def submit_checked(self, request: CheckedChain, submission: Submission) -> ChainRun: ...
+
+    def submit_checked(self, request: CheckedTurn | CheckedChain, submission: Submission) -> TurnRun | ChainRun:
+        """Submit a request that was checked with this client's definitions. Raises ConfigError."""
+        if isinstance(request, CheckedTurn):
+            return TurnRun(self.engine, self.engine.accept(request, submission))
+        bounds.check(request.request.initial_input, "initial_input", max_bytes=self.definitions.limits.input_bytes)
+        queue = choose_start_queue(request.request, self.definitions, self.engine.step_costs())
+        return ChainRun(self.engine, self.engine.accept(request.with_id(), submission, queue))
 
     def test_webhook(self, name: str) -> WebhookRun:
         """Have a worker post a signed test message to a webhook of the configuration, or a URL, once. Raises ConfigError."""

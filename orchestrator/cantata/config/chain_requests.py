@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from pydantic import ValidationError
 
+from cantata import bounds
 from cantata.config.documents import Document
 from cantata.config.faults import faults_of, in_order
 from cantata.config.formats import formats
@@ -72,6 +73,28 @@ def kind_faults(document: Document, pattern: str) -> Iterator[Fault]:
 def request_from(data: JsonValue) -> ChainRequest:
     """Return the request in plain data, such as that of a Python program."""
     return load_request(Document(data, source="chain request"))
+
+
+def with_changes(
+    request: ChainRequest, *, initial_input: Mapping[str, JsonValue] | None = None, timeout_s: float | None = None,
+    webhooks: Sequence[str] = (), max_bytes: int = bounds.MAX_BYTES,
+) -> ChainRequest:  # fmt: skip
+    """Return a request with another input and time limit, and further webhooks; nothing else of it is parsed. Raises ConfigError."""
+    changes: dict[str, JsonValue] = {}
+    if initial_input is not None:
+        bounds.check(dict(initial_input), "initial_input", max_bytes=max_bytes)
+        changes["initial_input"] = dict(initial_input)
+    if timeout_s is not None:
+        changes["timeout"] = timeout_s
+    if webhooks:
+        changes["webhooks"] = [*request.webhooks, *webhooks]
+    if not changes:
+        return request
+    try:
+        parsed = request_from({"nodes": [], **changes})
+    except ConfigError as error:
+        raise ConfigError(error.faults, source=error.source, code=error.code, asked={**request.model_dump(), **changes}) from error
+    return request.model_copy(update={name: getattr(parsed, name) for name in changes})
 
 
 def with_lines(faults: Iterable[Fault], document: Document) -> list[Fault]:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
-import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -16,10 +15,11 @@ from cantata.config import loading as configuration
 from cantata.config.faults import shown
 from cantata.engine.dispatch.celery_app import App
 from cantata.engine.limits import step_costs
-from cantata.engine.run_requests import RunRequest, check_chain
+from cantata.engine.requests import CheckedChain, CheckedTurn, checked_chain
 from cantata.engine.start import COORDINATOR, accept_run, announce_runs, check_labels, id_of_key, new_id
 from cantata.errors import ConfigError, Fault, UnavailableError
 from cantata.flows.definitions import Definitions
+from cantata.flows.submission import AS_CONFIGURED, Submission
 from cantata.flows.webhooks import webhooks_of
 from cantata.flows.wire import ChainRequest
 from cantata.ledger import conversations
@@ -99,38 +99,28 @@ class Engine:
         expected = "a ChainRequest, a mapping with 'nodes', the name of its file, or the name of a chain of the configuration"
         raise ConfigError(f"expected {expected}, not a {type(request).__name__!r}", source="chain request")
 
-    def checked_request(
-        self, request: object, initial_input: Mapping[str, JsonValue] | None = None, timeout_s: float | None = None,
-        webhooks: Sequence[str] = (),
-    ) -> ChainRequest:  # fmt: skip
-        """Return the same with these changes, and an id. Raises ConfigError with every fault."""
-        request = self.request_of(request)
-        if initial_input is not None:
-            bounds.check(dict(initial_input), "initial_input", max_bytes=self.definitions.limits.input_bytes)
-            request = chain_requests.request_from({**request.model_dump(), "initial_input": dict(initial_input)})
-        if timeout_s is not None:
-            request = chain_requests.request_from({**request.model_dump(), "timeout": timeout_s})
-        if webhooks:
-            request = chain_requests.request_from({**request.model_dump(), "webhooks": [*request.webhooks, *webhooks]})
-        request = with_chain_id(request)
-        check_chain(request, self.definitions)
-        return request
+    def checked_chain(
+        self, request: object, initial_input: Mapping[str, JsonValue] | None = None, submission: Submission = AS_CONFIGURED
+    ) -> CheckedChain:  # fmt: skip
+        """Return the same with these changes, checked, with an id. Raises ConfigError with every fault."""
+        request = chain_requests.with_changes(
+            self.request_of(request), initial_input=initial_input, timeout_s=submission.timeout_s, webhooks=submission.webhooks,
+            max_bytes=self.definitions.limits.input_bytes,
+        )  # fmt: skip
+        return checked_chain(request, self.definitions).with_id()
 
     # --- runs -------------------------------------------------------------------------------------------------------
 
-    def accept(
-        self, request: RunRequest, idempotency_key: str | None, labels: Mapping[str, str] | None, queue: str = COORDINATOR,
-        session: str | None = None,
-    ) -> str:  # fmt: skip
+    def accept(self, request: CheckedTurn | CheckedChain, submission: Submission, queue: str = COORDINATOR) -> str:
         """Accept a run and send its first step; return its id. The same key, in the same session, gives the same run.
 
         Raises:
             ConfigError: The labels are invalid, the session is full, the tenant's quota is used up, or the key is another tenant's.
             UnavailableError: Redis cannot be reached.
         """
+        idempotency_key, labels, session = submission.idempotency_key, submission.labels, submission.session
         definitions = self.definitions
         check_key(idempotency_key)
-        labels = labels or {}
         check_labels(labels)
         scoped_session = conversations.run_session(labels.get("tenant", ""), session, definitions.sessions)
         run_id = run_id_of(idempotency_key, scoped_session)
@@ -165,11 +155,6 @@ class Engine:
                 if key is None or not self.ledger.runs.is_known(run_id):
                     raise
             yield
-
-
-def with_chain_id(request: ChainRequest) -> ChainRequest:
-    """Return a chain request with an id, a random one if it has none."""
-    return request if request.chain_id else request.model_copy(update={"chain_id": uuid.uuid4().hex[:8]})
 
 
 def check_key(idempotency_key: object) -> None:

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from cantata import bounds
 from cantata.engine.engine import Engine
-from cantata.engine.run_requests import workflow_request
+from cantata.engine.requests import CheckedChain, workflow_request
 from cantata.engine.start import COORDINATOR, Timeout, choose_start_queue, id_of_key
 from cantata.errors import ConfigError
 from cantata.features.batches.batch_store import BatchInfo, BatchMode, BatchTarget
@@ -20,7 +20,7 @@ from cantata.flows.chains import declared_inputs
 from cantata.flows.chains.declared_inputs import DeclaredInputs, Schema, inputs_read
 from cantata.flows.provider_batches import fault_of_agent
 from cantata.flows.turns import turn_plan
-from cantata.flows.wire import ChainRequest, ProviderBatchRequest, RowOutcome, RunState, TurnRequest
+from cantata.flows.wire import ProviderBatchRequest, RowOutcome, RunState, TurnRequest
 from cantata.ledger.runs import outcomes
 from cantata.values import ErrorInfo, JsonValue, Usage, Value, as_text
 
@@ -131,20 +131,20 @@ class RowRequests:
             message = f"row {number} has none of the inputs that chain {self._target.name!r} reads ({read}); its columns are {found}"
             raise ConfigError(f"{message}: give one of them that name with --map", source="batch")
         if self._target.kind == "workflow":
-            request = self._engine.checked_request(workflow_request(self._target.name, fields, self._engine.definitions))
+            chain = self._engine.checked_chain(workflow_request(self._target.name, fields, self._engine.definitions))
         else:
-            request = self._chain_request(row, fields)
-        self.timeout = Timeout(request.timeout or None, "timeout of the request")
-        self._queue = choose_start_queue(request, self._engine.definitions, self._engine.step_costs())
-        return request.model_copy(update={"chain_id": request.chain_id or self._target.name}).model_dump_json(exclude_defaults=True)
+            chain = self._checked_chain(row, fields)
+        self.timeout = chain.timeout
+        self._queue = choose_start_queue(chain.request, self._engine.definitions, self._engine.step_costs())
+        return chain.text
 
-    def _chain_request(self, row: Row, fields: dict[str, JsonValue]) -> ChainRequest:
+    def _checked_chain(self, row: Row, fields: dict[str, JsonValue]) -> CheckedChain:
         """Return the request of a chain. Raises ConfigError, with the code BAD_VALUE if only values of the row are at fault."""
         declared = self._declared
         if declared and isinstance(row, TextRow) and not [*declared.missing(fields), *declared.unknown(fields)]:
             fields = converted(row, self._columns, declared, self._target.name)
         try:
-            return self._engine.checked_request(self._target.name, fields)
+            return self._engine.checked_chain(self._target.name, fields)
         except ConfigError as error:
             is_named = declared is not None and not [*declared.missing(fields), *declared.unknown(fields)]
             code = BAD_VALUE if declared and is_named and [*declared.misfits(fields)] else error.code

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 from cantata import bounds
 from cantata.config.faults import checked
 from cantata.engine.engine import Engine
-from cantata.engine.run_requests import RunRequest, scheduled_request
+from cantata.engine.requests import CheckedChain, CheckedTurn, checked_schedule
 from cantata.engine.start import COORDINATOR, announce_runs, check_labels, check_size, new_id, run_settings
 from cantata.errors import ConfigError, Fault
 from cantata.features.schedules.firing import STARTED, item_of, started
@@ -226,9 +226,9 @@ class Schedules:
             raise ConfigError(faults, source="apply")
         return changes
 
-    def _request(self, name: str, spec: Schedule) -> RunRequest:
+    def _request(self, name: str, spec: Schedule) -> CheckedTurn | CheckedChain:
         try:
-            return scheduled_request(name, spec, self._engine.definitions)
+            return checked_schedule(name, spec, self._engine.definitions)
         except ConfigError as error:
             raise ConfigError(error.faults, source=f"schedule {name!r}", code=error.code, asked=error.asked) from error
 

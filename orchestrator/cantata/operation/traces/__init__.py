@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from cantata.operation.traces.conventions import Submission
+from cantata.operation.traces.conventions import SubmissionSpan
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
@@ -82,11 +82,11 @@ def client_spans(version: str) -> Spans | None:
 
 
 @contextmanager
-def trace_submission(kind: str, version: str) -> Iterator[Submission]:
+def trace_submission(kind: str, version: str) -> Iterator[SubmissionSpan]:
     """Trace a submission; the block sets the run in the value it gets. Does nothing without traces."""
     spans = client_spans(version)
     if spans is None:
-        yield Submission()
+        yield SubmissionSpan()
         return
     with spans.submission(kind) as submission:
         yield submission

@@ -36,7 +36,7 @@ MAX_TEXT_CHARS = 20_000  # of one recorded message
 
 
 @dataclass(slots=True)
-class Submission:
+class SubmissionSpan:
     """A submitted run; `run_id` stays empty if no run was created."""
 
     run_id: str = ""

@@ -16,7 +16,7 @@ from opentelemetry.sdk.trace.sampling import Decision
 from opentelemetry.trace import Link, NonRecordingSpan, Span, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
 from cantata.operation.traces import conventions
-from cantata.operation.traces.conventions import Attributes, Submission
+from cantata.operation.traces.conventions import Attributes, SubmissionSpan
 
 _next_ids: ContextVar[tuple[int, int] | None] = ContextVar("cantata_span", default=None)
 
@@ -75,9 +75,9 @@ class Spans:
         span.end(end_time=end)
 
     @contextmanager
-    def submission(self, kind: str) -> Iterator[Submission]:
+    def submission(self, kind: str) -> Iterator[SubmissionSpan]:
         """Trace a submission, in the trace of the run that the block sets, with a link to the current span of the caller."""
-        submitted = Submission()
+        submitted = SubmissionSpan()
         start = time.time_ns()
         yield submitted
         run_id = submitted.run_id

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -15,18 +15,19 @@ import click
 
 from cantata.client.client import Client
 from cantata.client.records import answer_text
+from cantata.client.requests import CheckedTurn, checked_turn
 from cantata.client.runs import ChainRun, TurnRun
 from cantata.client.tenant_client import TenantClient
 from cantata.client.view import RunView
 from cantata.config.user_code.workflow_inputs import input_faults, turn_faults
 from cantata.errors import ConfigError
 from cantata.flows.definitions import Definitions
-from cantata.flows.turns import turn_plan
+from cantata.flows.submission import AS_CONFIGURED, Submission
 from cantata.flows.wire import ChainResponse, RunResult, TurnRequest
 from cantata.operation.embedded import Stack
 from cantata.operation.logs import configure_logs
 from cantata.surfaces.cli.main import FAILED, INTERRUPTED
-from cantata.surfaces.cli.requests import check_tasks, load_checked_request, load_definitions
+from cantata.surfaces.cli.requests import check_tasks, load_checked_chain, load_definitions
 from cantata.surfaces.cli.views import live_view, plain_view
 from cantata.surfaces.cli.views.progress import await_own
 from cantata.text import text_format
@@ -71,33 +72,32 @@ class ServiceConnection:
         """The runs of all tenants."""
         return self.client.of(None)
 
-    def check_turn(self, turn: TurnRequest) -> None:
-        """Raise ConfigError for the faults of a turn, without a service."""
+    def checked_turn(self, turn: TurnRequest) -> CheckedTurn:
+        """Check a turn, without a service. Raises ConfigError with its faults."""
         known = self.definitions.workflows.get(turn.workflow or "")
         own = turn_faults(known.function, folder=self._code_folder) if known else ()
-        if faults := [*turn_plan.check_turn(turn, self.definitions), *own]:
-            raise ConfigError(faults, source="turn")
+        try:
+            checked = checked_turn(turn, self.definitions)
+        except ConfigError as error:
+            raise ConfigError([*error.faults, *own], source=error.source) from error
+        if own:
+            raise ConfigError([*own], source="turn")
+        return checked
 
-    def submit_turn(self, *, labels: Mapping[str, str] | None = None, **fields: Any) -> TurnRun:
+    def submit_turn(self, submission: Submission = AS_CONFIGURED, **fields: Any) -> TurnRun:
         """Submit a turn, by the fields of TurnRequest. Raises ConfigError before it waits for the service."""
-        self.check_turn(TurnRequest(**fields))
+        own = {"session": submission.session, "timeout_s": submission.timeout_s, "webhooks": [*submission.webhooks]}
+        turn = self.checked_turn(TurnRequest.model_validate({**fields, **own}))
         self.print_fleet_warnings()
-        return self.client.submit_turn(**fields, labels=labels)
+        return self.client.submit_checked(turn, submission)
 
-    def submit_chain(
-        self, file: str, *, given: dict[str, JsonValue] | None, timeout_s: float | None, labels: Mapping[str, str] | None = None,
-        webhooks: Sequence[str] = (),
-    ) -> ChainRun:  # fmt: skip
+    def submit_chain(self, file: str, given: dict[str, JsonValue] | None = None, submission: Submission = AS_CONFIGURED) -> ChainRun:
         """Submit the chain request that `file` names. Raises ConfigError before it waits for the service."""
-        request = load_checked_request(file, self.definitions, given=given, timeout_s=timeout_s)
-        request = request.model_copy(update={"webhooks": [*request.webhooks, *webhooks]})
+        chain = load_checked_chain(file, self.definitions, given=given, timeout_s=submission.timeout_s, webhooks=submission.webhooks)
         self.print_fleet_warnings()
-        return self.client.submit_checked(request, labels=labels)
+        return self.client.submit_checked(chain, submission)
 
-    def submit_workflow(
-        self, name: str, *, given: Mapping[str, JsonValue], timeout_s: float | None, labels: Mapping[str, str] | None = None,
-        webhooks: Sequence[str] = (),
-    ) -> ChainRun:  # fmt: skip
+    def submit_workflow(self, name: str, given: Mapping[str, JsonValue], submission: Submission) -> ChainRun:
         """Submit the input of a workflow in Python. Raises ConfigError before it waits for the service."""
         definitions = self.definitions
         known = definitions.workflows.get(name)
@@ -109,7 +109,9 @@ class ServiceConnection:
         if faults := [*input_faults(known.function, given, folder=self._code_folder)]:
             raise ConfigError(faults, source=f"workflow {name}")
         self.print_fleet_warnings()
-        return self.client.submit_workflow(name, given, timeout_s=timeout_s, labels=labels, webhooks=webhooks)
+        return self.client.submit_workflow(
+            name, given, timeout_s=submission.timeout_s, labels=submission.labels, webhooks=submission.webhooks
+        )
 
     def detach(self, run: TurnRun | ChainRun) -> int:
         """Print the id of a run, which goes on, and return exit status 0."""

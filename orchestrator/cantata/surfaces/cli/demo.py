@@ -56,7 +56,7 @@ def demo(model: str | None, is_batch: bool) -> int:
             print_note(
                 "   (The embedded model is for smoke tests: it shows that everything works, not what a good model answers. Try --model.)"
             )
-        chain = connection.submit_chain(str(FOLDER / "support.yaml"), given=None, timeout_s=None)
+        chain = connection.submit_chain(str(FOLDER / "support.yaml"))
         status = connection.watch(chain)
         if status:
             return status

@@ -5,12 +5,14 @@ from __future__ import annotations
 import getpass
 import json
 from collections.abc import Callable, Mapping
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
 import click
 
 from cantata.bounds import read_json
+from cantata.flows.submission import Submission
 
 SECONDS = click.FloatRange(min=0, min_open=True, max=30 * 86_400)
 MAX_QUOTED = 200  # characters of a text in a message
@@ -72,6 +74,17 @@ webhook_option = click.option(
     "--webhook", "webhooks", multiple=True, metavar="[EVENT,...=]NAME|URL",
     help="Post to this webhook of the configuration, or URL, on end, wait or failure; without an event, on those of the webhook, else end.",
 )  # fmt: skip
+
+
+def submission_options(command: Callable[..., int]) -> Callable[..., int]:
+    """Add the options of how a request is submitted; the command gets them as one `submission`."""
+
+    @wraps(command)
+    def call(*, timeout: float | None, labels: dict[str, str], webhooks: tuple[str, ...], **others: Any) -> int:
+        return command(submission=Submission(labels, webhooks, timeout), **others)
+
+    limit = click.option("--timeout", type=SECONDS, metavar="SECONDS", help="The longest time that the run may take.")
+    return limit(label_option(webhook_option(call)))
 
 
 def parse_json(ctx: click.Context, option: click.Parameter, text: str | None) -> Any:

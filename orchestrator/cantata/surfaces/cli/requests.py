@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
+from cantata.client.requests import CheckedChain, checked_chain
 from cantata.config import loading as configuration
-from cantata.config.chain_requests import load_request, with_lines
+from cantata.config.chain_requests import load_request, with_changes, with_lines
 from cantata.config.documents import Document, parse
 from cantata.errors import ConfigError
-from cantata.flows.chains import checks
 from cantata.flows.definitions import Definitions
-from cantata.flows.wire import ChainRequest
 from cantata.values import JsonValue
 
 
@@ -40,14 +40,10 @@ def check_tasks(definitions: Definitions) -> None:
         raise ConfigError(f"tool {name!r} is a task of your Celery application: name that in CANTATA_APP, such as shop.celery:app")
 
 
-def load_checked_request(
-    file: str,
-    definitions: Definitions,
-    *,
-    given: dict[str, JsonValue] | None = None,
-    timeout_s: float | None = None,
-    is_draft: bool = False,
-) -> ChainRequest:
+def load_checked_chain(
+    file: str, definitions: Definitions, *, given: dict[str, JsonValue] | None = None, timeout_s: float | None = None,
+    webhooks: Sequence[str] = (), is_draft: bool = False,
+) -> CheckedChain:  # fmt: skip
     """Return a chain request, with the changes of the command line, checked against the definitions.
 
     Args:
@@ -55,6 +51,7 @@ def load_checked_request(
         definitions: The definitions that the request may name.
         given: The initial input in place of its own.
         timeout_s: The timeout in place of its own.
+        webhooks: Webhooks beside its own.
         is_draft: Accept a request without an input, which it may get later.
 
     Raises:
@@ -65,11 +62,8 @@ def load_checked_request(
         request = load_request(document)
     else:
         request, document = configuration.request_named(file, definitions)
-    if given is not None:
-        request = request.model_copy(update={"initial_input": given})
-    if timeout_s is not None:
-        request = request.model_copy(update={"timeout": timeout_s})
-    faults, code = checks.check(request, definitions, is_draft=is_draft)
-    if faults:
-        raise ConfigError(with_lines(faults, document), source=document.source, code=code, asked=request.model_dump())
-    return request
+    request = with_changes(request, initial_input=given, timeout_s=timeout_s, webhooks=webhooks, max_bytes=definitions.limits.input_bytes)
+    try:
+        return checked_chain(request, definitions, is_draft=is_draft)
+    except ConfigError as error:
+        raise ConfigError(with_lines(error.faults, document), source=document.source, code=error.code, asked=error.asked) from error

@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 
 from cantata.client.client import Client
 from cantata.client.records import SignalAnswer, outcomes, split_id
+from cantata.client.requests import checked_turn
 from cantata.client.runs import ChainRun, Run, TurnRun
 from cantata.errors import ConfigError
+from cantata.flows.submission import Submission
 from cantata.flows.turns.mentions import mention_of
 from cantata.flows.waits import Answer, Inbox, InboxItem
 from cantata.flows.wire import AnswerOutcome, ChainRequest, ProviderBatchRequest, RunStatus, TurnRequest
@@ -29,9 +31,8 @@ class GrantedClient:
     def submit_turn(self, turn: TurnRequest, key: str | None) -> TurnRun:
         """Submit a turn. Raises ConfigError."""
         self._grant.check_turn(turn, self._client.definitions)
-        run = self._client.submit_turn(
-            **turn.model_dump(), idempotency_key=key and f"gateway\n{self._grant.tenant}\nturn\n{key}", labels=self._grant.labels()
-        )
+        submission = Submission(self._grant.labels(), idempotency_key=self._own(key, "turn"), session=turn.session)
+        run = self._client.submit_checked(checked_turn(turn, self._client.definitions), submission)
         if key is not None and self._runs.request(run.run_id, TurnRequest) != turn:
             raise _key_reused(key)
         return run
@@ -39,8 +40,7 @@ class GrantedClient:
     def submit_chain(self, request: ChainRequest, key: str | None) -> ChainRun:
         """Submit a chain request. Raises ConfigError."""
         self._grant.check_chain(request)
-        own = key and f"gateway\n{self._grant.tenant}\nchain\n{key}"
-        run = self._client.submit_chain(request, idempotency_key=own, labels=self._grant.labels())
+        run = self._client.submit_chain(request, idempotency_key=self._own(key, "chain"), labels=self._grant.labels())
         if key is not None:
             stored = run.request
             if (stored if request.chain_id else stored.model_copy(update={"chain_id": ""})) != request:  # a missing chain_id was generated
@@ -63,8 +63,7 @@ class GrantedClient:
             self._grant.check_turn(TurnRequest(text="", agent=agent), self._client.definitions)
         if changes and from_step is not None and not self._grant.approve_own:
             self._check_approvals(run_id, from_step)
-        own = key and f"gateway\n{self._grant.tenant}\nfork\n{key}"
-        created = self._runs.rerun(run_id, from_step, changes=changes, key=own, labels=self._grant.labels())
+        created = self._runs.rerun(run_id, from_step, changes=changes, key=self._own(key, "fork"), labels=self._grant.labels())
         if key is not None and not self._runs.was_forked_from(created, run_id, from_step, changes):
             raise _key_reused(key)
         return created
@@ -95,6 +94,10 @@ class GrantedClient:
         item = self._runs.waiting_step(run_id, step) if step is not None else None
         signal = self._grant.refusal_of(item) if item else self._grant.lacks("signal") or (self._own_approval(run, step) if step else "")
         return {"cancel": starts, "retry": starts, "fork": starts, "signal": signal}
+
+    def _own(self, key: str | None, kind: str) -> str | None:
+        """Return a key of a request as one of its tenant's, for requests of this kind."""
+        return key and f"gateway\n{self._grant.tenant}\n{kind}\n{key}"
 
     def _startable_run(self, run_id: str) -> TurnRun | ChainRun:
         """Return a run that the token could have started. Raises UnknownRunError, RequestRejected."""

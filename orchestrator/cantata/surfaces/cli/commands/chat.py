@@ -28,7 +28,7 @@ def chat(team: str | None, agent: str | None, session: str | None, config: str |
         from cantata.flows.wire import TurnRequest
         from cantata.surfaces import chat as terminal_chat
 
-        connection.check_turn(TurnRequest(text="hello", team=team, agent=agent))
+        connection.checked_turn(TurnRequest(text="hello", team=team, agent=agent))
         connection.print_fleet_warnings()
         backend = terminal_chat.ChatBackend(connection.client, team=team, agent=agent, session=session, labels=labels, resume=RESUME)
         return 0 if terminal_chat.run(backend, history=_history_file(), as_json=as_json) else FAILED

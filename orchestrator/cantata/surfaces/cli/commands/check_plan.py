@@ -32,7 +32,7 @@ from cantata.flows.wire import ChainRequest, TurnRequest
 from cantata.surfaces.cli.import_check import foreign_faults, import_faults, task_faults, try_imports
 from cantata.surfaces.cli.main import INVALID
 from cantata.surfaces.cli.options import config_option, json_option
-from cantata.surfaces.cli.requests import load_checked_request, load_definitions, read_document
+from cantata.surfaces.cli.requests import load_checked_chain, load_definitions, read_document
 from cantata.surfaces.cli.views.progress import show_progress
 from cantata.values import ToolSchema
 
@@ -56,7 +56,7 @@ def plan(file: str | None, text: str | None, team: str | None, agent: str | None
         raise click.UsageError("name the FILE of a chain request, or give a turn with --turn TEXT")
     definitions = load_definitions(config)
     graph = (
-        expansion.plan(load_checked_request(file, definitions, is_draft=True), definitions)
+        expansion.plan(load_checked_chain(file, definitions, is_draft=True).request, definitions)
         if file
         else turn_plan.plan_turn(TurnRequest(text=text or "", team=team, agent=agent), definitions)
     )

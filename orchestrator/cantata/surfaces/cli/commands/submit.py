@@ -5,18 +5,18 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 import click
 
 from cantata.errors import ConfigError
 from cantata.surfaces.cli.connect import connect_or_start
-from cantata.surfaces.cli.options import SECONDS, config_option, detach_option, json_option, label_option, parse_json_object, webhook_option
+from cantata.surfaces.cli.options import config_option, detach_option, json_option, parse_json_object, submission_options
 
 if TYPE_CHECKING:
+    from cantata.flows.submission import Submission
     from cantata.values import JsonValue
-
-timeout = click.option("--timeout", type=SECONDS, metavar="SECONDS", help="The longest time that the run may take.")
 
 
 @click.command()
@@ -27,23 +27,19 @@ timeout = click.option("--timeout", type=SECONDS, metavar="SECONDS", help="The l
 @click.option("--session", metavar="NAME", help="The session that the turn belongs to; turns of a session run in order.")
 @click.option("--history", is_flag=True, help="Put the conversation so far before the text.")
 @config_option
-@timeout
-@label_option
-@webhook_option
+@submission_options
 @detach_option
 @json_option
 def turn(
     text: str, team: str | None, agent: str | None, workflow: str | None, session: str | None, history: bool, config: str | None,
-    timeout: float | None, labels: dict[str, str], webhooks: tuple[str, ...], detach: bool, as_json: bool,
+    submission: Submission, detach: bool, as_json: bool,
 ) -> int:  # fmt: skip
     """Submit a user turn and show its answer; `submit TEXT` is short for it. TEXT may be - for standard input."""
     if text == "-":
         text = sys.stdin.read()
     with _print_rejection(as_json, "refused_turn"), connect_or_start(config=config, as_json=as_json) as connection:
-        run = connection.submit_turn(
-            text=text, team=team, agent=agent, workflow=workflow, session=session, send_history=history, timeout_s=timeout, labels=labels,
-            webhooks=[*webhooks],
-        )  # fmt: skip
+        submission = replace(submission, session=session)
+        run = connection.submit_turn(submission, text=text, team=team, agent=agent, workflow=workflow, send_history=history)
         return connection.detach(run) if detach else connection.watch(run)
 
 
@@ -53,19 +49,17 @@ def turn(
     "--input", "given", callback=parse_json_object, metavar="JSON|@FILE", help="The initial input, in place of the request's own."
 )
 @config_option
-@timeout
-@label_option
-@webhook_option
+@submission_options
 @detach_option
 @click.option("--events", is_flag=True, help="Print each event as a line of JSON before the response; implies --json.")
 @json_option
 def chain(
-    file: str, given: dict[str, JsonValue] | None, config: str | None, timeout: float | None, labels: dict[str, str],
-    webhooks: tuple[str, ...], detach: bool, events: bool, as_json: bool,
+    file: str, given: dict[str, JsonValue] | None, config: str | None, submission: Submission, detach: bool, events: bool,
+    as_json: bool,
 ) -> int:  # fmt: skip
     """Submit a chain request and show its result. FILE may be - for standard input, or a name under `chains:` of the configuration."""
     with _print_rejection(as_json or events, "refused_chain"), connect_or_start(config=config, as_json=as_json or events) as connection:
-        run = connection.submit_chain(file, given=given, timeout_s=timeout, labels=labels, webhooks=webhooks)
+        run = connection.submit_chain(file, given, submission)
         return connection.detach(run) if detach else connection.watch(run, events=events)
 
 
@@ -75,18 +69,15 @@ def chain(
     "--input", "given", callback=parse_json_object, metavar="JSON|@FILE", help="The arguments of its function, by name; none if absent."
 )
 @config_option
-@timeout
-@label_option
-@webhook_option
+@submission_options
 @detach_option
 @json_option
 def workflow(
-    name: str, given: dict[str, JsonValue] | None, config: str | None, timeout: float | None, labels: dict[str, str],
-    webhooks: tuple[str, ...], detach: bool, as_json: bool,
+    name: str, given: dict[str, JsonValue] | None, config: str | None, submission: Submission, detach: bool, as_json: bool,
 ) -> int:  # fmt: skip
     """Run a workflow in Python and show its result. NAME is a name under `workflows:` of the configuration."""
     with _print_rejection(as_json, "refused_chain"), connect_or_start(config=config, as_json=as_json) as connection:
-        run = connection.submit_workflow(name, given=given or {}, timeout_s=timeout, labels=labels, webhooks=webhooks)
+        run = connection.submit_workflow(name, given or {}, submission)
         return connection.detach(run) if detach else connection.watch(run)
 
 
