@@ -21,7 +21,6 @@ from cantata.flows.step_kinds import MODEL_ROLES, kind_named
 from cantata.flows.wire import RUN_OVER, HistoryEntry
 from cantata.ledger.ledger import Ledger
 from cantata.ledger.records import RunRecord, StepRecord
-from cantata.ledger.runs import run_snapshot
 from cantata.ledger.runs.past_names import PastNames
 from cantata.ledger.runs.results import chain_response, turn_result
 from cantata.ledger.runs.summaries import shown_state
@@ -60,7 +59,7 @@ def export(ledger: Ledger, record: RunRecord, events: Iterable[RunEvent]) -> Ite
         sources = list({source for step in steps if step.kind.is_call for source in step.inputs.values()})
         outputs = dict(zip(sources, ledger.reader.outputs(record.run_id, sources), strict=True))
         for number, step in enumerate(steps, start):
-            given = run_snapshot.given(ledger, record.run_id, step.step_id) if step.record.spec.has_given else None
+            given = ledger.reader.given(record.run_id, step.step_id) if step.record.spec.has_given else None
             yield (",\n" if number else "\n") + _text(step.to_json(outputs, given), secrets)
     yield "\n]}\n"
 

@@ -20,7 +20,7 @@ from cantata.flows.wire import RUN_OVER, ChainEvent, ChainRequest, ChainResponse
 from cantata.ledger.encoding import to_json
 from cantata.ledger.quotas import SMALL_SIGNAL_BYTES
 from cantata.ledger.records import RunRecord, StepRecord
-from cantata.ledger.runs import event_log, log_store, run_snapshot, trace_roots
+from cantata.ledger.runs import event_log, log_store, trace_roots
 from cantata.ledger.runs.results import bodies_of, chain_event, chain_response, turn_result
 from cantata.ledger.runs.step_names import KnownNames, step_names
 from cantata.ledger.step_store import EARLY_SIGNALS
@@ -74,7 +74,7 @@ class Run:
         ledger, view = self._engine.ledger, before or RunView(self.run_id)
         events = list(self.log(view.seq, timeout_s=wait_s))
         if before is None or any(event.step == START for event in events):  # it plans the run
-            view = view.with_plan(run_snapshot.plan(ledger, self.run_id))
+            view = view.with_plan(ledger.reader.planned(self.run_id))
         view = view.apply(*events)
         if view.status not in RUN_OVER:
             view = view.with_status(self.status())

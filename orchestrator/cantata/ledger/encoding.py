@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from cantata.errors import StoredDataError
 from cantata.flows.graph import STEP_OVER, Graph, Spec, Step
 from cantata.flows.wire import RUN_OVER, RunStatus
-from cantata.ledger.records import DueSchedule, ItemFault, Overdue, Ready, RunRecord, StepRecord, Swept
+from cantata.ledger.records import DueSchedule, ItemFault, Overdue, Ready, RunRecord, StepRecord, StepSummary, Swept
 from cantata.ledger.redis.keys import webhook_runs_of
 from cantata.values import ErrorInfo, JsonValue, Usage, stored
 
@@ -205,16 +205,22 @@ def _text_of(texts: Mapping[str, str], step_id: str) -> str:
     return texts[text[1:]] if text.startswith("=") else text
 
 
+def step_summary(step_id: str, packed: str) -> StepSummary:
+    """Return the state of a step, from its packed form; `run.lua` describes the packing."""
+    state, attempt, _pending, _taken, failures, crashes, _quorum, owner = packed.split(" ", 7)
+    return StepSummary(step_id, state, int(attempt), int(failures), int(crashes), "-" if state in STEP_OVER else owner)
+
+
 def step_record(
     step_id: str, packed: str, specs: Mapping[str, str], outs: Mapping[str, str], infos: Mapping[str, str], blobs: Mapping[str, str]
 ) -> StepRecord:
-    """Return the record of a step, from its fields in the run's hashes; `run.lua` describes the packing."""
-    state, attempt, _pending, _taken, failures, crashes, _quorum, owner = packed.split(" ", 7)
+    """Return the record of a step, from its fields in the run's hashes."""
+    its = step_summary(step_id, packed)
     out = outs.get(step_id, "null")
     output = json.loads(blobs[out[1:]] if out.startswith("@") else out)
     info = json.loads(infos.get(step_id, "{}"))
-    owner = "-" if state in STEP_OVER else owner
-    return StepRecord(step_id, state, int(attempt), int(failures), int(crashes), owner, spec_of(_text_of(specs, step_id)), output, info)
+    spec = spec_of(_text_of(specs, step_id))
+    return StepRecord(step_id, its.state, its.attempt, its.failures, its.crashes, its.owner, spec, output, info)
 
 
 def run_record(run_id: str, meta: Mapping[str, str], steps: Mapping[str, StepRecord], names: Mapping[str, str], now_ms: int) -> RunRecord:

@@ -223,8 +223,8 @@ class DueSchedule:
 
 
 @dataclass(frozen=True, slots=True)
-class StepRecord:
-    """A step, as recorded."""
+class StepSummary:
+    """The state of a step, as recorded."""
 
     step_id: str
     state: str
@@ -232,14 +232,21 @@ class StepRecord:
     failures: int
     crashes: int
     owner: str
-    spec: Spec
-    output: JsonValue
-    info: Mapping[str, JsonValue]
+    """The process that has its lease, and the number of the call; "-" if none has."""
 
     @property
     def worker(self) -> str:
         """The process that does it, while it runs."""
         return self.owner.partition("~")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord(StepSummary):
+    """A step, as recorded."""
+
+    spec: Spec
+    output: JsonValue
+    info: Mapping[str, JsonValue]
 
     @property
     def awaits_signal(self) -> bool:

@@ -9,14 +9,20 @@ from typing import cast
 from cantata.errors import StoredDataError, UnknownRunError
 from cantata.flows.graph import STEP_OVER
 from cantata.flows.wire import RUN_OVER
-from cantata.ledger.encoding import run_record, states_in, step_record
+from cantata.ledger.encoding import run_record, states_in, step_record, step_summary
 from cantata.ledger.records import RunRecord, StepRecord
-from cantata.ledger.redis.keys import RUN_PARTS, run_key
-from cantata.ledger.redis.pieces import LARGE_PIECE, PIECE, ask_shards, fields, scan
+from cantata.ledger.redis.keys import RUN_PARTS, run_key, shard_key, shard_of
+from cantata.ledger.redis.lua_scripts import SCRIPTS
+from cantata.ledger.redis.pieces import LARGE_PIECE, PIECE, ask_each, ask_shards, fields, scan
 from cantata.ledger.redis.records import ask_apart, good, readable, remedy_for
+from cantata.ledger.runs.run_snapshot import Beginning, Parts, Snapshot, decoded, edges_of, planned_steps
+from cantata.ledger.runs.summaries import FIELDS, summary_of, unescaped
 from cantata.ledger.script_caller import ScriptCaller
 from cantata.values import JsonValue, Usage
 
+REQUEST_BYTES = 20_000  # of a request that a snapshot has
+OUTPUT_BYTES = 80_000  # of one output that are read: at least 20,000 characters; a run may have a thousand outputs of a megabyte
+OUTPUTS_AT_ONCE = 1  # in one round trip: one of a megabyte takes Redis 5 ms
 SMALL_RUN_STEPS = 100  # a run up to this size is read in one call, which occupies Redis for some 100 µs
 SMALL_RUN_BYTES = 30_000
 
@@ -188,6 +194,83 @@ class RunReader:
             found += self._answers(run_id, piece)[2][1 : 3 * len(piece) : 3]
         return found
 
+    # --- for pages --------------------------------------------------------------------------------------------------
+
+    def snapshot(self, run_id: str) -> Snapshot:
+        """Return a snapshot of a run.
+
+        It is read in pieces while the run may go on: each step is as it was at `offset` or later, so the events after `offset` continue
+        from here. The status is the newest; an ended run is read as it ended. Raises UnknownRunError.
+        """
+        text, size = self._beginning(run_id, REQUEST_BYTES)
+        key = run_key(self._redis, run_id)
+        while True:
+            last = cast("list[tuple[str, object]]", self._caller.with_retries(lambda: self._redis.xrevrange(f"{key}:log", count=1)))
+            before = self._status(run_id)
+            states, names = self._scan(key, ":state"), self._scan(key, ":names")
+            (terminals, *values), (seconds, micros) = self._caller.with_retries(lambda: self._fields_now(key))
+            if values[FIELDS.index("status")] is None:
+                raise UnknownRunError.of(run_id)
+            run = summary_of(run_id, text, values, seconds + micros / 1e6)
+            if run.status not in RUN_OVER or before in RUN_OVER:
+                break
+        return Snapshot(
+            run=run, request=text, is_cut=size > REQUEST_BYTES, offset=int(last[0][0].partition("-")[2]) if last else 0,
+            steps={step_id: step_summary(step_id, packed) for step_id, packed in states_in(run.status, states).items()},
+            names={name: step_id for name, step_id in names.items() if step_id in states},  # others came meanwhile
+            terminals=tuple(json.loads(terminals or "[]")),
+        )  # fmt: skip
+
+    def parts(self, run_id: str, step_ids: Sequence[str]) -> Parts:
+        """Return the recorded details of some steps."""
+        key, ids = run_key(self._redis, run_id), list(step_ids)
+        if not ids:
+            return Parts({}, {}, {}, {})
+
+        def fetch(wanted: list[str], *kinds: str) -> list[dict[str, str]]:
+            rows = self._caller.with_retries(lambda: ask_each(self._redis, kinds, lambda pipe, kind: pipe.hmget(f"{key}:{kind}", wanted)))
+            return [{name: text for name, text in zip(wanted, row, strict=True) if text is not None} for row in rows]
+
+        specs, edges, infos, expansions = fetch(ids, "steps", "edges", "info", "expansions")
+        shared = {step_id: text[1:] for step_id, text in specs.items() if text.startswith("=")}
+        if shared:
+            like_specs, like_edges = fetch(sorted(set(shared.values())), "steps", "edges")
+            specs |= {step_id: like_specs[like] for step_id, like in shared.items()}
+            edges = {step_id: like_edges[like] for step_id, like in shared.items() if like in like_edges} | edges
+        out_edges = {step_id: edges_of(json.loads(text)) for step_id, text in edges.items()}
+        return Parts(decoded(specs), out_edges, decoded(infos), decoded(expansions))
+
+    def planned(self, run_id: str) -> list[str]:
+        """Return the steps of a run's plan, without @start, each behind those that it waits for; none before the run is planned."""
+        key = run_key(self._redis, run_id)
+        return planned_steps(self._scan(key, ":state"), self._scan(key, ":edges"), self._scan(key, ":expansions"))
+
+    def beginnings(self, run_id: str, step_ids: Sequence[str]) -> list[Beginning]:
+        """Return the beginnings of the outputs of steps, in order; null where there is none."""
+        key = shard_key(self._redis, shard_of(run_id))
+        calls = [(key, (run_id, str(OUTPUT_BYTES), step_id)) for step_id in step_ids]
+        replies = self._caller.with_retries(lambda: SCRIPTS.call_each(self._redis, "runs/beginning", calls, at_once=OUTPUTS_AT_ONCE))
+        return [_beginning_of(text, int(size)) for text, size in replies]
+
+    def given(self, run_id: str, step_id: str) -> JsonValue:
+        """Return the given value of a step, such as a map item."""
+        text = self._caller.with_retries(lambda: self._redis.hget(f"{run_key(self._redis, run_id)}:given", step_id))
+        return cast(JsonValue, json.loads(text)) if text else None
+
+    def _beginning(self, run_id: str, most: int) -> tuple[str, int]:
+        """Return the beginning of a run's request, and its whole size in bytes."""
+        key = shard_key(self._redis, shard_of(run_id))
+        text, size = self._caller.with_retries(lambda: SCRIPTS.call(self._redis, "runs/beginning", key, run_id, str(most), ""))
+        return str(text), int(size)
+
+    def _fields_now(self, key: str) -> tuple[list[str | None], tuple[int, int]]:
+        with self._redis.pipeline(transaction=True) as pipe:
+            pipe.hmget(key, ["terminals", *FIELDS])
+            pipe.time()
+            return cast("tuple[list[str | None], tuple[int, int]]", tuple(pipe.execute()))
+
+    # --- parts ------------------------------------------------------------------------------------------------------
+
     def _status(self, run_id: str) -> str | None:
         """Return the status of a run, once what was decided for it is done."""
         key = run_key(self._redis, run_id)
@@ -242,3 +325,9 @@ def _record(
     steps = {step_id: step_record(step_id, packed, *texts) for step_id, packed in states.items()}
     names = {name: step_id for name, step_id in moved.items() if name != step_id and step_id in steps}
     return run_record(run_id, meta, steps, names, now_ms)
+
+
+def _beginning_of(text: str, size: int) -> Beginning:
+    if size <= OUTPUT_BYTES:
+        return Beginning(json.loads(text) if text else None)
+    return Beginning(unescaped(text[1:]) if text.startswith('"') else text, is_cut=True)

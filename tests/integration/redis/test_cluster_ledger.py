@@ -14,12 +14,12 @@ from tests.integration.features.forks import test_forks
 from tests.integration.features.sessions import test_sessions
 from tests.integration.features.webhooks import test_webhooks
 from tests.integration.redis.servers import Clustered
-from tests.integration.state import test_listing, test_outputs, test_run_snapshot, test_sizes
+from tests.integration.state import test_listing, test_outputs, test_sizes, test_timeline
 from tests.integration.state.invariants import check_all
 
 pytestmark = pytest.mark.thorough("another Redis; what each room of it does on a cluster is held by redis/test_cluster.py")
 
-SHARED = (test_batches, test_forks, test_listing, test_outputs, test_run_snapshot, test_sessions, test_sizes, test_webhooks)
+SHARED = (test_batches, test_forks, test_listing, test_outputs, test_timeline, test_sessions, test_sizes, test_webhooks)
 LONG = ("ten_thousand", "any_size", "large_run", "million", "share_of_failures", "cannot_begin")
 """Tests of size, which is no other on a cluster, and of a client, which connects to one Redis."""
 

@@ -15,7 +15,6 @@ from cantata.flows.wire import RUN_OVER
 from cantata.ledger.encoding import shown_status
 from cantata.ledger.ledger import Ledger
 from cantata.ledger.redis.keys import SHARDS, definitions_key, run_key, shard_key, shard_of
-from cantata.ledger.runs import run_snapshot
 
 ENDINGS = {"done", "failed", "skipped", "expanded", "missed_deadline"}
 """The events that end a step."""
@@ -121,7 +120,7 @@ def check_all(redis: Redis) -> None:
                 continue
             check(run)
             check_keys(redis, run_id)
-            planned = run_snapshot.plan(Ledger(redis), run_id)  # raises an error for edges in a circle
+            planned = Ledger(redis).reader.planned(run_id)  # raises an error for edges in a circle
             assert len(planned) == len(set(planned))
             assert set(planned) <= run.cells.keys()
             held[run.meta["definitions"]] += run.status not in RUN_OVER or "held" in run.meta  # by the outbox

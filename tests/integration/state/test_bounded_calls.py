@@ -29,7 +29,7 @@ from cantata.ledger.records import Begun
 from cantata.ledger.redis import lua_scripts
 from cantata.ledger.redis.keys import shard_key, shard_of
 from cantata.ledger.run_store import offer_of
-from cantata.ledger.runs import listing, run_snapshot
+from cantata.ledger.runs import listing
 from cantata.ledger.runs.listing import RunFilter
 from cantata.ledger.script_caller import Finished
 from tests.integration.features.forks.test_forks import near
@@ -540,7 +540,7 @@ def test_steps_that_are_being_stopped_count_as_skipped_at_once(ledger: Ledger, m
         elif act == "poll":
             assert [state for state, *_ in ledger.reader.outcomes("run", [last])] == ["skipped"]
         elif act == "snapshot":
-            assert run_snapshot.snapshot(ledger, "run").cells[last].state == "skipped"
+            assert ledger.reader.snapshot("run").steps[last].state == "skipped"
         elif act == "records":
             assert ledger.reader.records("run", [last])[last].state == "skipped"
         else:

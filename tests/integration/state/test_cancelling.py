@@ -10,7 +10,6 @@ from cantata.flows.graph import Edge, Graph, Outcome, Step
 from cantata.flows.wire import RunStatus
 from cantata.flows.workflows.expansion import CANCELLED
 from cantata.ledger.ledger import Ledger
-from cantata.ledger.runs import run_snapshot
 from cantata.ledger.runs.listing import RunFilter, find_page
 from cantata.values import ErrorInfo
 from tests.integration.state.play import Play, failed, row, sent, wait, work
@@ -257,4 +256,4 @@ def test_a_listing_and_a_snapshot_tell_it(ledger: Ledger) -> None:
 
     found = {status: [run.status for run in find_page(ledger, RunFilter(statuses=(status,))).runs] for status in ("running", "cancelling")}
     assert found == {"running": [], "cancelling": ["cancelling"]}
-    assert run_snapshot.snapshot(ledger, "run").run.status == "cancelling"
+    assert ledger.reader.snapshot("run").run.status == "cancelling"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from cantata.ledger.ledger import Ledger
-from cantata.ledger.runs.run_snapshot import OUTPUT_BYTES, OUTPUTS_AT_ONCE, Beginning, beginnings
+from cantata.ledger.run_reader import OUTPUT_BYTES, OUTPUTS_AT_ONCE
+from cantata.ledger.runs.run_snapshot import Beginning
 from cantata.values import JsonValue
 from tests.integration.state.play import Play, work
 
@@ -17,7 +18,7 @@ def test_of_large_outputs_only_the_beginning_is_read(ledger: Ledger) -> None:
     for step_id, output in outputs.items():
         play.do(step_id, output=output)
 
-    small, beside, text, items, none, later = beginnings(ledger, play.run_id, [*outputs, "later"])
+    small, beside, text, items, none, later = ledger.reader.beginnings(play.run_id, [*outputs, "later"])
 
     assert (small, beside) == (Beginning({"a": [1]}), Beginning("b" * 50_000))
     assert (none, later) == (Beginning(None), Beginning(None))
@@ -35,5 +36,5 @@ def test_many_are_told_in_order(ledger: Ledger) -> None:
     for number, name in enumerate(names):
         play.do(name, output=number)
 
-    assert [found.value for found in beginnings(ledger, play.run_id, names)] == list(range(len(names)))
-    assert beginnings(ledger, play.run_id, []) == []
+    assert [found.value for found in ledger.reader.beginnings(play.run_id, names)] == list(range(len(names)))
+    assert ledger.reader.beginnings(play.run_id, []) == []

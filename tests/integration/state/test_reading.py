@@ -19,7 +19,6 @@ from cantata.ledger.ledger import Ledger
 from cantata.ledger.records import RunRecord
 from cantata.ledger.redis import pieces
 from cantata.ledger.redis.keys import run_key, shard_key
-from cantata.ledger.runs import run_snapshot
 from tests.examples import FEWER
 from tests.integration.state.play import Play, failed, row, wait, work
 
@@ -72,7 +71,7 @@ def test_reads_of_a_large_run_keep_nobody_waiting(ledger: Ledger) -> None:
         assert len(ledger.reader.read("run").steps) == WIDTH + 5
 
     def graph() -> None:
-        assert len(run_snapshot.snapshot(ledger, "run").cells) == WIDTH + 5
+        assert len(ledger.reader.snapshot("run").steps) == WIDTH + 5
 
     def names() -> None:
         assert len(ledger.reader.step_ids("run", 1000)) == 1000
@@ -99,7 +98,7 @@ def test_the_end_of_a_large_run_keeps_nobody_waiting(ledger: Ledger, window: int
 
     for play in plays:
         assert {step.state for step in ledger.reader.read(play.run_id).steps.values()} == {"done", "skipped"}
-        assert {cell.state for cell in run_snapshot.snapshot(ledger, play.run_id).cells.values()} == {"done", "skipped"}
+        assert {cell.state for cell in ledger.reader.snapshot(play.run_id).steps.values()} == {"done", "skipped"}
         assert ledger.reader.records(play.run_id, ["map/0"])["map/0"].state == "skipped"
         assert play.refusal("map/0") == "closed"
         assert play.refusal(f"map/{width - 1}") == "closed"
@@ -225,11 +224,11 @@ def test_a_run_that_ends_while_it_is_read_is_told_as_it_ended(ledger: Ledger, mo
 def test_a_page_of_a_run_that_ends_while_it_is_read_shows_how_it_ended(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     play = Play(ledger)
     play.plan(work("a"))
-    between(monkeypatch, run_snapshot, lambda: play.do("a", 1))
+    between(monkeypatch, run_reader, lambda: play.do("a", 1))
 
-    shown = run_snapshot.snapshot(ledger, "run")
+    shown = ledger.reader.snapshot("run")
 
-    assert (shown.run.status, shown.cells["a"].state) == ("succeeded", "done")
+    assert (shown.run.status, shown.steps["a"].state) == ("succeeded", "done")
 
 
 def test_an_output_is_told_only_with_the_end_of_its_step(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:

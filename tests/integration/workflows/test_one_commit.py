@@ -9,7 +9,7 @@ import pytest
 
 from cantata.client.client import Client
 from cantata.flows.events import RunEvent
-from cantata.ledger.runs.run_snapshot import moments_in
+from cantata.ledger.runs.timeline import moments_in
 from tests.integration.workflows.conftest import PATIENCE_S
 from tests.integration.workflows.test_faults import fault  # noqa: F401  # a fixture
 from tests.waiting import until

@@ -13,7 +13,7 @@ from cantata.client.graphs.run_pages import attempts_of
 from cantata.client.view import RunView
 from cantata.flows import events
 from cantata.flows.events import EVENT_CLASSES, RunEvent, event_of
-from cantata.ledger.runs.run_snapshot import KINDS
+from cantata.ledger.runs.timeline import KINDS
 from cantata.surfaces.cli.views.plain_view import apply_and_describe
 from cantata.surfaces.gateway.api.chat_frames import frame_of
 from cantata.values import JsonValue

@@ -15,9 +15,10 @@ from cantata.features.forks.fork_store import takes_of
 from cantata.flows.chains.step_ids import GATHER
 from cantata.flows.graph import START, STEP_OVER
 from cantata.flows.step_kinds import MODEL_ROLES, kind_named
-from cantata.ledger.runs.run_snapshot import NEVER, Moments, Parts, Snapshot
+from cantata.ledger.runs.run_snapshot import Parts, Snapshot
 from cantata.ledger.runs.step_names import name_of
 from cantata.ledger.runs.summaries import shown_state
+from cantata.ledger.runs.timeline import NEVER, Moments
 from cantata.values import ErrorInfo, JsonValue, Usage
 
 EXPANDED = "expanded"
@@ -50,7 +51,7 @@ class RunGraph:
 
     def step(self, step_id: str, ready_ms: int | None = None) -> StepView:
         """Return a displayed step."""
-        cell, spec, info = self.snapshot.cells[step_id], self.parts.specs[step_id], self.parts.infos.get(step_id, {})
+        cell, spec, info = self.snapshot.steps[step_id], self.parts.specs[step_id], self.parts.infos.get(step_id, {})
         at, work = self._at(step_id), str(spec.get("work", ""))
         is_over = cell.state in STEP_OVER
         ended = at.ended_ms if is_over else None
@@ -90,7 +91,7 @@ class RunGraph:
         ready = {}
         for step_id in self.shown:
             first, before = self._at(step_id).first_ms, last.get(step_id)
-            if first is not None or self.snapshot.cells[step_id].state not in NOT_READY:
+            if first is not None or self.snapshot.steps[step_id].state not in NOT_READY:
                 known = [at for at in (first, before) if at]
                 ready.update({step_id: min(known)} if known else {})
         return ready
@@ -145,7 +146,7 @@ class RunGraph:
 
     def _is_gathered(self, gather: str, items: ItemCounts) -> bool | None:
         """Return whether the items led to their gather: not if it never started, because an item failed or the run was closed."""
-        cell = self.snapshot.cells[gather]
+        cell = self.snapshot.steps[gather]
         if cell.state in ("failed", "skipped"):
             return cell.attempt > 0
         return None if items.counts["waiting"] or items.counts["running"] else True
@@ -158,7 +159,7 @@ class RunGraph:
         return parents
 
     def _is_taken(self, source: str, label: str) -> bool | None:
-        cell = self.snapshot.cells[source]
+        cell = self.snapshot.steps[source]
         if cell.state not in STEP_OVER:
             return None
         info: Mapping[str, JsonValue] = self.parts.infos.get(source, {})

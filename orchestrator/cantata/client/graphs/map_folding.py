@@ -44,7 +44,7 @@ class FoldedGraph:
 
 def fold(snapshot: Snapshot, opened: Collection[str]) -> FoldedGraph:
     """Return the steps of a run without the items of folded maps and the expansions of those items."""
-    cells = snapshot.cells
+    cells = snapshot.steps
     shown: list[str] = []
     maps: dict[str, ItemCounts] = {}
     map_of: dict[str, str] = {}
@@ -75,9 +75,9 @@ def _maps_above(step_id: str) -> Iterator[tuple[str, str, int]]:
 
 def _state(snapshot: Snapshot, item: str) -> str:
     """Return the state of an item; if it expanded, that of the step that answers in its place."""
-    cell = snapshot.cells[item]
+    cell = snapshot.steps[item]
     exit_id = snapshot.answering(item)
-    last = snapshot.cells.get(exit_id, cell)
+    last = snapshot.steps.get(exit_id, cell)
     if last.state in STEP_OVER:
         return last.state
     return "running" if cell.state in ("running", "waiting_signal", *STEP_OVER) or cell.attempt else "waiting"

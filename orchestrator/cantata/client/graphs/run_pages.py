@@ -29,9 +29,10 @@ from cantata.flows.graph import RAW, START
 from cantata.flows.step_kinds import kind_named
 from cantata.flows.wire import RUN_OVER
 from cantata.ledger.records import StepRecord
-from cantata.ledger.runs import run_snapshot
+from cantata.ledger.runs import timeline
 from cantata.ledger.runs.log_store import Logs
-from cantata.ledger.runs.run_snapshot import Moments, Snapshot
+from cantata.ledger.runs.run_snapshot import Snapshot
+from cantata.ledger.runs.timeline import Moments
 from cantata.values import JsonValue
 
 MAX_STEPS = 2000
@@ -54,16 +55,16 @@ class RunPages:
 
     def __init__(self, engine: Engine) -> None:
         self._engine, self._ledger = engine, engine.ledger
-        self._timeline = run_snapshot.Timeline(engine.ledger)
+        self._timeline = timeline.Timeline(engine.ledger)
 
     def graph(self, tenant: str | None, run_id: str, *, opened: Sequence[str] = ()) -> GraphView:
         """Return the current graph of a run, with the first items of open maps."""
         TenantClient(self._engine, tenant).find(run_id)
-        snapshot = run_snapshot.snapshot(self._ledger, run_id)
+        snapshot = self._ledger.reader.snapshot(run_id)
         folded = fold(snapshot, set(opened))
         moments = self._timeline.moments(run_id, snapshot.offset, folded=folded.limits)
         shown = _newest(folded.shown, moments)
-        run_graph = RunGraph(snapshot, folded, run_snapshot.parts(self._ledger, run_id, shown), moments, dict.fromkeys(shown).keys())
+        run_graph = RunGraph(snapshot, folded, self._ledger.reader.parts(run_id, shown), moments, dict.fromkeys(shown).keys())
         return GraphView(
             run=self._detail(snapshot), offset=snapshot.offset, more=len(shown) < len(folded.shown),
             steps=run_graph.steps(), edges=run_graph.edges, maps=run_graph.maps(),
@@ -73,19 +74,19 @@ class RunPages:
         """Return the details of one step. Raises UnknownRunError for a step that does not exist."""
         runs = TenantClient(self._engine, tenant)
         runs.find(run_id)
-        snapshot = run_snapshot.snapshot(self._ledger, run_id)
-        record = self._ledger.reader.records(run_id, [step_id]).get(step_id) if step_id in snapshot.cells else None
+        snapshot = self._ledger.reader.snapshot(run_id)
+        record = self._ledger.reader.records(run_id, [step_id]).get(step_id) if step_id in snapshot.steps else None
         if record is None:
             raise runs.unknown_step(run_id, step_id)
-        events = run_snapshot.step_events(self._ledger, run_id, step_id, snapshot.offset)
-        parts = run_snapshot.parts(self._ledger, run_id, [step_id])
-        run_graph = RunGraph(snapshot, fold(snapshot, ()), parts, {step_id: run_snapshot.moments_in(events)}, {step_id})
+        events = timeline.step_events(self._ledger, run_id, step_id, snapshot.offset)
+        parts = self._ledger.reader.parts(run_id, [step_id])
+        run_graph = RunGraph(snapshot, fold(snapshot, ()), parts, {step_id: timeline.moments_in(events)}, {step_id})
         view, truncation = run_graph.step(step_id), Truncation()
         return StepDetail(
             step=view,
             params={name: truncation.value(value) for name, value in record.spec.params.items()},
             inputs=self._inputs(snapshot, record, truncation),
-            given=truncation.value(run_snapshot.given(self._ledger, run_id, step_id)),
+            given=truncation.value(self._ledger.reader.given(run_id, step_id)),
             output=truncation.value(record.output),
             info={name: truncation.value(value) for name, value in record.info.items() if name not in SHOWN_APART},
             attempts=attempts_of(events, snapshot.run.closed_at),
@@ -101,7 +102,7 @@ class RunPages:
         views = [self.graph(tenant, each) for each in (run_id, other)]
         left, right = ({step.id: step for step in view.steps if not step.internal} for view in views)
         done = [step_id for step_id in left if step_id in right and left[step_id].state == right[step_id].state == "done"][:MAX_VALUES]
-        outputs = zip(*(run_snapshot.beginnings(self._ledger, each, done) for each in (run_id, other)), strict=True)
+        outputs = zip(*(self._ledger.reader.beginnings(each, done) for each in (run_id, other)), strict=True)
         same = {step_id: one == two for step_id, (one, two) in zip(done, outputs, strict=True) if not (one.is_cut and one == two)}
         steps = [
             StepComparison(id=step_id, left=left.get(step_id), right=right.get(step_id), same_output=same.get(step_id))
@@ -128,7 +129,7 @@ class RunPages:
             return None
         is_turn = snapshot.run.kind == "turn"
         ends = {name: snapshot.answering(name) for name in (snapshot.terminals[-1:] if is_turn else snapshot.terminals)}
-        done = {name: end for name, end in ends.items() if end in snapshot.cells and snapshot.cells[end].state == "done"}
+        done = {name: end for name, end in ends.items() if end in snapshot.steps and snapshot.steps[end].state == "done"}
         outputs = self._outputs(snapshot, done, truncation)
         if is_turn and not outputs:
             infos = self._ledger.reader.infos(snapshot.run.run_id, list(ends.values())) if ends else []
@@ -146,7 +147,7 @@ class RunPages:
     def _outputs(self, snapshot: Snapshot, sources: Mapping[str, str], truncation: Truncation) -> dict[str, JsonValue]:
         """Return the outputs of steps by name: the beginning of each, and the first of many."""
         names = list(sources)[:MAX_VALUES]
-        found = run_snapshot.beginnings(self._ledger, snapshot.run.run_id, [sources[name] for name in names])
+        found = self._ledger.reader.beginnings(snapshot.run.run_id, [sources[name] for name in names])
         truncation.was_cut |= len(names) < len(sources) or any(each.is_cut for each in found)
         return {name: truncation.value(each.value) for name, each in zip(names, found, strict=True)}
 
@@ -156,7 +157,7 @@ class RunPages:
             own = RecordedStep(record.state, record.output, record.info)
             return transcripts.transcript([(record.step_id, own)], {}) if transcripts.PROMPT in record.info else []
         base, last = transcripts.conversation_of(record.step_id, record.spec.params)
-        turns = transcripts.turns_of(base, snapshot.cells)
+        turns = transcripts.turns_of(base, snapshot.steps)
         rounds = set(turns if kind_named(record.spec.kind).ends_with_round else turns[:-1])
         recorded = self._recorded(snapshot, turns if last is None else turns[: last + 1], rounds)
         calls = [call for step_id, turn in recorded.items() for call in transcripts.calls_in(step_id, turn)]
@@ -164,7 +165,7 @@ class RunPages:
 
     def _recorded(self, snapshot: Snapshot, step_ids: Sequence[str], rounds: Collection[str]) -> dict[str, RecordedStep]:
         """Return the records of steps; the outputs of `rounds` that are done are rounds."""
-        ids = [step_id for step_id in step_ids if step_id in snapshot.cells]
+        ids = [step_id for step_id in step_ids if step_id in snapshot.steps]
         records = self._ledger.reader.records(snapshot.run.run_id, ids) if ids else {}
         return {
             step_id: RecordedStep(record.state, record.output, record.info, record.state == "done" and step_id in rounds)

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from cantata.flows.chains.step_ids import ADVANCE
 from cantata.flows.graph import START
 from cantata.ledger.ledger import Ledger
-from cantata.ledger.runs import run_snapshot
 
 _INSTRUCTION = re.compile(r"@(\d+)(!?)")
 _ROUND = re.compile(r"r(\d+)")
@@ -43,7 +42,7 @@ def name_of(step_id: str, work: str) -> str:
 
 def step_names(ledger: Ledger, run_id: str, step_ids: Sequence[str]) -> dict[str, str]:
     """Return step → its name for people: the tool, agent or node that it is."""
-    specs = run_snapshot.parts(ledger, run_id, step_ids).specs
+    specs = ledger.reader.parts(run_id, step_ids).specs
     return {step_id: name_of(step_id, str(specs.get(step_id, {}).get("work", ""))) for step_id in step_ids}
 
 

@@ -8,8 +8,10 @@ from typing import Any
 from cantata.client.graphs.graph_view import RunGraph
 from cantata.client.graphs.map_folding import fold
 from cantata.flows.wire import RunStatus
-from cantata.ledger.runs.run_snapshot import Cell, Moments, Parts, Snapshot
+from cantata.ledger.records import StepSummary
+from cantata.ledger.runs.run_snapshot import Parts, Snapshot
 from cantata.ledger.runs.summaries import RunSummary
+from cantata.ledger.runs.timeline import Moments
 from cantata.values import JsonValue
 
 Facts = Mapping[str, Mapping[str, Any]] | None
@@ -23,9 +25,9 @@ def snapshot(
 ) -> Snapshot:  # fmt: skip
     """A run whose steps stand so; one that runs, is done or failed began once, if `attempts` says nothing else."""
     usual = {step_id: int(word in ("running", "done", "failed")) for step_id, word in words.items()} | dict(attempts or {})
-    cells = {step_id: Cell(word, usual[step_id], 0, 0, "-") for step_id, word in words.items()}
+    steps = {step_id: StepSummary(step_id, word, usual[step_id], 0, 0, "-") for step_id, word in words.items()}
     run = RunSummary(run_id="run", kind="chain", status=status, created_at=AT, closed_at=closed_at)
-    return Snapshot(run=run, request="{}", is_cut=False, offset=1, cells=cells, names=names or {}, terminals=())
+    return Snapshot(run=run, request="{}", is_cut=False, offset=1, steps=steps, names=names or {}, terminals=())
 
 
 def run_graph(
@@ -34,7 +36,7 @@ def run_graph(
     specs: Facts = None, opened: Iterable[str] = (),
 ) -> RunGraph:  # fmt: skip
     """What is drawn of it."""
-    known: dict[str, Mapping[str, JsonValue]] = {step_id: {"kind": "tool.call"} for step_id in run.cells}
+    known: dict[str, Mapping[str, JsonValue]] = {step_id: {"kind": "tool.call"} for step_id in run.steps}
     folded = fold(run, set(opened))
     parts = Parts({**known, **(specs or {})}, edges or {}, infos or {}, expansions or {})
     return RunGraph(run, folded, parts, at or {}, dict.fromkeys(folded.shown).keys())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cantata.client.graphs.graph_view import RunGraph, is_internal
-from cantata.ledger.runs.run_snapshot import Moments
+from cantata.ledger.runs.timeline import Moments
 from tests.unit.client.graphs.graphs import AT, ran, run_graph, snapshot
 
 
@@ -148,7 +148,7 @@ def test_an_internal_step_whose_own_error_ends_the_run_is_shown() -> None:
     error = {"error": {"code": "workflow_error", "message": "no", "step": "w/@1/@advance"}}
     run = snapshot({"w/@1/@advance": "failed", "m/@gather": "failed"})
 
-    steps = run_graph(run, infos=dict.fromkeys(run.cells, error)).steps()
+    steps = run_graph(run, infos=dict.fromkeys(run.steps, error)).steps()
 
     assert {step.id: step.internal for step in steps} == {"w/@1/@advance": False, "m/@gather": True}
 
