@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from cantata.flows import step_kinds
-from cantata.flows.graph import Spec
+from cantata.flows.graph import Outcome, Spec
 from cantata.flows.step_kinds import STEP_KINDS, StepKind, kind_named, registered_kinds
 from cantata.operation.traces import conventions
+from cantata_workers.process.step_context import handles
 from cantata_workers.steps.handlers import HANDLERS
 
 
@@ -31,3 +32,8 @@ def test_a_new_kind_is_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_kind_of_a_newer_version_is_a_decision() -> None:
     assert Spec(kind="of.tomorrow").role == "decision"
+
+
+def test_a_kind_has_one_handler() -> None:
+    with pytest.raises(ValueError, match="handles 'tool.call' already"):
+        handles("tool.call")(lambda context: Outcome())

@@ -111,6 +111,22 @@ class StepContext:
 
 
 Handler = Callable[[StepContext], Outcome | Awaitable[Outcome]]
+Registered = TypeVar("Registered", bound=Handler)
+
+HANDLERS: dict[str, Handler] = {}
+"""Step kind → handler: what this worker can do. `steps/handlers.py` imports the modules that register theirs."""
+
+
+def handles(kind: str) -> Callable[[Registered], Registered]:
+    """Register a function as the handler of the steps of a kind."""
+
+    def register(handler: Registered) -> Registered:
+        if kind in HANDLERS:
+            raise ValueError(f"{HANDLERS[kind]!r} handles {kind!r} already")
+        HANDLERS[kind] = handler
+        return handler
+
+    return register
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from cantata_workers.models.dialects import conversation
 from cantata_workers.models.dialects.call_parsing import ParsedCall, ParsedReply, calls_of, resolve
 from cantata_workers.models.dialects.conversation import ModelRound, agentic_result
 from cantata_workers.models.model_calls import call_models, recorded_prompt
-from cantata_workers.process.step_context import StepContext
+from cantata_workers.process.step_context import StepContext, handles
 from cantata_workers.steps.model_turns import ModelTurn, unreadable_tools
 
 log = structlog.get_logger(__name__)
@@ -30,6 +30,7 @@ TRUNCATED_JSON = "it ends in the middle of its JSON object"
 NO_WORKFLOW = "This tool has no workflow of its own; name one of its methods, with params."
 
 
+@handles("agent.turn")
 def agent_turn(context: StepContext) -> Outcome:
     """Call an agent's model for one instruction; expand to the tool calls that it requests, and to the round that follows them."""
     turn = ModelTurn.read(context)

@@ -15,16 +15,18 @@ from cantata.flows.graph import Outcome
 from cantata.flows.turns import agent_steps, turn_plan
 from cantata.flows.wire import ChainNode, ChainRequest
 from cantata.values import ErrorInfo, JsonValue, stored
-from cantata_workers.process.step_context import StepContext, placeholder_values, text_input
+from cantata_workers.process.step_context import StepContext, handles, placeholder_values, text_input
 from cantata_workers.steps.code_alerts import check_code
 
 
+@handles("run.start")
 def run_start(context: StepContext) -> Outcome:
     """Plan the run."""
     check_code(context)
     return plan_run(context.begun.run_kind, context.begun.inputs["@request"], context.definitions)
 
 
+@handles("chain.branch")
 def chain_branch(context: StepContext) -> Outcome:
     """Take one side of a branch; a side that points back expands to another round of the loop."""
     is_true = context.is_true(context.text_param("condition"))
@@ -57,6 +59,7 @@ def _nodes(context: StepContext, chain: str) -> Sequence[ChainNode]:
     return stored(ChainRequest, context.process.ledger.runs.request_of(context.begun.run_id)[1]).nodes
 
 
+@handles("chain.map")
 def chain_map(context: StepContext) -> Outcome:
     """Expand to a step for each item, and a gather."""
     text = context.text_param("items")
@@ -70,6 +73,7 @@ def chain_map(context: StepContext) -> Outcome:
     return Outcome(output=len(items), fragment=expansion.expand_map(context.begun.step_id, context.begun.spec, items))
 
 
+@handles("chain.gather")
 def chain_gather(context: StepContext) -> Outcome:
     """Gather a map's results in the order of its items."""
     of, count = context.text_param("of"), context.int_param("items")
@@ -78,6 +82,7 @@ def chain_gather(context: StepContext) -> Outcome:
     return Outcome(output=cast(JsonValue, json.loads("[" + ",".join(text or "null" for text in texts) + "]")))
 
 
+@handles("chain.run")
 def chain_run(context: StepContext) -> Outcome:
     """Expand to a nested chain."""
     name = context.text_param("chain")
@@ -86,6 +91,7 @@ def chain_run(context: StepContext) -> Outcome:
     return Outcome(output=given_to(name, chain, context.node_input), fragment=graph)
 
 
+@handles("chain.end")
 def chain_end(context: StepContext) -> Outcome:
     """Return the output of a named chain: its one answer, or the output of the one terminal that ran, or an object of several."""
     answers = cast("dict[str, str]", context.params.get("answers") or {})
@@ -123,6 +129,7 @@ def _last_output(context: StepContext) -> Outcome:
     return Outcome(detail={"no_answer": True})
 
 
+@handles("agent.run")
 def agent_run(context: StepContext) -> Outcome:
     """Expand to an agent's instructions."""
     name = context.text_param("agent")
@@ -132,6 +139,7 @@ def agent_run(context: StepContext) -> Outcome:
     return Outcome(output=text_input(context), fragment=graph)
 
 
+@handles("team.run")
 def team_run(context: StepContext) -> Outcome:
     """Expand to the steps of a team."""
     name = context.text_param("team")

@@ -17,12 +17,13 @@ from cantata.ledger.encoding import to_json
 from cantata.operation import exits
 from cantata.values import JsonValue, Usage
 from cantata_workers.models.dialects.conversation import truncated
-from cantata_workers.process.step_context import StepContext, text_input
+from cantata_workers.process.step_context import StepContext, handles, text_input
 from cantata_workers.tools import functions
 
 _MOST_ARGUMENTS = 3  # of a chainbreaker; one that takes any number is given all
 
 
+@handles("agent.function")
 def agent_function(context: StepContext) -> Outcome:
     """Call a function with the text before it, or without arguments if it has no more parameters; its output is text."""
     instruction = _agent(context).instructions[context.int_param("turn")]
@@ -33,6 +34,7 @@ def agent_function(context: StepContext) -> Outcome:
     return Outcome(output=output if isinstance(output, str) else str(output), usage=Usage(tool_calls=1))
 
 
+@handles("agent.break")
 def agent_break(context: StepContext) -> Outcome:
     """Call the chainbreakers in order; the first that stops the instructions may replace their output."""
     agent, number = _agent(context), context.int_param("turn")
@@ -48,6 +50,7 @@ def agent_break(context: StepContext) -> Outcome:
     return Outcome(output=output, warnings=tuple(warnings))
 
 
+@handles("agent.end")
 def agent_end(context: StepContext) -> Outcome:
     """End an agent: return the output of the last instruction that ran, or the list of all if the agent has `full_history`."""
     agent = _agent(context)

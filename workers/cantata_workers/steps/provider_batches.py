@@ -13,7 +13,7 @@ from cantata.flows.wire import ProviderBatchRequest, RowOutcome
 from cantata.values import ErrorInfo, JsonValue, Usage, stored
 from cantata_workers.models.llm import provider_batches
 from cantata_workers.models.llm.model_replies import Reply
-from cantata_workers.process.step_context import StepContext
+from cantata_workers.process.step_context import StepContext, handles
 from cantata_workers.steps.agent_turns import outcome_of
 from cantata_workers.steps.model_turns import ModelTurn
 
@@ -23,6 +23,7 @@ MIN_POLL_S, MAX_POLL_S, POLL_FACTOR = 1.0, 300.0, 1.5  # between two looks at a 
 Result = TypeVar("Result")
 
 
+@handles("batch.create")
 def batch_create(context: StepContext) -> Outcome:
     """Create the batch of the run's rows, unless the provider has it from an earlier attempt, whose worker died or lost the answer.
 
@@ -40,6 +41,7 @@ def batch_create(context: StepContext) -> Outcome:
     return Outcome(output=found, detail={"model": model.model, "batch": found})
 
 
+@handles("batch.collect")
 def batch_collect(context: StepContext) -> Outcome:
     """Return the outcome of each row once the batch is over; until then fail for now, and try again later."""
     request, batch_id = _request_of(context), str(context.begun.inputs["batch"])
@@ -57,6 +59,7 @@ def batch_collect(context: StepContext) -> Outcome:
     return Outcome(output=output, usage=usage, detail={"model": model.model, "batch": batch_id})
 
 
+@handles("batch.cancel")
 def batch_cancel(context: StepContext) -> Outcome:
     """Cancel the batch of a cancelled run at the provider, unless it is over. The output is the batch; null if there is none."""
     request = _request_of(context)

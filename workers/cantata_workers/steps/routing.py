@@ -20,7 +20,7 @@ from cantata.flows.turns.routing import RoutingRound
 from cantata.operation import exits
 from cantata.text.patterns import SearchTime
 from cantata.values import ErrorInfo, JsonValue
-from cantata_workers.process.step_context import StepContext, text_input
+from cantata_workers.process.step_context import StepContext, handles, text_input
 from cantata_workers.steps.team_calls import TIMEOUT_CODES, team_of
 from cantata_workers.tools import functions
 
@@ -36,6 +36,7 @@ SEARCH_S = 1.0  # processor time of a team's patterns; each has its share, so th
 MAX_QUOTED_CHARS = 150  # of the last input, in the error when the steps are used up
 
 
+@handles("team.rules")
 def team_rules(context: StepContext) -> Outcome:
     """Choose an agent by the first rule that matches, else expand to a call of the router."""
     now, team, text = RoutingRound.of(context.params), team_of(context), text_input(context)
@@ -49,6 +50,7 @@ def team_rules(context: StepContext) -> Outcome:
     return Outcome(output=text, fragment=routing.ask_router(now, context.definitions), warnings=tuple(warnings))
 
 
+@handles("team.route")
 def team_route(context: StepContext) -> Outcome:
     """Carry out the router's decision."""
     now, team = RoutingRound.of(context.params), team_of(context)
@@ -62,6 +64,7 @@ def team_route(context: StepContext) -> Outcome:
     return _decided(context, now, choice)
 
 
+@handles("team.reply")
 def team_reply(context: StepContext) -> Outcome:
     """Decide by the prefix of an agent's answer: it is the answer of the turn, or the input of the next agent."""
     now, team = RoutingRound.of(context.params), team_of(context)
@@ -84,6 +87,7 @@ def team_reply(context: StepContext) -> Outcome:
     return Outcome(output=rest, fragment=fragment, detail=detail)
 
 
+@handles("team.next")
 def team_next(context: StepContext) -> Outcome:
     """Choose the next agent of the rotation."""
     begun, name = context.begun, context.text_param("team")

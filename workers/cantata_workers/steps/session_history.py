@@ -12,7 +12,7 @@ from cantata.flows.graph import Outcome
 from cantata.flows.turns import history
 from cantata.flows.wire import HistoryEntry
 from cantata.ledger import conversations
-from cantata_workers.process.step_context import StepContext, text_input
+from cantata_workers.process.step_context import StepContext, handles, text_input
 
 
 def visible_entries(context: StepContext, settings: History, *, max_tokens: int) -> tuple[list[HistoryEntry], bool]:
@@ -32,6 +32,7 @@ def visible_to_agent(context: StepContext) -> list[HistoryEntry]:
     return visible_entries(context, settings, max_tokens=context.int_param("history"))[0]
 
 
+@handles("history.block")
 def history_block(context: StepContext) -> Outcome:
     """Put the session's conversation before an agent's input."""
     entries = visible_to_agent(context)

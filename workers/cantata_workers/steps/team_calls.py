@@ -16,7 +16,7 @@ from cantata.ledger.encoding import to_json
 from cantata.values import JsonValue, Usage
 from cantata_workers.models.dialects.conversation import Message
 from cantata_workers.models.model_calls import call_models, reply_detail
-from cantata_workers.process.step_context import StepContext, as_text, text_input
+from cantata_workers.process.step_context import StepContext, as_text, handles, text_input
 from cantata_workers.steps import session_history
 from cantata_workers.tools import functions
 
@@ -26,6 +26,7 @@ TIMEOUT_CODES = frozenset({"timeout", "model_timeout"})
 CORRECTION = "Your reply cannot be used: {fault}. Reply with JSON only: {form}"
 
 
+@handles("team.ask")
 async def team_ask(context: StepContext) -> Outcome:
     """Call the routing model; its reply is the output."""
     team = team_of(context)
@@ -50,6 +51,7 @@ async def team_ask(context: StepContext) -> Outcome:
     return Outcome(output=reply.text, usage=reply.usage, detail=reply_detail(reply, messages))
 
 
+@handles("team.call")
 def team_call(context: StepContext) -> Outcome:
     """Call the routing function with (user_input, history, agent_descriptions); its result is the output."""
     team = team_of(context)
@@ -96,6 +98,7 @@ def team_of(context: StepContext) -> Team:
     return context.definitions.teams[context.text_param("team")]
 
 
+@handles("team.synthesize")
 async def team_synthesize(context: StepContext) -> Outcome:
     """Merge a broadcast's answers with a model; if it fails for good, return the answers unmerged, with a warning."""
     synthesizer = team_of(context).synthesizer
@@ -115,6 +118,7 @@ async def team_synthesize(context: StepContext) -> Outcome:
     return Outcome(output=reply.text, usage=reply.usage, warnings=warnings, detail=reply_detail(reply, messages))
 
 
+@handles("team.collect")
 def team_collect(context: StepContext) -> Outcome:
     """Collect a broadcast's answers as a JSON object in text."""
     responses, warnings = responses_of(context)

@@ -29,7 +29,7 @@ from cantata.ledger.records import AttemptRecord, Begun, Ready
 from cantata.ledger.redis import clock
 from cantata.operation import fault_points
 from cantata.values import JsonValue, Usage, stored
-from cantata_workers.process.step_context import StepContext
+from cantata_workers.process.step_context import StepContext, handles
 from cantata_workers.tools import functions, schemas
 
 log = structlog.get_logger(__name__)
@@ -42,6 +42,7 @@ _kept: dict[tuple[str, str], tuple[Replay, Callable[..., Any], JsonValue]] = {}
 """By run and step; with the function, and the last activation as it was recorded."""
 
 
+@handles("workflow.advance")
 def workflow_advance(context: StepContext, recorded_activation: Activation | None = None) -> Outcome:
     """Go on with a workflow, by a replay if this process has not kept it; expand to its new commands, or return its result.
 
@@ -183,6 +184,7 @@ def _in_order(
     return [index_of[name] for name in context.process.ledger.reader.in_order_of_end(context.begun.run_id, [*index_of])]
 
 
+@handles("workflow.start")
 def workflow_start(context: StepContext) -> Outcome:
     """Begin a run of its own of a workflow or a chain, and return its id. Another attempt of this step finds the same run."""
     begun, definitions, ledger, name = context.begun, context.definitions, context.process.ledger, context.text_param("workflow")
@@ -212,6 +214,7 @@ def workflow_start(context: StepContext) -> Outcome:
     return Outcome(output=run_id)
 
 
+@handles("workflow.call")
 def workflow_call(context: StepContext) -> Outcome:
     """Call a function of a workflow's module."""
     name = context.text_param("function")

@@ -19,7 +19,7 @@ from cantata.operation.logs.secrets import redact, secrets_in
 from cantata.values import Usage
 from cantata_workers.process.config_folder import environment
 from cantata_workers.process.process import kill_descendants
-from cantata_workers.process.step_context import StepContext
+from cantata_workers.process.step_context import StepContext, handles
 
 log = structlog.get_logger(__name__)
 
@@ -28,6 +28,7 @@ READ_BYTES = 65_536  # of an output at once: what a pipe of Linux holds
 QUOTED_CHARS = 500  # of that in an error
 
 
+@handles("proc.run")
 def proc_run(context: StepContext) -> Outcome:
     """Run an allowed command; an exit code other than 0 is an error."""
     name = context.text_param("command")

@@ -30,7 +30,7 @@ from cantata.operation.packages import OURS
 from cantata.values import JsonValue, Usage
 from cantata_workers.process import resource_limits, sources, user_code
 from cantata_workers.process.process import uncounted_import
-from cantata_workers.process.step_context import StepContext
+from cantata_workers.process.step_context import StepContext, handles
 from cantata_workers.tools import inline_scripts, schemas
 from cantata_workers.tools.memory_access import WorkerToolContext
 from cantata_workers.tools.schemas import CONTEXT as CONTEXT
@@ -49,6 +49,7 @@ _failed: dict[tuple[str | None, str], tuple[str, float]] = {}
 _imported_from: str | None = None  # the configuration's folder that modules are imported from now
 
 
+@handles("tool.call")
 def tool_call(context: StepContext) -> Outcome:
     """Call a tool or skill with the node's input, or with a model's arguments, as keyword arguments."""
     tool = context.tool

@@ -15,7 +15,7 @@ from cantata.flows.turns import memory_commands
 from cantata.flows.turns.memory_commands import GetCommand, ListCommand, MemoryCommand, StoreCommand
 from cantata.ledger.records import Begun
 from cantata.values import ToolContext
-from cantata_workers.process.step_context import StepContext, as_text, text_input
+from cantata_workers.process.step_context import StepContext, as_text, handles, text_input
 
 MAX_COMMANDS = 1000
 """Memory commands in one text."""
@@ -52,6 +52,7 @@ def session_of(begun: Begun) -> str | None:
     return unquote(begun.session.partition("/")[2]) or None
 
 
+@handles("agent.memory")
 def agent_memory(context: StepContext) -> Outcome:
     """Execute the memory commands in the input text, in order; each command line is replaced by its answer."""
     bank, namespace = bank_of(context), context.text_param("namespace")

@@ -21,7 +21,7 @@ from cantata.ledger.runs.results import chain_response, turn_result
 from cantata.operation import fault_points
 from cantata.settings import settings
 from cantata.values import JsonValue, stored
-from cantata_workers.process.step_context import StepContext
+from cantata_workers.process.step_context import StepContext, handles
 
 P = ParamSpec("P")
 Result = TypeVar("Result")
@@ -35,6 +35,7 @@ TOO_LARGE = f"the result is larger than {MAX_BYTES / 1e6:g} MB; read it at the l
 _threads = ThreadPoolExecutor(4, "webhook message")  # they read runs; the loop's own are for model calls
 
 
+@handles("webhook.deliver")
 async def webhook_deliver(context: StepContext) -> Outcome:
     """Post a message to a webhook; an alert of failed runs only if so many have failed."""
     request = stored(WebhookRequest, context.params["delivery"])

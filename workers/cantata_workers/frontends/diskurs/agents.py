@@ -25,7 +25,7 @@ from cantata_workers.models import llm
 from cantata_workers.models.dialects.call_parsing import ParsedCall, calls_of, resolve
 from cantata_workers.models.dialects.conversation import ROUNDS_EXHAUSTED, Message, ModelRound, conversation
 from cantata_workers.models.model_calls import call_models, recorded_prompt
-from cantata_workers.process.step_context import StepContext, text_input
+from cantata_workers.process.step_context import StepContext, handles, text_input
 
 CALL_TIMEOUT_S = 60.0
 MAX_TOOL_ROUNDS = 25
@@ -33,6 +33,7 @@ MAX_TOOL_ROUNDS = 25
 NO_ANSWER = "No valid answer found after {max_trials} trials."
 
 
+@handles("diskurs.open")
 def diskurs_open(context: StepContext) -> Outcome:
     """Begin a run: initialise the long-term memories with the user's text and what earlier turns of the session stored."""
     config, text = code_loading.config_of(context), text_input(context)
@@ -60,6 +61,7 @@ def _per_turn(context: StepContext) -> set[str]:
     return {name for cls in classes for name, access in fields.accesses(cls).items() if access == "per_turn"}
 
 
+@handles("diskurs.begin")
 def diskurs_begin(context: StepContext) -> Outcome:
     """Begin an agent's turn: render its prompts with its arguments; a branch of a parallel agent has the arguments of its part."""
     turn, state = AgentTurn.of(context.params), ConversationState.of(context)
@@ -95,6 +97,7 @@ def _is_inner(turn: AgentTurn, agent: ConversationAgent) -> bool:
 # --- asking ---------------------------------------------------------------------------------------------------------
 
 
+@handles("diskurs.ask")
 async def diskurs_ask(context: StepContext) -> Outcome:
     """Call an agent's model; expand into the tool calls that it requests and the next call. The reply is the output."""
     turn = AgentTurn.of(context.params)
@@ -174,6 +177,7 @@ def _record_reply(
 # --- reading --------------------------------------------------------------------------------------------------------
 
 
+@handles("diskurs.read")
 def diskurs_read(context: StepContext) -> Outcome:
     """Read a reply into the agent's arguments: a correction, the next reasoning step or the end of the turn follows."""
     turn, state = AgentTurn.of(context.params), ConversationState.of(context)
@@ -225,6 +229,7 @@ def _request_correction(
     return Outcome(output=state.to_json(), fragment=fragment, detail=detail, warnings=(warning,))
 
 
+@handles("diskurs.gather")
 def diskurs_gather(context: StepContext) -> Outcome:
     """Report the results of its plan to a planning agent."""
     turn, state = AgentTurn.of(context.params), ConversationState.of(context)

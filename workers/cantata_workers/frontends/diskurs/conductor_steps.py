@@ -19,7 +19,7 @@ from cantata_workers.frontends.diskurs import agents, conversation_state, tool_c
 from cantata_workers.frontends.diskurs.conversation_state import ConversationState, Utterance
 from cantata_workers.frontends.diskurs.user_code import code_loading, entities
 from cantata_workers.frontends.diskurs.user_code.prompt_rendering import Prompter
-from cantata_workers.process.step_context import StepContext
+from cantata_workers.process.step_context import StepContext, handles
 from cantata_workers.tools import memory_access, schemas
 
 log = structlog.get_logger(__name__)
@@ -27,6 +27,7 @@ log = structlog.get_logger(__name__)
 NOT_FINALIZED = "Failed to finalize conversation"
 
 
+@handles("diskurs.visit")
 def diskurs_visit(context: StepContext) -> Outcome:
     """Let a conductor decide: done, given up, or the next agent. The verdict of a predicate agent comes in a second visit."""
     turn, state = AgentTurn.of(context.params), ConversationState.of(context)
@@ -68,6 +69,7 @@ def _finalized(context: StepContext, turn: AgentTurn, state: ConversationState, 
     return Outcome(output=state.to_json(), fragment=handovers.finalize(turn, before=this), detail=dict(detail))
 
 
+@handles("diskurs.rules")
 def diskurs_rules(context: StepContext) -> Outcome:
     """Choose the agent of the first rule that holds, else call the model. A rule that raises is skipped with a warning."""
     turn, state = AgentTurn.of(context.params), ConversationState.of(context)
@@ -102,6 +104,7 @@ def _model_chooses(context: StepContext, turn: AgentTurn, state: ConversationSta
     return Outcome(output=state.with_(context.begun.step_id).to_json(), fragment=failing, detail={**detail, "verdict": "no_agent"})
 
 
+@handles("diskurs.finalize")
 def diskurs_finalize(context: StepContext) -> Outcome:
     """Return the result: that of the conductor's `finalize`, else the whole long-term memory."""
     turn, state = AgentTurn.of(context.params), ConversationState.of(context)
@@ -112,6 +115,7 @@ def diskurs_finalize(context: StepContext) -> Outcome:
     return Outcome(output=schemas.jsonable(result))
 
 
+@handles("diskurs.fail")
 def diskurs_fail(context: StepContext) -> Outcome:
     """Fail the run; the details have what the conductor's `fail` returns for the long-term memory."""
     turn, state = AgentTurn.of(context.params), ConversationState.of(context)

@@ -23,9 +23,10 @@ from cantata_workers.frontends.diskurs.user_code import code_loading, fields
 from cantata_workers.frontends.diskurs.user_code.entities import ChatMessage, Conversation, Role
 from cantata_workers.frontends.diskurs.user_code.prompt_rendering import Prompter, memory_key
 from cantata_workers.models.model_calls import call_models
-from cantata_workers.process.step_context import StepContext
+from cantata_workers.process.step_context import StepContext, handles
 
 
+@handles("diskurs.heuristic")
 def diskurs_heuristic(context: StepContext) -> Outcome:
     """Run an agent that is code: a function that receives the conversation and returns it."""
     turn, state = AgentTurn.of(context.params), ConversationState.of(context)
@@ -96,6 +97,7 @@ class _LlmClient:
         return conversation.append(ChatMessage(role=Role.ASSISTANT, content=reply.text, name=prompter.name))
 
 
+@handles("diskurs.branch")
 def diskurs_branch(context: StepContext) -> Outcome:
     """Split the conversation of a parallel agent; its model is called for all parts in parallel."""
     turn, state = AgentTurn.of(context.params), ConversationState.of(context)
@@ -110,6 +112,7 @@ def diskurs_branch(context: StepContext) -> Outcome:
     return Outcome(output=state.to_json(), fragment=fragment, detail={"branches": len(parts)})
 
 
+@handles("diskurs.join")
 def diskurs_join(context: StepContext) -> Outcome:
     """Join the results of the parts of a parallel agent's conversation."""
     turn, state = AgentTurn.of(context.params), ConversationState.of(context)

@@ -15,13 +15,14 @@ from cantata_workers.frontends.diskurs import plans
 from cantata_workers.frontends.diskurs.user_code import code_loading
 from cantata_workers.frontends.diskurs.user_code.entities import ToolDescription
 from cantata_workers.models.dialects.conversation import ModelRound, ToolResult
-from cantata_workers.process.step_context import StepContext
+from cantata_workers.process.step_context import StepContext, handles
 from cantata_workers.tools import functions, schemas
 
 FACTORY = "create_"
 FAILED = "ERROR: Tool '{name}' execution failed: {error}. Please correct your input and try again."
 
 
+@handles("diskurs.tool")
 def diskurs_tool(context: StepContext) -> Outcome:
     """Call a tool for a model or a plan; the error message is for the model."""
     name = context.text_param("tool")

@@ -15,7 +15,7 @@ from cantata.flows.graph import Outcome
 from cantata.ledger.redis.connection import RedisFailure
 from cantata.operation import fault_points
 from cantata.values import JsonValue, ToolSchema
-from cantata_workers.process.step_context import StepContext
+from cantata_workers.process.step_context import StepContext, handles
 from cantata_workers.tools import schemas
 from cantata_workers.tools.celery_tasks import result_watcher
 from cantata_workers.tools.celery_tasks.result_watcher import ResultWatcher, TaskCall
@@ -24,6 +24,7 @@ FIRST_CHECK_S = 5.0  # until the sweep has a worker look for the result, in case
 MAX_EARLIER = 5  # earlier attempts whose results are looked for
 
 
+@handles("task.call")
 def task_call(context: StepContext) -> Outcome:
     """Publish the task of a tool. If the task of an earlier attempt has succeeded meanwhile, its result is the outcome."""
     tool, begun, watcher = context.tool, context.begun, result_watcher.current()

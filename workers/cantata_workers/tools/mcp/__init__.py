@@ -17,7 +17,7 @@ from cantata.operation import fault_points
 from cantata.text.suggestions import did_you_mean
 from cantata.values import JsonValue, ToolSchema, Usage
 from cantata_workers.process.config_folder import local_folder
-from cantata_workers.process.step_context import StepContext
+from cantata_workers.process.step_context import StepContext, handles
 from cantata_workers.tools.mcp.tool_results import ConnectionLost
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ Result = TypeVar("Result")
 _connections: dict[tuple[str, str | None, str], Connection] = {}
 
 
+@handles("mcp.call")
 async def mcp_call(context: StepContext) -> Outcome:
     """Call a server's tool with the node's input as its arguments."""
     name, method, tool, timeout_s = context.text_param("tool"), context.text_param("method"), context.tool, context.begun.spec.timeout_s
