@@ -35,5 +35,5 @@ def test_a_kind_of_a_newer_version_is_a_decision() -> None:
 
 
 def test_a_kind_has_one_handler() -> None:
-    with pytest.raises(ValueError, match="handles 'tool.call' already"):
+    with pytest.raises(ValueError, match=r"handles 'tool\.call' already"):
         handles("tool.call")(lambda context: Outcome())
