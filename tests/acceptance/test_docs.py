@@ -26,7 +26,7 @@ from cantata import Client, __version__
 from cantata.config import loading as configuration
 from cantata.config.chain_requests import is_request, load_request
 from cantata.config.documents import parse as parse_document
-from cantata.flows.chains import checks, expansion
+from cantata.flows.chains import checks, expand
 from cantata.flows.definitions import Definitions, Tool
 from cantata.flows.turns import turn_plan
 from cantata.flows.wire import ChainResponse, RunResult, TurnRequest
@@ -371,7 +371,7 @@ def test_configurations_in_the_repository_load_and_plan(file: Path) -> None:
     if is_request(document):
         request, definitions = load_request(document), load(file.with_name("default.yaml"))
         assert checks.check(request, definitions)[0] == []
-        assert expansion.plan(request, definitions).steps
+        assert expand.plan(request, definitions).steps
     else:
         definitions = load(file)
         assert turn_plan.plan_turn(TurnRequest(text=TURN), definitions).steps

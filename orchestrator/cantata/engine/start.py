@@ -17,7 +17,7 @@ from cantata.engine.limits.step_costs import CHEAP_MS
 from cantata.errors import ConfigError, UnavailableError
 from cantata.flows import canvas, provider_batches
 from cantata.flows.canvas import Dispatch
-from cantata.flows.chains import expansion, specs
+from cantata.flows.chains import expand, steps_of_nodes
 from cantata.flows.definitions import Definitions
 from cantata.flows.graph import START, Outcome, Spec
 from cantata.flows.turns import turn_plan
@@ -122,7 +122,7 @@ def plan_run(kind: str, request: JsonValue, definitions: Definitions) -> Outcome
     try:
         if kind == "chain":
             chain = stored(ChainRequest, request)
-            return Outcome(output=expansion.input_of(chain), fragment=expansion.plan(chain, definitions))
+            return Outcome(output=expand.input_of(chain), fragment=expand.plan(chain, definitions))
         if kind == "webhook":
             delivery = stored(WebhookRequest, request)
             return Outcome(output=delivery.text, fragment=plan_delivery(delivery))
@@ -143,7 +143,7 @@ def choose_start_queue(request: ChainRequest, definitions: Definitions, costs_ms
     entry = next((node for node in request.nodes if node.node_id == request.entry_node), None)
     if entry is None or entry.kind not in ("tool", "skill", "workflow"):
         return COORDINATOR
-    spec = specs.call(entry, {}, definitions)
+    spec = steps_of_nodes.call(entry, {}, definitions)
     cheap = spec.cheap if spec.cheap is not None else costs_ms.get(spec.work, CHEAP_MS) < CHEAP_MS
     return spec.queue if cheap else COORDINATOR
 

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, seed, settings
 
 from cantata.config import chain_requests, documents, native
 from cantata.errors import ConfigError
-from cantata.flows.chains import checks, expansion
+from cantata.flows.chains import checks, expand
 from cantata.flows.definitions import Definitions
 from cantata.flows.expressions import expressions
 from cantata.values import JsonValue
@@ -39,7 +39,7 @@ def _document(text: str) -> None:
     if chain_requests.is_request(document):
         request = chain_requests.load_request(document)
         if not checks.check(request, Definitions())[0]:
-            expansion.plan(request, Definitions())
+            expand.plan(request, Definitions())
     else:
         native.load_definitions(document)
 

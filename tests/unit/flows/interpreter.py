@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
-from cantata.flows.chains import expansion
+from cantata.flows.chains import expand
 from cantata.flows.chains.step_ids import name_of, node_of, split
 from cantata.flows.definitions import Chain, Definitions
 from cantata.flows.expressions.expressions import parse
@@ -50,7 +50,7 @@ class Run:
 
     def play(self) -> Run:
         """Plans the request and does steps until none is ready."""
-        graph = expansion.plan(self.request, self.definitions)
+        graph = expand.plan(self.request, self.definitions)
         self.outputs["@start"] = dict(self.request.initial_input)
         self.states["@start"] = "done"
         self._grow(graph, "@start", Spec(kind="run.start"))
@@ -211,7 +211,7 @@ def _branch(run: Run, step_id: str, spec: Step, root: dict[str, JsonValue], name
     if split(step_id)[1][-1] >= cast(int, loop["max_iterations"]):
         return run._fail(step_id)
     run.outputs[step_id] = holds
-    graph = expansion.expand_loop(_nodes(run, str(loop["chain"])), run.definitions, branch_step_id=step_id, spec=spec)
+    graph = expand.expand_loop(_nodes(run, str(loop["chain"])), run.definitions, branch_step_id=step_id, spec=spec)
     running = [old for old in map(run.answering, graph.names) if old != step_id and run.states.get(old, "done") not in STEP_OVER]
     assert not running, f"{step_id} begins a round while {running} of the last are under way"
     return run._grow(graph, step_id, spec)
@@ -224,7 +224,7 @@ def _nodes(run: Run, chain: str) -> Sequence[ChainNode]:
 def _map(run: Run, step_id: str, spec: Step, root: dict[str, JsonValue], names: frozenset[str]) -> None:
     items = parse(str(spec.params["items"]), names).evaluate(root) or []
     run.outputs[step_id] = None
-    run._grow(expansion.expand_map(step_id, spec, cast("list[JsonValue]", items)), step_id, spec)
+    run._grow(expand.expand_map(step_id, spec, cast("list[JsonValue]", items)), step_id, spec)
 
 
 def _gather(run: Run, step_id: str, spec: Step, root: dict[str, JsonValue], names: frozenset[str]) -> None:
@@ -236,7 +236,7 @@ def _run(run: Run, step_id: str, spec: Step, root: dict[str, JsonValue], names: 
     name = str(spec.params["chain"])
     chain = run.definitions.chains[name]
     run.outputs[step_id] = _input(spec, root, names)
-    run._grow(expansion.expand_chain(chain.nodes, chain.entry_node, run.definitions, parent=step_id, chain=name), step_id, spec)
+    run._grow(expand.expand_chain(chain.nodes, chain.entry_node, run.definitions, parent=step_id, chain=name), step_id, spec)
 
 
 def _end(run: Run, step_id: str, spec: Step, root: dict[str, JsonValue], names: frozenset[str]) -> None:

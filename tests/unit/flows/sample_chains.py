@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from cantata.flows.chains import checks, expansion
+from cantata.flows.chains import checks, expand
 from cantata.flows.definitions import Agent, Chain, Command, Definitions, McpServer, Team, Tool
 from cantata.flows.graph import Graph, Step
 from cantata.flows.wire import ChainNode, ChainRequest
@@ -52,7 +52,7 @@ def faults(*nodes: ChainNode, entry: str | None = None, definitions: Definitions
 
 
 def plan(*nodes: ChainNode, **initial: JsonValue) -> Graph:
-    return expansion.plan(request(*nodes, **initial), DEFINITIONS)
+    return expand.plan(request(*nodes, **initial), DEFINITIONS)
 
 
 def step(graph: Graph, step_id: str) -> Step:

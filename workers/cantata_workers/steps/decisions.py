@@ -8,7 +8,7 @@ from typing import cast
 
 from cantata.engine.start import plan_run
 from cantata.errors import StepError
-from cantata.flows.chains import expansion
+from cantata.flows.chains import expand
 from cantata.flows.chains.declared_inputs import given_to
 from cantata.flows.chains.step_ids import END, name_of, split
 from cantata.flows.graph import Outcome
@@ -40,7 +40,7 @@ def chain_branch(context: StepContext) -> Outcome:
         if failure := _failure_before(context, nodes, str(loop["branch"])):
             raise StepError(f"{failure.message} (in the last of {done} rounds)", code=failure.code)
         raise StepError(f"the loop ran {done} times, which is its max_iterations, and did not end", code="max_iterations")
-    round_again = expansion.expand_loop(nodes, context.definitions, branch_step_id=context.begun.step_id, spec=context.begun.spec)
+    round_again = expand.expand_loop(nodes, context.definitions, branch_step_id=context.begun.step_id, spec=context.begun.spec)
     return Outcome(output=is_true, fragment=round_again)
 
 
@@ -70,7 +70,7 @@ def chain_map(context: StepContext) -> Outcome:
         raise StepError(f"{text!r} must give a list to map over, not {_kind_of(items)}", code="not_a_list")
     if not items:
         return Outcome(output=[])
-    return Outcome(output=len(items), fragment=expansion.expand_map(context.begun.step_id, context.begun.spec, items))
+    return Outcome(output=len(items), fragment=expand.expand_map(context.begun.step_id, context.begun.spec, items))
 
 
 @handles("chain.gather")
@@ -87,7 +87,7 @@ def chain_run(context: StepContext) -> Outcome:
     """Expand to a nested chain."""
     name = context.text_param("chain")
     chain = context.definitions.chains[name]
-    graph = expansion.expand_chain(chain.nodes, chain.entry_node, context.definitions, parent=context.begun.step_id, chain=name)
+    graph = expand.expand_chain(chain.nodes, chain.entry_node, context.definitions, parent=context.begun.step_id, chain=name)
     return Outcome(output=given_to(name, chain, context.node_input), fragment=graph)
 
 

@@ -13,7 +13,7 @@ from typing import TypeGuard
 
 from cantata.config.user_code.function_source import bindings, definition_of, fault_of
 from cantata.errors import Fault
-from cantata.flows.chains.specs import unknown_name
+from cantata.flows.chains.steps_of_nodes import unknown_name
 from cantata.flows.definitions import Definitions
 from cantata.text.suggestions import hint, nearest
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from cantata.errors import ConfigError
-from cantata.flows.chains import checks, expansion
+from cantata.flows.chains import checks, expand
 from cantata.flows.definitions import Definitions
 from cantata.flows.forks import EndedRun
 from cantata.flows.graph import START
@@ -51,7 +51,7 @@ def request_of(
         else:
             request = request.model_copy(update={"initial_input": _changed(request.initial_input, changes)})
         faults, code = checks.check(request, definitions)
-        given: JsonValue = expansion.input_of(request)
+        given: JsonValue = expand.input_of(request)
     else:
         turn = stored(TurnRequest, source.request)
         text = _text(turn.text, changes)

@@ -9,13 +9,11 @@ from itertools import islice
 
 from cantata.errors import MAX_FAULTS, Fault, first_of
 from cantata.flows.chains import declared_inputs
-from cantata.flows.chains.chain_key import MAX_KNOWN, ChainKey
 from cantata.flows.chains.declared_inputs import ReadableNames, call_faults
-from cantata.flows.chains.links import MAX_LINKS, ON_ERROR_WORDS, Link, expressions, leads
-from cantata.flows.chains.loops import MAX_LOOP_DEPTH, shortest_links
+from cantata.flows.chains.graph_of_nodes import MAX_KNOWN, MAX_LINKS, ON_ERROR_WORDS, ChainKey, Link, expressions, leads
+from cantata.flows.chains.loops import MAX_LOOP_DEPTH, outline, shortest_links
 from cantata.flows.chains.node_checks import Faults, Nearest, faults_of
-from cantata.flows.chains.outline import outline
-from cantata.flows.chains.specs import section_of
+from cantata.flows.chains.steps_of_nodes import section_of
 from cantata.flows.definitions import Chain, Definitions
 from cantata.flows.expressions.expressions import ExpressionError, parse
 from cantata.flows.graphs import cycles, reach, shortest_cycle

@@ -10,10 +10,10 @@ from itertools import islice
 from typing import cast
 
 from cantata.errors import StepError
-from cantata.flows.chains import links
-from cantata.flows.chains.links import ITEM_NAMES, Nodes
+from cantata.flows.chains import graph_of_nodes
+from cantata.flows.chains.graph_of_nodes import ITEM_NAMES, Nodes
 from cantata.flows.chains.node_checks import Nearest
-from cantata.flows.chains.specs import section_of
+from cantata.flows.chains.steps_of_nodes import section_of
 from cantata.flows.definitions import Chain, Definitions
 from cantata.flows.expressions.expressions import Expression
 from cantata.flows.json_schemas import MAX_SCHEMA_BYTES, Allowance, SchemaFault, keyword_faults, schema_faults, value_faults
@@ -201,7 +201,7 @@ def inputs_read(chain: Chain) -> list[str]:
     """
     if chain.inputs:
         return []
-    nodes = links.read(chain.nodes)
+    nodes = graph_of_nodes.read(chain.nodes)
     uses_whole = any("input" in expression.roots and not expression.inputs for expression in nodes.readable.values())
     return [] if uses_whole or not nodes.roots[chain.entry_node] else read_from_input(nodes)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 
-from cantata.flows.chains.links import expressions
-from cantata.flows.chains.specs import SECTIONS, section_of, tools_in
+from cantata.flows.chains.graph_of_nodes import expressions
 from cantata.flows.chains.step_ids import MAX_NODE_ID, RESERVED
+from cantata.flows.chains.steps_of_nodes import SECTIONS, section_of, tools_in
 from cantata.flows.definitions import Definitions
 from cantata.flows.json_schemas import Allowance, schema_faults
 from cantata.flows.waits import WaitOptions

@@ -14,7 +14,7 @@ from typing import Any, NoReturn, ParamSpec, TypeVar, cast, overload
 
 from cantata import bounds
 from cantata.errors import StepError
-from cantata.flows.chains.specs import unknown_name
+from cantata.flows.chains.steps_of_nodes import unknown_name
 from cantata.flows.workflows.answer_form import AnswerForm
 from cantata.flows.workflows.conversion import jsonable, result_of
 from cantata.flows.workflows.decorator import reference_of

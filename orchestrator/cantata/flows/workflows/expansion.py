@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from cantata.flows.chains import specs
+from cantata.flows.chains import steps_of_nodes
 from cantata.flows.chains.step_ids import ADVANCE
 from cantata.flows.definitions import Definitions
 from cantata.flows.graph import RAW, Edge, Graph, Spec, Step
@@ -92,4 +92,4 @@ def _fields(command: WorkflowCommand, definitions: Definitions) -> dict[str, Any
         return {"kind": "workflow.call", "queue": "tools", "work": f"functions:{target}", "params": {"function": target, **arguments}}
     if kind == "start":
         return {"kind": "workflow.start", "work": f"runs:{target}", "params": {"workflow": target, "input": arguments}, "decides": True}
-    return dict(specs.call(ChainNode(node_id="command", kind=kind, name=target, input=arguments), {}, definitions))
+    return dict(steps_of_nodes.call(ChainNode(node_id="command", kind=kind, name=target, input=arguments), {}, definitions))

@@ -7,7 +7,7 @@ from weakref import ref
 
 import pytest
 
-from cantata.flows.chains import chain_key, checks, expansion
+from cantata.flows.chains import checks, expand, graph_of_nodes
 from cantata.flows.definitions import Definitions, Limits, Tool
 from cantata.flows.wire import ChainNode, ChainRequest
 from cantata.values import stored
@@ -22,15 +22,15 @@ def asked(nodes: list[ChainNode] = ROW, **changes: object) -> ChainRequest:
 
 def test_equal_nodes_are_checked_and_planned_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert checks.check(asked(), DEFINITIONS)[0] == []
-    plan = expansion.plan(asked(), DEFINITIONS)
+    plan = expand.plan(asked(), DEFINITIONS)
 
     def outline(*_: object) -> None:
         raise AssertionError("they are worked out again")
 
     monkeypatch.setattr(checks, "outline", outline)
-    monkeypatch.setattr(expansion, "outline", outline)
+    monkeypatch.setattr(expand, "outline", outline)
     assert checks.check(asked(initial_input={"city": "Bonn"}, chain_id="other"), DEFINITIONS)[0] == []
-    assert expansion.plan(asked(initial_input={"city": "Bonn"}, chain_id="other"), DEFINITIONS) is plan
+    assert expand.plan(asked(initial_input={"city": "Bonn"}, chain_id="other"), DEFINITIONS) is plan
 
 
 def test_other_nodes_inputs_and_definitions_have_results_of_their_own() -> None:
@@ -46,7 +46,7 @@ def test_other_nodes_inputs_and_definitions_have_results_of_their_own() -> None:
     }
     assert [change for change, found in faults.items() if not found] == []
     moved = DEFINITIONS.model_copy(update={"tools": {**DEFINITIONS.tools, "t": Tool(function="m:t", queue="gpu")}})
-    assert [expansion.plan(asked(), each).steps[0].queue for each in (DEFINITIONS, moved)] == ["tools", "gpu"]
+    assert [expand.plan(asked(), each).steps[0].queue for each in (DEFINITIONS, moved)] == ["tools", "gpu"]
 
 
 def test_a_caller_may_change_the_list_of_faults() -> None:
@@ -57,11 +57,11 @@ def test_a_caller_may_change_the_list_of_faults() -> None:
 
 
 def test_results_of_large_chains_and_of_many_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chain_key, "MAX_KNOWN_CHARS", 10)
+    monkeypatch.setattr(graph_of_nodes, "MAX_KNOWN_CHARS", 10)
 
-    assert expansion.plan(asked(), DEFINITIONS) is not expansion.plan(asked(), DEFINITIONS)
+    assert expand.plan(asked(), DEFINITIONS) is not expand.plan(asked(), DEFINITIONS)
     assert checks.check(asked(), DEFINITIONS)[0] == []
-    assert expansion._known_plan.cache_info().maxsize == chain_key.MAX_KNOWN
+    assert expand._known_plan.cache_info().maxsize == graph_of_nodes.MAX_KNOWN
 
 
 def test_results_for_many_names_of_inputs_are_not_kept() -> None:
@@ -79,13 +79,13 @@ def test_what_a_chain_may_hold_a_key_may_hold() -> None:
     for value in (deep, 10**30, "\ud800"):
         request = stored(ChainRequest, asked([tool("a")]).model_dump() | {"nodes": [{**tool("a").model_dump(), "input": {"x": value}}]})
         assert checks.check(request, DEFINITIONS)[0] == []
-        assert expansion.plan(request, DEFINITIONS).steps[0].params["input"] == {"x": value}
+        assert expand.plan(request, DEFINITIONS).steps[0].params["input"] == {"x": value}
 
 
 def test_definitions_that_nobody_else_has_are_not_kept() -> None:
     definitions = DEFINITIONS.model_copy()
     checks.check(asked(), definitions)
-    expansion.plan(asked(), definitions)
+    expand.plan(asked(), definitions)
     known = ref(definitions)
 
     del definitions

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cantata.errors import ConfigError
-from cantata.flows.chains import checks, links
+from cantata.flows.chains import checks, graph_of_nodes
 from cantata.flows.definitions import Chain, Definitions, Limits, Tool
 from cantata.flows.wire import ChainNode, ChainRequest
 from tests.unit.flows.sample_chains import DEFINITIONS, branch, faults, mapping, request, tool
@@ -145,7 +145,7 @@ def test_a_refusal_does_not_outgrow_its_request() -> None:
 
 
 def test_too_many_links_are_told_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (links, checks):
+    for module in (graph_of_nodes, checks):
         monkeypatch.setattr(module, "MAX_LINKS", 1000)
     nodes = [tool(f"n{n}", deps=[f"n{other}" for other in range(n)]) for n in range(50)]
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cantata.errors import StepError
-from cantata.flows.chains import checks, declared_inputs, expansion, links
+from cantata.flows.chains import checks, declared_inputs, expand, graph_of_nodes
 from cantata.flows.chains.declared_inputs import given_to, inputs_read, read_from_input
 from cantata.flows.definitions import Chain, Definitions, Tool
 from cantata.flows.turns import turn_plan
@@ -118,8 +118,8 @@ def test_inside_a_value_the_place_is_told() -> None:
 
 
 def test_defaults_are_part_of_the_input() -> None:
-    assert expansion.input_of(asked(node("a"), inputs=SCHEMA, initial_input={"text": "x"})) == {"text": "x", "limit": 3}
-    assert expansion.input_of(asked(node("a"), initial_input={"text": "x"})) == {"text": "x"}
+    assert expand.input_of(asked(node("a"), inputs=SCHEMA, initial_input={"text": "x"})) == {"text": "x", "limit": 3}
+    assert expand.input_of(asked(node("a"), initial_input={"text": "x"})) == {"text": "x"}
 
 
 @pytest.mark.parametrize(
@@ -200,7 +200,7 @@ def test_what_is_read_from_the_input_is_neither_a_node_nor_an_item_nor_the_outpu
         ChainNode(node_id="c", kind="tool", input_map={"x": "item"}),
     ]
 
-    assert read_from_input(links.read(nodes)) == ["file", "item", "text"]
+    assert read_from_input(graph_of_nodes.read(nodes)) == ["file", "item", "text"]
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cantata.flows.chains import expansion
+from cantata.flows.chains import expand
 from tests.unit.flows.interpreter import Run
 from tests.unit.flows.sample_chains import DEFINITIONS, branch, counter, edges, mapping, plan, play, request, step, tool
 
@@ -58,7 +58,7 @@ def test_a_branch_that_points_back_knows_what_the_next_round_needs() -> None:
 
 def test_names_answer_to_the_last_round() -> None:
     graph = plan(*DO_WHILE)
-    expansion_of_loop = expansion.expand_loop(DO_WHILE, DEFINITIONS, branch_step_id="again#1", spec=step(graph, "again#1"))
+    expansion_of_loop = expand.expand_loop(DO_WHILE, DEFINITIONS, branch_step_id="again#1", spec=step(graph, "again#1"))
 
     assert graph.names == {"count": "count#1", "again": "again#1"}
     assert expansion_of_loop.names == {"count": "count#2", "again": "again#2"}

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cantata.flows.chains.outline import outline
+from cantata.flows.chains.loops import outline
 from cantata.flows.chains.step_ids import node_of
 from cantata.flows.graphs import reach
 from cantata.flows.wire import ChainNode

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cantata.flows.chains.outline import outline
-from cantata.flows.chains.references import References
+from cantata.flows.chains.loops import outline
+from cantata.flows.chains.steps_of_nodes import References
 from cantata.values import JsonValue
 from tests.unit.flows.sample_chains import branch, counter, mapping, plan, play, step, tool
 

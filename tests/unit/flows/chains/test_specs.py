@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cantata.flows.chains import expansion, specs
+from cantata.flows.chains import expand, steps_of_nodes
 from cantata.flows.definitions import Agent, Defaults, Definitions, History, Tool
 from cantata.flows.instructions import NestedStep
 from cantata.flows.turns.agent_steps import expand_agent
@@ -52,9 +52,9 @@ def test_an_agent_whose_settings_ask_for_it_sees_the_conversation_in_a_chain() -
     agents = {name: Agent(history=History(enabled=enabled)) for name, enabled in (("yes", True), ("no", False), ("unset", None))}
     agents["outer"] = Agent(instructions=[NestedStep(agent="yes")])
     definitions = DEFINITIONS.model_copy(update={"agents": agents})
-    seen = {name: specs.call(tool("a", kind="agent", name=name), {}, definitions).params.get("history") for name in agents}
+    seen = {name: steps_of_nodes.call(tool("a", kind="agent", name=name), {}, definitions).params.get("history") for name in agents}
 
-    inner = expand_agent("outer", definitions, parent="a", spec=specs.call(tool("a", kind="agent", name="outer"), {}, definitions))
+    inner = expand_agent("outer", definitions, parent="a", spec=steps_of_nodes.call(tool("a", kind="agent", name="outer"), {}, definitions))
 
     assert seen == {"yes": MAX_HISTORY_TOKENS, "no": None, "unset": None, "outer": None}
     assert inner.steps[0].params["history"] == MAX_HISTORY_TOKENS
@@ -81,7 +81,7 @@ def test_a_map_carries_what_its_items_are_to_do() -> None:
 def test_a_map_without_a_width_has_the_default_one() -> None:
     narrow = DEFINITIONS.model_copy(update={"defaults": Defaults(max_concurrency=7)})
 
-    assert step(expansion.plan(request(mapping("m", "x", "b"), tool("b"), x=[]), narrow), "m").params["window"] == 7
+    assert step(expand.plan(request(mapping("m", "x", "b"), tool("b"), x=[]), narrow), "m").params["window"] == 7
 
 
 @pytest.mark.parametrize(
@@ -99,9 +99,9 @@ def test_a_task_is_sent_by_workers_of_its_own_and_nothing_behind_it_is_carried()
     definitions = Definitions(tools={"pay": Tool(task="shop.pay", queue="shop:payments", retries=1, at_most_once=False)})
     node = ChainNode(node_id="a", kind="tool", name="pay")
 
-    spec = specs.call(node, {}, definitions)
+    spec = steps_of_nodes.call(node, {}, definitions)
 
     assert (spec.kind, spec.queue, spec.timeout_s, spec.retries) == ("task.call", "tasks", 600.0, 1)
     assert spec.cheap
     assert spec.expands
-    assert specs.call(node.model_copy(update={"timeout": 5.0}), {}, definitions).timeout_s == 5.0
+    assert steps_of_nodes.call(node.model_copy(update={"timeout": 5.0}), {}, definitions).timeout_s == 5.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cantata.flows.chains.expansion import plan
+from cantata.flows.chains.expand import plan
 from cantata.flows.definitions import Definitions, PythonWorkflow, Tool
 from cantata.flows.turns.agent_steps import tool_step
 from cantata.flows.turns.turn_plan import plan_turn

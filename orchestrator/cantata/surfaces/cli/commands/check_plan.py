@@ -21,9 +21,9 @@ from cantata.config.user_code import determinism
 from cantata.config.user_code.function_source import definition_of
 from cantata.config.user_code.import_trials import ImportTrial
 from cantata.errors import ConfigError, Fault, without_warnings
-from cantata.flows.chains import checks, expansion
+from cantata.flows.chains import checks, expand
 from cantata.flows.chains.declared_inputs import read_from_input
-from cantata.flows.chains.outline import outline
+from cantata.flows.chains.loops import outline
 from cantata.flows.definitions import Definitions
 from cantata.flows.graph import Step
 from cantata.flows.provider_schemas import fit_tools, unfit_reason
@@ -56,7 +56,7 @@ def plan(file: str | None, text: str | None, team: str | None, agent: str | None
         raise click.UsageError("name the FILE of a chain request, or give a turn with --turn TEXT")
     definitions = load_definitions(config)
     graph = (
-        expansion.plan(load_checked_chain(file, definitions, is_draft=True).request, definitions)
+        expand.plan(load_checked_chain(file, definitions, is_draft=True).request, definitions)
         if file
         else turn_plan.plan_turn(TurnRequest(text=text or "", team=team, agent=agent), definitions)
     )

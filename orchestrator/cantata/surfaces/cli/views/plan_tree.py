@@ -10,7 +10,7 @@ from celery import chain, chord, group
 
 from cantata.flows import canvas
 from cantata.flows.canvas import Canvas, Dispatch
-from cantata.flows.chains import expansion
+from cantata.flows.chains import expand
 from cantata.flows.definitions import Definitions
 from cantata.flows.graph import Edge, Graph, Spec, Step
 from cantata.flows.turns import agent_steps, turn_plan
@@ -114,11 +114,11 @@ def _expansion(step: Step, definitions: Definitions, depth: int) -> list[TreeLin
 def _expand_chain(step: Step, definitions: Definitions) -> Graph:
     name = str(step.params["chain"])
     chain = definitions.chains[name]
-    return expansion.expand_chain(chain.nodes, chain.entry_node, definitions, parent=step.id, chain=name)
+    return expand.expand_chain(chain.nodes, chain.entry_node, definitions, parent=step.id, chain=name)
 
 
 _EXPANSIONS: Mapping[str, Callable[[Step, Definitions], Graph]] = {
-    "chain.map": lambda step, _: expansion.expand_map(step.id, step, [None]),
+    "chain.map": lambda step, _: expand.expand_map(step.id, step, [None]),
     "chain.run": _expand_chain,
     "agent.run": lambda step, definitions: agent_steps.expand_agent(str(step.params["agent"]), definitions, parent=step.id, spec=step),
     "team.run": lambda step, definitions: turn_plan.expand_team(str(step.params["team"]), definitions, parent=step.id),

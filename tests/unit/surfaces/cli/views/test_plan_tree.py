@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cantata.engine.dispatch.celery_app import make_app
 from cantata.flows.canvas import Dispatch
-from cantata.flows.chains import expansion
+from cantata.flows.chains import expand
 from cantata.flows.definitions import Agent, Chain, Defaults, Definitions, Tool
 from cantata.flows.graph import Graph
 from cantata.flows.turns import turn_plan
@@ -21,7 +21,7 @@ TWICE = Definitions(
 
 
 def graph_of(*nodes: dict[str, JsonValue]) -> Graph:
-    return expansion.plan(ChainRequest.model_validate({"nodes": list(nodes), "entry_node": nodes[0]["node_id"]}), TWICE)
+    return expand.plan(ChainRequest.model_validate({"nodes": list(nodes), "entry_node": nodes[0]["node_id"]}), TWICE)
 
 
 def canvas_of(graph: Graph) -> list[TreeLine]:

@@ -7,11 +7,10 @@ from functools import lru_cache
 from typing import cast
 
 from cantata.flows.chains import declared_inputs
-from cantata.flows.chains.chain_key import MAX_KNOWN, ChainKey
-from cantata.flows.chains.links import roots
-from cantata.flows.chains.loop_rounds import LoopRound
-from cantata.flows.chains.outline import outline
+from cantata.flows.chains.graph_of_nodes import MAX_KNOWN, ChainKey, roots
+from cantata.flows.chains.loops import outline
 from cantata.flows.chains.step_ids import END, GATHER, split
+from cantata.flows.chains.steps_of_nodes import LoopRound
 from cantata.flows.definitions import Definitions
 from cantata.flows.graph import Edge, Graph, ItemSteps, Spec, Step
 from cantata.flows.wire import ChainNode, ChainRequest
