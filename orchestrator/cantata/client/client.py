@@ -108,7 +108,7 @@ class Client:
 
     @property
     def definitions(self) -> Definitions:
-        """The definitions that runs may name."""
+        """The definitions that runs may name. Other clients share them: change a copy, for `with_definitions`."""
         return self.engine.definitions
 
     def find_config(self) -> Path | None:

@@ -23,6 +23,8 @@ class Configuration:
     """Faults of planning in chains → the same faults with their locations in the files."""
     description: str = ""
     """The format, and the parts of the files that are ignored, for people."""
+    is_native: bool = False
+    """It is in the native format."""
     faults: Sequence[Fault] = ()
     """Warnings: what the files say that has no effect here, or another one; and the faults of chains that are refused when called."""
 

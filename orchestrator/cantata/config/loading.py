@@ -48,30 +48,23 @@ def load(path: Path | None) -> Definitions:
 def load_sound(path: Path | None) -> Configuration:
     """Return the configuration in this file after a check of its chains too. Raises ConfigError with every fault.
 
-    A file in the native format is read once, and again when it, or a file that it names, changes.
+    A file in the native format is read once, and again when it, or a file that it names, changes. So all who read it share the
+    definitions, which nobody may change.
     """
-    found = path and _native_by_version(path)
-    return found or _checked(configuration_in(path), path)
+    return _by_version(path) if path else _sound(None)
 
 
-def _native(path: Path) -> Configuration | None:
-    """Return the checked configuration in this file; None if its format is not the native one. Raises ConfigError with every fault."""
-    document = opened(path)
-    if isinstance(document, Configuration) or is_request(document):
-        return None
-    return _checked(native(document, path), path)
-
-
-_native_by_version = ByFileVersion(_native)
-
-
-def _checked(found: Configuration, path: Path | None) -> Configuration:
+def _sound(path: Path | None) -> Configuration:
     from cantata.flows.chains import checks  # noqa: PLC0415  # loads jmespath
 
+    found = configuration_in(path)
     faults = checks.check_chains(found.definitions)
     if faults:
         raise ConfigError([*found.locate(faults)], source=str(path))
     return found
+
+
+_by_version = ByFileVersion(_sound, keeps=lambda found: found.is_native)  # other formats do not note all files that they read
 
 
 def configuration_in(path: Path | None) -> Configuration:
@@ -89,7 +82,7 @@ def configuration_in(path: Path | None) -> Configuration:
 def native(document: Document, path: Path) -> Configuration:
     """Return the configuration in a document of the native format. Raises ConfigError with every fault."""
     folder = path.absolute() if path.is_dir() else path.absolute().parent
-    return Configuration(load_definitions(document, folder=folder), lambda faults: with_lines(faults, document))
+    return Configuration(load_definitions(document, folder=folder), lambda faults: with_lines(faults, document), is_native=True)
 
 
 def opened(path: Path) -> Configuration | Document:

@@ -15,7 +15,7 @@ from cantata.config import loading as configuration
 from cantata.config.faults import shown
 from cantata.engine.dispatch.celery_app import App
 from cantata.engine.limits import step_costs
-from cantata.engine.requests import CheckedChain, CheckedTurn, checked_chain
+from cantata.engine.requests import CheckedChain, CheckedTurn, checked_chain, with_id
 from cantata.engine.start import COORDINATOR, accept_run, announce_runs, check_labels, id_of_key, new_id
 from cantata.errors import ConfigError, Fault, UnavailableError
 from cantata.flows.definitions import Definitions
@@ -107,7 +107,7 @@ class Engine:
             self.request_of(request), initial_input=initial_input, timeout_s=submission.timeout_s, webhooks=submission.webhooks,
             max_bytes=self.definitions.limits.input_bytes,
         )  # fmt: skip
-        return checked_chain(request, self.definitions).with_id()
+        return checked_chain(with_id(request), self.definitions)
 
     # --- runs -------------------------------------------------------------------------------------------------------
 

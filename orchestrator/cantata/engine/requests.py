@@ -50,8 +50,7 @@ class CheckedChain:
 
     def with_id(self) -> CheckedChain:
         """Return the same with an id, a random one if it has none."""
-        request = self.request
-        return self if request.chain_id else replace(self, request=request.model_copy(update={"chain_id": uuid.uuid4().hex[:8]}))
+        return self if self.request.chain_id else replace(self, request=with_id(self.request))
 
 
 @dataclass(frozen=True)
@@ -73,6 +72,11 @@ class CheckedTurn:
     def webhooks(self) -> Sequence[str]:
         """The webhooks that the turn names."""
         return self.request.webhooks
+
+
+def with_id(request: ChainRequest) -> ChainRequest:
+    """Return a chain request with an id, a random one if it has none."""
+    return request if request.chain_id else request.model_copy(update={"chain_id": uuid.uuid4().hex[:8]})
 
 
 def checked_turn(turn: TurnRequest, definitions: Definitions) -> CheckedTurn:

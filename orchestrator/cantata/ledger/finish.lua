@@ -4,7 +4,7 @@
 use(ARGV[1])
 if not unfinished or not OPEN[status] then
   finish_work() -- a worker of a version ended the run that does not know of it
-  return named{run_status = status}
+  return named{run_status = status or nil}
 end
 local sends = dispatch(ARGV[2] == '0' and UNSENT - now or tonumber(ARGV[2]))
 return named{

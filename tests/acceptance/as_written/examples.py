@@ -26,7 +26,7 @@ from tests.manifests import LOADER
 
 FOLDER = Path(__file__).parent
 TOP = FOLDER.parents[2]
-PAGES = {"langswarm": "workflows", "diskurs": "conductor", "promptchain": "promptchain", "a2e": "chains"}
+PAGES = {"langswarm": "langswarm", "diskurs": "conductor", "promptchain": "promptchain", "a2e": "chains"}
 """System → its page in docs/."""
 
 

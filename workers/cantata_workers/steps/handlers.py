@@ -6,6 +6,7 @@ Frontends add theirs by entry points of the group `cantata.step_handlers`, each 
 from __future__ import annotations
 
 from importlib.metadata import entry_points
+from types import ModuleType
 
 from cantata_workers.process.step_context import HANDLERS
 from cantata_workers.steps import (
@@ -25,6 +26,10 @@ __all__ = ["HANDLERS"]
 
 MODULES = (
     agent_turns, commands, decisions, functions, instruction_steps, mcp, memory_access, provider_batches, routing, session_history,
-    task_calls, team_calls, webhooks, workflow_steps, *(each.load() for each in entry_points(group="cantata.step_handlers")),
+    task_calls, team_calls, webhooks, workflow_steps,
 )  # fmt: skip
-"""All of them, imported."""
+"""Those of ours, imported."""
+
+for each in entry_points(group="cantata.step_handlers"):
+    if not isinstance(each.load(), ModuleType):
+        raise TypeError(f"the entry point {each.name} = {each.value!r} of cantata.step_handlers is no module: name one that uses @handles")

@@ -30,6 +30,8 @@ def spec_of(module: str, folder: Path | None) -> ModuleSpec | None:
     try:
         if module in sys.modules and not (here and here.origin):
             return sys.modules[module].__spec__
+        for each in sys.path:
+            note(each)
         spec = here if here and here.origin else importlib.util.find_spec(top) or here  # a folder without __init__.py comes last
     except (ImportError, ValueError):
         return None
@@ -39,6 +41,9 @@ def spec_of(module: str, folder: Path | None) -> ModuleSpec | None:
 
 
 def _find(name: str, folders: Iterable[str]) -> ModuleSpec | None:
+    folders = list(folders)
+    for folder in folders:
+        note(folder)
     finders = filter(None, map(pkgutil.get_importer, folders))
     specs = [spec for finder in finders if (spec := finder.find_spec(name))]
     return next((spec for spec in specs if spec.origin), specs[0] if specs else None)
