@@ -19,9 +19,9 @@ from cantata.ledger.records import Begun
 from cantata.ledger.redis import outages
 from cantata.ledger.redis.keys import shard_key, shard_of
 from cantata.values import JsonValue
+from cantata_workers.process.message import Delivery, MessageExecution
 from cantata_workers.process.process import Process
 from cantata_workers.process.step_context import StepContext
-from cantata_workers.process.tasks import Delivery, MessageExecution
 from cantata_workers.steps.handlers import HANDLERS
 from tests.waiting import until
 

@@ -28,7 +28,7 @@ from cantata.ledger.redis.keys import definitions_key, run_key, shard_of
 from cantata.surfaces.cli.main import submit
 from cantata.testing import inline, run_inline
 from cantata.testing.inline import Runner
-from cantata_workers.process.tasks import Delivery
+from cantata_workers.process.message import Delivery
 from tests.examples import thorough
 from tests.integration.state.test_streams import url_of
 

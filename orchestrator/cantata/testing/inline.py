@@ -42,8 +42,8 @@ from cantata.text.suggestions import hint, nearest
 from cantata.values import JsonValue
 from cantata_workers.process.config_folder import local_folder
 from cantata_workers.process.duties import sweep_once
+from cantata_workers.process.message import Delivery, MessageExecution
 from cantata_workers.process.process import Process
-from cantata_workers.process.tasks import Delivery, MessageExecution
 from cantata_workers.tools import functions
 
 Chain = ChainRequest | Mapping[str, Any] | str | Path | Callable[..., Any]

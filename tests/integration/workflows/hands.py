@@ -25,8 +25,8 @@ from cantata.ledger.redis.keys import shard_of
 from cantata.testing.inline import _LocalApp, _log_plainly
 from cantata_workers.process.costs import Costs
 from cantata_workers.process.duties import sweep_once
+from cantata_workers.process.message import Delivery, MessageExecution
 from cantata_workers.process.process import Process
-from cantata_workers.process.tasks import Delivery, MessageExecution
 from cantata_workers.steps import workflow_steps
 from cantata_workers.steps.execute import execute
 
