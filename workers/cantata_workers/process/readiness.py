@@ -56,7 +56,10 @@ class CodeReadiness:
 
         def keep_checking() -> None:
             while self.faults and not stopping.wait(RETRY_S):
-                self.check()
+                try:
+                    self.check()
+                except Exception:  # the edge of a thread: whatever it is, such as no room for a process, the next check may succeed
+                    log.exception("imports_not_checked")
 
         if self.faults:
             threading.Thread(target=keep_checking, name="readiness", daemon=True).start()

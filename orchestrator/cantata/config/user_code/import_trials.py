@@ -130,7 +130,7 @@ def tried(
         except subprocess.TimeoutExpired:
             no_answer = f"importing it takes more than {IMPORT_TIMEOUT_S:g} s"
         file.seek(0)
-        answers = [json.loads(line) for line in file]
+        answers = [json.loads(line) for line in file if line.endswith(b"\n")]  # one that was stopped may have begun a line
     failures: dict[str, str | None] = {name: fault for kind, name, fault in (each for each in answers if each[0] == "import")}
     described = {name: (schema, fault) for kind, name, schema, fault in (each for each in answers if each[0] == "schema")}
     unanswered = None

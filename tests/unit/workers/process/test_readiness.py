@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import threading
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import pytest
@@ -11,9 +12,10 @@ from cantata.config import loading
 from cantata.config.user_code.import_trials import failures_of
 from cantata.errors import ImportFailedError
 from cantata_workers.frontends.diskurs.user_code.code_loading import CodeFolder
-from cantata_workers.process import user_code
+from cantata_workers.process import readiness, user_code
 from cantata_workers.process.readiness import CONFIGURATION, CodeReadiness, functions_for
 from tests.integration.fleet.diskurs_folders import TOOLS
+from tests.waiting import until
 
 CODE = "from cantata import workflow\nfrom pydantic import BaseModel\nclass Answer(BaseModel): ...\n" + "".join(
     f"def {name}(): ...\n" for name in ("plain", "shown", "heavy", "says", "breaks", "routes")
@@ -154,3 +156,24 @@ def test_a_configuration_that_cannot_be_read_keeps_those_who_import_from_being_r
     (folder / "cantata.yaml").write_text(CONFIG)
     tools.check()
     assert tools.faults == {}
+
+
+def test_a_check_that_raises_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    results: list[dict[str, str] | Exception] = [{"ours": "it is not there"}, OSError("no room for a process"), {}]
+
+    def faults(queues: Collection[str]) -> dict[str, str]:
+        found = results.pop(0)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    monkeypatch.setattr(readiness, "_faults", faults)
+    monkeypatch.setattr(readiness, "RETRY_S", 0.01)
+    check = CodeReadiness(("tools",))
+    check.check()
+    assert check.faults == {"ours": "it is not there"}
+
+    check.check_until_ready(threading.Event())
+
+    until(lambda: not check.faults, "a check without faults")
+    assert results == []
