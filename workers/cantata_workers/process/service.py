@@ -190,15 +190,21 @@ class WorkerService:
         """Keep the digests that processes report, and pass their other reports on to the stack's supervisor."""
         with os.fdopen(read, encoding="utf-8", errors="surrogateescape") as lines:
             for line in lines:
-                kind, *fields = line.rstrip("\n").split("\t")
-                if kind == "code":
-                    pid, module, digest = fields
-                    self._code.setdefault(int(pid), {})[module] = digest
-                elif kind == "fault":
-                    pid, module, why = fields
-                    self._code_faults.setdefault(int(pid), {})[module] = why
-                else:
-                    stack_member.report(line)
+                try:
+                    self._keep_code_report(line)
+                except Exception:  # the edge of a thread: without it processes would wait for a pipe that nobody reads
+                    log.exception("code_report_not_kept", report=line)
+
+    def _keep_code_report(self, line: str) -> None:
+        kind, *fields = line.rstrip("\n").split("\t")
+        if kind == "code":
+            pid, module, digest = fields
+            self._code.setdefault(int(pid), {})[module] = digest
+        elif kind == "fault":
+            pid, module, why = fields
+            self._code_faults.setdefault(int(pid), {})[module] = why
+        else:
+            stack_member.report(line)
 
     def _code_served(self) -> tuple[str, ...]:
         """Return the user's modules that this process and its children serve, as `module@digest`."""
@@ -307,8 +313,11 @@ class WorkerService:
 
     def _keep_announcing(self, client: Redis) -> None:
         while not self._stopping.wait(registry.interval_s(ANNOUNCE_INTERVAL_S, MAX_ANNOUNCE_INTERVAL_S)):
-            with _log_outages():
-                self._note_duplicate_name(self._announce(client))
+            try:
+                with _log_outages():
+                    self._note_duplicate_name(self._announce(client))
+            except Exception:  # the edge of a thread: without it this worker would be taken for dead
+                log.exception("not_announced", name=self.name)
             if stack_member.is_stack_gone():
                 log.warning("stack_gone", name=self.name)
                 os._exit(0)
