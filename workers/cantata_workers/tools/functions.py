@@ -84,9 +84,10 @@ def load(name: str, folder: str | None) -> Function:
     user_app.activate()
     known, module = _functions.get((name, folder)), name.partition(":")[0].partition(".")[0]
     has_changed = True
-    if known is None and (folder, module) in _failed_modules:
-        with _importing:
-            has_changed = user_code.forget_changed(folder, module)
+    if known is None and _failed_modules:
+        with _importing:  # also of other modules, which this one may import
+            changed = {each for each in _failed_modules if user_code.forget_changed(*each)}
+            has_changed = (folder, module) not in _failed_modules - changed
     user_code.use(folder, module)
     if not has_changed and (failed := _failed.get((folder, name))) and time.monotonic() < failed[1]:
         raise ImportFailedError(failed[0], module)
@@ -143,6 +144,7 @@ def _load(name: str, folder: str | None) -> Function:
             _failed[folder, name] = str(error), time.monotonic() + AGAIN_S
             raise
         user_code.note_import(module, None)
+        _failed_modules.difference_update([each for each in _failed_modules if each[1] in sys.modules])
         _failed_modules.discard((folder, module))
         _failed.pop((folder, name), None)
         return function

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -160,6 +161,22 @@ def test_a_failed_import_is_tried_again_when_a_file_has_changed_or_after_a_while
     module.write_text("def call(): ...\n")
 
     assert load("starts_threads:call", str(tmp_path))() is None
+
+
+def test_a_module_that_imports_a_corrected_one_is_imported_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "meta_path", [user_code.Finder(), *sys.meta_path])  # as in a worker
+    shared = tmp_path / "shared_and_bad.py"
+    shared.write_text("def (\n")
+    (tmp_path / "uses_shared.py").write_text("from shared_and_bad import call\n")
+    with pytest.raises(ImportFailedError, match="invalid syntax"):
+        load("shared_and_bad:call", str(tmp_path))
+
+    shared.write_text("def call(): return 'corrected'\n")
+
+    assert load("uses_shared:call", str(tmp_path))() == "corrected", "though it has not failed before"
+    assert not user_code._faults.get("uses_shared")
+    shared.write_text("def call(): return 'another version'\n")
+    assert load("shared_and_bad:call", str(tmp_path))() == "corrected", "no step sees two versions"
 
 
 def test_a_module_that_ends_its_process_is_tried_in_another_one_if_a_worker_died_of_the_step(
