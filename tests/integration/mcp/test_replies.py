@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 from structlog.testing import capture_logs
 
 from cantata.errors import StepError
 from cantata.flows.definitions import McpServer
 from cantata_workers.tools import mcp
+from cantata_workers.tools.mcp import server_session
 from tests.integration.fleet.conftest import Journal
 from tests.integration.mcp.conftest import PUPPET, by_command, puppet
 from tests.integration.mcp.test_servers import run
@@ -24,6 +26,12 @@ from tests.waiting import until
 
 AT_ONCE_S = 20.0  # time-outs are 600 s
 OK = '{"jsonrpc": "2.0", "id": ID, "result": {"content": [{"type": "text", "text": "fine"}]}}'
+
+
+@pytest.fixture(autouse=True)
+def _own_logger(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let `capture_logs` see the lines, though an earlier test of this process may have configured logs after the first of them."""
+    monkeypatch.setattr(server_session, "log", structlog.get_logger("mcp"))
 
 
 @pytest.fixture
