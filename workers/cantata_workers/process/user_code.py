@@ -74,6 +74,8 @@ _module_folders: dict[tuple[str | None, str], str | None] = {}  # the folder of 
 _installed: set[str] = set()  # top-level modules that are not the user's
 _report: Report | None = None
 _is_replaced = False  # whether a process whose code has changed is replaced
+_failed: set[tuple[str | None, str]] = set()
+"""Folders and top-level modules whose last import failed, or that lack a function."""
 _used: ContextVar[set[str] | None] = ContextVar("code_used", default=None)
 _is_careful: ContextVar[bool] = ContextVar("is_careful", default=False)
 _some_end_processes = False  # of the modules that this worker's configuration names
@@ -229,6 +231,27 @@ def _read_module(folder: str, module: str) -> str:
     return digest
 
 
+def note_failed(folder: str | None, module: str) -> None:
+    """Note a top-level module that could not be imported, or that lacks a function."""
+    with _lock:
+        _failed.add((folder, module))
+
+
+def note_imported(folder: str | None, module: str) -> None:
+    """Note that a module was imported, with all that it imports: from now on, no step may see another version of them."""
+    with _lock:
+        _failed.difference_update([each for each in _failed if each == (folder, module) or each[1] in sys.modules])
+
+
+def forget_corrected() -> set[tuple[str | None, str]]:
+    """Forget the files of failed modules that have changed since they were read. Return the failed modules none of whose files has.
+
+    Whatever imports calls this before it does: what it imports may import a module that failed for something else.
+    """
+    with _lock:
+        return {each for each in _failed if not forget_changed(*each)}
+
+
 def forget_changed(folder: str | None, module: str) -> bool:
     """Forget the files of a module and of its imports that have changed since they were read, so that a failed import can succeed.
 
@@ -237,7 +260,7 @@ def forget_changed(folder: str | None, module: str) -> bool:
     """
     importlib.invalidate_caches()
     with _lock:
-        module_folder = _module_folders.pop((folder, module), None)
+        module_folder = _module_folders.pop((folder, module), None) or _folder_of(module, folder)
         if module_folder is None:
             return False
         _digests.pop((module_folder, module), None)

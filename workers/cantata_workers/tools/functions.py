@@ -42,8 +42,6 @@ log = structlog.get_logger(__name__)
 
 _importing = threading.RLock()
 _functions: dict[tuple[str, str | None], Function] = {}
-_failed_modules: set[tuple[str | None, str]] = set()
-"""Folders and top-level modules whose last import failed, or that lack a function."""
 _failed: dict[tuple[str | None, str], tuple[str, float]] = {}
 """Folders and functions that could not be imported → the error, and when they are tried again although no file has changed."""
 _imported_from: str | None = None  # the configuration's folder that modules are imported from now
@@ -84,10 +82,9 @@ def load(name: str, folder: str | None) -> Function:
     user_app.activate()
     known, module = _functions.get((name, folder)), name.partition(":")[0].partition(".")[0]
     has_changed = True
-    if known is None and _failed_modules:
-        with _importing:  # also of other modules, which this one may import
-            changed = {each for each in _failed_modules if user_code.forget_changed(*each)}
-            has_changed = (folder, module) not in _failed_modules - changed
+    if known is None:
+        with _importing:
+            has_changed = (folder, module) not in user_code.forget_corrected()
     user_code.use(folder, module)
     if not has_changed and (failed := _failed.get((folder, name))) and time.monotonic() < failed[1]:
         raise ImportFailedError(failed[0], module)
@@ -140,12 +137,11 @@ def _load(name: str, folder: str | None) -> Function:
         except ImportFailedError as error:
             if error.__cause__ is not None:
                 user_code.note_import(module, error.__cause__)
-            _failed_modules.add((folder, module))
+            user_code.note_failed(folder, module)
             _failed[folder, name] = str(error), time.monotonic() + AGAIN_S
             raise
         user_code.note_import(module, None)
-        _failed_modules.difference_update([each for each in _failed_modules if each[1] in sys.modules])
-        _failed_modules.discard((folder, module))
+        user_code.note_imported(folder, module)
         _failed.pop((folder, name), None)
         return function
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import traceback
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
@@ -13,7 +14,7 @@ from cantata.config.user_code.script_digest import scripts_in
 from cantata.errors import ConfigError, ImportFailedError, StepError
 from cantata.flows.definitions import ScriptReference
 from cantata.operation import exits
-from cantata_workers.process import user_code
+from cantata_workers.process import sources, user_code
 from cantata_workers.process.config_folder import local_folder, own_config_folder
 from cantata_workers.process.process import uncounted_import
 from cantata_workers.process.step_context import StepContext
@@ -62,6 +63,7 @@ def loaded(given: ScriptReference | Mapping[str, str], folder: str | None) -> Fu
         raise StepError(_missing(script), code="tool_import")
     names: dict[str, Any] = {"__name__": "script"}
     own = f"{script.file} (script)"
+    user_code.forget_corrected()
     try:
         with uncounted_import(script.function):
             exec(compile(text, own, "exec"), names)
@@ -70,6 +72,8 @@ def loaded(given: ScriptReference | Mapping[str, str], folder: str | None) -> Fu
             raise
         message = f"the script of {script.function!r} cannot be loaded: {type(error).__name__}: {error}"
         if _is_of_import(error, own):  # another worker may have the module; the script itself is the same everywhere
+            for module in _failed_modules(error, text):
+                user_code.note_failed(folder, module)
             raise ImportFailedError(message, (getattr(error, "name", None) or "").partition(".")[0]) from error
         raise StepError(message, code="tool_import") from error
     if not callable(names.get(script.function)):
@@ -82,6 +86,13 @@ def _is_of_import(error: BaseException, own: str) -> bool:
     if isinstance(error, ImportError) or (isinstance(error, SyntaxError) and error.filename != own):
         return True
     return any(frame.name == "<module>" and frame.filename != own for frame in traceback.extract_tb(error.__traceback__))
+
+
+def _failed_modules(error: BaseException, text: str) -> Iterator[str]:
+    """Yield the top-level modules that a script imports and that failed: they are not loaded, or an import in one of their files failed."""
+    frames = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+    file = Path(str(error.filename) if isinstance(error, SyntaxError) else frames[-1])
+    yield from (name for name in sources.imported_by(text.encode()) if name not in sys.modules or name in (*file.parts, file.stem))
 
 
 def _text(script: ScriptReference, folder: str | None) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -11,7 +12,7 @@ import pytest
 from cantata.config import loading
 from cantata.errors import ImportFailedError, StepError
 from cantata.flows.definitions import Definitions
-from cantata.flows.graph import Spec
+from cantata.flows.graph import Outcome, Spec
 from cantata.ledger.records import Begun
 from cantata.values import JsonValue
 from cantata_workers.process import user_code
@@ -133,6 +134,23 @@ def test_a_script_whose_helper_this_worker_cannot_import_is_refused_to_it(tmp_pa
         (tmp_path / "script_reader.py").write_text("open('/not/here')\n")
         with pytest.raises(ImportFailedError, match=fault):
             tool_call(work(written(tmp_path / "flows", first=first)))
+
+
+@pytest.mark.parametrize("helper", ["helper_of_script.py", "helpers_of_script/sums.py"])
+def test_a_script_whose_helper_was_corrected_is_called(helper: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "meta_path", [user_code.Finder(), *sys.meta_path])  # as in a worker
+    monkeypatch.syspath_prepend(tmp_path)
+    file = tmp_path / helper
+    file.parent.mkdir(exist_ok=True)
+    (file.parent / "__init__.py").write_text("")
+    file.write_text("def oops(:\n")
+    step = work(written(tmp_path / "flows", first=f"import {helper.removesuffix('.py').replace('/', '.')}"))
+    with pytest.raises(ImportFailedError, match="SyntaxError"):
+        tool_call(step)
+
+    file.write_text("def fine(): ...\n")
+
+    assert cast(Outcome, tool_call(step)).output == "HI!"
 
 
 def test_a_script_that_ends_its_process_is_tried_in_another_one_if_a_worker_died_of_the_step(tmp_path: Path) -> None:

@@ -44,6 +44,7 @@ def code_folder_of(context: StepContext) -> CodeFolder:
         message = f"the configuration's folder {context.definitions.folder!r} is not on this worker: give it the folder, or CANTATA_CONFIG"
         raise ImportFailedError(message, "", code="no_folder")
     with _import_lock:
+        user_code.forget_corrected()
         if folder in _folders and _folders[folder].failed and user_code.forget_changed(folder, ""):
             del _folders[folder]
         user_code.use(folder, "")
