@@ -226,18 +226,18 @@ class Client:
         return self.submit_checked(self.engine.checked_chain(request, initial_input, submission), submission)
 
     @overload
-    def submit_checked(self, request: CheckedTurn, submission: Submission) -> TurnRun: ...
+    def submit_checked(self, checked: CheckedTurn, submission: Submission) -> TurnRun: ...
 
     @overload
-    def submit_checked(self, request: CheckedChain, submission: Submission) -> ChainRun: ...
+    def submit_checked(self, checked: CheckedChain, submission: Submission) -> ChainRun: ...
 
-    def submit_checked(self, request: CheckedTurn | CheckedChain, submission: Submission) -> TurnRun | ChainRun:
+    def submit_checked(self, checked: CheckedTurn | CheckedChain, submission: Submission) -> TurnRun | ChainRun:
         """Submit a request that was checked with this client's definitions. Raises ConfigError."""
-        if isinstance(request, CheckedTurn):
-            return TurnRun(self.engine, self.engine.accept(request, submission))
-        bounds.check(request.request.initial_input, "initial_input", max_bytes=self.definitions.limits.input_bytes)
-        queue = choose_start_queue(request.request, self.definitions, self.engine.step_costs())
-        return ChainRun(self.engine, self.engine.accept(request.with_id(), submission, queue))
+        if isinstance(checked, CheckedTurn):
+            return TurnRun(self.engine, self.engine.accept(checked, submission))
+        bounds.check(checked.request.initial_input, "initial_input", max_bytes=self.definitions.limits.input_bytes)
+        queue = choose_start_queue(checked.request, self.definitions, self.engine.step_costs())
+        return ChainRun(self.engine, self.engine.accept(checked.with_id(), submission, queue))
 
     def test_webhook(self, name: str) -> WebhookRun:
         """Have a worker post a signed test message to a webhook of the configuration, or a URL, once. Raises ConfigError."""

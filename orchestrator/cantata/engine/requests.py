@@ -1,4 +1,4 @@
-"""The door of requests: each is checked once against the definitions; then it has the text, the time limit and the target of its run."""
+"""Checked requests: each is checked once against the definitions, and then has the text, the time limit and the target of its run."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from cantata.config import chain_requests
 from cantata.config.loading import chain_named
@@ -19,18 +19,31 @@ from cantata.flows.turns import turn_plan
 from cantata.flows.wire import ChainRequest, TurnRequest
 from cantata.ledger import conversations
 
+Request = TypeVar("Request", ChainRequest, TurnRequest)
+
 
 @dataclass(frozen=True)
-class CheckedChain:
-    """A chain request in which the check found no fault."""
+class _Checked(Generic[Request]):
+    """A request in which the check found no fault."""
 
-    request: ChainRequest
-    kind: ClassVar[str] = "chain"
+    request: Request
 
     @cached_property
     def text(self) -> str:
         """The request as JSON, as it is stored with the run."""
         return self.request.model_dump_json(exclude_defaults=True)
+
+    @property
+    def webhooks(self) -> Sequence[str]:
+        """The webhooks that the request names."""
+        return self.request.webhooks
+
+
+@dataclass(frozen=True)
+class CheckedChain(_Checked[ChainRequest]):
+    """A chain request in which the check found no fault."""
+
+    kind: ClassVar[str] = "chain"
 
     @property
     def timeout(self) -> Timeout:
@@ -43,35 +56,19 @@ class CheckedChain:
         nodes = self.request.nodes
         return self.request.entry_node if len(nodes) == 1 and nodes[0].kind == "workflow" else self.request.chain_id or ""
 
-    @property
-    def webhooks(self) -> Sequence[str]:
-        """The webhooks that the request names."""
-        return self.request.webhooks
-
     def with_id(self) -> CheckedChain:
         """Return the same with an id, a random one if it has none."""
         return self if self.request.chain_id else replace(self, request=with_id(self.request))
 
 
 @dataclass(frozen=True)
-class CheckedTurn:
+class CheckedTurn(_Checked[TurnRequest]):
     """A turn in which the check found no fault."""
 
-    request: TurnRequest
     timeout: Timeout
     target: str
     """The receiver, for webhooks."""
     kind: ClassVar[str] = "turn"
-
-    @cached_property
-    def text(self) -> str:
-        """The turn as JSON, as it is stored with the run."""
-        return self.request.model_dump_json(exclude_defaults=True)
-
-    @property
-    def webhooks(self) -> Sequence[str]:
-        """The webhooks that the turn names."""
-        return self.request.webhooks
 
 
 def with_id(request: ChainRequest) -> ChainRequest:

@@ -12,7 +12,7 @@ import pytest
 from cantata.config import loading
 from cantata.errors import ImportFailedError, StepError
 from cantata.flows.definitions import Definitions
-from cantata.flows.graph import Outcome, Spec
+from cantata.flows.graph import Spec
 from cantata.ledger.records import Begun
 from cantata.values import JsonValue
 from cantata_workers.process import user_code
@@ -150,7 +150,7 @@ def test_a_script_whose_helper_was_corrected_is_called(helper: str, tmp_path: Pa
 
     file.write_text("def fine(): ...\n")
 
-    assert cast(Outcome, tool_call(step)).output == "HI!"
+    assert tool_call(step).output == "HI!"
 
 
 def test_a_script_that_ends_its_process_is_tried_in_another_one_if_a_worker_died_of_the_step(tmp_path: Path) -> None:
