@@ -211,11 +211,12 @@ def _keep_reporting(beats: Sequence[Path], file: Path | None) -> None:
         time.sleep(BEAT_S)
         if not all(_is_beating(each) for each in beats):
             continue
-        if file is not None:
-            file.touch()
-        if not is_notified:
-            stack_member.notify_systemd("READY=1")
-            is_notified = True
+        with suppress(OSError):  # such as a full disk: it may have room at the next beat
+            if file is not None:
+                file.touch()
+            if not is_notified:
+                stack_member.notify_systemd("READY=1")
+                is_notified = True
 
 
 def _is_beating(file: Path) -> bool:
