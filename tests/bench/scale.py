@@ -34,7 +34,7 @@ from cantata.ledger.redis.connection import Redis, connect
 from cantata.ledger.redis.keys import run_key, shard_key
 from cantata.ledger.run_store import RunStore
 from cantata.ledger.runs.streams import Streams, StreamsEnded, connect_async
-from cantata.ledger.script_caller import ScriptCaller
+from cantata.ledger.scripts import ScriptCaller
 from cantata.ledger.step_store import StepStore
 from cantata.operation.embedded.stack_plan import worker_command
 from cantata.values import JsonValue

@@ -16,7 +16,7 @@ from cantata.ledger.records import Swept
 from cantata.ledger.redis.keys import SHARDS, shard_key, shard_of
 from cantata.ledger.redis.pieces import ask_each
 from cantata.ledger.redis.redis_errors import is_transient, reason
-from cantata.ledger.script_caller import ScriptCaller, named
+from cantata.ledger.scripts import ScriptCaller, named
 
 SWEEP_ENTRIES = 200  # of each sort, in one call of a sweep
 MAX_SWEEP_S = 1.0  # after which the next sweep does the rest

@@ -17,7 +17,7 @@ from cantata.ledger.parked import ParkedStore
 from cantata.ledger.quotas import Quotas
 from cantata.ledger.run_reader import RunReader
 from cantata.ledger.run_store import RunStore
-from cantata.ledger.script_caller import ScriptCaller
+from cantata.ledger.scripts import ScriptCaller
 from cantata.ledger.step_store import StepStore
 
 Reply = TypeVar("Reply")

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from cantata.ledger.encoding import ready_of_runs
 from cantata.ledger.records import Ready
-from cantata.ledger.script_caller import ScriptCaller
+from cantata.ledger.scripts import ScriptCaller
 
 CREATED_AT_ONCE = 10  # runs, by one call, which takes Redis about 0.2 ms each: all of one event of a request
 TENANTS_AT_ONCE = 20  # of each shard, that are looked for at once

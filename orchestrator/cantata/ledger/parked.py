@@ -17,7 +17,7 @@ from cantata.errors import ConfigError
 from cantata.ledger.redis.keys import SHARDS, shard_key
 from cantata.ledger.redis.pieces import ask_shards, scan
 from cantata.ledger.redis.records import readable
-from cantata.ledger.script_caller import ScriptCaller
+from cantata.ledger.scripts import ScriptCaller
 from cantata.values import Unreadable, Value
 
 log = structlog.get_logger(__name__)

@@ -16,9 +16,8 @@ from cantata.errors import ConfigError, UnavailableError
 from cantata.flows.definitions import Quota
 from cantata.ledger.redis.cluster import memory_of
 from cantata.ledger.redis.keys import memory_key, run_key, shard_key
-from cantata.ledger.redis.lua_scripts import SCRIPTS
 from cantata.ledger.redis.pieces import ask_shards
-from cantata.ledger.script_caller import ScriptCaller
+from cantata.ledger.scripts import SCRIPTS, ScriptCaller
 
 FULL = 0.9  # of maxmemory: the rest is for the open runs
 FRESH_S = 1.0  # how long a reading of Redis's memory is reused

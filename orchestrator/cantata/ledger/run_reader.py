@@ -12,12 +12,11 @@ from cantata.flows.wire import RUN_OVER
 from cantata.ledger.encoding import run_record, states_in, step_record, step_summary
 from cantata.ledger.records import RunRecord, StepRecord
 from cantata.ledger.redis.keys import RUN_PARTS, run_key, shard_key, shard_of
-from cantata.ledger.redis.lua_scripts import SCRIPTS
 from cantata.ledger.redis.pieces import LARGE_PIECE, PIECE, ask_each, ask_shards, fields, scan
 from cantata.ledger.redis.records import ask_apart, good, readable, remedy_for
 from cantata.ledger.runs.run_snapshot import Beginning, Parts, Snapshot, decoded, edges_of, planned_steps
 from cantata.ledger.runs.summaries import FIELDS, summary_of, unescaped
-from cantata.ledger.script_caller import ScriptCaller
+from cantata.ledger.scripts import SCRIPTS, ScriptCaller
 from cantata.values import JsonValue, Usage
 
 REQUEST_BYTES = 20_000  # of a request that a snapshot has

@@ -19,7 +19,7 @@ from cantata.ledger.records import Accepted, RunSession
 from cantata.ledger.redis import clock
 from cantata.ledger.redis.keys import definitions_digest, definitions_key, run_key, shard_of
 from cantata.ledger.redis.records import ask_apart, good
-from cantata.ledger.script_caller import ScriptCaller
+from cantata.ledger.scripts import ScriptCaller
 from cantata.operation import fault_points
 from cantata.values import ErrorInfo, JsonValue
 

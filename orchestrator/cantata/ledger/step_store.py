@@ -22,7 +22,7 @@ from cantata.ledger.intervals import RESEND_MS
 from cantata.ledger.records import Ahead, AttemptRecord, Begun, Committed, Overdue, Ready, Refusal, Woken, owner_of
 from cantata.ledger.redis.keys import run_key, shard_of
 from cantata.ledger.redis.pieces import scan
-from cantata.ledger.script_caller import ScriptCaller, named
+from cantata.ledger.scripts import ScriptCaller, named
 from cantata.operation import fault_points
 from cantata.values import JsonValue, Usage
 

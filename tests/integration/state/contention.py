@@ -18,7 +18,7 @@ from cantata.engine.limits.limiter import Ask, Granted, Limiter, Wait
 from cantata.flows.definitions import Limits, Rates
 from cantata.ledger.ledger import Ledger
 from cantata.ledger.redis.connection import connect
-from cantata.ledger.redis.lua_scripts import Scripts
+from cantata.ledger.scripts import Scripts
 
 PROCESSES = 8
 STEPS = 20

@@ -11,7 +11,7 @@ from redis import Redis
 from cantata.engine.limits.limiter import LIMITS_KEY, Ask, Exhausted, Granted, Limiter, Wait
 from cantata.flows.definitions import Budget, Budgets, Limits, Rates
 from cantata.ledger.ledger import Ledger
-from cantata.ledger.redis.lua_scripts import Scripts
+from cantata.ledger.scripts import Scripts
 
 MODEL = "openai/gpt-4o-mini"
 CLOCK = "clock"

@@ -8,8 +8,7 @@ from typing import Literal
 
 from hypothesis import strategies as st
 
-from cantata.flows.fragments import adopt
-from cantata.flows.graph import START, Edge, Graph, ItemSteps, Step
+from cantata.flows.graph import START, Edge, Graph, ItemSteps, Step, adopt
 from tests.integration.state.reference import Reference
 
 LATER_S = 3600.0

@@ -18,20 +18,19 @@ from cantata.features.schedules.firing import MOST_STARTED
 from cantata.features.schedules.schedule_store import Fired, Firing, ScheduleRecord, ScheduleStore, run_id_at, scope_of
 from cantata.features.sessions.sessions import Sessions
 from cantata.flows.definitions import Budget, Budgets, Limits, Rates
-from cantata.flows.fragments import adopt
-from cantata.flows.graph import START, Edge, Graph, ItemSteps, Outcome, Step
+from cantata.flows.graph import START, Edge, Graph, ItemSteps, Outcome, Step, adopt
 from cantata.flows.schedules import Schedule
 from cantata.flows.waits import InboxItem
 from cantata.flows.wire import HistoryEntry
+from cantata.ledger import scripts
 from cantata.ledger.encoding import to_json
 from cantata.ledger.ledger import Ledger
 from cantata.ledger.records import Begun
-from cantata.ledger.redis import lua_scripts
 from cantata.ledger.redis.keys import shard_key, shard_of
 from cantata.ledger.run_store import offer_of
 from cantata.ledger.runs import listing
 from cantata.ledger.runs.listing import RunFilter
-from cantata.ledger.script_caller import Finished
+from cantata.ledger.scripts import Finished
 from tests.integration.features.forks.test_forks import near
 from tests.integration.state.limits_stage import MODEL, Stage
 from tests.integration.state.play import Play, failed, fan_in, row, sent, wait, work
@@ -606,10 +605,10 @@ def test_a_worker_that_does_not_know_of_it_does_no_harm(ledger: Ledger, monkeypa
             ("run", "'unfinished', unpack(COUNTS)", "'unknown', unpack(COUNTS)"),
             ("lib", "local MAX_CALLS = 1000", "local MAX_CALLS = 1000000"),
         ):
-            text = lua_scripts.TEXTS[f"ledger/{name}"]
+            text = scripts.TEXTS[f"ledger/{name}"]
             assert text.count(known) == 1
-            patch.setitem(lua_scripts.TEXTS, f"ledger/{name}", text.replace(known, unknown))
-        patch.setattr(lua_scripts.SCRIPTS, "_known", {})
+            patch.setitem(scripts.TEXTS, f"ledger/{name}", text.replace(known, unknown))
+        patch.setattr(scripts.SCRIPTS, "_known", {})
         if act == "cancel":
             assert ledger.runs.cancel("run") == "cancelled"
         elif act == "begin":

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
 
 from cantata.flows.graph import START, Graph, Outcome
+from cantata.ledger import scripts
 from cantata.ledger.ledger import Ledger
 from cantata.ledger.records import Ahead, Begun, Committed, Ready
-from cantata.ledger.redis import lua_scripts
 from cantata.ledger.redis.keys import shard_key, shard_of
 from cantata.values import ErrorInfo, JsonValue
 from tests.examples import examples
@@ -370,9 +370,9 @@ def ids(ready: Iterable[Ready]) -> set[str]:
 def bound_calls(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
     """Let scripts begin nothing more after so many commands, so that nearly every call leaves work to later ones."""
     name, bound = "ledger/lib", "local MAX_CALLS = 1000"
-    assert lua_scripts.TEXTS[name].count(bound) == 1
-    monkeypatch.setitem(lua_scripts.TEXTS, name, lua_scripts.TEXTS[name].replace(bound, f"local MAX_CALLS = {most}"))
-    monkeypatch.setattr(lua_scripts.SCRIPTS, "_known", {})
+    assert scripts.TEXTS[name].count(bound) == 1
+    monkeypatch.setitem(scripts.TEXTS, name, scripts.TEXTS[name].replace(bound, f"local MAX_CALLS = {most}"))
+    monkeypatch.setattr(scripts.SCRIPTS, "_known", {})
 
 
 def info_of(outcome: Outcome) -> dict[str, JsonValue]:

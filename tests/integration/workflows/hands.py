@@ -16,6 +16,7 @@ from typing import Any
 from celery.app.task import Context
 
 from cantata.engine.dispatch.celery_app import Carried
+from cantata.engine.limits.step_costs import Costs
 from cantata.engine.start import send_ready
 from cantata.flows.graph import Spec
 from cantata.flows.workflows.history import CommandOutcome
@@ -23,7 +24,6 @@ from cantata.flows.workflows.replay import Replay
 from cantata.ledger.records import AttemptRecord, Begun
 from cantata.ledger.redis.keys import shard_of
 from cantata.testing.inline import _LocalApp, _log_plainly
-from cantata_workers.process.costs import Costs
 from cantata_workers.process.duties import sweep_once
 from cantata_workers.process.message import Delivery, MessageExecution
 from cantata_workers.process.process import Process

@@ -11,7 +11,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from cantata.client.client import Client
 from cantata.client.runs import ChainRun
 from cantata.errors import ConfigError
-from cantata.ledger.script_caller import ScriptCaller
+from cantata.ledger.scripts import ScriptCaller
 from tests.integration.workflows.conftest import PATIENCE_S
 from tests.waiting import until
 

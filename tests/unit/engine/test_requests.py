@@ -8,8 +8,7 @@ import pytest
 
 from cantata.config import chain_requests
 from cantata.engine.engine import Engine
-from cantata.engine.requests import CheckedChain, checked_chain, checked_schedule, checked_turn
-from cantata.engine.start import MAX_WORKFLOW_S
+from cantata.engine.start import MAX_WORKFLOW_S, CheckedChain, checked_chain, checked_schedule, checked_turn
 from cantata.errors import ConfigError
 from cantata.flows.chains import checks
 from cantata.flows.definitions import Agent, Chain, Definitions, PythonWorkflow, Tool

@@ -11,8 +11,7 @@ from cantata.flows.chains import expand
 from cantata.flows.chains.step_ids import name_of, node_of, split
 from cantata.flows.definitions import Chain, Definitions
 from cantata.flows.expressions.expressions import parse
-from cantata.flows.fragments import adopt
-from cantata.flows.graph import RAW, STEP_OVER, Edge, Graph, Spec, Step
+from cantata.flows.graph import RAW, STEP_OVER, Edge, Graph, Spec, Step, adopt
 from cantata.flows.wire import ChainNode, ChainRequest
 from cantata.values import JsonValue
 

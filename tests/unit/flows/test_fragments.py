@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from cantata.flows.fragments import adopt
-from cantata.flows.graph import Graph, Step
+from cantata.flows.graph import Graph, Step, adopt
 
 
 def test_an_exit_takes_the_place_of_its_grower_and_others_fail_it() -> None:

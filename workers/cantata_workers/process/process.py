@@ -24,6 +24,7 @@ import structlog
 from cantata.engine.fleet import registry
 from cantata.engine.limits import step_costs
 from cantata.engine.limits.limiter import Limiter, read_pauses
+from cantata.engine.limits.step_costs import Costs
 from cantata.engine.start import definitions_from
 from cantata.errors import CantataError, StepError
 from cantata.flows.canvas import BatchPolicy
@@ -39,7 +40,6 @@ from cantata.ledger.runs.results import is_over
 from cantata.operation import exits, fault_points, metrics, traces
 from cantata.settings import settings
 from cantata_workers.process import outcomes, shutdown_flush
-from cantata_workers.process.costs import Costs
 from cantata_workers.process.pauses import Pauses
 from cantata_workers.process.recent_outcomes import RecentOutcomes
 from cantata_workers.process.threads import MessageThreads, ToolThread

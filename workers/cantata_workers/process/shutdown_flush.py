@@ -15,7 +15,7 @@ from celery import Celery, signals
 import cantata
 from cantata.ledger.runs.log_store import RunLogs
 from cantata.operation import logs, traces
-from cantata.operation.logs.printed import PrintedText
+from cantata.operation.logs.lines import PrintedText
 
 KILL_FLUSH_S = 0.5  # that a process about to be killed may take to send its spans
 

@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Sequence
 from typing import cast
 
+import structlog
+
+from cantata.engine.fleet import code_versions, registry
 from cantata.engine.start import plan_run
-from cantata.errors import StepError
+from cantata.errors import CantataError, StepError
+from cantata.features.webhooks.webhooks import raise_alerts
 from cantata.flows.chains import expand
 from cantata.flows.chains.declared_inputs import given_to
 from cantata.flows.chains.step_ids import END, name_of, split
 from cantata.flows.graph import Outcome
 from cantata.flows.turns import agent_steps, turn_plan
 from cantata.flows.wire import ChainNode, ChainRequest
+from cantata.ledger.redis.connection import RedisFailure
+from cantata.ledger.runs import alert_counts
 from cantata.values import ErrorInfo, JsonValue, stored
 from cantata_workers.process.step_context import StepContext, handles, placeholder_values, text_input
-from cantata_workers.steps.code_alerts import check_code
+
+EVERY_S = 10.0  # between two looks of a process for the same configuration
+
+log = structlog.get_logger(__name__)
+_looked_at: dict[str, float] = {}
 
 
 @handles("run.start")
@@ -149,3 +160,21 @@ def team_run(context: StepContext) -> Outcome:
 def _kind_of(value: JsonValue) -> str:
     names = {dict: "an object", str: "text", bool: "a boolean", int: "a number", float: "a number"}
     return f"{names[type(value)]}: {str(value)[:60]!r}"
+
+
+def check_code(context: StepContext) -> None:
+    """Raise the alerts `mixed_code` of a configuration, one of whose runs starts now, if the fleet has been mixed for their time."""
+    alerts = [alert for alert in context.definitions.alerts.values() if alert.on == "mixed_code"]
+    digest, ledger = context.begun.definitions, context.process.ledger
+    if not alerts or time.monotonic() - _looked_at.get(digest, -EVERY_S) < EVERY_S:
+        return
+    _looked_at[digest] = time.monotonic()
+    try:
+        mixed = code_versions.describe_served({worker.name: worker.code for worker in registry.workers(ledger.redis)})
+        if mixed and alert_counts.lasts(ledger, f"{digest[:16]}:mixed_code", within_s=min(alert.within_s for alert in alerts)):
+            raise_alerts(
+                ledger, context.definitions, ledger.runs.definitions(context.begun.run_id, digest), "mixed_code",
+                key=f"{digest}\n{mixed}", message="workers serve different versions of a module", data={"code": mixed},
+            )  # fmt: skip
+    except (CantataError, RedisFailure) as error:  # the run goes on
+        log.warning("alert_failed", alert="mixed_code", error=str(error))

@@ -14,14 +14,13 @@ from pydantic import ValidationError
 
 from cantata.engine.fleet import registry
 from cantata.errors import CantataError, CodeMismatchError, ImportFailedError, MustWait, StepError, StoredDataError, UnavailableError
-from cantata.flows import fragments
+from cantata.flows import graph
 from cantata.flows.graph import Outcome
 from cantata.ledger import refused_steps
 from cantata.ledger.records import AttemptRecord, Begun
 from cantata.ledger.redis.connection import RedisFailure
 from cantata.operation import exits, logs, traces
-from cantata.operation.logs.lines import bind
-from cantata.operation.logs.printed import log_printed
+from cantata.operation.logs.lines import bind, log_printed
 from cantata.operation.traces import conventions
 from cantata_workers.process import outcomes, user_code
 from cantata_workers.process.process import Process, StepStoppedError
@@ -81,7 +80,7 @@ def _attempt(context: StepContext, handlers: Mapping[str, Handler]) -> AttemptRe
             return None
         outcome = _call_handler(context, handlers[begun.spec.kind])
         if outcome.fragment is not None:
-            outcome = outcome.model_copy(update={"fragment": fragments.adopt(outcome.fragment, begun.step_id, begun.spec)})
+            outcome = outcome.model_copy(update={"fragment": graph.adopt(outcome.fragment, begun.step_id, begun.spec)})
         took_ms = (time.perf_counter() - started_at) * 1000
         if begun.spec.work:  # an advance waits for nothing, so a processor that others use makes it no dearer
             cost_ms = (time.thread_time() - used_s) * 1000 if begun.spec.kind == "workflow.advance" else took_ms

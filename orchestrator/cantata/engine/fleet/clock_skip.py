@@ -17,9 +17,9 @@ from redis.exceptions import RedisError
 
 from cantata.errors import ConfigError, UnavailableError
 from cantata.ledger.redis.keys import SHARDS, key_of, namespace_of, shard_key, shard_of
-from cantata.ledger.redis.lua_scripts import TEXTS
 from cantata.ledger.redis.pieces import streams_in
 from cantata.ledger.redis.redis_errors import reason
+from cantata.ledger.scripts import TEXTS
 
 SKIPS_KEY = "skips"
 MAX_S = 100 * 365 * 86_400.0

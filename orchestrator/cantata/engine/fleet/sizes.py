@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from redis import Redis
 
 from cantata.ledger.redis.keys import SHARDS, shard_key
-from cantata.ledger.redis.lua_scripts import SCRIPTS
+from cantata.ledger.scripts import SCRIPTS
 
 EVERY_S = 15.0  # the usual scrape interval of Prometheus; in between the last estimate is returned
 ROUNDS = 8  # measurements in the mean: sizes differ by far

@@ -22,8 +22,8 @@ from cantata.ledger.intervals import LEASE_S
 from cantata.ledger.ledger import Ledger
 from cantata.ledger.redis import clock
 from cantata.ledger.redis.keys import key_of, run_key
-from cantata.ledger.redis.lua_scripts import SCRIPTS
 from cantata.ledger.redis.pieces import ask_each
+from cantata.ledger.scripts import SCRIPTS
 
 LIMITS_KEY = "{limits}"  # the prefix of all keys here, which lie in one slot
 WINDOW_S = 60.0  # of `rpm` and `tpm`

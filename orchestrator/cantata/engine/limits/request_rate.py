@@ -12,7 +12,7 @@ from redis.exceptions import NoScriptError
 
 from cantata.engine.limits.limiter import LIMITS_KEY
 from cantata.ledger.redis.keys import key_of
-from cantata.ledger.redis.lua_scripts import TEXTS, sha_of
+from cantata.ledger.scripts import TEXTS, sha_of
 
 _SCRIPT = TEXTS["limits/request_rate"]
 _SHA = sha_of(_SCRIPT)

@@ -14,9 +14,9 @@ from cantata.flows.waits import Inbox, InboxItem, WaitOptions, question_of
 from cantata.ledger.encoding import to_json, whole_spec_of
 from cantata.ledger.ledger import Ledger
 from cantata.ledger.redis.keys import SHARDS, shard_key, shard_of
-from cantata.ledger.redis.lua_scripts import SCRIPTS
 from cantata.ledger.redis.records import check_script, readable, remedy_for
 from cantata.ledger.runs.summaries import REQUEST_BYTES, title_of
+from cantata.ledger.scripts import SCRIPTS
 from cantata.values import JsonValue, stored
 
 SCANNED_PER_CALL = 500  # entries of a shard that one page looks at

@@ -22,7 +22,7 @@ from cantata.ledger.encoding import to_json
 from cantata.ledger.ledger import Ledger
 from cantata.ledger.quotas import exceeded
 from cantata.ledger.redis.keys import memory_key
-from cantata.ledger.redis.lua_scripts import SCRIPTS
+from cantata.ledger.scripts import SCRIPTS
 from cantata.operation import fault_points
 from cantata.values import JsonValue
 

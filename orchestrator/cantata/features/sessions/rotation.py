@@ -8,7 +8,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from cantata.ledger.ledger import Ledger
 from cantata.ledger.redis.keys import key_of
-from cantata.ledger.redis.lua_scripts import SCRIPTS
+from cantata.ledger.scripts import SCRIPTS
 from cantata.operation import fault_points
 
 KEEP_S = 30 * 86_400  # a team that was not used for so long begins with its first agent again

@@ -12,12 +12,12 @@ from typing import cast
 from cantata.errors import StepError
 from cantata.flows.chains import graph_of_nodes
 from cantata.flows.chains.graph_of_nodes import ITEM_NAMES, Nodes
-from cantata.flows.chains.node_checks import Nearest
 from cantata.flows.chains.steps_of_nodes import section_of
 from cantata.flows.definitions import Chain, Definitions
 from cantata.flows.expressions.expressions import Expression
 from cantata.flows.json_schemas import MAX_SCHEMA_BYTES, Allowance, SchemaFault, keyword_faults, schema_faults, value_faults
 from cantata.flows.wire import ChainNode
+from cantata.text.suggestions import Nearest
 from cantata.values import JsonValue
 
 Schema = Mapping[str, JsonValue]

@@ -22,8 +22,8 @@ from cantata.flows.wire import RunStatus
 from cantata.ledger.encoding import to_json
 from cantata.ledger.ledger import Ledger
 from cantata.ledger.redis.keys import SHARDS, run_key, shard_key
-from cantata.ledger.redis.lua_scripts import SCRIPTS
 from cantata.ledger.runs.summaries import FIELDS, REQUEST_BYTES, RunSummary, listed_summary_of
+from cantata.ledger.scripts import SCRIPTS
 from cantata.values import JsonValue, Value
 
 SCANNED_PER_CALL = 500  # runs that one call scans in one shard: a few milliseconds

@@ -12,7 +12,7 @@ from typing import cast
 from cantata.flows.events import RunEvent, StepExpanded, StepStarted, event_of, types_where
 from cantata.ledger.ledger import Ledger
 from cantata.ledger.redis.keys import shard_key, shard_of
-from cantata.ledger.redis.lua_scripts import SCRIPTS
+from cantata.ledger.scripts import SCRIPTS
 
 EVENTS_PER_CALL = 1000  # that one call scans: some milliseconds
 CALLS_AT_ONCE = 1  # Redis serves no other client until all calls of a round trip are done

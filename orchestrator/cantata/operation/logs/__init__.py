@@ -16,8 +16,7 @@ from typing import Any, Protocol, TextIO
 import structlog
 from structlog.stdlib import ProcessorFormatter
 
-from cantata.operation.logs.lines import bound_names, line_of, own_event
-from cantata.operation.logs.printed import LOGGER
+from cantata.operation.logs.lines import LOGGER, bound_names, line_of, own_event
 from cantata.operation.logs.secrets import redact, secrets_in
 
 LEVEL, FORMAT, RUN_LEVEL = "CANTATA_LOG_LEVEL", "CANTATA_LOG_FORMAT", "CANTATA_RUN_LOG_LEVEL"

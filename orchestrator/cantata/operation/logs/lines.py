@@ -1,4 +1,4 @@
-"""Log lines of runs: the names bound to a thread or task, and the fields made from log records, within a bounded size."""
+"""Log lines of runs: the names bound to a thread or task, the fields made from log records, and what the code of a step prints."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, TextIO
 
 from pydantic import Field
 
@@ -21,6 +21,13 @@ TEXT_CHARS = (2000, 500, 100)  # of one text in a line: the first of these with 
 MAX_NAME_CHARS = 200  # of a step, a process, a logger
 FREE_FIELDS = ("event", "fields")  # may have any value
 OWN_FIELDS = frozenset({"run", "step", "attempt", "worker", "event", "level", "timestamp", "logger", "exc_info"})
+
+LOGGER = "print"
+MAX_LINE_CHARS = 4096  # of an unfinished line; a longer one is logged in pieces
+
+_log = logging.getLogger(LOGGER)
+_unfinished: ContextVar[list[str] | None] = ContextVar("cantata_printed", default=None)
+"""The pieces of a line that this step has not finished; None outside a step."""
 
 Names = Mapping[str, str | int]
 
@@ -118,3 +125,40 @@ def _text(value: object, secrets: Sequence[str], max_chars: int) -> str:
     except Exception as error:  # noqa: BLE001  # a user's object may raise anything: logging it must not fail the step
         text = f"<{type(value).__name__} that cannot be shown: {type(error).__name__}>"
     return redact_beginning(text, secrets, max_chars=max_chars)
+
+
+class PrintedText:
+    """The standard output of a worker process."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        """Write a text, and log the lines that it finishes if a step prints it."""
+        is_logged = sys._getframe(1).f_globals.get("__name__") == "logging"  # by a handler of the user's, whose record is a log line itself
+        if (pieces := _unfinished.get()) is not None and not is_logged:
+            *lines, rest = ("".join(pieces) + text).split("\n")
+            pieces[:] = [rest] if len(rest) <= MAX_LINE_CHARS else []
+            _log_lines(lines if pieces else [*lines, rest])
+        return self._stream.write(text)
+
+
+@contextmanager
+def log_printed() -> Iterator[None]:
+    """Log the lines that are printed in the block, which executes a step."""
+    pieces: list[str] = []
+    before = _unfinished.set(pieces)
+    try:
+        yield
+    finally:
+        _log_lines(pieces)
+        _unfinished.reset(before)
+
+
+def _log_lines(lines: list[str]) -> None:
+    for line in lines:
+        if line.strip():
+            _log.info("%s", line.rstrip())

@@ -23,7 +23,7 @@ from cantata.errors import ConfigError
 from cantata.features.memory.memory_store import CONVERSATIONS, KEY_BYTES, NAMESPACE_BYTES, MemoryStore
 from cantata.ledger.ledger import Ledger
 from cantata.ledger.redis.connection import connect
-from cantata.ledger.redis.lua_scripts import Scripts
+from cantata.ledger.scripts import Scripts
 from cantata.operation.embedded.valkey import find_server
 from cantata.values import JsonValue
 from tests.waiting import until

@@ -31,7 +31,7 @@ from cantata.ledger.runs.listing import RunFilter
 from cantata.values import ErrorInfo
 from cantata_workers.process.process import Process
 from cantata_workers.process.step_context import StepContext
-from cantata_workers.steps import code_alerts
+from cantata_workers.steps import decisions
 from cantata_workers.tools import webhook_post
 from cantata_workers.tools.webhook_post import HOST_POSTS
 from cantata_workers.tools.webhooks import webhook_deliver
@@ -376,8 +376,8 @@ def test_mixed_code_is_reported_when_it_has_lasted(ledger: Ledger, receiver: Rec
     def look(after_s: float, workers: list[Worker]) -> list[str]:
         monkeypatch.setattr(clock, "now", lambda: now + after_s)
         monkeypatch.setattr(registry, "workers", lambda _: workers)
-        monkeypatch.setattr(code_alerts, "_looked_at", {})
-        code_alerts.check_code(context)
+        monkeypatch.setattr(decisions, "_looked_at", {})
+        decisions.check_code(context)
         return [run.run_id for run in listing.iterate(ledger, RunFilter(None, (), "webhook", ""))]
 
     assert look(0, fleet[:1]) == look(0, fleet) == look(599, fleet) == []

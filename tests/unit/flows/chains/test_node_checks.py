@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from cantata.flows.chains.node_checks import Nearest, faults_of
+from cantata.flows.chains.checks import faults_of
 from cantata.flows.json_schemas import Allowance
 from cantata.flows.wire import ChainNode, fault_of_kind
+from cantata.text.suggestions import Nearest
 from tests.unit.flows.sample_chains import DEFINITIONS
 
 FOR_EVER = "these refer to each other for ever, with one and the same value"

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from cantata.flows.definitions import Agent, Definitions, Tool
-from cantata.flows.fragments import adopt
-from cantata.flows.graph import Graph, Spec, Step
+from cantata.flows.graph import Graph, Spec, Step, adopt
 from cantata.flows.turns.agent_steps import STOP, agent_spec, agent_step, expand_agent, is_one_turn, next_round, tool_step
 
 SHOUT = {"function": "m:shout"}

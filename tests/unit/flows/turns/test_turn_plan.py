@@ -6,8 +6,7 @@ import pytest
 
 from cantata.errors import ConfigError
 from cantata.flows.definitions import Agent, Chain, Defaults, Definitions, Extension, Synthesizer, Team
-from cantata.flows.fragments import adopt
-from cantata.flows.graph import Edge, Graph, Step
+from cantata.flows.graph import Edge, Graph, Step, adopt
 from cantata.flows.turns import agent_steps, turn_plan
 from cantata.flows.turns.routing import RoutingRound, run_agent
 from cantata.flows.wire import ChainNode, TurnRequest

@@ -13,8 +13,7 @@ import pytest
 import structlog
 
 from cantata.operation import logs
-from cantata.operation.logs.lines import bind
-from cantata.operation.logs.printed import LOGGER
+from cantata.operation.logs.lines import LOGGER, bind
 
 
 class ListSink:

@@ -8,9 +8,8 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 
-from cantata.engine.limits.step_costs import Measured, Work
+from cantata.engine.limits.step_costs import MIN_SAMPLES, Costs, Measured, Work
 from cantata.flows.graph import Spec
-from cantata_workers.process.costs import MIN_SAMPLES, Costs
 
 ONE, OTHER = "a" * 64, "b" * 64
 SPEC = Spec(kind="tool.call", work="tools:x")

@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from cantata.operation.logs.printed import LOGGER, MAX_LINE_CHARS, PrintedText, log_printed
+from cantata.operation.logs.lines import LOGGER, MAX_LINE_CHARS, PrintedText, log_printed
 
 
 @pytest.fixture(autouse=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import cantata
-from cantata.ledger.redis.lua_scripts import SCRIPTS, TEXTS
+from cantata.ledger.scripts import SCRIPTS, TEXTS
 
 
 def test_every_script_of_the_package_is_read_under_a_name_of_its_own() -> None:
