@@ -150,6 +150,7 @@ class ScriptCaller:
         if replicas and isinstance(redis, Cluster):
             raise ConfigError("CANTATA_WAIT_REPLICAS is not for a Redis Cluster: its nodes are not waited for; unset it")
         self.redis = redis
+        self._prefixes = tuple(shard_key(redis, shard) for shard in range(SHARDS))
         self._patience_s = patience_s
         self._replicas = replicas
 
@@ -182,7 +183,7 @@ class ScriptCaller:
     def call_shard(self, name: str, shard: int, *args: str | float) -> list:  # type: ignore[type-arg]  # what Lua replies
         """Call a script in a shard."""
         sha, text = SCRIPTS.script(name)
-        key = shard_key(self.redis, shard)
+        key = self._prefixes[shard]
 
         def call() -> list:  # type: ignore[type-arg]  # what Lua replies
             execute = self._execute_confirmed if self._replicas and name in CONFIRMED else self._execute
@@ -227,7 +228,7 @@ class ScriptCaller:
             return []
         with self.redis.pipeline(transaction=False) as pipe:
             for shard, args in calls:
-                pipe.evalsha(sha, 1, shard_key(self.redis, shard), *map(str, args))
+                pipe.evalsha(sha, 1, self._prefixes[shard], *map(str, args))
             replies: list[Any] = pipe.execute(raise_on_error=False)
         unknown = [index for index, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
         if unknown:  # the first call loads the script into its node
@@ -252,7 +253,7 @@ class ScriptCaller:
         Its arguments are `args`, and then the prefixes of the shards but the first.
         """
         parts = [[shard] for shard in shards] if isinstance(self.redis, Cluster) else [shards] if shards else []
-        keys = [[shard_key(self.redis, shard) for shard in part] for part in parts]
+        keys = [[self._prefixes[shard] for shard in part] for part in parts]
         found = self.with_retries(lambda: SCRIPTS.call_each(self.redis, name, [(first, (*args, *others)) for first, *others in keys]))
         return list(zip(parts, found, strict=True))
 
@@ -262,7 +263,7 @@ class ScriptCaller:
             return {"": list(range(SHARDS))}
         shards: dict[str, list[int]] = {}
         for shard in range(SHARDS):
-            shards.setdefault(self.redis.node_of(shard_key(self.redis, shard)), []).append(shard)
+            shards.setdefault(self.redis.node_of(self._prefixes[shard]), []).append(shard)
         return shards
 
     def with_retries(self, call: Callable[[], Reply]) -> Reply:
