@@ -20,6 +20,7 @@ from tornado.httpserver import HTTPServer
 from tornado.netutil import bind_sockets
 from tornado.web import Application, create_signed_value
 
+from cantata.engine.fleet import registry
 from cantata.surfaces.flower.page_service import PageService
 from cantata.surfaces.flower.serve import routes
 from cantata.surfaces.http.failed_logins import PER_ADDRESS
@@ -375,6 +376,18 @@ def test_runs_go_on_without_flower_and_it_shows_them_when_it_is_back(deployment:
     with deployment.http() as http:
         until(lambda: is_up(http), "its pages")
         assert http.get(f"/runs/api/runs/{run.run_id}/graph").json()["run"]["status"] == "succeeded"
+
+
+def test_a_flower_that_is_not_told_of_an_application_says_that_it_shows_none_of_its_workers_tasks(deployment: Deployment) -> None:
+    redis = deployment.client.engine.ledger.redis
+    own = next(each for each in deployment.client.fleet.workers() if each.event_exchange)
+    other = own.model_copy(update={"name": "tasks", "app": "shop.celery:app", "event_exchange": "celeryev"})
+    registry.announce(redis, other)
+    try:
+        with deployment.served("flower"):
+            until(lambda: "start Flower with --app shop.celery:app" in (deployment.folder / "flower.log").read_text(), "the warning")
+    finally:
+        registry.retire(redis, "tasks")
 
 
 def is_up(http: httpx.Client) -> bool:

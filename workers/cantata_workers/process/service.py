@@ -328,7 +328,8 @@ class WorkerService:
         return Worker(
             name=self.name, queues=(*self.queues, *self.beside), concurrency=self.concurrency, beside=self.beside, pid=os.getpid(),
             host=socket.gethostname(), version=cantata.__version__, started_at=time.time(),
-            metrics_url=self._metrics.url if self._metrics else "",
+            metrics_url=self._metrics.url if self._metrics else "", app=settings().app or "",
+            event_exchange=self.app.conf.event_exchange,
         )  # fmt: skip
 
     def _shutting_down(self, **_: Any) -> None:

@@ -12,6 +12,7 @@ import structlog
 from celery import Celery, Task
 from celery.events.event import get_exchange
 from celery.exceptions import Retry
+from celery.utils.time import utcoffset
 from kombu.utils.uuid import uuid
 
 from cantata.errors import StepError
@@ -75,7 +76,9 @@ def publish_ahead_attempts(task: Task[Any, Any], run_id: str, ahead: Sequence[At
     app = task.app
     if not ahead or not app.conf.worker_send_task_events or not task.request.id:
         return
-    common = {"hostname": task.request.hostname, "pid": os.getpid(), "utcoffset": 0, "clock": app.clock.value}  # type: ignore[attr-defined]  # the Lamport clock of an app
+    # Who receives the events adds the difference between this offset and that of its own time zone to their times.
+    common = {"hostname": task.request.hostname, "pid": os.getpid(), "utcoffset": utcoffset()}
+    common["clock"] = app.clock.value  # type: ignore[attr-defined]  # the Lamport clock of an app
     parents = {"root_id": task.request.root_id, "parent_id": task.request.id}
     events: list[dict[str, Any]] = []
     for attempt in ahead:

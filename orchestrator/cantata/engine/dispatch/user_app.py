@@ -65,6 +65,18 @@ def task_named(name: str) -> Task[Any, Any] | None:
     return app.tasks.get(name) if app else None
 
 
+def queue_of(app: Celery, name: str, queue: str | None = None) -> str:
+    """Return the queue to which a task goes: the given one, else that of its own options, the routes or the default; empty if unknown."""
+    task: Any = app.tasks.get(name)
+    own = {option: getattr(task, option, None) for option in ("queue", "exchange", "routing_key")}
+    options = {option: value for option, value in {**own, **({"queue": queue} if queue else {})}.items() if value}
+    try:
+        found = app.amqp.router.route(options, name, (), {}, task_type=task).get("queue") or app.conf.task_default_queue
+    except Exception:  # noqa: BLE001  # of a route that is code, and reads the arguments: only a message lacks the name
+        return ""
+    return str(getattr(found, "name", found))
+
+
 def close_old_connections() -> None:
     """Close this thread's database connections that failed or are too old, as Django does between requests."""
     django = sys.modules.get("django.db")

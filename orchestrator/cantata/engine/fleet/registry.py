@@ -54,6 +54,8 @@ class Worker(Value):
     seen_at: float = Field(default=0.0, description="Redis's clock, seconds")
     clock_off_s: float = Field(default=0.0, description="how far its machine's clock is ahead of Redis's, seconds")
     metrics_url: str = Field(default="", description="where it shows its metrics, if it does")
+    app: str = Field(default="", description="the Celery application of the user's that it was started with, such as `shop.celery:app`")
+    event_exchange: str = Field(default="", description="the exchange to which it publishes task events")
     code: tuple[str, ...] = Field(default=(), description="the modules of user code it serves, as `module@digest`")
     code_faults: dict[str, str] = Field(default_factory=dict, description="modules of user code that it cannot import: name -> why")
     duplicate: str = Field(default="", description="another live process of the same name, if there is one: both count as one")

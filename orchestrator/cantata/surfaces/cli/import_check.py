@@ -71,7 +71,10 @@ def try_imports(document: Document, folder: Path, definitions: Definitions) -> I
 
 
 def task_faults(document: Document) -> Iterator[Fault]:
-    """Yield a warning for each task that the application of CANTATA_APP does not have here, and a fault if that cannot be imported."""
+    """Yield a warning for each task that the application of CANTATA_APP does not have here, and a fault if that cannot be imported.
+
+    An application without any task, of a module that only makes it, is asked for none.
+    """
     named = [each for section in ("tools", "skills") for each in find(document.data, f"{section}.*.task")]
     if not (named and os.environ.get("CANTATA_APP")):
         return
@@ -83,9 +86,10 @@ def task_faults(document: Document) -> Iterator[Fault]:
     except ConfigError as error:
         yield from error.faults
         return
-    for path, task in named:
+    known_tasks = [each for each in app.tasks if not each.startswith("celery.")] if app else []
+    for path, task in named if known_tasks else ():
         if app and task not in app.tasks:
-            known = did_you_mean(str(task), [each for each in app.tasks if not each.startswith("celery.")])
+            known = did_you_mean(str(task), known_tasks)
             message = f"application {os.environ['CANTATA_APP']!r} has no task {task!r} on this machine{known}"
             yield replace(document.fault(path, message), is_warning=True)  # the user's workers may have it all the same
         elif app:

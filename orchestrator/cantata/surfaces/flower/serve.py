@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import threading
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
+import structlog
 from celery import Celery
 from celery._state import set_default_app
 from flower.app import Flower
@@ -19,7 +23,8 @@ from tornado.routing import URLSpec
 
 from cantata.client.addresses import Address, celery_url, parse, without_password
 from cantata.client.client import Client
-from cantata.errors import UnavailableError
+from cantata.client.failures import RedisFailure
+from cantata.errors import CantataError, UnavailableError
 from cantata.operation.embedded import stack_member
 from cantata.settings import settings
 from cantata.surfaces.flower import flower_options, page_handlers, run_handlers, schedule_handlers
@@ -29,6 +34,9 @@ from cantata.surfaces.flower.passwords import PasswordThrottle, ThrottledHandler
 
 GRACE_S = 1.0  # for event streams to end at shutdown
 POLL_MS = 1000  # between checks whether the stack still runs
+CHECK_S = 5.0  # between looks for workers whose task events are elsewhere
+
+log = structlog.get_logger(__name__)
 
 
 def serve(client: Client, *, ready: Callable[[str], None]) -> None:
@@ -42,10 +50,25 @@ def serve(client: Client, *, ready: Callable[[str], None]) -> None:
     address = _listen(flower)
     _stop_on_signals(loop, flower)
     loop.call_soon(ready, address)
+    threading.Thread(target=_warn_of_other_events, args=(client,), daemon=True).start()
     try:
         flower.start()
     finally:
         loop.run_until_complete(_close(service))
+
+
+def _warn_of_other_events(client: Client) -> None:
+    """Warn once if workers publish their task events where this Flower does not read them: beside an application that it was not given."""
+    own, warned = client.app.conf.event_exchange, False
+    while not warned:
+        with suppress(CantataError, RedisFailure):
+            for worker in client.fleet.workers():
+                if worker.event_exchange not in ("", own):
+                    app = f"--app {worker.app}, or CANTATA_APP" if worker.app else "the CANTATA_APP and CANTATA_BROKER_URL of the workers"
+                    log.warning("other_events", worker=worker.name, hint=f"its tasks are not shown: start Flower with {app}")
+                    warned = True
+                    break
+        time.sleep(CHECK_S)
 
 
 def routes(prefix: str, service: PageService) -> list[URLSpec]:

@@ -57,6 +57,34 @@ def test_our_app_shares_its_broker_and_events_but_no_queue_and_no_remote_control
     assert (ours.control_exchange, ours.task_default_queue) == ("cantata:control", "cantata.coordinator")
 
 
+def own_task() -> None: ...
+
+
+def broken_route(name: str, args: object, kwargs: dict[str, object], options: object, **_: object) -> str:
+    return str(kwargs["country"])
+
+
+@pytest.mark.parametrize(
+    ("conf", "name", "given", "queue"),
+    [
+        ({}, "shop.pay", None, "celery"),
+        ({"task_default_queue": "default"}, "shop.pay", None, "default"),
+        ({"task_routes": {"shop.*": {"queue": "money"}}}, "shop.pay", None, "money"),
+        ({"task_routes": {"shop.*": {"queue": "money"}}}, "shop.pay", "vip", "vip"),
+        ({}, "shop.own", None, "slow"),
+        ({"task_routes": [broken_route]}, "shop.pay", None, ""),
+    ],
+)
+def test_the_queue_of_a_task_is_that_of_its_tool_its_options_its_routes_or_the_default(
+    conf: dict[str, Any], name: str, given: str | None, queue: str
+) -> None:
+    app = shop(REDIS, **conf)
+    app.task(name="shop.own", shared=False)(own_task)
+    app.tasks["shop.own"].queue = "slow"  # type: ignore[attr-defined]  # the stubs lack it
+
+    assert user_app.queue_of(app, name, given) == queue
+
+
 def test_our_own_broker_has_our_own_events() -> None:
     assert make_app(REDIS, "redis://three:3", beside=shop(RABBIT)).conf.event_exchange == "cantata:events"
 

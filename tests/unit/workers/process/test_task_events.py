@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import pickle
+import time
+from types import SimpleNamespace
 
 import pytest
+from celery import Celery
+from celery.events import EventReceiver
+from kombu import Connection
 
 from cantata.errors import StepError
 from cantata.flows.graph import Outcome
+from cantata_workers.process import task_events
 from cantata_workers.process.task_events import Attempt, AttemptRetried, own_attempt
 
 
@@ -54,3 +60,23 @@ def test_an_attempt_that_waits_for_a_limit_is_tried_again_and_says_why() -> None
 
     assert repr(waits.exception) == repr(StepError("step 'a': waits: calls a minute of 'm'"))
     assert isinstance(waits.exception, AttemptRetried)
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Asia/Tokyo", "Asia/Kolkata", "America/New_York"])
+def test_who_receives_the_events_has_their_times_in_any_time_zone(zone: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = Celery("ours", set_as_current=False)
+    app.conf.worker_send_task_events = True
+    request = SimpleNamespace(id="1", hostname="here", root_id="1")
+    monkeypatch.setenv("TZ", zone)
+    time.tzset()
+    published: list[dict[str, object]] = []
+    monkeypatch.setattr(task_events, "_pending", published)
+    try:
+        task_events.publish_ahead_attempts(SimpleNamespace(app=app, request=request), "run", [attempt("a", "done")])  # type: ignore[arg-type]
+        receiver = EventReceiver(Connection("memory://"), app=app)
+        received = [receiver.event_from_message(dict(event))[1]["timestamp"] for event in published]
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+    assert received == [1.0, 1.0, 2.0]

@@ -26,6 +26,7 @@ from cantata.engine.dispatch.celery_app import App
 from cantata.engine.dispatch.transport import Producers
 from cantata.engine.isolation import are_outages, log_once
 from cantata.errors import StepError, UnavailableError
+from cantata.flows.definitions import Tool
 from cantata.ledger.records import AttemptRecord, Begun
 from cantata.ledger.redis import outages
 from cantata.ledger.redis.connection import RedisFailure
@@ -60,6 +61,8 @@ class TaskCall:
     begun: Begun
     task: str
     task_id: str
+    queue: str | None = None
+    """The queue that its tool names; None: its routes decide."""
 
     @property
     def detail(self) -> dict[str, JsonValue]:
@@ -110,10 +113,11 @@ class ResultWatcher:
 
     # --- calls ------------------------------------------------------------------------------------------------------
 
-    def call(self, begun: Begun, task: str) -> TaskCall:
-        """Return the call of a task by an attempt of a step."""
+    def call(self, begun: Begun, tool: Tool | None) -> TaskCall:
+        """Return the call of a tool's task by an attempt of a step."""
         begun = replace(begun, inputs={}, given=None)  # many calls wait at once, and their outcomes need neither
-        return TaskCall(begun, task, self.task_id(begun.run_id, begun.attempt, begun.step_id))
+        task_id = self.task_id(begun.run_id, begun.attempt, begun.step_id)
+        return TaskCall(begun, str(tool.task), task_id, tool.queue) if tool else TaskCall(begun, "", task_id)
 
     def task_id(self, run_id: str, attempt: int, step_id: str) -> str:
         """Return the id of the task that an attempt of a step calls."""
@@ -182,8 +186,7 @@ class ResultWatcher:
         if found is None:
             return None
         begun, age_s = found
-        tool = StepContext(begun, self._process).tool
-        return self.call(begun, (tool and tool.task) or ""), age_s
+        return self.call(begun, StepContext(begun, self._process).tool), age_s
 
     # --- results ----------------------------------------------------------------------------------------------------
 
@@ -211,8 +214,10 @@ class ResultWatcher:
 
     def _commit(self, call: TaskCall, result: TaskResult, age_s: float) -> None:
         begun, definitions = call.begun, self._process.definitions(call.begun.run_id, call.begun.definitions)
+        is_found = result.state not in (LATE, states.REVOKED)
+        queue = "" if is_found else user_app.queue_of(self.user_app, call.task, call.queue)
         try:
-            outcome = result.outcome(call.task, self.user_app.tasks).model_copy(update={"detail": call.detail})
+            outcome = result.outcome(call.task, self.user_app.tasks, queue).model_copy(update={"detail": call.detail})
             limit_bytes, source = definitions.limits.output_bytes, f"task {call.task}"
             record = outcomes.record_of(begun, outcome, limit_bytes=limit_bytes, took_ms=age_s * 1000, source=source)
         except StepError as error:

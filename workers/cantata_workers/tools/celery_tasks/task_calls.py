@@ -34,7 +34,7 @@ def task_call(context: StepContext) -> Outcome:
     if tool.at_most_once and (task.acks_late if task else watcher.user_app.conf.task_acks_late):
         message = f"task {tool.task} is acknowledged late (acks_late), so your broker may deliver it twice: 'at_most_once' cannot hold"
         raise StepError(message, code="acks_late")
-    call = watcher.call(begun, tool.task)
+    call = watcher.call(begun, tool)
     if begun.attempt > 1 and (earlier := _earlier_outcome(context, watcher, call)):
         return earlier
     arguments = _arguments(context, tool, task)

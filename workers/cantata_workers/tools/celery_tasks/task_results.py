@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -38,22 +39,23 @@ class TaskResult:
     error_type: str = ""
     error: str = ""
 
-    def outcome(self, task: str, known: Collection[str]) -> Outcome:
+    def outcome(self, task: str, known: Collection[str] = (), queue: str = "") -> Outcome:
         """Return the outcome of the step that called `task`. Raises StepError if the task failed.
 
-        `known` are the names of the application's tasks, of which one may have been meant.
+        `known` are the names of the application's tasks, of which one may have been meant; `queue` is where it was sent, if that is known.
         """
+        its_queue = f"queue {queue!r}, to which it was sent" if queue else "its queue"
         if self.state == states.SUCCESS:
             return Outcome(output=schemas.jsonable(self.value), usage=Usage(tool_calls=1))
         if self.state == LATE:
             raise StepError(
                 f"task {task} has not ended within {self.error} (its timeout_s, which counts its time in the queue) and is revoked: "
-                "no worker serves its queue, its worker was lost, or it takes longer and may still run",
+                f"no worker serves {its_queue}, its worker was lost, or it takes longer and may still run",
                 code=TIMEOUT, retryable=True,
             )  # fmt: skip
         if self.state == states.REVOKED and self.error == "expired":
             raise StepError(
-                f"task {task} was not begun within its time limit; does a worker serve its queue?", code=TIMEOUT, retryable=True
+                f"task {task} was not begun within its time limit; does a worker serve {its_queue}?", code=TIMEOUT, retryable=True
             )
         if self.state == states.REVOKED:
             raise StepError(f"task {task} was revoked", code="revoked")
@@ -129,9 +131,19 @@ def result_of(meta: Mapping[str, Any]) -> TaskResult | None:
     if state == states.SUCCESS:
         return TaskResult(state, value)
     if isinstance(value, BaseException):
-        return TaskResult(state, error_type=type(value).__name__, error=str(value))
+        return TaskResult(state, error_type=type(value).__name__, error=_message(type(value).__name__, meta) or str(value))
     if isinstance(value, Mapping):
         texts = value.get("exc_message") or ()
         message = texts if isinstance(texts, str) else ", ".join(map(str, texts))
-        return TaskResult(state, error_type=str(value.get("exc_type")), error=message)
+        return TaskResult(state, error_type=str(value.get("exc_type")), error=_message(str(value.get("exc_type")), meta) or message)
     return TaskResult(state, error_type="Exception", error=str(value))
+
+
+def _message(error_type: str, meta: Mapping[str, Any]) -> str:
+    """Return what an exception says of itself, from its traceback; empty without one.
+
+    A result has only the arguments of an exception, which are not its message if it has an `__init__` or `__str__` of its own.
+    """
+    *_, end = re.split(r"^  File .*$", str(meta.get("traceback") or ""), flags=re.MULTILINE)
+    found = re.search(rf"^(?:[\w.]+\.)?{re.escape(error_type)}: ", end, re.MULTILINE)
+    return end[found.end() :].strip() if found else ""

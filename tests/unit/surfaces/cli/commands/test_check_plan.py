@@ -300,6 +300,15 @@ def test_tasks_that_the_application_does_not_have_are_warned_of(documents: Path,
     ]
 
 
+def test_a_module_that_only_makes_the_application_is_asked_for_no_task(documents: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cantata.client.application.activate", lambda: Celery("shop", set_as_current=False))
+    (documents / "own.yaml").write_text("tools:\n  pay: {task: shop.charge}\n")
+
+    found = run("check", "own.yaml", "--strict", env={"CANTATA_APP": "shop:app"})
+
+    assert (found.exit_code, found.stdout) == (0, "own.yaml: no faults (1 tool)\n")
+
+
 def test_arguments_that_a_task_does_not_have_are_faults(documents: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     app = Celery("shop", set_as_current=False)
 

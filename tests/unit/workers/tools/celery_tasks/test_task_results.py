@@ -11,6 +11,20 @@ from cantata.errors import ConfigError, StepError
 from cantata_workers.tools.celery_tasks import task_results
 from cantata_workers.tools.celery_tasks.task_results import UNREADABLE, TaskResult, result_of
 
+TRACEBACK = """Traceback (most recent call last):
+  File "/shop/bank.py", line 3, in pay
+    raise KeyError("k")
+KeyError: 'k'
+
+During handling of the above exception, another exception occurred:
+
+Traceback (most recent call last):
+  File "/shop/tasks.py", line 8, in pay
+    raise Declined("card 7", 402)
+shop.tasks.Declined: the bank declined card 7 (402)
+ValueError: is no end of it
+"""
+
 
 @pytest.mark.parametrize("state", ["PENDING", "RECEIVED", "STARTED", "RETRY", "PROGRESS"])
 def test_a_task_that_has_not_ended_has_no_result(state: str) -> None:
@@ -28,6 +42,14 @@ def test_a_task_that_has_not_ended_has_no_result(state: str) -> None:
         (
             {"status": "FAILURE", "result": {"exc_type": "Odd", "exc_message": "text"}},
             TaskResult("FAILURE", error_type="Odd", error="text"),
+        ),
+        (
+            {"status": "FAILURE", "result": {"exc_type": "Declined", "exc_message": ["card 7", 402]}, "traceback": TRACEBACK},
+            TaskResult("FAILURE", error_type="Declined", error="the bank declined card 7 (402)\nValueError: is no end of it"),
+        ),
+        (
+            {"status": "FAILURE", "result": {"exc_type": "Declined", "exc_message": ["card 7", 402]}, "traceback": "cut"},
+            TaskResult("FAILURE", error_type="Declined", error="card 7, 402"),
         ),
         ({"status": "FAILURE", "result": KeyError("k")}, TaskResult("FAILURE", error_type="KeyError", error="'k'")),
         ({"status": "FAILURE", "result": None}, TaskResult("FAILURE", error_type="Exception", error="None")),
@@ -55,6 +77,14 @@ def test_a_failure_says_which_task_and_why(result: TaskResult, code: str, messag
 
     assert (failed.value.code, failed.value.retryable) == (code, retryable)
     assert message in str(failed.value)
+
+
+@pytest.mark.parametrize("result", [TaskResult("LATE", error="4 s"), TaskResult("REVOKED", error="expired")])
+def test_a_late_task_names_its_queue(result: TaskResult) -> None:
+    with pytest.raises(StepError, match="queue 'celery', to which it was sent"):
+        result.outcome("shop.pay", queue="celery")
+    with pytest.raises(StepError, match="its queue"):
+        result.outcome("shop.pay")
 
 
 @pytest.mark.parametrize(

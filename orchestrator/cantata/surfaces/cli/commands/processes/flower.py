@@ -21,17 +21,20 @@ from cantata.surfaces.flower.serve import serve
 @click.option("--url-prefix", metavar="PATH", help="The prefix of every path, behind a proxy.")
 @click.option("--basic-auth-file", metavar="FILE", help="Users, as lines name:password; default: FLOWER_BASIC_AUTH.")
 @click.option("--read-only", is_flag=True, help="Permit no changes through Flower.")
+@click.option("--app", "user_app", metavar="MODULE:APP", help="The Celery application of your project, as for `submit worker`.")
 @click.argument("more", nargs=-1, type=click.UNPROCESSED, metavar="[--OPTION=VALUE]...")
 @json_option
 def flower(
-    host: str | None, port: int | None, url_prefix: str | None, basic_auth_file: str | None, read_only: bool, more: tuple[str, ...],
-    as_json: bool,
+    host: str | None, port: int | None, url_prefix: str | None, basic_auth_file: str | None, read_only: bool, user_app: str | None,
+    more: tuple[str, ...], as_json: bool,
 ) -> int:  # fmt: skip
     """Serve Flower, the task monitor, with the run pages in it. Ctrl-C stops it.
 
     Options of Flower may follow, such as --persistent=true; FLOWER_... variables and flowerconfig.py apply too.
     """
     configure_logs()
+    if user_app:
+        os.environ["CANTATA_APP"] = user_app
     options = {"address": host, "port": port, "url_prefix": url_prefix, "read_only": read_only or None}
     own = [f"--{name}={str(value).lower() if value is True else value}" for name, value in options.items() if value is not None]
     flower_options.set_options([*more, *own], basic_auth_file=basic_auth_file)
