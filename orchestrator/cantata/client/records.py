@@ -15,7 +15,6 @@ from cantata.features.inbox.inbox import wait_options
 from cantata.features.memory.memory_store import DEFAULT, MemoryStore
 from cantata.features.schedules.schedule_store import ScheduleRecord
 from cantata.features.schedules.schedules import Schedules, describe
-from cantata.ledger.conversations import fault_of
 from cantata.ledger.parked import Action, ParkedItem
 from cantata.ledger.records import RunRecord, StepRecord
 from cantata.ledger.redis.clock import now
@@ -66,7 +65,6 @@ __all__ = [
     "describe_mixed",
     "describe_request",
     "duration_ms",
-    "fault_of",
     "find_mixed",
     "labels_of",
     "name_of",

@@ -15,18 +15,8 @@ from cantata.config import loading as configuration
 from cantata.config.faults import shown
 from cantata.engine.dispatch.celery_app import App
 from cantata.engine.limits import step_costs
-from cantata.engine.start import (
-    COORDINATOR,
-    CheckedChain,
-    CheckedTurn,
-    accept_run,
-    announce_runs,
-    check_labels,
-    checked_chain,
-    id_of_key,
-    new_id,
-    with_id,
-)
+from cantata.engine.requests import CheckedChain, CheckedTurn, checked_chain, with_id
+from cantata.engine.start import COORDINATOR, accept_run, announce_runs, check_labels, id_of_key, new_id
 from cantata.errors import ConfigError, Fault, UnavailableError
 from cantata.flows.definitions import Definitions
 from cantata.flows.submission import AS_CONFIGURED, Submission

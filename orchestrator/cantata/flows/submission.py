@@ -1,9 +1,12 @@
-"""Submission: how a request is submitted, beside what it runs."""
+"""Submission: how a request is submitted, beside what it runs; the time limit of a run."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
+
+MAX_WORKFLOW_S = 30 * 86400.0  # of a run of a workflow in Python without a time limit of its own; it may sleep for days
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,3 +25,10 @@ class Submission:
 
 AS_CONFIGURED = Submission()
 """Without labels, key or session, and with what the request or the configuration says."""
+
+
+class Timeout(NamedTuple):
+    """The longest time of a run, and the setting that gives it; None seconds: the default."""
+
+    seconds: float | None
+    source: str

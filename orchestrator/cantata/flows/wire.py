@@ -14,6 +14,7 @@ from cantata.values import BoundedJson, BoundedObject, Duration, ErrorInfo, Numb
 NodeKind = Literal["tool", "skill", "agent", "chain", "workflow", "proc", "branch", "map", "wait"]
 NODE_KINDS: tuple[str, ...] = get_args(NodeKind)
 MAX_QUOTED_KIND = 60  # characters of a kind in a message
+MAX_SESSION_CHARS = 200  # of the name of a session
 
 RunStatus = Literal["accepted", "running", "waiting", "cancelling", "succeeded", "failed", "cancelled", "timed_out", "exhausted"]
 RunState = RunStatus | Literal["succeeded_with_failures"]
@@ -30,6 +31,17 @@ def fault_of_kind(kind: str) -> str | None:
         return None
     found = kind[:MAX_QUOTED_KIND]
     return f"expected {', '.join(map(repr, NODE_KINDS[:-1]))} or {NODE_KINDS[-1]!r}, found {found!r}{hint(nearest(found, NODE_KINDS))}"
+
+
+def fault_of_session(name: str) -> str | None:
+    """Return what is wrong with a session's name, or None."""
+    if not name.strip():
+        return "the session's name is empty"
+    if len(name) > MAX_SESSION_CHARS:
+        return f"the session's name has {len(name)} characters; at most {MAX_SESSION_CHARS} are allowed"
+    if not name.isprintable():
+        return "the session's name has characters that cannot be printed, such as line ends"
+    return None
 
 
 _Version = Annotated[

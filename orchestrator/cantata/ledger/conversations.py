@@ -22,20 +22,8 @@ from cantata.ledger.redis.pieces import ask_each
 from cantata.ledger.redis.records import ask_apart, command, good, readable
 from cantata.values import stored
 
-MAX_NAME_CHARS = 200  # characters
 SHARDS_AT_ONCE = 8  # whose newest sessions are read in one round trip
 PAGE = 50  # entries in one read: at most 32 kB each
-
-
-def fault_of(name: str) -> str | None:
-    """Return what is wrong with a session's name, or None."""
-    if not name.strip():
-        return "the session's name is empty"
-    if len(name) > MAX_NAME_CHARS:
-        return f"the session's name has {len(name)} characters; at most {MAX_NAME_CHARS} are allowed"
-    if not name.isprintable():
-        return "the session's name has characters that cannot be printed, such as line ends"
-    return None
 
 
 def scoped(tenant: str, name: str) -> str:

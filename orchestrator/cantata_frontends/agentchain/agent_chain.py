@@ -14,8 +14,7 @@ from typing import Any
 from cantata.errors import RunError
 from cantata.flows.definitions import Agent, Definitions, Team
 from cantata.flows.instructions import Instruction, PromptStep
-from cantata.flows.wire import HistoryEntry, RunResult, TurnRequest
-from cantata.ledger.conversations import fault_of
+from cantata.flows.wire import HistoryEntry, RunResult, TurnRequest, fault_of_session
 from cantata.surfaces.chat import run_async
 from cantata.values import as_text
 from cantata_frontends.agentchain.chain_arguments import (
@@ -294,6 +293,6 @@ def _session_of(session: str | None, cache_config: Mapping[str, Any] | None) -> 
             raise ValueError(f"session {session!r} and cache_config name {named!r} mean the same: give one of them")
         session = session or named
     name = f"agentchain-{uuid.uuid4().hex[:12]}" if session is None else session
-    if fault := fault_of(name):
+    if fault := fault_of_session(name):
         raise ValueError(fault)
     return name

@@ -8,12 +8,12 @@ import pytest
 
 from cantata.config import chain_requests
 from cantata.engine.engine import Engine
-from cantata.engine.start import MAX_WORKFLOW_S, CheckedChain, checked_chain, checked_schedule, checked_turn
+from cantata.engine.requests import CheckedChain, checked_chain, checked_schedule, checked_turn
 from cantata.errors import ConfigError
 from cantata.flows.chains import checks
 from cantata.flows.definitions import Agent, Chain, Definitions, PythonWorkflow, Tool
 from cantata.flows.schedules import Schedule
-from cantata.flows.submission import AS_CONFIGURED, Submission
+from cantata.flows.submission import AS_CONFIGURED, MAX_WORKFLOW_S, Submission
 from cantata.flows.wire import ChainNode, ChainRequest, TurnRequest
 
 DEFINITIONS = Definitions(

@@ -13,11 +13,12 @@ from typing import Any, cast
 
 import structlog
 
-from cantata.engine.start import MAX_WORKFLOW_S, Timeout, accept_run, id_of_key
+from cantata.engine.start import accept_run, id_of_key
 from cantata.errors import ConfigError, MustWait, StepError, UnavailableError
 from cantata.features.forks.fork_requests import FORKED_AT, FORKED_FROM
 from cantata.flows.chains import checks
 from cantata.flows.graph import START, STEP_OVER, Outcome, Spec
+from cantata.flows.submission import MAX_WORKFLOW_S, Timeout
 from cantata.flows.wire import ChainNode, ChainRequest
 from cantata.flows.workflows import expansion, guard
 from cantata.flows.workflows.api import Workflow

@@ -8,7 +8,8 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from cantata.config.user_code.function_names import IN_WORKER
 from cantata.flows.definitions import Definitions, Tool
@@ -17,7 +18,7 @@ from cantata.values import JsonValue, ToolSchema
 IMPORT_TIMEOUT_S = 60.0
 _BEGUN = "begun"  # in place of an error, until there is an answer
 _IMPORT = """
-import functools, importlib, importlib.metadata, json, os, sys
+import functools, importlib, importlib.metadata, inspect, json, os, sys
 answers = os.fdopen(os.dup(1), "w")
 os.dup2(2, 1)  # the output of modules must not mix with the answers
 task = json.load(sys.stdin)
@@ -28,13 +29,28 @@ place_of = importlib.import_module("cantata.config.user_code.built_ins").place_o
 worker_part = importlib.import_module("cantata.operation.worker_parts").worker_part
 fault_of = importlib.import_module("cantata.config.user_code.modules").import_fault
 ours = importlib.import_module("cantata.errors").CantataError
-application = os.environ.get("CANTATA_APP") and importlib.import_module("cantata.engine.dispatch.user_app")
-if application:
-    application.activate()
-
 def answer(*fields):
     answers.write(json.dumps(fields) + "\\n")
     answers.flush()
+
+def parameters_of(called):
+    try:
+        parameters = inspect.signature(called.run).parameters.values()
+    except (TypeError, ValueError):
+        return None
+    is_open = not called.typing or any(each.kind is each.VAR_KEYWORD for each in parameters)
+    return None if is_open else [each.name for each in parameters if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)]
+
+application = os.environ.get("CANTATA_APP") and importlib.import_module("cantata.engine.dispatch.user_app")
+if application:
+    try:
+        registered = application.activate().tasks
+    except ours as error:
+        answer("application", "; ".join(each.message for each in error.faults))
+        os._exit(0)
+    for name, called in registered.items() if task["describes_tasks"] else ():
+        if not name.startswith("celery."):
+            answer("task", name, parameters_of(called), bool(called.acks_late))
 
 def load(module, function):
     found = importlib.import_module(module)
@@ -87,6 +103,18 @@ class ImportTrial:
     """Tool → why its function has no schema."""
     unanswered: str | None = None
     """Of `failures`, the one whose import ended its process or took too long; what follows it was not tried."""
+    tasks: Mapping[str, RegisteredTask] = field(default_factory=dict)
+    """The tasks of the user's application by their names, if they were asked for."""
+    application: str | None = None
+    """Why the user's application cannot be imported; then nothing else was tried."""
+
+
+class RegisteredTask(NamedTuple):
+    """A task of the user's application."""
+
+    parameters: Sequence[str] | None
+    """The names of its parameters; None if it takes any, or is not checked by Celery."""
+    acks_late: bool
 
 
 def failures_of(folder: str, names: Sequence[str], foreign: Definitions | None = None) -> Mapping[str, str | None]:
@@ -100,19 +128,21 @@ def failures_of(folder: str, names: Sequence[str], foreign: Definitions | None =
 
 def tried(
     folder: str, names: Sequence[str], tools: Mapping[str, Tool], foreign: Definitions | None = None, *,
-    calls: Mapping[str, Sequence[JsonValue]] = {},
+    calls: Mapping[str, Sequence[JsonValue]] = {}, describes_tasks: bool = False,
 ) -> ImportTrial:  # fmt: skip
     """Import modules or functions as `failures_of`; then read the schemas of these tools, of those functions that can be imported.
 
     Args:
         calls: Further imports by their names: a function of ours, `module:name`, that imports or raises, and its arguments.
+        describes_tasks: Describe the tasks of the user's application too.
     """
     extension = foreign.extension if foreign else None
     scripts = _arguments_of_scripts(foreign) if foreign else {}
-    if not (names or calls or scripts or extension):
+    if not (names or calls or scripts or extension or describes_tasks):
         return ImportTrial({}, {}, {})
     task = {
         "folder": folder, "names": names, "calls": calls, "scripts": scripts, "extension": extension and extension.model_dump(mode="json"),
+        "describes_tasks": describes_tasks,
         "tools": {name: tool.model_dump_json(exclude_defaults=True) for name, tool in tools.items()},
     }  # fmt: skip
     with tempfile.TemporaryFile() as file:  # not a pipe: processes that modules leave behind would keep it open
@@ -131,6 +161,8 @@ def tried(
             no_answer = f"importing it takes more than {IMPORT_TIMEOUT_S:g} s"
         file.seek(0)
         answers = [json.loads(line) for line in file if line.endswith(b"\n")]  # one that was stopped may have begun a line
+    application = next((each[1] for each in answers if each[0] == "application"), None)
+    no_answer = application or no_answer
     failures: dict[str, str | None] = {name: fault for kind, name, fault in (each for each in answers if each[0] == "import")}
     described = {name: (schema, fault) for kind, name, schema, fault in (each for each in answers if each[0] == "schema")}
     unanswered = None
@@ -142,6 +174,8 @@ def tried(
         {name: ToolSchema.model_validate(schema) for name, (schema, _) in described.items() if schema},
         {name: fault for name, (_, fault) in described.items() if fault},
         unanswered,
+        {each[1]: RegisteredTask(*each[2:]) for each in answers if each[0] == "task"},
+        application,
     )
 
 

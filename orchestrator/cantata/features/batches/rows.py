@@ -12,12 +12,14 @@ from pydantic import Field
 
 from cantata import bounds
 from cantata.engine.engine import Engine
-from cantata.engine.start import COORDINATOR, CheckedChain, Timeout, choose_start_queue, id_of_key, workflow_request
+from cantata.engine.requests import CheckedChain, workflow_request
+from cantata.engine.start import COORDINATOR, choose_start_queue, id_of_key
 from cantata.errors import ConfigError
 from cantata.features.batches.batch_store import BatchInfo, BatchMode, BatchTarget
 from cantata.flows.chains import declared_inputs
 from cantata.flows.chains.declared_inputs import DeclaredInputs, Schema, inputs_read
 from cantata.flows.provider_batches import fault_of_agent
+from cantata.flows.submission import Timeout
 from cantata.flows.turns import turn_plan
 from cantata.flows.wire import ProviderBatchRequest, RowOutcome, RunState, TurnRequest
 from cantata.ledger.runs import outcomes

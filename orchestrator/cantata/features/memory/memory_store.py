@@ -17,6 +17,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from cantata import bounds
 from cantata.errors import ConfigError, StoredDataError, UnavailableError, unreadable
 from cantata.flows.definitions import Limits
+from cantata.flows.wire import fault_of_session
 from cantata.ledger import conversations
 from cantata.ledger.encoding import to_json
 from cantata.ledger.ledger import Ledger
@@ -159,7 +160,7 @@ class MemoryStore:
     # ----------------------------------------------------------------------------------------------------------------
 
     def _enter(self, tenant: str, session: str | None) -> None:
-        if session is not None and (fault := conversations.fault_of(session)):
+        if session is not None and (fault := fault_of_session(session)):
             raise _refused(fault)
         self.tenant, self.session = tenant, session
         _size("tenant", tenant)
@@ -195,7 +196,7 @@ class MemoryStore:
 
     def _said(self, session: str) -> list[dict[str, JsonValue]]:
         """Return the conversation of a session, if it belongs to this bank."""
-        if self.session not in (None, session) or conversations.fault_of(session):
+        if self.session not in (None, session) or fault_of_session(session):
             return []
         entries = conversations.history(self._ledger, conversations.scoped(self.tenant, session))
         return [entry.model_dump(mode="json", exclude={"run_id"}, exclude_none=True) for entry in entries]

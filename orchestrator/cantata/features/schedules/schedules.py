@@ -13,17 +13,8 @@ from typing import Any, Literal, NamedTuple
 from cantata import bounds
 from cantata.config.faults import checked
 from cantata.engine.engine import Engine
-from cantata.engine.start import (
-    COORDINATOR,
-    CheckedChain,
-    CheckedTurn,
-    announce_runs,
-    check_labels,
-    check_size,
-    checked_schedule,
-    new_id,
-    run_settings,
-)
+from cantata.engine.requests import CheckedChain, CheckedTurn, checked_schedule
+from cantata.engine.start import COORDINATOR, announce_runs, check_labels, check_size, new_id, run_settings
 from cantata.errors import ConfigError, Fault
 from cantata.features.schedules.firing import STARTED, item_of, started
 from cantata.features.schedules.schedule_store import (

@@ -7,9 +7,9 @@ from functools import partial
 from typing import cast
 
 from cantata.errors import ConfigError
-from cantata.flows.wire import HistoryEntry, SessionInfo
+from cantata.flows.wire import HistoryEntry, SessionInfo, fault_of_session
 from cantata.ledger import conversations
-from cantata.ledger.conversations import fault_of, key_of, scoped, shard_of_session
+from cantata.ledger.conversations import key_of, scoped, shard_of_session
 from cantata.ledger.ledger import Ledger
 
 
@@ -35,7 +35,7 @@ class Sessions:
 
     def conversation(self, session: str, most: int | None = None) -> tuple[Sequence[HistoryEntry], Sequence[str]]:
         """Return the newest messages, oldest first, and the open runs. Raises ConfigError if it has neither, or for an invalid name."""
-        if fault := fault_of(session):
+        if fault := fault_of_session(session):
             raise ConfigError(fault, source="session")
         entries, waiting = self.history(session, most), self.waiting(session)
         if not entries and not waiting:
@@ -59,6 +59,6 @@ class Sessions:
         return conversations.last_used(self._ledger, self._tenant, most)
 
     def _scope(self, session: str) -> str:
-        if fault := fault_of(session):
+        if fault := fault_of_session(session):
             raise ValueError(fault)
         return scoped(self._tenant, session)

@@ -12,8 +12,9 @@ import structlog
 from cantata.engine.dispatch.celery_app import App
 from cantata.engine.engine import Engine
 from cantata.engine.isolation import Item
-from cantata.engine.start import Timeout, accept_run, announce_runs, id_of_key, new_id, send_ready
+from cantata.engine.start import accept_run, announce_runs, id_of_key, new_id, send_ready
 from cantata.flows.definitions import Alert, Definitions
+from cantata.flows.submission import Timeout
 from cantata.flows.webhooks import QUEUE, check_target
 from cantata.flows.wire import WebhookRequest
 from cantata.ledger.ledger import Ledger

@@ -7,10 +7,10 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 
 from cantata.client.client import Client
-from cantata.client.records import MemoryStore, fault_of
+from cantata.client.records import MemoryStore
 from cantata.client.runs import TurnRun
 from cantata.errors import ConfigError, UnknownRunError
-from cantata.flows.wire import HistoryEntry
+from cantata.flows.wire import HistoryEntry, fault_of_session
 
 
 class ChatBackend:
@@ -47,7 +47,7 @@ class ChatBackend:
 
     def switch(self, session: str) -> None:
         """Continue another conversation. Raises ConfigError for an invalid name."""
-        if fault := fault_of(session):
+        if fault := fault_of_session(session):
             raise ConfigError(fault)
         self.session = session
 

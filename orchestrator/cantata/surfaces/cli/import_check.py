@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-import inspect
 import os
-import sys
 from collections.abc import Iterator
-from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from cantata.config import loading
 from cantata.config.documents import Document
 from cantata.config.native import functions_in
 from cantata.config.source_map import KeyPath, find
-from cantata.config.user_code.import_trials import ImportTrial, tried
+from cantata.config.user_code.import_trials import ImportTrial, RegisteredTask, tried
 from cantata.errors import ConfigError, Fault
 from cantata.flows.definitions import Definitions
 from cantata.text.suggestions import did_you_mean
-
-if TYPE_CHECKING:
-    from celery import Task
+from cantata.values import JsonValue
 
 
 def import_faults(document: Document, trial: ImportTrial) -> Iterator[Fault]:
-    """Yield a fault for each function whose module exists but cannot be imported here."""
+    """Yield a fault for each function whose module exists but cannot be imported here; one if the user's application cannot be."""
+    if trial.application:
+        yield Fault(trial.application)
+        return
     for path, function in functions_in(document):
         module = function.partition(":")[0]
         if fault := trial.failures.get(module):
@@ -64,51 +61,43 @@ def foreign_faults(definitions: Definitions) -> Iterator[Fault]:
 
 
 def try_imports(document: Document, folder: Path, definitions: Definitions) -> ImportTrial:
-    """Import the modules of all functions, and read the schemas of those that agents have as tools."""
+    """Import the modules of all functions, and read the schemas of those that agents have as tools, and the tasks of the application."""
     names = dict.fromkeys(each for agent in definitions.agents.values() for each in agent.tools)
     tools = {name: tool for name in names if (tool := definitions.tools.get(name)) and tool.function}
-    return tried(str(folder), sorted({function.partition(":")[0] for _, function in functions_in(document)}), tools)
+    modules = sorted({function.partition(":")[0] for _, function in functions_in(document)})
+    return tried(str(folder), modules, tools, describes_tasks=bool(_tasks_in(document) and os.environ.get("CANTATA_APP")))
 
 
-def task_faults(document: Document) -> Iterator[Fault]:
-    """Yield a warning for each task that the application of CANTATA_APP does not have here, and a fault if that cannot be imported.
+def _tasks_in(document: Document) -> list[tuple[KeyPath, JsonValue]]:
+    return [each for section in ("tools", "skills") for each in find(document.data, f"{section}.*.task")]
+
+
+def task_faults(document: Document, trial: ImportTrial) -> Iterator[Fault]:
+    """Yield a warning for each task that the application of CANTATA_APP does not have here, and a fault for each wrong argument.
 
     An application without any task, of a module that only makes it, is asked for none.
     """
-    named = [each for section in ("tools", "skills") for each in find(document.data, f"{section}.*.task")]
-    if not (named and os.environ.get("CANTATA_APP")):
-        return
-    from cantata.client import application  # noqa: PLC0415  # loads Celery, which few configurations need here
-
-    try:
-        with redirect_stdout(sys.stderr):  # output of the user's modules must not mix with the answer
-            app = application.activate()
-    except ConfigError as error:
-        yield from error.faults
-        return
-    known_tasks = [each for each in app.tasks if not each.startswith("celery.")] if app else []
-    for path, task in named if known_tasks else ():
-        if app and task not in app.tasks:
-            known = did_you_mean(str(task), known_tasks)
-            message = f"application {os.environ['CANTATA_APP']!r} has no task {task!r} on this machine{known}"
+    for path, task in _tasks_in(document) if trial.tasks else ():
+        if (known := trial.tasks.get(str(task))) is None:
+            near = did_you_mean(str(task), trial.tasks)
+            message = f"application {os.environ['CANTATA_APP']!r} has no task {task!r} on this machine{near}"
             yield replace(document.fault(path, message), is_warning=True)  # the user's workers may have it all the same
-        elif app:
-            yield from _call_faults(document, path, app.tasks[str(task)])
+        else:
+            yield from _call_faults(document, path, str(task), known)
 
 
-def _call_faults(document: Document, path: KeyPath, task: Task[Any, Any]) -> Iterator[Fault]:
+def _call_faults(document: Document, path: KeyPath, name: str, task: RegisteredTask) -> Iterator[Fault]:
     """Yield a fault for each argument of a chain's node that the task of its tool does not have, and a warning if it may run twice."""
-    section, name, _ = map(str, path)
-    if task.acks_late and ((section, name, "at_most_once"), True) in find(document.data, f"{section}.*.at_most_once"):
-        message = f"task {task.name!r} is acknowledged late (acks_late), so it may be executed twice: workers refuse its steps"
-        yield replace(document.fault((section, name, "at_most_once"), message), is_warning=True)
-    parameters = inspect.signature(task.run).parameters.values()
-    if not task.typing or any(each.kind is each.VAR_KEYWORD for each in parameters):
+    section, tool, _ = map(str, path)
+    if task.acks_late and ((section, tool, "at_most_once"), True) in find(document.data, f"{section}.*.at_most_once"):
+        message = f"task {name!r} is acknowledged late (acks_late), so it may be executed twice: workers refuse its steps"
+        yield replace(document.fault((section, tool, "at_most_once"), message), is_warning=True)
+    if task.parameters is None:
         return
-    known = [each.name for each in parameters if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)]
     for node_path, node in find(document.data, "chains.*.nodes.*"):
-        if not isinstance(node, dict) or (node.get("kind"), node.get("name")) != (section.removesuffix("s"), name):
+        if not isinstance(node, dict) or (node.get("kind"), node.get("name")) != (section.removesuffix("s"), tool):
             continue
         for key_path, _ in (each for field in ("input", "input_map") for each in find(node, f"{field}.*")):
-            if (key := str(key_path[-1])) not in known:
-                yield document.fault((*node_path, *key_path), f"task {task.name!r} has no parameter {key!r}{did_you_mean(key, known)}")
+            if (key := str(key_path[-1])) not in task.parameters:
+                near = did_you_mean(key, task.parameters)
+                yield document.fault((*node_path, *key_path), f"task {name!r} has no parameter {key!r}{near}")

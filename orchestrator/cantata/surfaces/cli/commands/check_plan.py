@@ -156,7 +156,7 @@ def _check_configuration(document: Document, path: Path) -> tuple[Sequence[Fault
     code = [each for name in found.definitions.workflows.values() for each in _workflow_faults(name.function, folder, found.definitions)]
     commands = _command_warnings(document, found.definitions)
     trial = try_imports(document, folder, found.definitions)
-    faults = [*found.locate(planned), *import_faults(document, trial), *task_faults(document), *commands, *code]
+    faults = [*found.locate(planned), *import_faults(document, trial), *task_faults(document, trial), *commands, *code]
     faults += _provider_warnings(document, found.definitions, trial)
     return faults, _count_entries(found.definitions)
 

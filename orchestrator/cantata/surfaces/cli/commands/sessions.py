@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cantata.client.records import fault_of
+from cantata.flows.wire import fault_of_session
 from cantata.surfaces.cli.connect import connect_to_kept
 from cantata.surfaces.cli.options import json_option
 from cantata.text import text_format
@@ -22,7 +22,7 @@ def sessions() -> None:
 
 
 def _parse_name(ctx: click.Context, option: click.Parameter, name: str) -> str:
-    if fault := fault_of(name):
+    if fault := fault_of_session(name):
         raise click.BadParameter(fault)
     return name
 

@@ -18,13 +18,12 @@ from starlette.types import Message
 from starlette.websockets import WebSocketDisconnect
 
 from cantata.client.failures import RedisFailure, StreamsEnded
-from cantata.client.records import fault_of
 from cantata.client.runs import TurnRun
 from cantata.client.streams import RequestRate
 from cantata.config.documents import Document, parse_json
 from cantata.config.faults import faults_of
 from cantata.errors import CantataError, ConfigError, UnknownRunError
-from cantata.flows.wire import TurnRequest
+from cantata.flows.wire import TurnRequest, fault_of_session
 from cantata.surfaces.gateway.access import SUBPROTOCOL
 from cantata.surfaces.gateway.api import chat_frames
 from cantata.surfaces.gateway.api.chat_frames import Frame
@@ -77,7 +76,7 @@ async def chat(websocket: WebSocket, session: PathName) -> None:
     """Serve the chat of a session until the client disconnects. Its runs continue."""
     grant: Grant = websocket.state.grant
     grant.require("chat")
-    if fault := fault_of(session):
+    if fault := fault_of_session(session):
         raise RequestRejected(422, fault, code="bad_request")
     await websocket.accept(SUBPROTOCOL if SUBPROTOCOL in websocket.scope["subprotocols"] else None)
     state = websocket.app.state

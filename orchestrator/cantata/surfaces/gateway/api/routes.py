@@ -9,11 +9,11 @@ from urllib.parse import quote
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from starlette.responses import StreamingResponse
 
-from cantata.client.records import REFUSALS, fault_of
+from cantata.client.records import REFUSALS
 from cantata.client.runs import ChainRun, TurnRun
 from cantata.client.tenant_client import result_of
 from cantata.errors import ConfigError
-from cantata.flows.wire import ChainRequest, ChainResponse, RunStatus, TurnRequest
+from cantata.flows.wire import ChainRequest, ChainResponse, RunStatus, TurnRequest, fault_of_session
 from cantata.surfaces.gateway.api import bodies
 from cantata.surfaces.gateway.api.bodies import document_body
 from cantata.surfaces.gateway.grants import Grant, Scope
@@ -244,7 +244,7 @@ async def show_session(session: PathName, service: ServiceDep, tenant: ReaderTen
 @router.delete("/sessions/{session}", tags=["sessions"])
 async def clear_session(session: PathName, service: ServiceDep, tenant: AdminTenant) -> bodies.Removed:
     """Delete the messages of a session. An open turn continues, and adds its messages when it ends."""
-    if fault := fault_of(session):
+    if fault := fault_of_session(session):
         raise ConfigError(fault, source="session")
     return bodies.Removed(removed=await service.call(service.of(tenant).sessions.clear, session))
 

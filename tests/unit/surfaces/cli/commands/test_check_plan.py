@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 import pytest
-from celery import Celery
 from celery.canvas import Signature
 
 from cantata.flows.graph import Graph
@@ -285,10 +284,17 @@ def test_a_turn_can_be_planned() -> None:
     assert "agents assistant" in result.stdout
 
 
-def test_tasks_that_the_application_does_not_have_are_warned_of(documents: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    app = Celery("shop", set_as_current=False)
-    app.task(name="shop.charge", shared=False)(documents.exists)
-    monkeypatch.setattr("cantata.client.application.activate", lambda: app)
+SHOP = """
+from celery import Celery
+app = Celery("shop")
+
+@app.task(name="shop.charge", bind=True, acks_late=True)
+def charge(self, quote, note=""): ...
+"""
+
+
+def test_tasks_that_the_application_does_not_have_are_warned_of(documents: Path) -> None:
+    (documents / "shop.py").write_text(SHOP)
     (documents / "own.yaml").write_text("tools:\n  pay: {task: shop.chrge}\n  ok: {task: shop.charge}\n")
 
     quiet = run("check", "own.yaml")
@@ -300,8 +306,8 @@ def test_tasks_that_the_application_does_not_have_are_warned_of(documents: Path,
     ]
 
 
-def test_a_module_that_only_makes_the_application_is_asked_for_no_task(documents: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cantata.client.application.activate", lambda: Celery("shop", set_as_current=False))
+def test_a_module_that_only_makes_the_application_is_asked_for_no_task(documents: Path) -> None:
+    (documents / "shop.py").write_text('from celery import Celery\napp = Celery("shop")\n')
     (documents / "own.yaml").write_text("tools:\n  pay: {task: shop.charge}\n")
 
     found = run("check", "own.yaml", "--strict", env={"CANTATA_APP": "shop:app"})
@@ -309,13 +315,19 @@ def test_a_module_that_only_makes_the_application_is_asked_for_no_task(documents
     assert (found.exit_code, found.stdout) == (0, "own.yaml: no faults (1 tool)\n")
 
 
-def test_arguments_that_a_task_does_not_have_are_faults(documents: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    app = Celery("shop", set_as_current=False)
+def test_an_application_that_cannot_be_imported_is_the_one_fault(documents: Path) -> None:
+    (documents / "shop.py").write_text("import stripe_of_nobody\ndef sum(): ...\n")
+    (documents / "own.yaml").write_text('tools:\n  pay: {task: shop.charge}\n  sum: {function: "shop:sum"}\n')
 
-    def charge(self: object, quote: int, note: str = "") -> None: ...
+    found = run("check", "own.yaml", env={"CANTATA_APP": "shop:app"})
 
-    app.task(name="shop.charge", bind=True, acks_late=True, shared=False)(charge)
-    monkeypatch.setattr("cantata.client.application.activate", lambda: app)
+    assert found.exit_code == 2
+    message = "the Celery application 'shop:app' cannot be imported: ModuleNotFoundError: No module named 'stripe_of_nobody'"
+    assert found.stdout.splitlines() == [f"own.yaml: {message}"]
+
+
+def test_arguments_that_a_task_does_not_have_are_faults(documents: Path) -> None:
+    (documents / "shop.py").write_text(SHOP)
     node = "{node_id: a, kind: tool, name: pay, input: {note: hi}, input_map: {qoute: input.price}}"
     (documents / "own.yaml").write_text(
         f"tools:\n  pay: {{task: shop.charge, at_most_once: true}}\nchains:\n  order:\n    entry_node: a\n    nodes:\n    - {node}\n"
