@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from cantata.client.records import StepRecord
-from cantata.client.view import ancestors
+from cantata.flows.chains.step_ids import ancestors
 from cantata.flows.events import AttemptFailed, LeaseLost, ModelFallback, RateLimited, ReplyDelta, RunEvent, StepExpanded
 from cantata.flows.graph import START
 from cantata.flows.step_kinds import kind_named
