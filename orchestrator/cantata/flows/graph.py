@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Literal
 
 from pydantic import Field, JsonValue, SkipValidation
@@ -126,3 +127,10 @@ class Outcome(Value):
     fragment: Graph | None = None
     warnings: tuple[str, ...] = ()
     detail: dict[str, JsonValue] = Field(default_factory=dict, description="recorded with the outcome: model, finish reason, ...")
+
+
+def answering(names: Mapping[str, str], name: str) -> str:
+    """Return the step that answers to a name: each of `names` means another name, or a step."""
+    while name in names:
+        name = names[name]
+    return name
