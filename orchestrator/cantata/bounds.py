@@ -95,6 +95,16 @@ def read_json(text: str, name: str = "the value") -> Any:
     return value
 
 
+def read_json_or_text(text: str) -> Any:
+    """Return the value of a JSON text; any other text as it is. Raises OutOfBoundsError."""
+    try:
+        return read_json(text)
+    except OutOfBoundsError:
+        raise
+    except ValueError:
+        return text
+
+
 def _refuse_constant(word: str) -> NoReturn:
     raise ValueError(f"{word} is not JSON; numbers in JSON are finite")
 

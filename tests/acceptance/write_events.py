@@ -8,6 +8,7 @@ from pathlib import Path
 
 from pydantic.fields import FieldInfo
 
+from cantata.client.graphs.map_folding import COUNTED_AS
 from cantata.flows.events import EVENT_CLASSES, RunEvent
 from cantata.flows.graph import STEP_OVER
 from cantata.flows.wire import RUN_OVER
@@ -45,11 +46,13 @@ def _schema() -> str:
 
 
 def _script() -> Iterator[str]:
-    yield "/** Event types, and the states that are ends. Written from Python by `python -m tests.acceptance.write_events`. */\n\n"
+    yield "/** Event types, and what states are. Written from Python by `python -m tests.acceptance.write_events`. */\n\n"
     yield "/** Type → the state it puts its step in, if any, and whether it voids what the attempt streamed. */\nexport const EVENTS = {\n"
     for name, event in EVENT_CLASSES.items():
         yield f"  {name}: {{ state: {json.dumps(event.step_state)}, voids: {json.dumps(bool(event.voids_attempt))} }},\n"
     yield "};\n\n"
+    yield "/** State of a step → what it counts as; in any other state as waiting, or as running once it began. */\n"
+    yield f"export const COUNTED_AS = {json.dumps(COUNTED_AS)};\n\n"
     yield f"export const STEP_OVER = new Set({json.dumps(sorted(STEP_OVER))});\n\n"
     yield f"export const RUN_OVER = new Set({json.dumps(sorted(RUN_OVER))});\n"
 

@@ -49,3 +49,8 @@ def test_an_unknown_price_is_left_out(usage: Usage, message: str) -> None:
 
 def test_a_long_text_becomes_one_short_line() -> None:
     assert text_format.line("a\nb  " + "c" * 200, 10) == "a b cccccc…"[:9] + "…"
+
+
+def test_a_number_comes_with_its_noun() -> None:
+    assert [text_format.counted(number, "node") for number in (0, 1, 2, 1200)] == ["0 nodes", "1 node", "2 nodes", "1,200 nodes"]
+    assert text_format.counted(2, "entry", "entries") == "2 entries"

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, cast
 
-from cantata.flows.chains.step_ids import ADVANCE, END, GATHER
+from cantata.flows.chains.step_ids import ADVANCE, END, GATHER, ancestors, maps_above
 from cantata.flows.events import (
     ModelFallback,
     QueueUnserved,
@@ -215,13 +215,6 @@ class RunView:
         return replace(self, status=status, state=state, warnings=warnings, blocked=blocked, seq=event.seq, began_ms=began_ms, at_ms=at_ms)
 
 
-def ancestors(step_id: str) -> Iterator[str]:
-    """Yield the ids that a step's id begins with, the nearest first."""
-    while "/" in step_id:
-        step_id = step_id.rpartition("/")[0]
-        yield step_id
-
-
 def _apply_to_steps(steps: dict[str, StepProgress], event: RunEvent, step_id: str) -> None:
     if owner := _map_over(steps, step_id):
         name, item = owner
@@ -250,15 +243,12 @@ def _count_for_ancestors(steps: dict[str, StepProgress], event: RunEvent, step_i
 
 
 def _map_over(steps: dict[str, StepProgress], step_id: str) -> tuple[str, str] | None:
-    """Return the map whose item a step is, or belongs to, and the item's id: only items have ids of digits alone."""
-    parts = step_id.split("/")
-    for end in range(1, len(parts)):
-        name = "/".join(parts[:end])
-        step = steps.get(name)
-        if step is not None and parts[end].isdecimal():
+    """Return the map whose item a step is, or belongs to, and the item's id."""
+    for name, item, _ in maps_above(step_id):
+        if (step := steps.get(name)) is not None:
             if step.items is None:
                 steps[name] = replace(step, items=MapProgress(step.open_steps - 1))  # without the step that gathers them
-            return name, f"{name}/{parts[end]}"
+            return name, item
     return None
 
 

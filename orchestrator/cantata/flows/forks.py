@@ -6,6 +6,7 @@ from typing import Literal, NamedTuple
 
 from pydantic import Field, JsonValue
 
+from cantata.flows.graph import answering
 from cantata.values import Value
 
 
@@ -107,9 +108,7 @@ class EndedRun(Value):
 
     def resolve(self, name: str) -> str:
         """Return the step that a name meant when the run ended."""
-        while name in self.names:
-            name = self.names[name]
-        return name
+        return answering(self.names, name)
 
 
 class RestartedStep(Value):

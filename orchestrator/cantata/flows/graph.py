@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Literal
 
 from pydantic import Field, JsonValue, SkipValidation
@@ -148,3 +149,10 @@ def adopt(fragment: Graph, parent: str, spec: Spec) -> Graph:
 
     steps = tuple(map(adopted, fragment.steps))
     return fragment if steps == fragment.steps else fragment.model_copy(update={"steps": steps})
+
+
+def answering(names: Mapping[str, str], name: str) -> str:
+    """Return the step that answers to a name: each of `names` means another name, or a step."""
+    while name in names:
+        name = names[name]
+    return name

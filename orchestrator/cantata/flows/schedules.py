@@ -13,6 +13,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, Strict, field_valid
 
 from cantata.bounds import DAY_S, MAX_DURATION_S
 from cantata.flows.wire import ChainRequest, TurnRequest
+from cantata.text.text_format import counted
 from cantata.values import BoundedObject, Instant, Labels, Unreadable, Value, checked_name
 
 Overlap = Literal["skip", "queue", "cancel_previous", "allow"]
@@ -193,5 +194,4 @@ def describe_target(schedule: Schedule) -> str:
     name = schedule.chain.chain_id if isinstance(schedule.chain, ChainRequest) else schedule.chain
     if name or not isinstance(schedule.chain, ChainRequest):
         return f"chain {name}"
-    count = len(schedule.chain.nodes)
-    return f"chain of {count} node{'' if count == 1 else 's'}"
+    return f"chain of {counted(len(schedule.chain.nodes), 'node')}"

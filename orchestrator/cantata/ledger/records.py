@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from cantata.flows.graph import Outcome, Spec
+from cantata.flows.graph import Outcome, Spec, answering
 from cantata.flows.wire import RunStatus
 from cantata.values import ErrorInfo, JsonValue, Usage
 
@@ -292,9 +292,7 @@ class RunRecord:
 
     def answering(self, name: str) -> StepRecord | None:
         """Return the step that answers to a name."""
-        while name in self.names:
-            name = self.names[name]
-        return self.steps.get(name)
+        return self.steps.get(answering(self.names, name))
 
 
 def owner_of(owner: str) -> str:

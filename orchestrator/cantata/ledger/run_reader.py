@@ -16,7 +16,7 @@ from cantata.ledger.redis.pieces import LARGE_PIECE, PIECE, ask_each, ask_shards
 from cantata.ledger.redis.records import ask_apart, good, readable, remedy_for
 from cantata.ledger.runs.run_snapshot import Beginning, Parts, Snapshot, decoded, edges_of, planned_steps
 from cantata.ledger.runs.summaries import FIELDS, summary_of, unescaped
-from cantata.ledger.scripts import SCRIPTS, ScriptCaller
+from cantata.ledger.scripts import SCRIPTS, ScriptCaller, named
 from cantata.values import JsonValue, Usage
 
 REQUEST_BYTES = 20_000  # of a request that a snapshot has
@@ -54,7 +54,7 @@ class RunReader:
         if not reply:
             return None
         flat, now_ms, found, *parts = reply
-        meta, states, moved, specs, outs, infos, blobs = (dict(zip(each[::2], each[1::2], strict=True)) for each in (flat, *parts))
+        meta, states, moved, specs, outs, infos, blobs = map(named, (flat, *parts))
         if int(meta.get("parts", found)) != found:
             return None
         return _record(run_id, meta, states_in(meta["status"], states), moved, (specs, outs, infos, blobs), int(now_ms))
@@ -285,7 +285,7 @@ class RunReader:
         if "unfinished" in flat[::2]:
             self._caller.settle(run_id)
             flat, now_ms, found = self._caller.call("ledger/answers", run_id, *names)
-        return dict(zip(flat[::2], flat[1::2], strict=True)), int(now_ms), found
+        return named(flat), int(now_ms), found
 
     def _texts(self, key: str, states: Mapping[str, str], wanted: Sequence[str]) -> tuple[dict[str, str], ...]:
         """Return the specs of steps; of the wanted ones the outputs, if they are over, and infos; the large outputs by content."""

@@ -287,6 +287,11 @@ class ScriptCaller:
         return cast(object, reply)
 
 
+def number_text(number: int | None) -> str:
+    """Return a number as an argument of a script; None as an empty text."""
+    return "" if number is None else str(number)
+
+
 def named(reply: Sequence[Any]) -> dict[str, Any]:
     """Return a reply of a script with names, `{name, value, ...}`, as a mapping."""
     return dict(zip(reply[::2], reply[1::2], strict=True))

@@ -11,6 +11,7 @@ from typing import cast
 from pydantic import JsonValue
 
 from cantata.testing.rules import Rule, ToolCall
+from cantata.values import as_text
 
 JsonObject = dict[str, JsonValue]
 
@@ -110,11 +111,11 @@ def _content(rule: Rule, body: Mapping[str, JsonValue]) -> tuple[str | None, lis
     calls = [_call(before + number, call) for number, call in enumerate(rule.tool_calls)]
     if rule.reply is None:
         return (None if calls else _echo(body)), calls
-    return (rule.reply if isinstance(rule.reply, str) else json.dumps(rule.reply, ensure_ascii=False)), calls
+    return as_text(rule.reply), calls
 
 
 def _call(number: int, call: ToolCall) -> JsonObject:
-    text = call.arguments if isinstance(call.arguments, str) else json.dumps(call.arguments, ensure_ascii=False)
+    text = as_text(call.arguments)
     function: JsonObject = {"arguments": text} if call.name is None else {"name": call.name, "arguments": text}
     head: JsonObject = {} if call.id is None else {"id": call.id or f"call_{number}"}
     return {**head, "type": "function", "function": function}

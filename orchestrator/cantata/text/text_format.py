@@ -44,6 +44,11 @@ def duration(ms: float) -> str:
     return f"{minutes // 60} h {minutes % 60:02d} min"
 
 
+def counted(number: int, one: str, many: str = "") -> str:
+    """Return a number with its noun: `1 entry`, `2 entries`; without `many`, the plural ends in -s."""
+    return f"{number:,} {one if number == 1 else many or f'{one}s'}"
+
+
 def columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
     """Yield rows as lines whose columns are aligned."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

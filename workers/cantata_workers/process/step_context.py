@@ -147,22 +147,22 @@ def text_input(context: StepContext) -> str:
     agent's texts are left out; if there are no others, the text is empty.
     """
     if "@text" in context.begun.inputs:
-        return as_text(context.begun.inputs["@text"])
+        return as_compact_text(context.begun.inputs["@text"])
     filled = placeholder_values(context)
     node_input = {key: value for key, value in context.node_input.items() if key not in filled}
     if filled and not node_input:
         return ""
     if len(node_input) == 1 and next(iter(node_input)) in ("input", "text"):
-        return as_text(next(iter(node_input.values())))
+        return as_compact_text(next(iter(node_input.values())))
     return to_json(node_input)
 
 
 def placeholder_values(context: StepContext) -> dict[str, str]:
     """Return the texts that fill the placeholders of an agent's texts, by the key of its node's input."""
     keys = cast("list[str]", context.params.get("placeholders") or [])
-    return {key: as_text(context.node_input[key]) for key in keys}
+    return {key: as_compact_text(context.node_input[key]) for key in keys}
 
 
-def as_text(value: JsonValue) -> str:
-    """Return a value as text: a string as it is, else its JSON."""
+def as_compact_text(value: JsonValue) -> str:
+    """Return a value as text: a string as it is, else its compact JSON."""
     return value if isinstance(value, str) else to_json(value)

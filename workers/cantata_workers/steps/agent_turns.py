@@ -20,7 +20,7 @@ from cantata_workers.models.dialects import conversation
 from cantata_workers.models.dialects.call_parsing import ParsedCall, ParsedReply, calls_of, resolve
 from cantata_workers.models.dialects.conversation import ModelRound, agentic_result
 from cantata_workers.models.model_calls import call_models, recorded_prompt
-from cantata_workers.process.step_context import StepContext, handles
+from cantata_workers.process.step_context import StepContext, as_compact_text, handles
 from cantata_workers.steps.model_turns import ModelTurn, unreadable_tools
 
 log = structlog.get_logger(__name__)
@@ -138,7 +138,7 @@ def _streaming_output(turn: ModelTurn) -> str:
     """Return the last reply and the results of its calls, without another model call, as `response_mode: streaming` asks."""
     last, answers = turn.rounds[-1], turn.answers[-1]
     response = calls_of(last.reply).response
-    parts = [response if isinstance(response, str) else to_json(response)]
+    parts = [as_compact_text(response)]
     for _, result in last.results(answers):
         parts.append(f"Tool error: {result.error}" if result.error else f"[Tool executed successfully]\n\n{to_json(result.value)}")
     return "\n\n".join(part for part in parts if part)

@@ -13,11 +13,10 @@ from cantata.flows.definitions import Agent
 from cantata.flows.graph import Outcome
 from cantata.flows.instructions import AgenticStep, FunctionStep, Instruction, MemoryStep, PromptStep
 from cantata.flows.turns.agent_steps import STOP
-from cantata.ledger.encoding import to_json
 from cantata.operation import exits
 from cantata.values import JsonValue, Usage
 from cantata_workers.models.dialects.conversation import truncated
-from cantata_workers.process.step_context import StepContext, handles, text_input
+from cantata_workers.process.step_context import StepContext, as_compact_text, handles, text_input
 from cantata_workers.tools import functions
 
 _MOST_ARGUMENTS = 3  # of a chainbreaker; one that takes any number is given all
@@ -119,8 +118,7 @@ def _agent(context: StepContext) -> Agent:
 
 
 def _text(output: str | None) -> str:
-    value = json.loads(output) if output else None
-    return value if isinstance(value, str) else to_json(value)
+    return as_compact_text(json.loads(output) if output else None)
 
 
 def _entry(number: int, instruction: Instruction, given: JsonValue, output: str) -> dict[str, JsonValue]:

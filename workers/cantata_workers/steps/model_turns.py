@@ -16,7 +16,7 @@ from cantata.flows.instructions import AgenticStep, FunctionStep, MemoryStep, Ne
 from cantata.flows.turns import history
 from cantata.flows.turns.agent_steps import is_workflow, template, tools_of
 from cantata.flows.wire import HistoryEntry
-from cantata.values import JsonValue, ToolSchema
+from cantata.values import JsonValue, ToolSchema, as_text
 from cantata_workers.models.dialects.conversation import Message, ModelRound, ToolResult, conversation
 from cantata_workers.models.llm.openai_messages import ANSWER
 from cantata_workers.process.step_context import StepContext, placeholder_values, text_input
@@ -199,8 +199,8 @@ class ModelTurn:
         for number, instruction in enumerate(self.agent.instructions[: self.number]):
             output = inputs[f"@earlier/{number}"]
             if not isinstance(instruction, FunctionStep | MemoryStep | NestedStep):
-                prompt, _ = _prompt_of(instruction, _text(before), self._placeholders)
-                messages += [{"role": "user", "content": prompt}, {"role": "assistant", "content": _text(output)}]
+                prompt, _ = _prompt_of(instruction, as_text(before), self._placeholders)
+                messages += [{"role": "user", "content": prompt}, {"role": "assistant", "content": as_text(output)}]
             before = output
         return messages
 
@@ -252,10 +252,6 @@ def _prompt_of(instruction: str | PromptStep | AgenticStep, text: str, placehold
     if isinstance(instruction, AgenticStep):
         return text, True
     return templates.instruct(template(instruction), text, placeholders)
-
-
-def _text(value: JsonValue) -> str:
-    return value if isinstance(value, str) else _json(value)
 
 
 def _json(value: JsonValue) -> str:

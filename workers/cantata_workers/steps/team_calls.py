@@ -16,7 +16,7 @@ from cantata.ledger.encoding import to_json
 from cantata.values import JsonValue, Usage
 from cantata_workers.models.dialects.conversation import Message
 from cantata_workers.models.model_calls import call_models, reply_detail
-from cantata_workers.process.step_context import StepContext, as_text, handles, text_input
+from cantata_workers.process.step_context import StepContext, as_compact_text, handles, text_input
 from cantata_workers.steps import session_history
 from cantata_workers.tools import functions
 
@@ -70,8 +70,8 @@ def _messages(context: StepContext, settings: Router) -> Sequence[Message]:
     text, last = text_input(context), context.begun.inputs.get("@last")
     placeholders = {
         "user_input": text,
-        "initial_user_request": as_text(context.begun.inputs.get("@request")),
-        "last_step_output": choices.NO_STEP_YET if last is None else as_text(last),
+        "initial_user_request": as_compact_text(context.begun.inputs.get("@request")),
+        "last_step_output": choices.NO_STEP_YET if last is None else as_compact_text(last),
         "history": history.as_lines(entries, is_any=is_any),
         "agent_details": choices.agent_details(_descriptions(context)),
     }
@@ -80,7 +80,7 @@ def _messages(context: StepContext, settings: Router) -> Sequence[Message]:
     if "fault" in context.params:
         reply = context.begun.inputs.get("@reply")
         correction = templates.fill(CORRECTION, {"fault": context.text_param("fault"), "form": choices.REPLY_FORMS[team.strategy]})
-        messages += [{"role": "assistant", "content": as_text(reply)}] if reply else []
+        messages += [{"role": "assistant", "content": as_compact_text(reply)}] if reply else []
         messages.append({"role": "user", "content": correction})
     return messages
 

@@ -15,7 +15,7 @@ from cantata.flows.turns import memory_commands
 from cantata.flows.turns.memory_commands import GetCommand, ListCommand, MemoryCommand, StoreCommand
 from cantata.ledger.records import Begun
 from cantata.values import ToolContext
-from cantata_workers.process.step_context import StepContext, as_text, handles, text_input
+from cantata_workers.process.step_context import StepContext, as_compact_text, handles, text_input
 
 MAX_COMMANDS = 1000
 """Memory commands in one text."""
@@ -84,7 +84,7 @@ def recall(context: StepContext, texts: Iterable[str]) -> dict[str, str | None]:
     if not wanted:
         return {}
     found = bank_of(context).of(session=session_of(context.begun)).retrieve_each(wanted.values())
-    return {name: as_text(found[address]) if address in found else None for name, address in wanted.items()}
+    return {name: as_compact_text(found[address]) if address in found else None for name, address in wanted.items()}
 
 
 def _address(name: str) -> tuple[str, str] | None:
@@ -101,7 +101,7 @@ def _execute(command: MemoryCommand, bank: MemoryStore, namespace: str) -> str:
                 return memory_commands.store_reply(key)
             case GetCommand(key):
                 found = bank.retrieve_each([(namespace, key)])
-                return memory_commands.get_reply(key, as_text(found[namespace, key]) if found else None)
+                return memory_commands.get_reply(key, as_compact_text(found[namespace, key]) if found else None)
             case ListCommand():
                 return memory_commands.list_reply(bank.list_memories(namespace))
             case malformed:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from cantata.flows.chains.step_ids import GATHER
+from cantata.flows.chains.step_ids import GATHER, maps_above
 from cantata.flows.graph import STEP_OVER
 from cantata.ledger.runs.run_snapshot import Snapshot
 
 MAX_ITEMS = 200
 """Displayed items of an opened map."""
 
-_ITEM = re.compile(r"/(\d+)(?=/|$)")
+COUNTED_AS: Mapping[str, str] = {
+    "running": "running", "waiting_signal": "running", "done": "done", "timed_out": "done", "failed": "failed", "skipped": "skipped",
+}  # fmt: skip
+"""State of a step → what it counts as; in any other state it counts as waiting, or as running once it began."""
 
 
 @dataclass(slots=True)
@@ -51,7 +53,7 @@ def fold(snapshot: Snapshot, opened: Collection[str]) -> FoldedGraph:
     limits: dict[str, int] = {}
     for step_id in cells:
         is_shown = True
-        for owner, item, index in _maps_above(step_id):
+        for owner, item, index in maps_above(step_id):
             if f"{owner}/{GATHER}" not in cells:
                 continue
             if step_id == item:
@@ -66,18 +68,10 @@ def fold(snapshot: Snapshot, opened: Collection[str]) -> FoldedGraph:
     return FoldedGraph(shown, maps, limits, map_of)
 
 
-def _maps_above(step_id: str) -> Iterator[tuple[str, str, int]]:
-    """Yield the maps that a step may be in, the outermost first: the map, its item, the item's index."""
-    if "/" in step_id:
-        for match in _ITEM.finditer(step_id):
-            yield step_id[: match.start()], step_id[: match.end()], int(match[1])
-
-
 def _state(snapshot: Snapshot, item: str) -> str:
-    """Return the state of an item; if it expanded, that of the step that answers in its place."""
+    """Return what an item counts as; if it expanded, as the step that answers in its place does at its end, and as running before."""
     cell = snapshot.steps[item]
-    exit_id = snapshot.answering(item)
-    last = snapshot.steps.get(exit_id, cell)
+    last = snapshot.steps.get(snapshot.answering(item), cell)
     if last.state in STEP_OVER:
-        return last.state
-    return "running" if cell.state in ("running", "waiting_signal", *STEP_OVER) or cell.attempt else "waiting"
+        return COUNTED_AS[last.state]
+    return "running" if cell.state in STEP_OVER else COUNTED_AS.get(cell.state, "running" if cell.attempt else "waiting")

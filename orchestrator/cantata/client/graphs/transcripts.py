@@ -6,14 +6,13 @@ the answer as its output. The prompt is recorded with the first.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
 from cantata.client.graphs.page_views import CallView, MessageView
 from cantata.client.graphs.truncate import Truncation
-from cantata.values import JsonValue
+from cantata.values import JsonValue, as_text
 
 PROMPT = "prompt"
 """The field of a step's info with the prompt."""
@@ -74,7 +73,7 @@ def _round(step_id: str, turn: RecordedStep, calls: Mapping[str, RecordedStep]) 
     """Yield a reply, the results of its tool calls, and the next message to the model."""
     calls_asked, output = _calls(turn), cast("dict[str, Any]", turn.output)
     shown = [
-        CallView(id=call.get("id") or f"call {i}", name=call["name"], arguments=_text(call.get("arguments")))
+        CallView(id=call.get("id") or f"call {i}", name=call["name"], arguments=as_text(call.get("arguments")))
         for i, call in enumerate(calls_asked, 1)
     ]
     yield _reply(turn, output.get("reply", "")).model_copy(update={"calls": shown})
@@ -103,9 +102,5 @@ def _reply(turn: RecordedStep, text: JsonValue) -> MessageView:
 
 def _message(role: Any, content: JsonValue) -> MessageView:
     truncation = Truncation()
-    text = truncation.text(_text(content))
+    text = truncation.text(as_text(content))
     return MessageView(role=role, text=text, cut=truncation.was_cut)
-
-
-def _text(value: JsonValue) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

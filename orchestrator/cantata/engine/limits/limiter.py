@@ -23,7 +23,7 @@ from cantata.ledger.ledger import Ledger
 from cantata.ledger.redis import clock
 from cantata.ledger.redis.keys import key_of, run_key
 from cantata.ledger.redis.pieces import ask_each
-from cantata.ledger.scripts import SCRIPTS
+from cantata.ledger.scripts import SCRIPTS, number_text
 
 LIMITS_KEY = "{limits}"  # the prefix of all keys here, which lie in one slot
 WINDOW_S = 60.0  # of `rpm` and `tpm`
@@ -289,7 +289,7 @@ def _rates(ask: Ask, limits: Limits) -> Iterator[tuple[str, ...]]:
     if ask.tenant in limits.tenants:
         named.insert(0, ("tenant", ask.tenant, limits.tenants[ask.tenant]))
     for word, name, rates in named:
-        yield (word, name, _text(rates.rpm), _text(rates.tpm), _text(rates.concurrency))
+        yield (word, name, number_text(rates.rpm), number_text(rates.tpm), number_text(rates.concurrency))
 
 
 def _budgets(ask: Ask, limits: Limits) -> Iterator[tuple[str, ...]]:
@@ -301,11 +301,7 @@ def _budgets(ask: Ask, limits: Limits) -> Iterator[tuple[str, ...]]:
     ]
     for scope, name, budget in named:
         if budget != Budget():
-            yield (scope, name, _text(budget.tokens), _nano(budget.usd))
-
-
-def _text(number: int | None) -> str:
-    return "" if number is None else str(number)
+            yield (scope, name, number_text(budget.tokens), _nano(budget.usd))
 
 
 def _nano(usd: float | None) -> str:

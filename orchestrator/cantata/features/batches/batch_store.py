@@ -19,6 +19,7 @@ from cantata.ledger.ledger import Ledger
 from cantata.ledger.quotas import KeptItem
 from cantata.ledger.redis.keys import shard_key, shard_of
 from cantata.ledger.redis.records import ask_apart, command, good, readable
+from cantata.ledger.scripts import named
 from cantata.values import JsonValue, Unreadable, Usage, Value, stored
 
 BatchState = Literal["running", "paused", "budget_spent", "cancelled", "done", "unreadable"]
@@ -111,7 +112,7 @@ class BatchStore:
             "settings": {**settings, "keep_ms": str(KEEP_MS)},
         }  # fmt: skip
         is_new, *flat = self._call("open", name, identity=json.dumps(identity, sort_keys=True, ensure_ascii=False), **given)
-        return bool(is_new), info_of(name, _fields(flat))
+        return bool(is_new), info_of(name, named(flat))
 
     def find(self, name: str) -> BatchInfo | None:
         """Return a batch; None if there is none of this name."""
@@ -151,7 +152,7 @@ class BatchStore:
     def change(self, name: str, what: Change, *, out_bytes: int | None = None) -> tuple[bool, BatchInfo | None]:
         """Change the state of a batch; return whether this call did, and the batch after that."""
         reply = self._call("change", name, what=what, **({} if out_bytes is None else {"out_bytes": out_bytes}))
-        return (bool(reply[0]), info_of(name, _fields(reply[1:]))) if reply else (False, None)
+        return (bool(reply[0]), info_of(name, named(reply[1:]))) if reply else (False, None)
 
     def feed(self, name: str, feeder: str, ms: int) -> tuple[str, BatchInfo]:
         """Take, renew, or with `ms` 0 give up the right to feed a batch; return the process that has it, and the batch."""
@@ -204,11 +205,7 @@ def unknown(name: str) -> ConfigError:
 def _known(name: str, flat: Sequence[str]) -> BatchInfo:
     if not flat:
         raise unknown(name)
-    return info_of(name, _fields(flat))
-
-
-def _fields(flat: Sequence[str]) -> dict[str, str]:
-    return dict(zip(flat[::2], flat[1::2], strict=True))
+    return info_of(name, named(flat))
 
 
 def batch_of(name: str, fields: Any, prices: Any, *, remedy: str) -> BatchInfo:

@@ -27,6 +27,7 @@ from cantata.ledger.ledger import Ledger
 from cantata.ledger.redis.keys import definitions_digest, id_in_shard, shard_of
 from cantata.ledger.redis.pieces import ask_shards
 from cantata.ledger.redis.records import check_script, command, readable
+from cantata.ledger.scripts import named, number_text
 from cantata.values import JsonValue, stored
 
 FOREVER = "inf"  # in S:schedules: not looked at
@@ -161,7 +162,7 @@ class ScheduleStore:
             fields, look_at_ms = {**fields, "paused": "1", "pause_note": known.pause_note}, None
         given: dict[str, JsonValue] = {
             "fields": {**fields, "definitions": definitions_digest(definitions)}, "tenant": names_in(scope)[0],
-            "look_at": _text(look_at_ms) or FOREVER,
+            "look_at": number_text(look_at_ms) or FOREVER,
             **({"only_new": True} if only_new else {}),
         }  # fmt: skip
         for other in elsewhere:
@@ -203,7 +204,7 @@ class ScheduleStore:
 
     def resume(self, scope: str, next_ms: int | None, look_at_ms: int | None) -> bool:
         """Have a paused schedule go on at a time."""
-        return self._edit(scope, {"resume": _text(next_ms), "look_at": _text(look_at_ms) or FOREVER}) == "ok"
+        return self._edit(scope, {"resume": number_text(next_ms), "look_at": number_text(look_at_ms) or FOREVER}) == "ok"
 
     def delete(self, scope: str) -> bool:
         """Delete a schedule; its runs go on."""
@@ -257,16 +258,12 @@ def _fired(reply: Sequence[Any]) -> Fired | Exception:
     return Fired(list(zip(reply[0][::2], reply[0][1::2], strict=True)), reply[1]) if reply else Fired((), 0)
 
 
-def _text(number: int | None) -> str:
-    return "" if number is None else str(number)
-
-
 def _listed(
     scope: str, flat: Sequence[str], pending: int, runs: Sequence[Sequence[str]], now_ms: int, fault: str = ""
 ) -> ScheduleRecord:  # fmt: skip
     """Return a schedule from the reply of `read.lua`."""
     tenant, name = names_in(scope)
-    fields = dict(zip(flat[::2], flat[1::2], strict=True))
+    fields = named(flat)
 
     def read() -> ScheduleRecord:
         check_script(fault)

@@ -17,6 +17,8 @@ w/@3/@advance
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 RESERVED = "/#@|=,*"
@@ -27,6 +29,8 @@ MAX_NODE_ID = 128  # characters: a step's id is in every message, lease and even
 GATHER = "@gather"
 END = "@end"
 ADVANCE = "@advance"
+
+_ITEM = re.compile(r"/(\d+)(?=/|$)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +65,20 @@ def name_of(node_id: str, parent: str) -> str:
 def in_round(name: str, rounds: tuple[int, ...]) -> str:
     """Return the step of a node in these rounds of the loops that contain it, the outermost first."""
     return f"{name}#{'.'.join(map(str, rounds))}" if rounds else name
+
+
+def ancestors(step_id: str) -> Iterator[str]:
+    """Yield the ids that a step's id begins with, the nearest first."""
+    while "/" in step_id:
+        step_id = step_id.rpartition("/")[0]
+        yield step_id
+
+
+def maps_above(step_id: str) -> Iterator[tuple[str, str, int]]:
+    """Yield the maps that a step may be in, the outermost first: the map, its item, the item's index: only items are digits alone."""
+    if "/" in step_id:
+        for match in _ITEM.finditer(step_id):
+            yield step_id[: match.start()], step_id[: match.end()], int(match[1])
 
 
 def split(step_id: str) -> tuple[str, tuple[int, ...]]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from cantata.flows.definitions import Strategy
 from cantata.flows.expressions import json_repair
-from cantata.values import JsonValue
+from cantata.values import JsonValue, as_text
 
 REPLY_FORMS: Mapping[Strategy, str] = {
     "single_agent_dispatch": '{"chosen_agent": "<name>", "refined_query": "<a better wording of the request, or null>"}',
@@ -75,7 +75,7 @@ def decision_of(reply: JsonValue, strategy: Strategy, agents: Sequence[str]) -> 
                 answer = fields.get("final_answer")
                 if answer is None:
                     raise ValueError("'final_answer' is missing")
-                return RouterDecision(answer=answer if isinstance(answer, str) else _json(answer))
+                return RouterDecision(answer=as_text(answer))
             case "call_agent":
                 return RouterDecision((_agent(fields.get("agent_name"), "agent_name", agents),), _text(fields.get("agent_input")))
             case other:
@@ -106,7 +106,7 @@ def _agent(name: JsonValue, key: str, agents: Sequence[str]) -> str:
 def _text(value: JsonValue) -> str | None:
     if value is None or (isinstance(value, str) and not value.strip()):
         return None
-    return value if isinstance(value, str) else _json(value)
+    return as_text(value)
 
 
 def _json(value: JsonValue) -> str:

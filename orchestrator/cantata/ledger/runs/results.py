@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from itertools import accumulate
+from collections.abc import Mapping
 from typing import Literal, cast
 
 from cantata.errors import ConfigError
-from cantata.flows.chains.step_ids import NodeRef, node_of
+from cantata.flows.chains.step_ids import NodeRef, ancestors, node_of
 from cantata.flows.events import RunEvent
 from cantata.flows.graph import START
 from cantata.flows.wire import RUN_OVER, ChainError, ChainEvent, ChainRequest, ChainResponse, FaultInfo, RunResult
@@ -56,13 +55,9 @@ def _agents(run: RunRecord) -> list[str]:
     }  # fmt: skip
     answered = [
         step for step_id, step in asked.items()
-        if (answer := run.answering(step_id)) and answer.state == "done" and not any(each in asked for each in _parents(step_id))
+        if (answer := run.answering(step_id)) and answer.state == "done" and not any(each in asked for each in ancestors(step_id))
     ]  # fmt: skip
     return list(dict.fromkeys(step.spec.work_name for step in answered))
-
-
-def _parents(step_id: str) -> Iterator[str]:
-    return accumulate(step_id.split("/")[:-1], "{}/{}".format)
 
 
 def chain_response(run: RunRecord) -> ChainResponse:

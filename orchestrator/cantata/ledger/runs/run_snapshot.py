@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from graphlib import TopologicalSorter
 from typing import cast
 
-from cantata.flows.graph import START
+from cantata.flows.graph import START, answering
 from cantata.ledger.records import StepSummary
 from cantata.ledger.runs.summaries import RunSummary
 from cantata.values import JsonValue
@@ -30,9 +30,7 @@ class Snapshot:
 
     def answering(self, name: str) -> str:
         """Return the step that answers to a name."""
-        while name in self.names:
-            name = self.names[name]
-        return name
+        return answering(self.names, name)
 
 
 @dataclass(frozen=True, slots=True)

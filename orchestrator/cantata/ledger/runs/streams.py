@@ -26,6 +26,7 @@ from cantata.ledger.redis.cluster import AsyncCluster
 from cantata.ledger.redis.keys import run_key
 from cantata.ledger.redis.pieces import Entry, streams_in
 from cantata.ledger.runs.event_log import event_of
+from cantata.ledger.scripts import named
 
 __all__ = ["Follower", "Streams", "StreamsEnded", "connect_async"]
 
@@ -258,7 +259,7 @@ class Streams:
             replies = cast("list[list[tuple[str, list[tuple[str, list[str]]]]] | None]", await pipe.execute())
         found: dict[str, list[Entry]] = {}
         for reply in replies:
-            found |= {key: [(entry_id, _fields(flat)) for entry_id, flat in entries] for key, entries in reply or ()}
+            found |= {key: [(entry_id, named(flat)) for entry_id, flat in entries] for key, entries in reply or ()}
         if not found:
             await asyncio.sleep(BLOCK_MS / 1000)
         return found
@@ -311,10 +312,6 @@ class Streams:
 def _mark(entry: Entry) -> tuple[int, str]:
     """Return the offset and time of an entry, which tell it from another that is written later under the same offset."""
     return _offset(entry[0]), entry[1].get("at", "")
-
-
-def _fields(flat: Sequence[str]) -> dict[str, str]:
-    return dict(zip(flat[::2], flat[1::2], strict=True))
 
 
 def _offset(entry_id: str) -> int:

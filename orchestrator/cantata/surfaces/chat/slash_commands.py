@@ -6,11 +6,12 @@ import re
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from cantata.bounds import OutOfBoundsError, read_json
+from cantata.bounds import read_json_or_text
 from cantata.errors import ConfigError
 from cantata.surfaces.chat.conversation import ChatBackend
 from cantata.surfaces.chat.output import ChatOutput
-from cantata.values import JsonValue, as_text
+from cantata.text import text_format
+from cantata.values import as_text
 
 PREFERENCES = "preferences"
 """The namespace of the memory bank with the preferences of the user."""
@@ -59,7 +60,7 @@ def _help(argument: str, backend: ChatBackend, output: ChatOutput) -> None:
 def _session(argument: str, backend: ChatBackend, output: ChatOutput) -> None:
     if argument:
         backend.switch(argument)
-    output.print_text(f"session {backend.session}: {_count(len(backend.history()), 'entry', 'entries')}")
+    output.print_text(f"session {backend.session}: {text_format.counted(len(backend.history()), 'entry', 'entries')}")
 
 
 def _history(argument: str, backend: ChatBackend, output: ChatOutput) -> None:
@@ -73,7 +74,7 @@ def _history(argument: str, backend: ChatBackend, output: ChatOutput) -> None:
 
 
 def _clear(argument: str, backend: ChatBackend, output: ChatOutput) -> None:
-    output.print_text(f"deleted {_count(backend.clear(), 'entry', 'entries')} of session {backend.session}")
+    output.print_text(f"deleted {text_format.counted(backend.clear(), 'entry', 'entries')} of session {backend.session}")
 
 
 def _memory(argument: str, backend: ChatBackend, output: ChatOutput) -> None:
@@ -95,8 +96,8 @@ def _set_memory(argument: str, backend: ChatBackend, output: ChatOutput) -> None
     key, _, value = argument.partition(" ")
     if not value.strip():
         raise ConfigError("/memory set expects a key and a value, such as: /memory set language French")
-    backend.memory.store_memory(key, _value(value.strip()), PREFERENCES)
-    output.print_text(f"{key} = {as_text(_value(value.strip()))}")
+    backend.memory.store_memory(key, read_json_or_text(value.strip()), PREFERENCES)
+    output.print_text(f"{key} = {as_text(read_json_or_text(value.strip()))}")
 
 
 def _get_memory(argument: str, backend: ChatBackend, output: ChatOutput) -> None:
@@ -106,7 +107,7 @@ def _get_memory(argument: str, backend: ChatBackend, output: ChatOutput) -> None
 
 
 def _clear_memory(argument: str, backend: ChatBackend, output: ChatOutput) -> None:
-    output.print_text(f"deleted {_count(backend.memory.clear_memories(PREFERENCES), 'value', 'values')}")
+    output.print_text(f"deleted {text_format.counted(backend.memory.clear_memories(PREFERENCES), 'value')}")
 
 
 CommandHandler = Callable[[str, ChatBackend, ChatOutput], None]
@@ -122,18 +123,3 @@ COMMANDS: Mapping[str, tuple[str, CommandHandler, str]] = {
     "memory": ("[set KEY VALUE|get KEY|clear]", _memory, "list, set, get or delete your preferences"),
 }
 """Name → its argument, handler and description."""
-
-
-def _value(text: str) -> JsonValue:
-    """Return the JSON value of a text, or the text itself."""
-    try:
-        value: JsonValue = read_json(text)
-    except OutOfBoundsError:
-        raise
-    except ValueError:
-        return text
-    return value
-
-
-def _count(number: int, one: str, many: str) -> str:
-    return f"{number} {one if number == 1 else many}"

@@ -169,7 +169,7 @@ def choose(connection: ServiceConnection, verb: str, filters: Mapping[str, Any],
         for run in connection.runs.newest(None, **filters)
         if (run.status in CAN_RETRY and (again or not run.retried_as) if is_retry else run.status not in RUN_OVER)
     ]
-    number = f"{len(found):,} run{'' if len(found) == 1 else 's'}"
+    number = text_format.counted(len(found), "run")
     if not found:
         print_note("no run matches that can be retried" if is_retry else "no open run matches")
     elif not yes:

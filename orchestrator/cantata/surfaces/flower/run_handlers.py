@@ -128,7 +128,7 @@ class EventsHandler(ApiHandler):
     _sending: asyncio.Task[None] | None = None
 
     async def get(self, run_id: str) -> None:
-        after = _offset(self.request.headers.get("Last-Event-ID") or self.get_query_argument("after", "0"))
+        after = server_sent_events.offset_of(self.request.headers.get("Last-Event-ID") or self.get_query_argument("after", "0"))
         if not await self.service.call(self.service.runs.has_events, run_id, after):
             self.set_status(204)  # the browser does not reconnect: the run is closed, and it has all events
             return
@@ -211,9 +211,3 @@ class SignalHandler(BodyHandler):
         answer = await self.service.call(lambda: self.service.runs.signal(run_id, step, self._body("value")["value"], by=user))
         check_signal(answer)
         self.answer({"run_id": run_id, "step": step, "signal": answer.outcome})
-
-
-def _offset(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and len(text) <= 16):
-        raise RequestRejected(422, f"the offset of an event must be a whole number, not {text[:40]!r}", code="bad_request")
-    return int(text)

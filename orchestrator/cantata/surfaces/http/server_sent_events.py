@@ -8,13 +8,21 @@ from cantata.client.failures import StreamsEnded
 from cantata.client.streams import Streams
 from cantata.errors import CantataError
 from cantata.flows.events import RunEvent
-from cantata.surfaces.http.rejections import rejection_of
+from cantata.surfaces.http.rejections import RequestRejected, rejection_of
 
 KEEP_ALIVE_S = 15.0  # less than the idle time-out of proxies
 RETRY_MS = 1000  # until a browser reconnects
 
 MEDIA_TYPE = "text/event-stream"
 HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}  # the second: nginx must not buffer the response
+
+
+def offset_of(text: str) -> int:
+    """Return the offset in a Last-Event-ID. Raises RequestRejected."""
+    if not (text.isascii() and text.isdecimal() and len(text) <= 16):
+        message = f"Last-Event-ID, the offset of an event, must be a whole number, not {text[:40]!r}"
+        raise RequestRejected(422, message, code="bad_request")
+    return int(text)
 
 
 async def lines(streams: Streams, run_id: str, after: int) -> AsyncIterator[str]:

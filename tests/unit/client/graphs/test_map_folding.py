@@ -66,3 +66,12 @@ def test_a_step_whose_name_is_a_number_is_no_item_where_there_is_no_map() -> Non
 
     assert folded.shown == ["plan", "plan/1", "plan/2"]
     assert not folded.maps
+
+
+def test_an_item_that_waits_for_a_person_or_for_its_retry_counts_as_running() -> None:
+    words = {"m": "done", "m/@gather": "waiting", "m/0": "waiting_signal", "m/1": "ready"}
+
+    new, retried = fold(snapshot(words), ()), fold(snapshot(words, attempts={"m/1": 1}), ())
+
+    assert new.maps["m"].counts == {"waiting": 1, "running": 1, "done": 0, "failed": 0, "skipped": 0}
+    assert retried.maps["m"].counts == {"waiting": 0, "running": 2, "done": 0, "failed": 0, "skipped": 0}

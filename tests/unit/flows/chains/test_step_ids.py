@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cantata.flows.chains.step_ids import NodeRef, node_of
+from cantata.flows.chains.step_ids import NodeRef, ancestors, maps_above, node_of
 
 
 @pytest.mark.parametrize(
@@ -27,3 +27,14 @@ from cantata.flows.chains.step_ids import NodeRef, node_of
 )
 def test_a_step_id_tells_its_node(step_id: str, ref: NodeRef) -> None:
     assert node_of(step_id) == ref
+
+
+def test_ids_of_digits_alone_are_items() -> None:
+    assert list(maps_above("m/7/n/12/r1")) == [("m", "m/7", 7), ("m/7/n", "m/7/n/12", 12)]
+    assert list(maps_above("g/@7/2.read")) == []
+    assert list(maps_above("7")) == []
+
+
+def test_ancestors_come_nearest_first() -> None:
+    assert list(ancestors("m/7/r1")) == ["m/7", "m"]
+    assert list(ancestors("m")) == []

@@ -198,3 +198,23 @@ def test_terminal_control_sequences_are_removed() -> None:
 
 def test_warnings_are_shown() -> None:
     assert Turn().happens(None, "warning", message="no price") == [ChatItem("warning", "no price")]
+
+
+def test_a_warning_about_a_step_of_an_agent_is_shown() -> None:
+    turn = Turn()
+    turn.happens(ANN, "started")
+
+    assert turn.happens(ANN, "warning", message="no price") == [ChatItem("warning", "no price")]
+
+
+def test_a_function_that_is_tried_again_does_not_void_the_reply_before_it() -> None:
+    turn = Turn()
+    turn.happens(step("ann", "agent.run"), "started")
+    turn.happens(step("ann", "agent.run"), "expanded", steps=2)
+    turn.happens(step("ann/@1", work="agents:ann"), "started")
+    turn.streams(step("ann/@1", work="agents:ann"), "A draft.")
+    turn.happens(step("ann/@1", work="agents:ann", output="A draft."), "done")
+
+    items = turn.happens(step("ann/@2", "agent.function", "functions:tidy"), "retry", error={"code": "e", "message": "busy"})
+
+    assert items == [ChatItem("note", "ann: busy; the attempt failed; another attempt follows")]

@@ -9,7 +9,7 @@ from typing import Literal, cast
 
 from pydantic import Field
 
-from cantata.values import JsonValue, Usage, Value
+from cantata.values import JsonValue, Usage, Value, as_text
 from cantata_workers.models.dialects.call_parsing import ParsedCall, calls_of
 from cantata_workers.models.dialects.reasoning import KEY, Reasoning
 
@@ -182,7 +182,7 @@ def _tool_call(call: ParsedCall, result: ToolResult) -> JsonValue:
     named: dict[str, JsonValue] = {"name": call.name, "args": call.arguments}
     if result.error:
         return {**named, "error": result.error}
-    text = result.value if isinstance(result.value, str) else json.dumps(result.value, ensure_ascii=False)
+    text = as_text(result.value)
     return {**named, "result": result.value if len(text) <= RESULT_LIMIT else truncated(text)}
 
 

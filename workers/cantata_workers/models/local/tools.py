@@ -17,6 +17,7 @@ from typing import cast
 
 from pydantic import JsonValue
 
+from cantata.values import as_text
 from cantata_workers.models.local.labels import LabelQuestion, Messages
 
 JsonObject = dict[str, JsonValue]
@@ -180,7 +181,7 @@ def _numbers(text: str, *, whole: bool) -> Iterator[JsonValue]:
 
 def _as_prose(content: JsonValue) -> str:
     """Return a result as prose: a model this small does not understand JSON."""
-    text = content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
+    text = as_text(content)
     try:
         value = cast(JsonValue, json.loads(text))
     except json.JSONDecodeError:

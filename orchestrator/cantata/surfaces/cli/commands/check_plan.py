@@ -34,6 +34,7 @@ from cantata.surfaces.cli.main import INVALID
 from cantata.surfaces.cli.options import config_option, json_option
 from cantata.surfaces.cli.requests import load_checked_chain, load_definitions, read_document
 from cantata.surfaces.cli.views.progress import show_progress
+from cantata.text import text_format
 from cantata.values import ToolSchema
 
 _WORKFLOW = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
@@ -95,7 +96,7 @@ def check(file: str | None, config: str | None, is_strict: bool, as_json: bool) 
     for fault in found:
         click.echo(fault.in_file(str(folder / fault.file) if fault.file else file))
     if not faults:
-        warnings = f", {len(found)} {'warning' if len(found) == 1 else 'warnings'}" if found else ""
+        warnings = f", {text_format.counted(len(found), 'warning')}" if found else ""
         click.echo(f"{file}: no faults{warnings} ({description})")
     return INVALID if faults else 0
 
@@ -135,7 +136,7 @@ def _check_request(document: Document, definitions: Definitions) -> tuple[Sequen
     except ConfigError as error:
         return error.faults, ""
     faults = with_lines(checks.check(request, definitions, is_draft=True)[0], document)
-    return faults, f"a chain request of {len(request.nodes)} {'node' if len(request.nodes) == 1 else 'nodes'}{_missing_input(request)}"
+    return faults, f"a chain request of {text_format.counted(len(request.nodes), 'node')}{_missing_input(request)}"
 
 
 def _missing_input(request: ChainRequest) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from cantata.bounds import MAX_MEMORY_TTL_S, OutOfBoundsError, read_json
+from cantata.bounds import MAX_MEMORY_TTL_S, OutOfBoundsError, read_json_or_text
 from cantata.client.memory_bank import MemoryBank
 from cantata.client.records import DEFAULT
 from cantata.surfaces.cli.connect import find_service_url, start_reader
@@ -17,7 +17,6 @@ from cantata.surfaces.cli.main import FAILED
 from cantata.surfaces.cli.options import json_option
 from cantata.surfaces.cli.views.progress import await_own
 from cantata.text import text_format
-from cantata.values import JsonValue
 
 TTL = click.FloatRange(min=0, min_open=True, max=int(MAX_MEMORY_TTL_S))
 
@@ -108,7 +107,7 @@ def clear(namespace: str | None, everything: bool, tenant: str, session: str | N
         raise click.UsageError("expected either --namespace NAME or --all")
     with _open_bank(tenant, session) as bank:
         count = bank.clear_memories(namespace)
-    click.echo(json.dumps({"cleared": count}) if as_json else f"deleted {count} value{'' if count == 1 else 's'}", err=not as_json)
+    click.echo(json.dumps({"cleared": count}) if as_json else f"deleted {text_format.counted(count, 'value')}", err=not as_json)
     return 0
 
 
@@ -127,14 +126,11 @@ def _open_bank(tenant: str, session: str | None, *, may_start: bool = False) -> 
             yield bank
 
 
-def _json_or_text(text: str) -> JsonValue:
+def _json_or_text(text: str) -> Any:
     try:
-        value: JsonValue = read_json(text)
+        return read_json_or_text(text)
     except OutOfBoundsError as error:
         raise click.BadParameter(str(error)) from error
-    except ValueError:
-        return text
-    return value
 
 
 def _print_names(names: list[str], as_json: bool, if_none: str) -> None:

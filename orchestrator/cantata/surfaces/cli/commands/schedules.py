@@ -120,7 +120,7 @@ def apply(config: str | None, yes: bool, dry_run: bool, as_json: bool) -> int:
         if dry_run or not changes:
             return 0
         if not yes:
-            click.confirm(f"Apply {len(changes)} change{'' if len(changes) == 1 else 's'}?", abort=True, err=True)
+            click.confirm(f"Apply {text_format.counted(len(changes), 'change')}?", abort=True, err=True)
         client.schedules.apply(changes)
     return 0
 

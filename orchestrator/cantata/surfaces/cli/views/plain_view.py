@@ -11,7 +11,7 @@ from cantata.flows.events import RunEvent, SignalAwaited, StepDone, StepRefused
 from cantata.flows.graph import START
 from cantata.operation.logs.lines import LogLine
 from cantata.text import text_format
-from cantata.values import JsonValue
+from cantata.values import JsonValue, as_text
 
 TENTHS = 10  # how often the progress of a map is printed
 MAX_FAILURES = 10  # of the items of one map, each printed with its reason
@@ -88,6 +88,5 @@ def format_line(line: LogLine, names: Mapping[str, str] = NO_NAMES) -> str:
 
 
 def _value(value: JsonValue) -> str:
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    flat = text_format.line(text, MAX_SHOWN)
+    flat = text_format.line(as_text(value), MAX_SHOWN)
     return json.dumps(flat, ensure_ascii=False) if " " in flat or not flat else flat

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from cantata.client.view import VIEW_OVER, RunView, StepProgress, ancestors
+from cantata.client.view import VIEW_OVER, RunView, StepProgress
+from cantata.flows.chains.step_ids import ancestors
 
 NO_PROGRESS = StepProgress()
 MAX_NEXT = 3  # waiting steps that are kept beside the running ones

@@ -20,6 +20,7 @@ from starlette.websockets import WebSocketDisconnect
 from cantata.client.failures import RedisFailure, StreamsEnded
 from cantata.client.runs import TurnRun
 from cantata.client.streams import RequestRate
+from cantata.client.turn_activity import steps_of
 from cantata.config.documents import Document, parse_json
 from cantata.config.faults import faults_of
 from cantata.errors import CantataError, ConfigError, UnknownRunError
@@ -179,7 +180,7 @@ class _ChatConnection:
         with self._service.streams.runs.follow(run.run_id, after=after) as follower:
             while True:
                 events = await follower.events()
-                step_ids = chat_frames.steps_of(events)
+                step_ids = steps_of(events)
                 steps = await self._service.call.when_free(run.steps, step_ids) if step_ids else {}
                 for event in events:
                     if event.ends_run:

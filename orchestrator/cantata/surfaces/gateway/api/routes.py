@@ -179,7 +179,7 @@ async def follow_run(
 ) -> Response:
     """Stream the events of a run, up to and including `closed`."""
     this.wait()
-    offset = after if last_id is None else _offset(last_id)
+    offset = after if last_id is None else server_sent_events.offset_of(last_id)
     if not await service.call(service.of(tenant).has_events, run_id, offset):
         return Response(status_code=204)
     lines = server_sent_events.lines(service.streams.runs, run_id, offset)
@@ -217,12 +217,6 @@ def _bare(run: TurnRun | ChainRun, status: RunStatus, service: GatewayService) -
 def _links(run: TurnRun | ChainRun, service: GatewayService) -> bodies.Links:
     own = f"{service.prefix}/runs/{quote(run.run_id, safe='')}"
     return bodies.Links(self=own, events=f"{own}/events", cancel=f"{own}/cancel")
-
-
-def _offset(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and len(text) <= 16):
-        raise RequestRejected(422, f"Last-Event-ID must be the offset of an event, a whole number, not {text[:40]!r}", code="bad_request")
-    return int(text)
 
 
 # --- sessions ---------------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from cantata.flows.events import RunEvent, event_of
 from cantata.flows.graph import Spec
 from cantata.flows.wire import RunResult
 from cantata.ledger.records import StepRecord
-from cantata.surfaces.gateway.api.chat_frames import Frame, frame_of, result_frame, steps_of
+from cantata.surfaces.gateway.api.chat_frames import Frame, frame_of, result_frame
 from cantata.values import ErrorInfo, JsonValue
 
 PLACE: Frame = {"run_id": "r1", "seq": 7, "step": "it", "attempt": 2}
@@ -90,14 +90,6 @@ def test_what_a_reader_need_not_know_is_no_frame(kind: str) -> None:
 def test_warnings_and_waiting_are_told() -> None:
     assert frame_of(event("warning", message="odd"), None) == {"type": "warning", **PLACE, "message": "odd"}
     assert frame_of(event("rate_limited", reason="rpm"), None) == {"type": "rate_limited", **PLACE, "reason": "rpm"}
-
-
-def test_only_steps_that_are_told_of_are_asked_for() -> None:
-    events = [event("delta"), event("started"), event("done"), event("accepted").model_copy(update={"step": None})]
-    start = event("started").model_copy(update={"step": "@start"})
-
-    assert steps_of([*events, start]) == ["it"]
-    assert steps_of([events[0], start]) == []
 
 
 def test_the_result_tells_error_and_answer_apart() -> None:

@@ -17,6 +17,13 @@ test("many steps between the same neighbours are one node with a count", () => {
   assert.deepEqual(edges.map(({ source, target, taken }) => [source, target, taken]), [["a", "+w-0", true], ["+w-0", "z", true]]);
 });
 
+test("steps of a group are counted as items of a map are", () => {
+  const states = ["waiting", "ready", "waiting_signal", "running", "timed_out", "skipped"];
+  const steps = many.map(({ id }, n) => step(id, { state: states[n] ?? "sent", attempt: n === 6 ? 1 : 0 }));
+  const { nodes } = fold(view([step("a"), ...steps], steps.map(({ id }) => edge("a", id))), new Set());
+  assert.deepEqual(nodes[1].group.counts, { waiting: 2 + MIN_CROWD - 7, running: 3, done: 1, failed: 0, skipped: 1 });
+});
+
 test("one fewer are shown as they are", () => {
   const fewer = many.slice(1);
   const { nodes } = fold(view([step("a"), ...fewer], fewer.map(({ id }) => edge("a", id))), new Set());

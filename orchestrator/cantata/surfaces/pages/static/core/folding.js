@@ -1,6 +1,7 @@
 /** Folding of a run's graph: maps, and many steps with the same neighbours, are one counted node until they are opened. Pure. */
 
 import { ofStep } from "./states.js";
+import { COUNTED_AS } from "./vocabulary.js";
 
 export const MIN_CROWD = 16; // so many steps with the same neighbours are one group
 const COLUMNS = [[4, 2], [24, 3], [80, 5], [Infinity, 8]]; // up to so many members: columns of chips
@@ -83,7 +84,7 @@ export function columnsOf(count) {
 
 function countStates(steps) {
   const counts = { waiting: 0, running: 0, done: 0, failed: 0, skipped: 0 };
-  for (const { state } of steps) counts[state === "timed_out" ? "done" : state in counts ? state : "waiting"] += 1;
+  for (const { state, attempt } of steps) counts[COUNTED_AS[state] ?? (attempt ? "running" : "waiting")] += 1;
   return counts;
 }
 

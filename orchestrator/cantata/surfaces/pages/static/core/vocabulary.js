@@ -1,4 +1,4 @@
-/** Event types, and the states that are ends. Written from Python by `python -m tests.acceptance.write_events`. */
+/** Event types, and what states are. Written from Python by `python -m tests.acceptance.write_events`. */
 
 /** Type → the state it puts its step in, if any, and whether it voids what the attempt streamed. */
 export const EVENTS = {
@@ -32,6 +32,9 @@ export const EVENTS = {
   webhook: { state: null, voids: false },
   closed: { state: null, voids: false },
 };
+
+/** State of a step → what it counts as; in any other state as waiting, or as running once it began. */
+export const COUNTED_AS = {"running": "running", "waiting_signal": "running", "done": "done", "timed_out": "done", "failed": "failed", "skipped": "skipped"};
 
 export const STEP_OVER = new Set(["done", "failed", "skipped"]);
 
