@@ -66,7 +66,7 @@ def test_a_step_that_cannot_be_sent_holds_up_no_other(
     play = Play(ledger)
     play.plan(*map(work, STEPS))
     sent_ago(play, 60.0, *STEPS)
-    fails_for(monkeypatch, duties, "send_ready", lambda _, ready, **__: BAD in [step.step_id for _, step in ready], error)
+    fails_for(monkeypatch, App, "send_ready", lambda _, ready, **__: BAD in [step.step_id for _, step in ready], error)
     look_now(play, *STEPS)
 
     assert sweep_once(app, ledger)

@@ -16,7 +16,6 @@ from cantata.engine.dispatch import celery_app, queues
 from cantata.engine.dispatch.celery_app import App, make_app
 from cantata.engine.fleet import registry
 from cantata.engine.limits.limiter import LIMITS_KEY
-from cantata.engine.start import send_ready
 from cantata.engine.sweeper import SILENT_S, Sweeper
 from cantata.flows import canvas
 from cantata.flows.canvas import Dispatch
@@ -189,7 +188,7 @@ def test_a_step_whose_worker_died_goes_before_all_that_waits(ledger: Ledger, val
     play = Play(ledger)
     names = [f"s{number}" for number in range(20)]
     committed = play.plan(work("x"), work("y"), *map(work, names))
-    send_ready(app, ((play.run_id, ready) for ready in committed.sends if ready.step_id in names))
+    app.send_ready((play.run_id, ready) for ready in committed.sends if ready.step_id in names)
     waiting = steps_in(valkey, TOOLS)
     handed_back, dead = play.begin("x"), play.begin("y")
 

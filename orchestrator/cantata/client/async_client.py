@@ -12,9 +12,7 @@ from operator import methodcaller
 from pathlib import Path
 from threading import Lock
 from types import TracebackType
-from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, cast
-
-from celery import Celery
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, cast
 
 from cantata.client.client import Client
 from cantata.client.runs import ChainRun, Run, TurnRun, check_timeout
@@ -23,6 +21,7 @@ from cantata.flows.definitions import Definitions
 from cantata.flows.events import RunEvent
 from cantata.flows.wire import RUN_OVER, ChainEvent, ChainResponse, RunResult
 from cantata.ledger.redis.async_connection import Redis, connect_async
+from cantata.ledger.redis.keys import namespace_of
 from cantata.ledger.runs.streams import Streams
 
 THREADS = 8  # calls of Redis at once; each takes about a millisecond
@@ -33,6 +32,9 @@ Result = TypeVar("Result")
 Outcome_co = TypeVar("Outcome_co", covariant=True)
 Event = TypeVar("Event")
 Blocking = TypeVar("Blocking")
+
+if TYPE_CHECKING:
+    from celery import Celery
 
 
 class FollowedRun(Protocol[Outcome_co, Event]):
@@ -207,7 +209,7 @@ class AsyncClient(_InThreads[Client]):
         if loop not in self._streams:
             client = await self.call(lambda client: client)
             if loop not in self._streams:  # another coroutine may have added it meanwhile
-                redis = connect_async(client.redis_url, namespace=client.app.namespace)
+                redis = connect_async(client.redis_url, namespace=namespace_of(client.redis))
                 streams = Streams(redis)
                 self._streams[loop] = streams, loop.create_task(self._read(loop, streams, redis))
         return self._streams[loop][0]

@@ -8,9 +8,7 @@ import uuid
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, overload
-
-from celery import Celery
+from typing import TYPE_CHECKING, Any, Self, cast, overload
 
 from cantata import __version__, bounds
 from cantata.client.fleet import Fleet
@@ -18,9 +16,9 @@ from cantata.client.memory_bank import MAX_OUTAGE_S
 from cantata.client.runs import ChainRun, TurnRun, WebhookRun
 from cantata.client.tenant_client import TenantClient
 from cantata.config.faults import checked
-from cantata.engine.dispatch import user_app
-from cantata.engine.dispatch.celery_app import App, make_app
+from cantata.engine import publisher
 from cantata.engine.engine import Engine
+from cantata.engine.publisher import NO_BROKER, OLDEST_CELERY, TASKS, NoPublisher, Publisher
 from cantata.engine.requests import CheckedChain, CheckedTurn, checked_turn, workflow_request
 from cantata.engine.start import choose_start_queue
 from cantata.errors import ConfigError
@@ -50,13 +48,19 @@ from cantata.operation import embedded
 from cantata.settings import settings
 from cantata.values import JsonValue
 
+if TYPE_CHECKING:
+    from celery import Celery
+
+    from cantata.engine.dispatch.celery_app import App
+
 
 class Client:
     """Submits turns and chains, and finds runs.
 
     Args:
         redis_url: REDIS_URL if None, else the stack that `submit up` keeps in this folder.
-        broker_url: CANTATA_BROKER_URL if None, else `redis_url`.
+        broker_url: CANTATA_BROKER_URL if None, else `redis_url`. With "none", or where Celery is not installed, this process sends no
+            message: a run is in Redis when it is accepted, and the coordinator's next sweep sends its first step.
         config: A configuration file or definitions; if None, the configuration is searched for as the command line does.
         namespace: CANTATA_NAMESPACE if None.
         app: The user's Celery application, the one that CANTATA_APP names if None. If there is one, its broker is used and its Redis,
@@ -72,13 +76,17 @@ class Client:
         namespace: str | None = None, app: Celery | None = None,
     ) -> None:  # fmt: skip
         environment = settings()
-        app = user_app.configured() if app is None else user_app.resolve(app)
-        self.redis_url = redis_url or environment.redis_url or (app and user_app.redis_url_of(app)) or embedded.stack_url()
+        broker_url = broker_url or environment.broker_url
+        sends = publisher.sends(broker_url)
+        application = _user_app(app) if app is not None or environment.app else None
+        of_app = _redis_url_of(application) if application else None
+        self.redis_url = redis_url or environment.redis_url or of_app or embedded.stack_url()
         redis = connect(self.redis_url, namespace=namespace)
         self.warnings = check(redis, url=self.redis_url)
         clock.synchronize(redis)
-        celery = make_app(self.redis_url, broker_url or environment.broker_url, namespace=namespace, beside=app)
-        self.engine = Engine(Ledger(redis, patience_s=MAX_OUTAGE_S, replicas=environment.wait_replicas), celery, config)
+        ledger = Ledger(redis, patience_s=MAX_OUTAGE_S, replicas=environment.wait_replicas, sends=sends)
+        celery = _publisher(self.redis_url, broker_url, namespace, application) if sends else NoPublisher()
+        self.engine = Engine(ledger, celery, config)
 
     @classmethod
     def embedded(cls, home: str | Path | None = None, *, config: str | Path | Definitions | None = None, **options: Any) -> EmbeddedClient:
@@ -103,8 +111,13 @@ class Client:
 
     @property
     def app(self) -> App:
-        """Celery, which carries the messages."""
-        return self.engine.app
+        """Celery, which carries the messages. Raises ConfigError for a client without a broker."""
+        if isinstance(self.engine.publisher, NoPublisher):
+            oldest = ".".join(map(str, OLDEST_CELERY))
+            raise ConfigError(
+                f"this client has no broker: CANTATA_BROKER_URL is {NO_BROKER!r}, or Celery {oldest} or newer is not installed"
+            )
+        return cast("App", self.engine.publisher)
 
     @property
     def definitions(self) -> Definitions:
@@ -402,12 +415,12 @@ class Client:
     def fleet_warnings(self) -> list[str]:
         """Return warnings about the fleet: standard queues without a worker, clocks that are off, workers older than this client."""
         has_tasks = any(tool.task for tool in self.definitions.tools.values())
-        queues = ("coordinator", "agents", "tools", *([user_app.TASKS] if has_tasks else []))
+        queues = ("coordinator", "agents", "tools", *([TASKS] if has_tasks else []))
         return self.fleet.warnings(queues, __version__)
 
     def close(self) -> None:
         """Close the connections; runs go on."""
-        self.app.close()
+        self.engine.publisher.close()
         self.redis.close()
 
     def __enter__(self) -> Self:
@@ -439,6 +452,25 @@ class EmbeddedClient(Client):
         """Close the connections and stop the stack."""
         super().close()
         self.stack.stop()
+
+
+def _user_app(app: Celery | None) -> Celery | None:
+    """Return the user's application: the given one, else the one that CANTATA_APP names."""
+    from cantata.engine.dispatch import user_app  # noqa: PLC0415  # a program without an application need not have Celery
+
+    return user_app.configured() if app is None else user_app.resolve(app)
+
+
+def _redis_url_of(app: Celery) -> str | None:
+    from cantata.engine.dispatch import user_app  # noqa: PLC0415  # as above
+
+    return user_app.redis_url_of(app)
+
+
+def _publisher(redis_url: str, broker_url: str | None, namespace: str | None, app: Celery | None) -> Publisher:
+    from cantata.engine.dispatch.celery_app import make_app  # noqa: PLC0415  # as above
+
+    return make_app(redis_url, broker_url, namespace=namespace, beside=app)
 
 
 def _workflow_name(function: Callable[..., Any], definitions: Definitions) -> str:

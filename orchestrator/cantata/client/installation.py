@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import structlog
-from celery import Celery, Task
 
 from cantata.client.async_client import AsyncClient
 from cantata.client.client import Client
@@ -20,6 +19,8 @@ from cantata.flows.definitions import Definitions
 from cantata.text.suggestions import did_you_mean
 
 if TYPE_CHECKING:
+    from celery import Celery, Task
+
     from cantata.values import JsonValue
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from cantata.config.user_code.modules import load_function
-from cantata.engine.dispatch import user_app
 from cantata.engine.start import definitions_from
 from cantata.errors import ConfigError
 from cantata.flows.graph import Spec
@@ -24,6 +23,7 @@ from cantata.flows.workflows.replay import NonDeterminismError, Replay
 from cantata.ledger.ledger import Ledger
 from cantata.ledger.records import RunRecord, StepRecord
 from cantata.operation import exits
+from cantata.settings import settings
 from cantata.text.suggestions import did_you_mean
 from cantata.values import JsonValue
 
@@ -122,7 +122,10 @@ def _number(spec: Spec, name: str) -> int:
 def _load(reference: str, folder: str | None) -> Callable[..., Any]:
     """Return the function of a workflow, from the folder of its configuration if that is here, else from this one, or as installed."""
     here = folder if folder and Path(folder).is_dir() else str(Path.cwd())
-    user_app.activate()
+    if settings().app:
+        from cantata.engine.dispatch import user_app  # noqa: PLC0415  # a program without an application need not have Celery
+
+        user_app.activate()
     sys.path.insert(0, here)
     try:
         function = load_function(reference, here)

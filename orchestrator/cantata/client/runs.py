@@ -11,7 +11,6 @@ from cantata import __version__, bounds
 from cantata.client import queries, run_export
 from cantata.client.view import RunView
 from cantata.engine.engine import Engine
-from cantata.engine.start import send_ready
 from cantata.errors import CantataError, ConfigError, UnavailableError, UnknownRunError
 from cantata.features.inbox.answers import check_answer
 from cantata.flows.events import RunEvent, RunWarning
@@ -157,7 +156,7 @@ class Run:
         if answer == "unknown":
             self.status()  # raises for a run that Redis does not know
             raise unknown_wait(self, step_id)
-        send_ready(self._engine.app, ((self.run_id, step) for step in ready))
+        self._engine.publisher.send_ready((self.run_id, step) for step in ready)
         self._end_trace()
         return answer
 

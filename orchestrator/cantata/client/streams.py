@@ -7,6 +7,7 @@ import asyncio
 from cantata.client.client import Client
 from cantata.engine.limits.request_rate import RequestRate
 from cantata.features.batches.batch_streams import BatchStreams
+from cantata.ledger.redis.keys import namespace_of
 from cantata.ledger.runs.streams import Streams, connect_async
 
 __all__ = ["EventStreams", "RequestRate", "Streams"]
@@ -16,7 +17,7 @@ class EventStreams:
     """Streams for any number of readers. Must be created and used in one event loop; `run` reads until `end`."""
 
     def __init__(self, client: Client) -> None:
-        self._redis = connect_async(client.redis_url, namespace=client.app.namespace)
+        self._redis = connect_async(client.redis_url, namespace=namespace_of(client.redis))
         self.runs, self.batches = Streams(self._redis), BatchStreams(self._redis)
 
     def request_rate(self, *, per_s: float, burst: int) -> RequestRate:

@@ -14,11 +14,10 @@ import structlog
 from cantata.engine import permit_wakeups
 from cantata.engine.dispatch.celery_app import App
 from cantata.engine.dispatch.queues import heads_sent_at
-from cantata.engine.dispatch.user_app import TASKS
 from cantata.engine.fleet import load, registry
 from cantata.engine.isolation import Isolation, Item, are_outages, log_once
 from cantata.engine.limits.limiter import Limiter
-from cantata.engine.start import send_ready
+from cantata.engine.publisher import TASKS
 from cantata.errors import UnknownRunError
 from cantata.ledger.ledger import Ledger
 from cantata.ledger.records import Overdue, Ready, Swept
@@ -96,7 +95,7 @@ def _report(sweep: Sweep) -> None:
 def _send(sweep: Sweep) -> None:
     """Send the steps that are due, before the broker is asked about messages that may be lost."""
     ready = [each for swept in sweep.found for each in swept.sends]
-    sweep.isolation.together(ready, lambda some: send_ready(sweep.app, some, sent_at=sweep.since), _item_of_ready)
+    sweep.isolation.together(ready, lambda some: sweep.app.send_ready(some, sent_at=sweep.since), _item_of_ready)
 
 
 def _item_of_ready(ready: tuple[str, Ready]) -> Item:
@@ -120,7 +119,7 @@ def _sweep_permits(sweep: Sweep) -> None:
     )
     if 0 in sweep.shards or waiting or left:
         woken = permit_wakeups.sweep(sweep.ledger, Limiter(sweep.ledger), waiting, left, sweep.isolation)
-        sweep.isolation.together(woken, lambda some: send_ready(sweep.app, some, sent_at=sweep.since), _item_of_ready)
+        sweep.isolation.together(woken, lambda some: sweep.app.send_ready(some, sent_at=sweep.since), _item_of_ready)
 
 
 def _log_ends(sweep: Sweep) -> None:
@@ -141,7 +140,7 @@ def _send_lost(sweep: Sweep) -> None:
     for start in range(0, len(lost), SENT_AT_ONCE):
         sweep.isolation.together(
             lost[start : start + SENT_AT_ONCE],
-            lambda some: send_ready(sweep.app, sweep.ledger.steps.still_waiting(some)),
+            lambda some: sweep.app.send_ready(sweep.ledger.steps.still_waiting(some)),
             lambda step: Item("lost", f"{step.run_id}|{step.step_id}", shard_of(step.run_id)),
         )
 

@@ -1,4 +1,4 @@
-"""Engine: what a client and the services of features work with: the ledger in Redis, Celery, and the configuration of new runs."""
+"""Engine: what a client and the services of features work with: the ledger in Redis, a publisher, and the configuration of new runs."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from cantata import bounds
 from cantata.config import chain_requests
 from cantata.config import loading as configuration
 from cantata.config.faults import shown
-from cantata.engine.dispatch.celery_app import App
 from cantata.engine.limits import step_costs
+from cantata.engine.publisher import COORDINATOR, Publisher
 from cantata.engine.requests import CheckedChain, CheckedTurn, checked_chain, with_id
-from cantata.engine.start import COORDINATOR, accept_run, announce_runs, check_labels, id_of_key, new_id
+from cantata.engine.start import accept_run, check_labels, id_of_key, new_id
 from cantata.errors import ConfigError, Fault, UnavailableError
 from cantata.flows.definitions import Definitions
 from cantata.flows.submission import AS_CONFIGURED, Submission
@@ -33,16 +33,16 @@ COSTS_TTL_S = 2.0
 
 
 class Engine:
-    """A ledger, Celery, and a configuration. Safe to share between threads.
+    """A ledger, a publisher, and a configuration. Safe to share between threads.
 
     Args:
         ledger: The ledger.
-        app: Celery, which carries the messages.
+        publisher: Sends the messages of steps: Celery, or nothing.
         config: A configuration file or definitions; if None, the configuration is searched for as the command line does.
     """
 
-    def __init__(self, ledger: Ledger, app: App, config: str | Path | Definitions | None) -> None:
-        self.ledger, self.app = ledger, app
+    def __init__(self, ledger: Ledger, publisher: Publisher, config: str | Path | Definitions | None) -> None:
+        self.ledger, self.publisher = ledger, publisher
         self._config = config
         self._known_costs: Mapping[str, Mapping[str, float]] = {}
         self._costs_at = -COSTS_TTL_S
@@ -136,7 +136,7 @@ class Engine:
             message = f"session {session!r} has {max_waiting} waiting turns, the limit (sessions.max_waiting); wait until some end"
             raise ConfigError(message, source=request.kind, code="session_full")
         if accepted.result == "new":
-            announce_runs(self.app, [(run_id, accepted.priority)], queue)
+            self.publisher.announce_runs([(run_id, accepted.priority)], queue)
         elif self.ledger.runs.request_of(run_id)[3].get("tenant", "") != labels.get("tenant", ""):
             message = f"the idempotency key {idempotency_key!r} is that of a run of another tenant; begin keys with the tenant's name"
             raise ConfigError(message, source=request.kind, code="key_taken")

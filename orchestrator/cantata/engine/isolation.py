@@ -5,6 +5,7 @@ An outage is no item's fault: while Redis or the broker is away, errors go on to
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,7 +13,6 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 import structlog
-from kombu.exceptions import OperationalError
 
 from cantata.errors import CantataError, UnavailableError
 from cantata.ledger.ledger import Ledger
@@ -46,7 +46,9 @@ class Item:
 
 def are_outages(error: BaseException) -> bool:
     """Return whether an error says that a service is away, and nothing about what was done."""
-    return isinstance(error, UnavailableError | OperationalError | ConnectionError | TimeoutError) or is_outage(error)
+    kombu = sys.modules.get("kombu.exceptions")  # a process that sends no message has none
+    of_broker = (kombu.OperationalError,) if kombu else ()
+    return isinstance(error, (UnavailableError, ConnectionError, TimeoutError, *of_broker)) or is_outage(error)
 
 
 class Isolation:

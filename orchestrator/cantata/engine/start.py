@@ -1,10 +1,9 @@
-"""Starting runs: the plan of a run, the queue of its first step, and the messages of ready steps."""
+"""Starting runs: their ids, how they are accepted, the plan of a run, the queue of its first step."""
 
 from __future__ import annotations
 
 import time
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import TypedDict
 from uuid import uuid4
@@ -12,26 +11,23 @@ from uuid import uuid4
 import structlog
 
 from cantata import __version__
-from cantata.engine.dispatch.celery_app import App, send
 from cantata.engine.limits.step_costs import CHEAP_MS
-from cantata.errors import ConfigError, UnavailableError
-from cantata.flows import canvas, provider_batches
-from cantata.flows.canvas import Dispatch
+from cantata.engine.publisher import COORDINATOR, Publisher
+from cantata.errors import ConfigError
+from cantata.flows import provider_batches
 from cantata.flows.chains import expand, steps_of_nodes
 from cantata.flows.definitions import Definitions
-from cantata.flows.graph import START, Outcome, Spec
+from cantata.flows.graph import Outcome
 from cantata.flows.submission import Timeout
 from cantata.flows.turns import turn_plan
 from cantata.flows.webhooks import plan_delivery
 from cantata.flows.wire import ChainRequest, ProviderBatchRequest, TurnRequest, WebhookRequest
 from cantata.ledger.ledger import Ledger
-from cantata.ledger.records import Accepted, Ready, RunSession
+from cantata.ledger.records import Accepted, RunSession
 from cantata.operation import fault_points, traces
 from cantata.values import ErrorInfo, JsonValue, fault_of_labels, stored
 
 log = structlog.get_logger(__name__)
-
-COORDINATOR = "coordinator"  # the queue of decisions
 
 
 def id_of_key(key: str) -> str:
@@ -63,8 +59,8 @@ def accept_run(
 
 
 def accept_rows(
-    ledger: Ledger, app: App, rows: Mapping[str, str], *, kind: str, batch: str, definitions: Definitions, definitions_text: str,
-    timeout: Timeout, labels: Mapping[str, str], queue: str = COORDINATOR,
+    ledger: Ledger, publisher: Publisher, rows: Mapping[str, str], *, kind: str, batch: str, definitions: Definitions,
+    definitions_text: str, timeout: Timeout, labels: Mapping[str, str], queue: str = COORDINATOR,
 ) -> None:  # fmt: skip
     """Accept runs by their ids, with their requests, as rows of a batch, and send the first steps of those that are new."""
     for request in rows.values():
@@ -75,7 +71,7 @@ def accept_rows(
     fault_points.at("accepted")
     new = [(run_id, each.priority) for run_id, each in zip(rows, accepted, strict=True) if each.result == "new"]
     if new:
-        announce_runs(app, new, queue)
+        publisher.announce_runs(new, queue)
 
 
 def check_size(kind: str, request: str, definitions: Definitions) -> None:
@@ -139,25 +135,6 @@ def choose_start_queue(request: ChainRequest, definitions: Definitions, costs_ms
     spec = steps_of_nodes.call(entry, {}, definitions)
     cheap = spec.cheap if spec.cheap is not None else costs_ms.get(spec.work, CHEAP_MS) < CHEAP_MS
     return spec.queue if cheap else COORDINATOR
-
-
-def announce_runs(app: App, runs: Sequence[tuple[str, int]], queue: str = COORDINATOR) -> None:
-    """Send the first steps of new runs, given with their priorities; if the broker is unavailable, the sweep sends them later."""
-    try:
-        send(app, [Dispatch(app, run_id, priority).signature("run.start", queue, [START]) for run_id, priority in runs])
-    except UnavailableError as error:
-        log.warning("dispatch_failed", run=runs[0][0], error=str(error), note="the sweep sends it when the broker is back")
-
-
-def send_ready(app: App, ready: Iterable[tuple[str, Ready]], *, sent_at: float | None = None) -> None:
-    """Send steps of any runs, without a canvas behind them; those that were in their queue before go first. `sent_at` is that of `send`."""
-    by_run: dict[bool, dict[tuple[str, int], list[tuple[str, Spec]]]] = {True: defaultdict(list), False: defaultdict(list)}
-    for run_id, step in ready:
-        by_run[step.has_waited][run_id, step.priority].append((step.step_id, step.spec))
-    for first, runs in by_run.items():
-        if runs:
-            canvases = [each for run, steps in runs.items() for each in canvas.build(Dispatch(app, *run), steps)]
-            send(app, canvases, first=first, sent_at=sent_at)
 
 
 def definitions_from(text: str) -> Definitions:

@@ -26,16 +26,17 @@ Reply = TypeVar("Reply")
 class Ledger:
     """The run store in Redis. Safe to share between threads; every call may be repeated."""
 
-    def __init__(self, redis: Redis, *, patience_s: float = 30.0, lease_s: float = LEASE_S, replicas: int = 0) -> None:
+    def __init__(self, redis: Redis, *, patience_s: float = 30.0, lease_s: float = LEASE_S, replicas: int = 0, sends: bool = True) -> None:
         """Open the ledger of a namespace.
 
         Args:
             patience_s: How long calls are retried while Redis is unavailable.
             replicas: The number of replicas that must have what a call promised. Raises ConfigError for a cluster.
+            sends: False if this process sends no message: the first steps of its runs are sent by the next sweep.
         """
         caller = ScriptCaller(redis, patience_s=patience_s, replicas=replicas)
         self.redis = redis
-        self.runs = RunStore(caller)
+        self.runs = RunStore(caller, sends=sends)
         self.steps = StepStore(caller, lease_s=lease_s)
         self.leases = LeaseStore(caller, lease_s=lease_s)
         self.outbox = Outbox(caller)

@@ -360,13 +360,13 @@ local function write_run(id, step, spec, fields, of_priority)
   R = own
 end
 
--- Starts the clock of such a run, and marks its first step as sent.
+-- Starts the clock of such a run, and marks its first step as sent; resend_ms 0: the next sweep sends it.
 local function start_run(id, step, timeout_ms, resend_ms)
   local key = S .. ':run:' .. id
   redis.call('HSET', key, 'deadline_at', string.format('%d', now + timeout_ms), 'working', 1)
   redis.call('ZADD', S .. ':due', now + timeout_ms, 'deadline|' .. id .. '|')
   redis.call('HSET', key .. ':state', step, string.format('sent 0 0 1 0 0 0 %d', now))
-  redis.call('ZADD', S .. ':ready', now + resend_ms, id .. '|' .. step)
+  redis.call('ZADD', S .. ':ready', resend_ms == 0 and NEW or now + resend_ms, id .. '|' .. step)
 end
 
 -- CRC-32 of the 16 values of half a byte.

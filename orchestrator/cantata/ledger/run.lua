@@ -105,6 +105,7 @@ local now_text = string.format('%d', now)
 
 local MAX_RESEND_MS = 60000 -- until a sweep checks a step in a long queue again: a broker may have lost all its messages
 local UNSENT = 0 -- in S:ready: only the next sweep sends this step
+local NEW = 1 -- likewise, of a run that was accepted without a message: it has waited in no queue
 local SOON = 1000 -- ms until a sweep checks whether the next run of a session was begun: not every process that ends a run sends what follows
 
 local COSTS_S = 32 * 86400 -- for which the costs of a day can be read

@@ -49,8 +49,9 @@ _LABELS = TypeAdapter(dict[str, str])
 class RunStore:
     """The runs of a ledger."""
 
-    def __init__(self, caller: ScriptCaller) -> None:
+    def __init__(self, caller: ScriptCaller, *, sends: bool = True) -> None:
         self._caller = caller
+        self._resend_ms = RESEND_MS if sends else 0
         self._redis = caller.redis
 
     def accept(
@@ -72,6 +73,7 @@ class RunStore:
             timeout_s=timeout_s, timeout_by=timeout_by, max_attempts=max_attempts, max_steps=max_steps, retention_s=retention_s,
             queue=queue, max_deliveries=max_deliveries,
         )  # fmt: skip
+        offer["resend_ms"] = self._resend_ms
         result, priority = self._caller.call("ledger/accept", run_id, to_json(offer))
         if result == "undefined":
             result, priority = self._caller.call("ledger/accept", run_id, to_json({**offer, "definitions_text": definitions}))
@@ -83,6 +85,8 @@ class RunStore:
         They are counted apart: their priority is lower, and they do not lower that of their tenant's other runs.
         """
         offers = {run_id: _offer(request=request, definitions=definitions, batch=batch, **settings) for run_id, request in rows.items()}
+        for offer in offers.values():
+            offer["resend_ms"] = self._resend_ms
         replies = self._caller.call_runs("ledger/accept", [(run_id, to_json(offer)) for run_id, offer in offers.items()])
         undefined = [run_id for run_id, (result, _) in zip(offers, replies, strict=True) if result == "undefined"]
         calls = [(run_id, to_json({**offers[run_id], "definitions_text": definitions})) for run_id in undefined]

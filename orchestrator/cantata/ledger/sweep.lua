@@ -184,6 +184,7 @@ local function look_at_ready(member, look_at)
   local spec, text = spec_of(step)
   redis.call('ZADD', S .. ':ready', now + math.min(math.max(resend_ms, now - sent_at), MAX_RESEND_MS), member)
   if look_at == UNSENT then return add(recovered, step, text) end
+  if look_at == NEW then return add(sends, step, text) end
   add(overdue, step, spec.queue or 'coordinator')
   overdue[#overdue + 1] = sent_at
   overdue[#overdue + 1] = look_at - sent_at <= resend_ms and 1 or 0

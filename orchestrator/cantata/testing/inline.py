@@ -17,7 +17,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, overload
 
@@ -29,7 +29,6 @@ from cantata.client.runs import ChainRun, TurnRun
 from cantata.config import loading as configuration
 from cantata.engine.dispatch.celery_app import App, Carried
 from cantata.engine.fleet import clock_skip
-from cantata.engine.start import send_ready
 from cantata.errors import ConfigError
 from cantata.flows.definitions import Definitions, PythonWorkflow, Tool
 from cantata.flows.graph import is_named
@@ -131,8 +130,8 @@ class Runner:
         stack = Stack.start(home, server_only=True)
         atexit.register(stack.stop)
         self.client = Client(stack.url, config=Definitions())
-        self.client.engine.app = self.app = _LocalApp()
-        self.process = Process(stack.url, "inline", send=partial(send_ready, self.app), is_alone=True, interrupts=True)
+        self.client.engine.publisher = self.app = _LocalApp()
+        self.process = Process(stack.url, "inline", send=self.app.send_ready, is_alone=True, interrupts=True)
         atexit.register(self.process.stop)
         self._test = ""
         self.lock = threading.Lock()

@@ -10,14 +10,12 @@ import os
 import subprocess
 import sys
 from contextlib import ExitStack
-from functools import partial
 from typing import Any
 
 from celery.app.task import Context
 
 from cantata.engine.dispatch.celery_app import Carried
 from cantata.engine.limits.step_costs import Costs
-from cantata.engine.start import send_ready
 from cantata.flows.graph import Spec
 from cantata.flows.workflows.history import CommandOutcome
 from cantata.flows.workflows.replay import Replay
@@ -52,7 +50,7 @@ class Hands:
     def __init__(self, url: str) -> None:
         _log_plainly()
         self.app = _LocalApp()
-        self._process = Process(url, f"hands-{os.getpid()}", send=partial(send_ready, self.app), is_alone=True, lease_s=600)
+        self._process = Process(url, f"hands-{os.getpid()}", send=self.app.send_ready, is_alone=True, lease_s=600)
         self._process.stop()  # renewing leases: it could renew the one that `crash` lets run out
         self._steps = self._process.ledger.steps
         self._steps.refuse = self._refuse  # type: ignore[method-assign]
@@ -92,8 +90,8 @@ class Hands:
             if record is None:
                 return
             committed = self._steps.commit(begun, record.outcome, output=record.output, info=record.info)
-            send_ready(self.app, [(begun.run_id, each) for each in committed.sends])
-            send_ready(self.app, committed.following)
+            self.app.send_ready([(begun.run_id, each) for each in committed.sends])
+            self.app.send_ready(committed.following)
 
     def release(self, lease: str) -> None:
         """Give such a step back, as a worker that stops does."""

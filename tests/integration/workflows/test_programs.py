@@ -47,7 +47,7 @@ class World:
     def __init__(self, stack: Stack) -> None:
         workflows = {**programs.definitions().workflows, **odd_awaits.definitions().workflows}
         self.client = Client(stack.url, config=Definitions(workflows=workflows))
-        self.client.engine.app = _LocalApp()
+        self.client.engine.publisher = _LocalApp()
         self._other = OtherHands(stack.url, 17)
         self.hands: list[Hands | OtherHands] = [Hands(stack.url), self._other]
 

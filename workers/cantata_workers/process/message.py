@@ -18,7 +18,6 @@ import structlog
 
 from cantata.engine.dispatch.celery_app import App, Carried, send
 from cantata.engine.limits.step_costs import CHEAP_MS
-from cantata.engine.start import send_ready
 from cantata.errors import CantataError, StepError, UnavailableError
 from cantata.features.webhooks.webhooks import create_deliveries_of
 from cantata.flows import canvas, webhooks
@@ -381,7 +380,7 @@ class ReadySteps:
                 own.append((step.step_id, step.spec))
         self._send(own, committed_at)
         with self._leaving_to_sweep(len(committed.following)):
-            send_ready(self._app, committed.following)
+            self._app.send_ready(committed.following)
         if committed.has_posts:
             self._create_deliveries(begun.tenant)
 

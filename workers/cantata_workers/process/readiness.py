@@ -14,8 +14,7 @@ from cantata.config.documents import Document
 from cantata.config.native import functions_in
 from cantata.config.source_map import KeyPath
 from cantata.config.user_code.import_trials import tried
-from cantata.engine.dispatch.user_app import TASKS
-from cantata.engine.start import COORDINATOR
+from cantata.engine.publisher import COORDINATOR, TASKS
 from cantata.errors import CantataError, ConfigError
 from cantata.flows import webhooks
 from cantata.flows.definitions import Definitions, Tool

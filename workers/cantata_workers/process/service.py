@@ -14,7 +14,7 @@ import time
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
 import structlog
@@ -27,11 +27,10 @@ import cantata
 from cantata.config.user_code.function_names import IN_WORKER
 from cantata.engine.dispatch import user_app as user_applications
 from cantata.engine.dispatch.celery_app import make_app
-from cantata.engine.dispatch.user_app import TASKS
 from cantata.engine.fleet import registry
 from cantata.engine.fleet.clock_skip import SkipListener
 from cantata.engine.fleet.registry import Worker
-from cantata.engine.start import send_ready
+from cantata.engine.publisher import TASKS
 from cantata.engine.sweeper import Sweeper
 from cantata.errors import ConfigError
 from cantata.flows import webhooks
@@ -120,7 +119,7 @@ class WorkerService:
             if self._process is None:
                 is_child = self.pool == "prefork"
                 self._process = Process(
-                    self.redis_url, self.name, is_child=is_child, send=partial(send_ready, self.app), is_finishing=self.is_finishing,
+                    self.redis_url, self.name, is_child=is_child, send=self.app.send_ready, is_finishing=self.is_finishing,
                     threads=0 if is_child else self.concurrency, is_alone=stack_member.is_in_stack(),
                     tool_thread=ToolThread() if "agents" in self.queues and not is_child and threads.may_call_tools() else None,
                 )  # fmt: skip

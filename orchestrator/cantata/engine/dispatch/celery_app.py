@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -20,8 +21,12 @@ from redis.exceptions import RedisError
 
 from cantata.engine.dispatch import user_app
 from cantata.engine.dispatch.transport import FIRST
+from cantata.engine.publisher import COORDINATOR
 from cantata.errors import ConfigError, UnavailableError
-from cantata.flows.canvas import Canvas
+from cantata.flows import canvas
+from cantata.flows.canvas import Canvas, Dispatch
+from cantata.flows.graph import START, Spec
+from cantata.ledger.records import Ready
 from cantata.ledger.redis import clock
 from cantata.ledger.redis.address import celery_url, parse, shown
 from cantata.ledger.redis.redis_errors import reason
@@ -234,6 +239,26 @@ class App(Celery):
             log.warning("dispatch_failed", task=name, error=str(unavailable(self, error)), note="the sweep sends it later")
         return self.AsyncResult(task_id)
 
+    def announce_runs(self, runs: Sequence[tuple[str, int]], queue: str = COORDINATOR) -> None:
+        """Send the first steps of new runs, given with their priorities; if the broker is unavailable, the sweep sends them later."""
+        try:
+            send(self, [Dispatch(self, run_id, priority).signature("run.start", queue, [START]) for run_id, priority in runs])
+        except UnavailableError as error:
+            log.warning("dispatch_failed", run=runs[0][0], error=str(error), note="the sweep sends it when the broker is back")
+
+    def send_ready(self, ready: Iterable[tuple[str, Ready]], *, sent_at: float | None = None) -> None:
+        """Send steps of any runs, without a canvas behind them; those that were in their queue before go first.
+
+        `sent_at` is that of `send`.
+        """
+        by_run: dict[bool, dict[tuple[str, int], list[tuple[str, Spec]]]] = {True: defaultdict(list), False: defaultdict(list)}
+        for run_id, step in ready:
+            by_run[step.has_waited][run_id, step.priority].append((step.step_id, step.spec))
+        for first, runs in by_run.items():
+            if runs:
+                canvases = [each for run, steps in runs.items() for each in canvas.build(Dispatch(self, *run), steps)]
+                send(self, canvases, first=first, sent_at=sent_at)
+
     def _broker_errors(self) -> tuple[type[BaseException], ...]:
         connection = self.connection_for_write()
         return (OperationalError, *connection.connection_errors, *connection.channel_errors)
@@ -247,7 +272,7 @@ def send(app: App, canvases: Iterable[Canvas], *, first: bool = False, sent_at: 
         sent_at: A time before the ledger marked their steps as sent; now if None. Thousands of steps take seconds from there to the
             broker, and their messages must not look younger than they are.
     """
-    messages = [message for canvas in canvases for message in _messages(canvas)]
+    messages = [message for each in canvases for message in _messages(each)]
     if first:
         _send(app, messages[::-1], {FIRST: True})  # each is put before those that were sent before it
     else:
@@ -290,13 +315,13 @@ def _send_at_once(app: App, messages: Iterable[_Sent], producer: Any) -> bool:
     return True
 
 
-def _messages(canvas: Canvas) -> Iterator[_Sent]:
-    """Yield the messages that `canvas.apply_async()` sends, without the copies and ids that it makes of every signature."""
-    members = canvas.tasks if isinstance(canvas, group | chord) else None
+def _messages(sent: Canvas) -> Iterator[_Sent]:
+    """Yield the messages that `apply_async` of a canvas sends, without the copies and ids that it makes of every signature."""
+    members = sent.tasks if isinstance(sent, group | chord) else None
     shared: dict[str, Any] = {"group_id": uuid()} if members else {}
-    if isinstance(canvas, chord):
-        shared["chord"] = canvas.body
-    for index, member in enumerate(members or (canvas,)):
+    if isinstance(sent, chord):
+        shared["chord"] = sent.body
+    for index, member in enumerate(members or (sent,)):
         more = {**shared, "group_index": index} if members else {}
         first: dict[str, Any] = member
         if isinstance(member, chain):

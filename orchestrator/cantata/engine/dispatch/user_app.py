@@ -21,9 +21,6 @@ from cantata.errors import ConfigError
 from cantata.operation import exits
 from cantata.settings import settings
 
-TASKS = "tasks"
-"""The queue of steps that call tasks of the user's application. Its workers import the application."""
-
 VARIABLE = "CANTATA_APP"
 
 _REDIS = ("redis://", "rediss://", "redis+socket://")

@@ -186,7 +186,7 @@ class Batches:
         }  # fmt: skip
         definitions = engine.definitions if batch.mode == "live" else with_attempts(engine.definitions)
         accept_rows(
-            engine.ledger, engine.app, wanted, kind=requests.kind,
+            engine.ledger, engine.publisher, wanted, kind=requests.kind,
             batch=self.store.scope(batch.name), definitions=definitions, definitions_text=engine.definitions_text,
             timeout=requests.timeout, labels={**labels, BATCH_LABEL: batch.name, **({"tenant": self._tenant} if self._tenant else {})},
             queue=requests.queue,

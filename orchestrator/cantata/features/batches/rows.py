@@ -12,8 +12,9 @@ from pydantic import Field
 
 from cantata import bounds
 from cantata.engine.engine import Engine
+from cantata.engine.publisher import COORDINATOR
 from cantata.engine.requests import CheckedChain, workflow_request
-from cantata.engine.start import COORDINATOR, choose_start_queue, id_of_key
+from cantata.engine.start import choose_start_queue, id_of_key
 from cantata.errors import ConfigError
 from cantata.features.batches.batch_store import BatchInfo, BatchMode, BatchTarget
 from cantata.flows.chains import declared_inputs

@@ -8,7 +8,7 @@ from typing import cast
 
 from cantata import __version__, bounds
 from cantata.engine.engine import Engine, check_key
-from cantata.engine.start import check_labels, check_size, definitions_from, id_of_key, new_id, send_ready
+from cantata.engine.start import check_labels, check_size, definitions_from, id_of_key, new_id
 from cantata.features.forks import fork_requests, fork_store, rewind
 from cantata.flows.forks import ForkSpec
 from cantata.ledger.encoding import to_json
@@ -54,7 +54,7 @@ def fork(
         ready = fork_store.make(ledger, run_id, made, request=request, given=given, labels=labels, is_retry=from_step is None)
         submission.run_id, submission.source = run_id if ready else "", source
     fault_points.at("accepted")
-    send_ready(engine.app, ((run_id, step) for step in ready), sent_at=since)
+    engine.publisher.send_ready(((run_id, step) for step in ready), sent_at=since)
     return run_id
 
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import structlog
 from pydantic import ValidationError
 
-from cantata.engine.dispatch.celery_app import App
 from cantata.engine.isolation import Isolation, Item
-from cantata.engine.start import announce_runs, definitions_from
+from cantata.engine.publisher import Publisher
+from cantata.engine.start import definitions_from
 from cantata.errors import ConfigError, StoredDataError, UnavailableError, UnknownRunError
 from cantata.features.schedules.schedule_store import FOREVER, Fired, Firing, ScheduleStore, names_in, run_id_at, shard_for
 from cantata.features.schedules.times import delay_ms, due_times, placeholders, request_at
@@ -41,7 +41,7 @@ UNREADABLE_RETRY_MS = 60_000
 STARTED = ("new", "accepted")  # outcomes of a time that got its run; the latter waits for its turn in a session
 
 
-def fire_due(app: App, ledger: Ledger, due: Sequence[DueSchedule], isolation: Isolation | None = None) -> None:
+def fire_due(publisher: Publisher, ledger: Ledger, due: Sequence[DueSchedule], isolation: Isolation | None = None) -> None:
     """Start the runs of all times of these schedules that have come, and send their first messages.
 
     Whoever calls it with the same schedules at the same time, each time is run once. A process that dies in it leaves times that the next
@@ -55,7 +55,7 @@ def fire_due(app: App, ledger: Ledger, due: Sequence[DueSchedule], isolation: Is
         for each in due[start : start + FIRED_AT_ONCE]:
             with isolation.of(_item_of(each)):
                 looks.append(_look(ledger, quotas, each))
-        _fire(app, ledger, looks, isolation)
+        _fire(publisher, ledger, looks, isolation)
 
 
 def _sweep(sweep: Sweep) -> None:
@@ -69,7 +69,7 @@ def _item_of(due: DueSchedule) -> Item:
     return Item("schedules", due.scope, due.shard)
 
 
-def _fire(app: App, ledger: Ledger, looks: Sequence[_Look], isolation: Isolation) -> None:
+def _fire(publisher: Publisher, ledger: Ledger, looks: Sequence[_Look], isolation: Isolation) -> None:
     fired: list[tuple[_Look, Fired]] = []
     for look, result in zip(looks, ScheduleStore(ledger).fire([look.firing for look in looks]), strict=True):
         if isinstance(result, Exception):
@@ -79,7 +79,7 @@ def _fire(app: App, ledger: Ledger, looks: Sequence[_Look], isolation: Isolation
     fault_points.at("schedule-fired")
     runs = [run for look, result in fired for run in started(look.firing, result)]
     if runs:
-        announce_runs(app, runs)
+        publisher.announce_runs(runs)
     for look, result in fired:
         with isolation.of(_item_of(look.due)):
             _record(ledger, look, result, isolation)

@@ -13,8 +13,9 @@ from typing import Any, Literal, NamedTuple
 from cantata import bounds
 from cantata.config.faults import checked
 from cantata.engine.engine import Engine
+from cantata.engine.publisher import COORDINATOR
 from cantata.engine.requests import CheckedChain, CheckedTurn, checked_schedule
-from cantata.engine.start import COORDINATOR, announce_runs, check_labels, check_size, new_id, run_settings
+from cantata.engine.start import check_labels, check_size, new_id, run_settings
 from cantata.errors import ConfigError, Fault
 from cantata.features.schedules.firing import STARTED, item_of, started
 from cantata.features.schedules.schedule_store import (
@@ -164,7 +165,7 @@ class Schedules:
             raise ConfigError(f"schedule {name!r} was changed meanwhile; try again", source="trigger")
         runs = [*started(firing, fired)]
         if runs:
-            announce_runs(self._engine.app, runs)
+            self._engine.publisher.announce_runs(runs)
         outcome = fired.outcomes[0][0]
         return Triggered("new", run_id) if outcome in STARTED else Triggered(outcome, "")
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from cantata.engine.dispatch.celery_app import App
 from cantata.engine.engine import Engine
 from cantata.engine.isolation import Item
-from cantata.engine.start import accept_run, announce_runs, id_of_key, new_id, send_ready
+from cantata.engine.publisher import Publisher
+from cantata.engine.start import accept_run, id_of_key, new_id
 from cantata.flows.definitions import Alert, Definitions
 from cantata.flows.submission import Timeout
 from cantata.flows.webhooks import QUEUE, check_target
@@ -34,7 +34,7 @@ log = structlog.get_logger(__name__)
 
 
 def create_deliveries(
-    app: App, ledger: Ledger, shards: Sequence[int], isolate: Callable[[str], AbstractContextManager[object]] = nullcontext
+    publisher: Publisher, ledger: Ledger, shards: Sequence[int], isolate: Callable[[str], AbstractContextManager[object]] = nullcontext
 ) -> None:  # fmt: skip
     """Create and send the runs that post the events in the outboxes of some shards, for CREATION_S at most; the next call goes on.
 
@@ -45,7 +45,7 @@ def create_deliveries(
         further = []
         for shard, tenant in due:
             with isolate(f"{shard}|{tenant}"):
-                if _create_some(app, ledger, shard, tenant, shards):
+                if _create_some(publisher, ledger, shard, tenant, shards):
                     further.append((shard, tenant))
             if time.monotonic() > give_up:
                 return
@@ -60,19 +60,19 @@ def _sweep(sweep: Sweep) -> None:
 DUTY: Duty = ("webhooks", _sweep)
 
 
-def create_deliveries_of(app: App, ledger: Ledger, run_id: str, tenant: str) -> None:
+def create_deliveries_of(publisher: Publisher, ledger: Ledger, run_id: str, tenant: str) -> None:
     """Create and send the first runs that post for a tenant, right after an event of this run; a sweep creates the others."""
     shard = shard_of(run_id)
     shards = next((shards for shards in ledger.caller.nodes().values() if shard in shards), [shard])
-    _create_some(app, ledger, shard, tenant, shards)
+    _create_some(publisher, ledger, shard, tenant, shards)
 
 
-def _create_some(app: App, ledger: Ledger, shard: int, tenant: str, shards: Sequence[int]) -> bool:
+def _create_some(publisher: Publisher, ledger: Ledger, shard: int, tenant: str, shards: Sequence[int]) -> bool:
     """Create and send runs that post for a tenant in a shard; return whether further ones can be created now."""
     created = ledger.outbox.create(shard, tenant, shards)
     for run_id, fault in created.faults:
         log.error("event_not_posted", run=run_id, tenant=tenant, error=fault)
-    send_ready(app, created.ready)
+    publisher.send_ready(created.ready)
     return created.has_more
 
 
@@ -94,7 +94,7 @@ def post_test(engine: Engine, name: str) -> str:
     run_id = new_id()
     request = WebhookRequest(id=run_id, text=f"test of webhook {name}", to=name, event="test", at_ms=int(clock.now() * 1000))
     accepted = accept_delivery(engine.ledger, request, engine.definitions, engine.definitions_text)
-    announce_runs(engine.app, [(run_id, accepted.priority)], QUEUE)
+    engine.publisher.announce_runs([(run_id, accepted.priority)], QUEUE)
     return run_id
 
 

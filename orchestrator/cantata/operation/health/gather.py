@@ -16,6 +16,7 @@ from typing import Generic, ParamSpec, TypeVar
 from urllib.error import HTTPError
 from urllib.request import ProxyHandler, build_opener
 
+from cantata.engine import publisher
 from cantata.engine.fleet import load
 from cantata.engine.limits import limiter
 from cantata.errors import ConfigError, UnavailableError
@@ -111,13 +112,16 @@ def gather(
     limits = BackgroundCall(source, read_limits, url)
     addresses = [(name, address) for name, address in (("gateway", gateway_url), ("Flower", flower_url)) if address]
     services = [BackgroundCall("", probe_service, name, address) for name, address in addresses]
-    from cantata.engine.dispatch import user_app  # noqa: PLC0415  # as below
-    from cantata.engine.dispatch.celery_app import make_app  # noqa: PLC0415  # importing Celery takes a second, in which the others answer
-    from cantata.engine.dispatch.queues import waiting  # noqa: PLC0415  # likewise
-
     deadline = time.monotonic() + timeout_s
-    app, found = make_app(url, broker_url, beside=user_app.configured()), fleet.wait(deadline)
-    if not isinstance(found, Unavailable):
+    has_broker = publisher.sends(broker_url)
+    if has_broker:
+        from cantata.engine.dispatch import user_app  # noqa: PLC0415  # as below
+        from cantata.engine.dispatch.celery_app import make_app  # noqa: PLC0415  # importing Celery takes a second: the others answer in it
+        from cantata.engine.dispatch.queues import waiting  # noqa: PLC0415  # likewise
+
+        app = make_app(url, broker_url, beside=user_app.configured())
+    found = fleet.wait(deadline)
+    if not isinstance(found, Unavailable) and has_broker:
         messages = BackgroundCall("the broker", waiting, app, sorted(found.queue_names)).wait(deadline)
         found = replace(found, queues=messages if isinstance(messages, Unavailable) else load.queues(found.load, messages))
     running = stack if stack is not None and stack.running else None

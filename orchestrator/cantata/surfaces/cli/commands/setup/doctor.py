@@ -14,7 +14,7 @@ import click
 
 from cantata import __version__
 from cantata.client import application
-from cantata.client.addresses import without_password
+from cantata.client.addresses import NO_BROKER, without_password
 from cantata.config import loading
 from cantata.errors import CantataError
 from cantata.flows.definitions import Agent, Definitions, Model
@@ -98,7 +98,7 @@ def _services() -> Iterator[Check]:
             yield ok("Redis", f"none runs for this folder: commands start their own {server}, or set REDIS_URL")
             return
         yield from check_redis(BackgroundCall("Redis", read_redis, url).wait(time.monotonic() + TIMEOUT_S))
-        if broker_url := settings().broker_url:
+        if (broker_url := settings().broker_url) and broker_url != NO_BROKER:
             app, address = application.make_app(url, broker_url, beside=application.configured()), without_password(broker_url)
             answer = BackgroundCall("the broker", application.waiting, app, ["coordinator"]).wait(time.monotonic() + TIMEOUT_S)
             action = "start the broker, or correct CANTATA_BROKER_URL"
