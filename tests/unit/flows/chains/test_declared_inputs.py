@@ -122,28 +122,6 @@ def test_defaults_are_part_of_the_input() -> None:
     assert expand.input_of(asked(node("a"), initial_input={"text": "x"})) == {"text": "x"}
 
 
-@pytest.mark.parametrize(
-    ("inputs", "expected"),
-    [
-        ({"n": "strin"}, "inputs.n: there is no type 'strin'; did you mean 'string'?"),
-        ({"n": 3}, "inputs.n: expected a type, such as 'string', or a JSON Schema; found 3"),
-        ({"n": {"type": "text"}}, "inputs.n.type: this is not a valid JSON Schema: 'text' is not valid under any of the given schemas"),
-        ({"n": {"pattern": "(a+)+$"}}, "inputs.n.pattern: the keyword 'pattern' is not available here"),
-        (
-            {"n": {"type": "object", "additionalProperties": {"type": "string", "pattern": "^(a+)+$"}}},
-            "inputs.n.additionalProperties.pattern: the keyword 'pattern' is not available here",
-        ),
-        ({"n": {"additionalProperties": {"anyOf": [{"pattern": "x"}]}}}, "inputs.n.additionalProperties.anyOf: the keyword 'anyOf'"),
-        (
-            {"type": "object", "properties": {"n": {"items": {"$ref": "http://example.org/schema"}}}},
-            "inputs.properties.n.items.$ref: the keyword '$ref' is not available here",
-        ),
-    ],
-)
-def test_a_declaration_that_cannot_be_held_is_refused(inputs: dict[str, JsonValue], expected: str) -> None:
-    assert faults(node("a", input_map={"x": "nobody"}), inputs=inputs, initial_input={"n": 1})[0].startswith(expected)
-
-
 # Named chains
 
 
