@@ -7,10 +7,13 @@ from typing import Any
 
 from cantata.config.chain_requests import load_request
 from cantata.config.documents import parse
+from cantata.engine.requests import checked_chain
+from cantata.features.forks.fork_requests import request_of
 from cantata.flows.chains import checks
-from cantata.flows.definitions import Definitions, Tool
+from cantata.flows.definitions import Chain, Definitions, Tool
 from cantata.flows.wire import ChainNode, ChainRequest
 from cantata.values import JsonValue
+from tests.unit.features.forks.ended_runs import CHAIN, DEFINITIONS, TURN, ended_run
 from tests.unit.flows.sample_chains import branch, faults, mapping, tool
 from tests.unit.messages.entries import Entry, data, entries, said_by, text
 
@@ -137,13 +140,69 @@ DECLARED: dict[str, list[dict[str, JsonValue]]] = {
 }
 
 
+CHANGES: dict[str, list[tuple[str, dict[str, Any]]]] = {
+    "changes of a fork": [
+        ("chain", {"x": 1}),
+        ("chain", {"input.": 1}),
+        ("chain", {"input.x.y": 1}),
+        ("chain", {"input": "text"}),
+        ("turn", {"input.x": 1}),
+        ("turn", {"input": 1}),
+        ("turn", {"input": ""}),
+    ],
+}
+
+
+NODE: dict[str, Any] = {"node_id": "a", "kind": "tool", "name": "t"}
+BRANCHING: dict[str, Any] = {
+    "nodes": [
+        {**NODE, "next_node": "b"},
+        {"node_id": "b", "kind": "branch", "condition": "aa.foo == `1`", "true_node": "yes", "false_node": "no"},
+        {**NODE, "node_id": "yes"},
+        {**NODE, "node_id": "no"},
+    ]
+}
+SHORT = {"text": "string", "limit": {"type": "integer", "default": 3}, "tags": "array?"}
+SCHEMA = {
+    "type": "object",
+    "properties": {"text": {"type": "string"}, "limit": {"type": "integer", "default": 3}, "tags": {"items": {"type": "string"}}},
+    "required": ["text"],
+}
+REQUESTS: dict[str, list[dict[str, Any]]] = {
+    "names that nothing gives": [
+        {**BRANCHING, "initial_input": {"text": "x"}},
+        {**BRANCHING, "inputs": {"text": "string"}, "initial_input": {"text": "x"}},
+        BRANCHING,
+        {"nodes": [{**NODE, "input_map": {"x": "_item"}}], "initial_input": {"n": 1}},
+        {"nodes": [{**NODE, "input_map": {"x": "verbose"}}], "initial_input": {"n": 1}},
+        {"nodes": [{**NODE, "input_map": {"x": "input.txt"}}], "inputs": {"text": "string"}, "initial_input": {"text": "x"}},
+        {"nodes": [{**NODE, "input_map": {"text": "text"}}], "inputs": {"txt": "string"}, "initial_input": {"txt": "x"}},
+    ],
+    "inputs that do not fit": [
+        {"nodes": [NODE], "inputs": SHORT},
+        {"nodes": [NODE], "inputs": SHORT, "initial_input": {"txt": "x", "text": "y", "limit": "z"}},
+        {"nodes": [NODE], "inputs": SCHEMA},
+        {"nodes": [NODE], "inputs": SCHEMA, "initial_input": {"txt": "x", "text": "y", "limit": "z"}},
+        {"nodes": [NODE], "inputs": SCHEMA, "initial_input": {"text": "x", "tags": ["y", 1]}},
+        {"nodes": [{"node_id": "a", "kind": "chain", "name": "sub", "input": {"txt": 1, "limit": "x"}}]},
+    ],
+}
+
+
 def found() -> Iterator[Entry]:
     """Check each of them."""
     yield from entries(DRAFTS, lambda nodes: _draft(nodes), _nodes)
     yield from entries(ENTRIES, lambda given: _draft(*given), lambda given: f"entry_node: {given[1]!r}, nodes: {_nodes(given[0])}")
     yield from entries(NODES, lambda fields: _draft([ChainNode.model_validate({"node_id": "n", **fields})]), data)
     yield from entries(DECLARED, lambda inputs: _declaring(inputs), data)
+    yield from entries(CHANGES, _forked, lambda given: f"{given[0]}: {data(given[1])}")
+    yield from entries(REQUESTS, _asked, data)
     yield from entries(TEXTS, lambda given: said_by(lambda: load_request(parse(given))), text)
+
+
+def _forked(given: tuple[str, dict[str, Any]]) -> list[str]:
+    kind, changes = given
+    return said_by(lambda: request_of(ended_run(kind, CHAIN if kind == "chain" else TURN), "@start", changes, DEFINITIONS))
 
 
 def _draft(nodes: list[ChainNode], entry: str | None = None) -> list[str]:
@@ -155,6 +214,16 @@ def _declaring(inputs: dict[str, JsonValue]) -> list[str]:
     node = ChainNode(node_id="a", kind="tool", name="t", input_map={"x": "nobody"})
     asked = ChainRequest(nodes=[node], entry_node="a", inputs=inputs, initial_input={"n": 1})
     return [str(fault) for fault in checks.check(asked, Definitions(tools={"t": Tool(function="m:t")}))[0]]
+
+
+def _asked(fields: dict[str, Any]) -> list[str]:
+    inner = [ChainNode(node_id="x", kind="tool", name="t", input_map={"text": "text"})]
+    definitions = Definitions(
+        tools={"t": Tool(function="m:t")},
+        chains={"sub": Chain(nodes=inner, entry_node="x", inputs={"text": "string", "limit": "integer?"})},
+    )
+    asked = ChainRequest.model_validate({"entry_node": "a", **fields})
+    return said_by(lambda: checked_chain(asked, definitions))
 
 
 def _nodes(nodes: list[ChainNode]) -> str:

@@ -199,11 +199,25 @@ GIVEN: dict[str, list[str]] = {
 }
 
 
+FILE_TOOLS: dict[str, list[str]] = {
+    "the tool for files": [
+        "allowed_paths: ['']",
+        "root_path: '${UNSET:}'",
+        "permissions: {'': read_only}",
+        "allowed_paths: ['gs://x']",
+        "retry: 3",
+        "methods: [read_flie]",
+        "server_config: {command: python, args: [-m, langswarm.filesystem, --root, /data]}",
+    ],
+}
+
+
 def found() -> Iterator[Entry]:
     """Check each of them."""
     yield from entries(STEPS, lambda steps: _checked(f"{AGENTS}workflows: {{w: {{steps: [{steps}]}}}}"), text)
     yield from entries(FILES, lambda given: _checked(given if "agents:" in given else f"{AGENTS}{given}"), text)
     yield from entries(WARNINGS, lambda given: _checked(_completed(given)), text)
+    yield from entries(FILE_TOOLS, lambda keys: _checked(f"tools: [{{id: fs, type: mcpfilesystem, {keys}}}]\nworkflows: {{}}"), text)
     yield from entries(GIVEN, _given, text)
 
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
 from cantata import AgentChain, AgenticStepProcessor, PromptChain
+from cantata_frontends.chainbuilder import plan
+from cantata_frontends.chainbuilder.builder_arguments import read_base
+from cantata_frontends.chainbuilder.plan import BuilderBase, BuilderPlan, ChainParts
+from cantata_frontends.promptchain.toolbox import Toolbox
 from tests.unit.messages.entries import Entry, entries, said_by
 
 GPT = "openai/gpt-4o-mini"
@@ -143,12 +147,55 @@ PARTIALS: dict[str, list[Any]] = {
 }
 
 
+SERVERS: dict[str, list[dict[str, Any]]] = {
+    "MCP servers": [
+        {"command": "x"},
+        {"id": "a"},
+        {"id": "a", "type": "sse", "url": "https://a.b/"},
+        {"id": "a", "comand": "x"},
+        {"id": "a", "command": "x", "env": {"SET_NOWHERE": "1"}},
+        {"id": "a", "url": "https://a.b/", "headers": {"A": "Bearer x"}},
+    ],
+}
+
+ADDED: dict[str, list[tuple[str, dict[str, Any]]]] = {
+    "chains of a builder": [
+        ("a", {}),
+        ("b", {"needs": ["c"]}),
+        ("b", {"needs": ["b"]}),
+        ("b", {"mode": "seriel"}),
+        ("b", {"group": " "}),
+        ("b c", {}),
+        ("input", {}),
+        ("x" * 101, {}),
+    ],
+}
+
+BASES: dict[str, list[tuple[Any, Any, Any, Any]]] = {
+    "the base of a builder": [
+        (GPT, "Analyze", "normal", 60),
+        (GPT, "{input}", "headtail", 60),
+        ({"nam": GPT}, "{input}", "normal", 60),
+        (GPT, "{input}", "normal", 0),
+    ],
+}
+
+
 def found() -> Iterator[Entry]:
     """Build each of them."""
     sound: dict[str, Any] = {"agents": agents(), "agent_descriptions": DESCRIPTIONS, "router": ROUTER}
     yield from entries(AGENT_CHAINS, lambda given: _built(lambda: AgentChain(**{**sound, **given})), _shown)
     yield from entries(PROMPT_CHAINS, lambda given: _built(lambda: PromptChain(**given)), _shown)
+    yield from entries(SERVERS, lambda server: _built(lambda: Toolbox([server])), _shown)
+    yield from entries(ADDED, lambda given: _built(lambda: _added(given[0], **given[1])), _shown)
+    yield from entries(BASES, lambda given: _built(lambda: read_base(*given)), _shown)
     yield from entries(PARTIALS, lambda given: _built(lambda: PromptChain([], [given])), _shown)
+
+
+def _added(chain_id: str, *, mode: Any = "serial", group: str = "default", needs: Sequence[str] = ()) -> object:
+    base = BuilderPlan(base=BuilderBase(model=GPT, instruction="{instruction}"))
+    one = plan.create(base, "a", ChainParts(instructions=["a {input}"]), mode="serial", group="default", dependencies=[])
+    return plan.create(one, chain_id, ChainParts(instructions=["{input}"]), mode=mode, group=group, dependencies=needs)
 
 
 def _built(build: Callable[[], object]) -> list[str]:

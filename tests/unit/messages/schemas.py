@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from cantata.flows.json_schemas import schema_faults, value_faults
-from tests.unit.messages.entries import Entry, data, entries
+from cantata.text.patterns import compiled
+from tests.unit.messages.entries import Entry, data, entries, said_by, text
 
 SCHEMAS: dict[str, list[object]] = {
     "schemas that are no drafts": [
@@ -51,9 +52,29 @@ VALUES: dict[str, list[tuple[object, object]]] = {
 }
 
 
+PATTERNS: dict[str, list[str]] = {
+    "patterns that cannot be used": [
+        "((a?){1000}){1000}",
+        "((a{9}){9}){9}" * 10,
+        "((a?){1000}[[:alpha:])][[:alpha:](]){1000}",
+        "((a?){1000}#)(\n){1000}(?x)",
+        "(?ix:a)",
+        "(?V1)[a--b]",
+        "a)",
+        "[a",
+        "a\\",
+        "(",
+        "x" * 2001,
+        "(" * 900 + ")" * 900,
+        "(?<n>a)(?<n",
+    ],
+}
+
+
 def found() -> Iterator[Entry]:
     """Check each schema, and each value by its schema."""
     yield from entries(SCHEMAS, lambda schema: [str(fault) for fault in schema_faults(schema)], data)
+    yield from entries(PATTERNS, lambda pattern: said_by(lambda: compiled(pattern), ValueError), text)
     yield from entries(
         VALUES,
         lambda given: [str(fault) for fault in value_faults(given[1], given[0])],

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from cantata.flows.definitions import Agent, Definitions, Strategy, Team
 from cantata.flows.turns import turn_plan
 from cantata.flows.turns.choices import decision_of
+from cantata.flows.turns.memory_commands import MalformedCommand, parse
 from cantata.flows.wire import TurnRequest
 from cantata.values import JsonValue
 from tests.unit.messages.entries import Entry, data, entries, said_by
@@ -42,9 +43,24 @@ REPLIES: dict[str, list[tuple[Strategy, JsonValue]]] = {
 }
 
 
+COMMANDS: dict[str, list[str]] = {
+    "commands to the memory": [
+        "MEMORY STORE k",
+        "MEMORY STORE",
+        "MEMORY STORE = v",
+        "MEMORY GET",
+        "MEMORY FLY x",
+        "MEMORY",
+        "memory ",
+        "MEMORYSTORE k=v",
+    ]
+}
+
+
 def found() -> Iterator[Entry]:
     """Check each of them."""
     yield from entries(TURNS, lambda turn: said_by(lambda: turn_plan.plan_turn(turn, DEFINITIONS)), _fields)
+    yield from entries(COMMANDS, lambda line: [each.fault for each in parse(line) if isinstance(each, MalformedCommand)], repr)
     yield from entries(REPLIES, _decided, lambda given: f"{given[0]}: {data(given[1])}")
 
 
