@@ -42,7 +42,7 @@ class FolderFiles:
         if not path.is_relative_to(self._folder.resolve()):
             raise FileFault(f"{location!r} leads out of the configuration's folder")
         if not path.exists():
-            near = [other.name for other in path.parent.iterdir()] if path.parent.is_dir() else []
+            near = sorted(other.name for other in path.parent.iterdir()) if path.parent.is_dir() else []
             raise FileFault(f"there is no {location!r} in the folder{did_you_mean(path.name, near) if near else ''}")
         return path
 
@@ -83,7 +83,7 @@ class FolderFiles:
     def _part(self, path: Path, name: str) -> Path:
         part = path.parent / name
         if not part.resolve().is_relative_to(path.parent.resolve()) or not part.is_file():
-            near = did_you_mean(name, [other.name for other in path.parent.iterdir()])
+            near = did_you_mean(name, sorted(other.name for other in path.parent.iterdir()))
             raise FileFault(f"{self.name(path)} includes {name!r}, which is not in its folder{near}")
         return part
 

@@ -89,42 +89,6 @@ def test_an_unknown_run_is_told_as_such(ledger: Ledger) -> None:
 # beginning
 
 
-def test_a_step_is_refused_before_it_is_ready(ledger: Ledger) -> None:
-    play = Play(ledger)
-    play.plan(work("a"), work("b"), wait("w"), edges=row("a", "b"))
-
-    assert play.refusal("b") == "early"
-    assert play.refusal("w") == "early"
-    assert play.words("a", "b", "w") == "sent waiting waiting_signal"
-
-
-def test_a_step_is_refused_while_another_holds_it(ledger: Ledger) -> None:
-    play = Play(ledger)
-    play.plan(work("a"))
-    begun = play.begin("a")
-
-    assert play.refusal("a") == "leased"
-    assert ledger.steps.begin("run", "a", "worker") == "leased"
-    assert play.commit(begun).result == "ok"
-
-
-def test_a_step_is_refused_after_its_end(ledger: Ledger) -> None:
-    play = Play(ledger)
-    play.plan(work("a"), work("b"))
-    play.do("a")
-
-    assert play.refusal("a") == "over"
-    assert play.events("a") == ["started", "done"]
-
-
-def test_a_step_of_a_closed_run_is_refused(ledger: Ledger) -> None:
-    play = Play(ledger)
-    play.plan(work("a"), work("b"))
-    ledger.runs.cancel("run")
-
-    assert play.refusal("a") == "closed"
-
-
 def test_what_nobody_knows_cannot_begin(ledger: Ledger) -> None:
     play = Play(ledger)
 
@@ -737,16 +701,6 @@ def test_a_retry_waits_for_its_timer(ledger: Ledger) -> None:
     assert play.events("a") == ["started", "retry", "started", "done"]
 
 
-def test_a_retry_told_twice_is_one(ledger: Ledger) -> None:
-    play = Play(ledger)
-    play.plan(work("a"))
-    begun = play.begin("a")
-    play.commit(begun, outcome=Outcome(status="retry"))
-
-    assert play.commit(begun, outcome=Outcome(status="retry")).result == "stale"
-    assert play.step("a").failures == 1
-
-
 def test_a_failure_that_aborts_ends_the_run_and_keeps_what_is_done(ledger: Ledger) -> None:
     play = Play(ledger)
     play.plan(work("a"), work("b"), work("c"), work("d"), edges=row("b", "d"))
@@ -774,17 +728,6 @@ def test_a_failure_that_is_skipped_goes_on_with_null(ledger: Ledger) -> None:
     assert sent(committed) == ["b"]
     assert play.begin("b").inputs == {"a": None}
     assert play.step("a").error is not None
-
-
-def test_a_failure_that_jumps_takes_the_edge_for_failure_alone(ledger: Ledger) -> None:
-    play = Play(ledger)
-    jump = row("a", "mend")[0].model_copy(update={"label": "failed"})
-    play.plan(work("a", on_error="jump"), work("b"), work("mend"), edges=(*row("a", "b"), jump))
-
-    committed = play.fail("a")
-
-    assert sent(committed) == ["mend"]
-    assert play.words("a", "b", "mend") == "failed skipped sent"
 
 
 def test_the_edge_for_failure_is_not_taken_by_success(ledger: Ledger) -> None:
@@ -845,12 +788,6 @@ def test_a_run_is_cancelled_once(ledger: Ledger) -> None:
     assert play.events() == ["accepted", "closed"]
     assert ledger.reader.read("run").error == error
     assert play.refusal(START) == "closed"
-
-
-def test_a_run_that_has_ended_cannot_be_cancelled(ledger: Ledger) -> None:
-    Play(ledger).do(START)
-
-    assert ledger.runs.cancel("run") == "succeeded"
 
 
 @pytest.mark.parametrize("begun", [False, True])

@@ -75,17 +75,6 @@ def test_growth_without_an_exit_stands_beside_its_grower(ledger: Ledger) -> None
     assert play.words("y") == "waiting"
 
 
-def test_growth_without_an_exit_takes_the_edges_its_outcome_takes(ledger: Ledger) -> None:
-    play = Play(ledger)
-    sides = Edge(source="a", target="b", label="left"), Edge(source="a", target="c", label="right")
-    play.plan(work("a"), work("b"), work("c"), edges=sides)
-
-    expanded = play.do("a", takes=("right",), fragment=fragment(work("x")))
-
-    assert sorted(sent(expanded)) == ["c", "x"]
-    assert play.words("b") == "skipped"
-
-
 def test_growth_told_twice_grows_once(ledger: Ledger) -> None:
     play = Play(ledger)
     play.plan(work("a"), work("b"), edges=row("a", "b"))
@@ -126,16 +115,6 @@ def test_an_edge_from_a_step_that_is_over_is_resolved_at_once(ledger: Ledger) ->
     assert play.words("x1", "x3") == "skipped skipped"
 
 
-def test_an_edge_from_a_step_that_is_not_over_waits_for_it(ledger: Ledger) -> None:
-    play = Play(ledger)
-    play.plan(work("slow"), work("before"), work("g"), edges=row("slow", "before"))
-
-    play.do("g", fragment=fragment(work("x"), edges=row("slow", "x")))
-
-    assert play.words("x") == "waiting"
-    assert sorted(sent(play.do("slow"))) == ["before", "x"]
-
-
 def test_an_edge_from_a_step_that_grew_waits_for_what_answers_for_it(ledger: Ledger) -> None:
     play = Play(ledger)
     play.plan(work("a"), work("g"))
@@ -146,17 +125,6 @@ def test_an_edge_from_a_step_that_grew_waits_for_what_answers_for_it(ledger: Led
     assert (sent(expanded), play.words("x")) == ([], "waiting")
     assert sent(play.do("exit", "answer")) == ["x"]
     assert play.begin("x").inputs == {"a": "answer"}
-
-
-def test_a_waiting_step_may_get_new_edges_in_and_out(ledger: Ledger) -> None:
-    play = Play(ledger)
-    play.plan(work("a"), work("g"), work("mid"), work("end"), edges=row("a", "mid", "end"))
-
-    play.do("g", fragment=fragment(work("x"), work("y"), edges=row("x", "mid", "y")))
-
-    assert sent(play.do("a")) == []
-    assert sent(play.do("x")) == ["mid"]
-    assert sent(play.do("mid")) == ["end", "y"]
 
 
 def test_a_new_edge_to_a_step_that_has_begun_is_too_late(ledger: Ledger) -> None:

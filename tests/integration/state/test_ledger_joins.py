@@ -15,65 +15,6 @@ LONG = 10_000
 # edges taken and not taken
 
 
-def test_a_join_fires_once_when_all_are_over(ledger: Ledger) -> None:
-    play = Play(ledger)
-    play.plan(work("a"), work("b"), work("c", on_error="skip"), work("join"), edges=fan_in(("a", "b", "c"), "join"))
-
-    assert sent(play.do("b")) == []
-    assert sent(play.fail("c")) == []
-    assert sent(play.do("a")) == ["join"]
-    assert play.do("join").run_status == "succeeded"
-
-
-def test_a_branch_takes_one_side_and_the_other_is_skipped_to_its_end(ledger: Ledger) -> None:
-    play = Play(ledger)
-    play.plan(
-        work("branch"), work("left"), work("left2"), work("right"), work("join"), work("only_left"),
-        edges=(
-            Edge(source="branch", target="left", label="true"), Edge(source="branch", target="right", label="false"),
-            *row("left", "left2", "join"), *row("right", "join"), *row("left2", "only_left"),
-        ),
-    )  # fmt: skip
-
-    assert sent(play.do("branch", takes=("done", "false"))) == ["right"]
-    assert play.words("left", "left2", "only_left", "join") == "skipped skipped skipped waiting"
-    assert sent(play.do("right")) == ["join"]
-
-
-def test_a_slow_branch_does_not_hold_back_another(ledger: Ledger) -> None:
-    play = Play(ledger)
-    play.plan(work("slow"), work("a"), work("b"), work("join"), edges=(*row("a", "b", "join"), *row("slow", "join")))
-
-    assert sent(play.do("a")) == ["b"]
-    assert sent(play.do("b")) == []
-    assert sent(play.do("slow")) == ["join"]
-
-
-def test_an_edge_that_does_not_wake_only_orders(ledger: Ledger) -> None:
-    play = Play(ledger)
-    play.plan(
-        work("a"), work("b"), work("ordered"), work("woken"), work("asleep"),
-        edges=(
-            *(Edge(source="a", target=target, wakes=False) for target in ("ordered", "woken", "asleep")),
-            Edge(source="b", target="woken"), Edge(source="b", target="asleep", label="other"),
-        ),
-    )  # fmt: skip
-
-    assert sent(play.do("a")) == ["ordered"]
-    assert sent(play.do("b")) == ["woken"]
-    assert play.words("asleep") == "skipped"
-
-
-def test_an_ordering_edge_waits_also_for_a_source_that_is_skipped(ledger: Ledger) -> None:
-    play = Play(ledger)
-    play.plan(
-        work("a"), work("skipped"), work("b"),
-        edges=(Edge(source="a", target="skipped", label="never"), Edge(source="skipped", target="b", wakes=False)),
-    )  # fmt: skip
-
-    assert sent(play.do("a")) == ["b"]
-
-
 @pytest.mark.parametrize("how", ["not taken", "taken"])
 def test_a_row_of_ten_thousand_is_no_burden(ledger: Ledger, how: str) -> None:
     play = Play(ledger)
@@ -151,54 +92,6 @@ def test_a_quorum_that_is_reached_as_its_join_is_added_fires_it_once(ledger: Led
     assert play.words("w") == "failed"
 
 
-def test_a_quorum_counts_those_who_are_done_already(ledger: Ledger) -> None:
-    play = Play(ledger)
-    play.plan(work("a"), work("g"))
-    play.do("a")
-
-    expanded = play.do("g", fragment=Graph(
-        steps=(work("b"), work("c"), work("join1", quorum=1), work("join2", quorum=2)),
-        edges=(*fan_in(("a", "b"), "join1"), *fan_in(("a", "b", "c"), "join2")),
-    ))  # fmt: skip
-
-    assert sorted(sent(expanded)) == ["c", "join1"]
-    assert play.words("b", "join2") == "failed waiting"
-
-
-def test_a_deadline_fires_a_join_with_what_is_there(ledger: Ledger) -> None:
-    play = Play(ledger)
-    play.plan(work("a"), work("b"), work("join", deadline_s=60), edges=fan_in(("a", "b"), "join"))
-    play.do("a")
-    assert play.sweep().sends == ()
-
-    swept = play.come_due("join", "join")
-
-    assert sent(swept) == ["join"]
-    assert play.words("a", "b") == "done failed"
-    assert play.refusal("b") == "over"
-    assert play.do("join").run_status == "succeeded"
-
-
-def test_a_deadline_fires_even_if_nobody_answered(ledger: Ledger) -> None:
-    play = Play(ledger)
-    play.plan(work("a"), work("join", deadline_s=60), edges=row("a", "join"))
-
-    assert sent(play.come_due("join", "join")) == ["join"]
-    assert play.words("a") == "failed"
-
-
-def test_a_join_that_fired_in_time_has_no_deadline_left(ledger: Ledger) -> None:
-    play = Play(ledger)
-    never = Edge(source="b", target="dead", label="never")
-    play.plan(work("a"), work("b"), work("join", deadline_s=60), work("dead", deadline_s=60), edges=(*row("a", "join"), never))
-
-    play.do("a")
-    play.do("b")
-
-    assert ledger.redis.zrange(f"{play.shard}:due", 0, -1) == ["deadline|run|"]
-    assert play.words("join", "dead") == "sent skipped"
-
-
 def test_what_a_late_one_grew_is_stopped(ledger: Ledger) -> None:
     play = Play(ledger)
     play.plan(work("a"), work("b"), work("join", quorum=1, reads={"b": "b"}), edges=fan_in(("a", "b"), "join"))
@@ -212,30 +105,6 @@ def test_what_a_late_one_grew_is_stopped(ledger: Ledger) -> None:
     assert play.words("x", "deep", "x_end", "y", "e") == "done skipped skipped skipped failed"
     assert ledger.leases.renew([held.lease]) == {held.lease}
     assert play.begin("join").inputs == {"b": None}
-
-
-def test_a_late_one_made_ready_by_the_same_outcome_is_not_sent(ledger: Ledger) -> None:
-    play = Play(ledger)
-    play.plan(
-        work("a"), work("b"), work("left"), work("join", quorum=1),
-        edges=(*row("a", "b", "join"), Edge(source="a", target="left", label="left"), *row("left", "join"), *row("a", "join")),
-    )  # fmt: skip
-
-    committed = play.do("a")
-
-    assert sent(committed) == ["join"]
-    assert play.words("b", "left") == "failed failed"
-    assert play.do("join").run_status == "succeeded"
-
-
-def test_what_is_stopped_by_the_outcome_that_made_it_ready_is_not_sent(ledger: Ledger) -> None:
-    play = Play(ledger)
-    play.plan(work("a"), work("b"), work("g"), work("join", quorum=1), edges=row("b", "join"))
-    play.do("b", fragment=Graph(steps=(work("x", scope="b"), work("e")), edges=(*row("a", "x"), *row("x", "e")), exit="e"))
-    play.do("g", fragment=Graph(edges=row("a", "join")))
-
-    assert sent(play.do("a")) == ["join"]
-    assert play.words("x", "e") == "skipped failed"
 
 
 @pytest.mark.parametrize("how", ["quorum", "deadline"])
@@ -252,27 +121,6 @@ def test_late_items_of_a_map_are_stopped_and_those_not_sent_never_are(ledger: Le
     assert play.words(*(f"map/{n}" for n in range(3, 8))) == " ".join(["failed"] * 5)
     assert play.commit(late).result == "stale"
     assert play.do("map/gather").run_status == "succeeded"
-
-
-def test_a_join_knows_also_the_sources_it_got_later(ledger: Ledger) -> None:
-    play = Play(ledger)
-    play.plan(work("a"), work("g"), work("join", quorum=2), edges=fan_in(("a", "g"), "join"))
-    play.do("g", fragment=Graph(steps=(work("x"), work("e")), edges=(*row("x", "join"),), exit="e"))
-    play.do("a")
-
-    committed = play.do("e")
-
-    assert sent(committed) == ["join"]
-    assert play.words("x") == "failed"
-
-
-def test_a_late_failure_is_felt_by_the_join_alone(ledger: Ledger) -> None:
-    play = Play(ledger)
-    play.plan(work("a"), work("b", on_error="jump"), work("mend"), work("join", quorum=1),
-              edges=(*fan_in(("a", "b"), "join"), Edge(source="b", target="mend", label="failed")))  # fmt: skip
-
-    assert sent(play.do("a")) == ["join"]
-    assert play.words("b", "mend") == "failed skipped"
 
 
 def test_an_edge_from_one_who_was_late_goes_on_with_null(ledger: Ledger) -> None:
@@ -364,17 +212,6 @@ def test_a_signal_finds_the_one_step_whose_id_ends_so(ledger: Ledger) -> None:
     assert (play.output("flow/ask"), play.words("flow/mask")) == (1, "waiting_signal")
 
 
-def test_a_step_that_was_skipped_waits_for_no_signal(ledger: Ledger) -> None:
-    play = Play(ledger)
-    edges = (Edge(source="branch", target="ask", label="true"), Edge(source="branch", target="other", label="false"))
-    play.plan(work("branch"), wait("ask"), wait("other"), edges=edges)
-    play.do("branch", takes=("done", "false"))
-
-    assert play.words("ask", "other") == "skipped waiting_signal"
-    assert ledger.steps.signal("run", "ask", 1)[0] == "unknown"
-    assert ledger.steps.signal("run", "other", 1)[0] == "taken"
-
-
 def test_a_signal_that_may_be_for_several_steps_is_for_none(ledger: Ledger) -> None:
     play = grown_waits(ledger, "flow/one/ask", "flow/two/ask")
 
@@ -436,13 +273,6 @@ def test_a_wait_that_takes_too_long_ends_with_its_default(ledger: Ledger, given:
     assert ledger.steps.signal("run", "w", 1) == ("over", ())
 
 
-def test_a_wait_cannot_be_begun(ledger: Ledger) -> None:
-    play = Play(ledger)
-    play.plan(wait("w"))
-
-    assert play.refusal("w") == "early"
-
-
 def test_a_join_counts_a_signal(ledger: Ledger) -> None:
     play = Play(ledger)
     play.plan(wait("w"), work("a"), work("join", quorum=1), edges=fan_in(("w", "a"), "join"))
@@ -451,14 +281,6 @@ def test_a_join_counts_a_signal(ledger: Ledger) -> None:
 
     assert (word, [one.step_id for one in ready]) == ("taken", ["join"])
     assert play.words("a") == "failed"
-
-
-def test_a_late_wait_is_stopped(ledger: Ledger) -> None:
-    play = Play(ledger)
-    play.plan(wait("w", timeout_s=60), work("a"), work("join", quorum=1), edges=fan_in(("w", "a"), "join"))
-
-    assert sent(play.do("a")) == ["join"]
-    assert ledger.steps.signal("run", "w", 1) == ("over", ())
 
 
 def test_the_outcome_of_the_first_step_may_be_read(ledger: Ledger) -> None:

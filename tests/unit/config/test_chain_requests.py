@@ -81,40 +81,6 @@ def test_the_fields_of_a_message_are_read_and_only_its_id_is_kept(version: str) 
     assert not {"a2e", "version", "ts"} & request.model_dump().keys()
 
 
-@pytest.mark.parametrize(
-    ("text", "fault"),
-    [
-        ("{nodes: [], type: chain/resp}", "line 1: type: expected 'chain/req', found 'chain/resp'; did you mean 'chain/req'?"),
-        ("{nodes: [], version: '2.0'}", "line 1: version: expected '1.0', found '2.0'; did you mean '1.0'?"),
-        (
-            "{type: skill/call/req, id: x, name: y, arguments: {}}",
-            "line 1: type: of A2E's messages only 'chain/req' is read, not 'skill/call/req'; write the call as a node of a chain",
-        ),
-        ("{nodes: [], type: turn}", "line 1: type: expected 'chain/req', found 'turn'"),
-        ("entry_node: a", "line 1: 'nodes' is missing"),
-        ("", "line 1: it is empty"),
-        ("- {node_id: a, kind: tool}", "line 1: expected a mapping, found a list"),
-        (
-            "entry_node: a\nnodes:\n  a: {kind: tool}",
-            "line 2: nodes: expected a list of nodes, each with its 'node_id', found a mapping",
-        ),
-        ("{nodes: [{kind: tool}]}", "line 1: nodes[0]: 'node_id' is missing"),
-        ("{nodes: [{node_id: a, kind: tool, retry: 101}]}", "line 1: nodes[0] 'a'.retry: expected at most 100, found 101"),
-        (
-            "version: 1\nchains: {report: {}, digest: {}}",
-            "line 2: this is a configuration, not a chain request, which has 'nodes'; "
-            "name it with --config, and one of its chains in place of this file: 'report', 'digest'",
-        ),
-        (
-            "agents: {a: {}}",
-            "line 1: this is a configuration, not a chain request, which has 'nodes'; `submit turn TEXT --config FILE` asks its agents",
-        ),
-    ],
-)
-def test_what_is_no_request_is_refused(text: str, fault: str) -> None:
-    assert faults_of(text) == [fault]
-
-
 def test_every_fault_is_told_with_its_node_and_field() -> None:
     text = PLAIN.replace("next_node:", "next_nod:").replace("kind: agent", "kind: agnet").replace("limit: 3}", "limit: 3}\ntimeout: -1")
 

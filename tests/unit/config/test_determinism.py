@@ -43,43 +43,6 @@ def found(folder: Path, body: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("body", "remedy"),
-    [
-        ("return time.time()", "wf.now()"),
-        ("return datetime.datetime.now()", "wf.now()"),
-        ("return clock.utcnow()", "wf.now()"),
-        ("return datetime.date.today()", "wf.now()"),
-        ("return random.choice([1, 2])", "wf.random()"),
-        ("return chance.random()", "wf.random()"),
-        ("return uuid4()", "wf.uuid4()"),
-        ("sleep(1)", "wf.sleep(seconds)"),
-        ("return open('file').read()", "wf.call"),
-        ("return os.environ['HOME']", "wf.call"),
-        ("return await asyncio.to_thread(print)", "wf.call"),
-        ("return helper()", "time.time in 'helper'"),
-        ("await wf.optoins(retries=2).agent('clerk')", "wf.optoins: a workflow has no 'optoins'; did you mean 'options'? (in 'trip')"),
-        ("await wf.options(retries=2, at_most_once=True).call(effect)", "'at_most_once' means one call, so 'retries' has no effect"),
-        ("await wf.options(retries=2).agnet('clerk')", "did you mean 'agent'"),
-        ("[await x for x in asyncio.as_completed([later(), later()])]", "give it tasks, such as asyncio.create_task(each)"),
-        ("[await x for x in asyncio.as_completed(later() for y in [1])]", "give it tasks, such as asyncio.create_task(each)"),
-        ("await polite(wf, 'you')", "flow.agnet: a workflow has no 'agnet'; did you mean 'agent'? (in 'polite')"),
-        ("await wf.agent('clerc', 'hello')", "the configuration has no agent 'clerc'; did you mean 'clerk'?"),
-        ("await wf.options(retries=1).tool('find', x=1)", "the configuration has no tool 'find'"),
-        ("await wf.start('trip2')", "the configuration has no workflow or chain 'trip2'"),
-        ("for each in {'a', 'b'}:\n        await wf.call(effect)", "sorted(...)"),
-        ("return [each for each in set(x)]", "sorted(...)"),
-        ("return print(*frozenset(x))", "sorted(...)"),
-        ("async def inner():\n        return random.random()\n    return await inner()", "wf.random()"),
-    ],
-)
-def test_what_differs_is_named_with_its_replacement(tmp_path: Path, body: str, remedy: str) -> None:
-    messages = found(tmp_path, body)
-
-    assert len(messages) == 1, messages
-    assert remedy in messages[0]
-
-
-@pytest.mark.parametrize(
     "body",
     [
         "return await wf.call(effect)",

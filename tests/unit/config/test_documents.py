@@ -199,36 +199,6 @@ def test_values_are_found_by_the_pattern_of_their_path() -> None:
 # What is refused
 
 
-@pytest.mark.parametrize(
-    ("text", "fault"),
-    [
-        ("a: 1\nb: 2\na: 3\n", "line 3: a: the key 'a' occurs twice; it is also on line 1"),
-        ('{"x": {"a": 1,\n"a": 2}}', "line 2: x.a: the key 'a' occurs twice; it is also on line 1"),
-        ("x:\n- 1: a", "line 2: x[0]: a key must be a text, not 1; put it in quotes"),
-        ("true: a", "line 1: a key must be a text, not true; put it in quotes"),
-        ("x: {[1]: a}", "line 1: x: a key must be a text, not a mapping or list; put it in quotes"),
-        ("a: !!python/object/apply:os.system [ls]", "line 1: a: the tag !!python/object/apply:os.system is not supported; leave it out"),
-        ("a: !include x.yaml", "line 1: a: the tag !include is not supported; leave it out"),
-        ("a: !!float 1", "line 1: a: the tag !!float is not supported; leave it out"),
-        ("a: *b", "line 1: a: the alias *b has no anchor &b that ends before it"),
-        ("a: &a [1, *a]", "line 1: a[1]: the alias *a has no anchor &a that ends before it"),
-        ("a: {<<: 1}", "line 1: a.<<: '<<' takes a mapping or a list of mappings"),
-        ("a: {<<: [{}, 1]}", "line 1: a.<<: '<<' takes a mapping or a list of mappings"),
-        ("a: 1\n---\nb: 2", "line 2: a second document begins here; a file holds one"),
-        ("a: 1e999", "line 1: a: the number 1e999 is too large"),
-        ('{"a":\n[0, -1e999]}', "line 2: a[1]: the number -1e999 is too large"),
-        ('{"a": NaN}', "line 1: a: NaN is not a JSON value; write null or a number"),
-        ('{"a": -Infinity}', "line 1: a: -Infinity is not a JSON value; write null or a number"),
-        ('{"a": "\\ud800"}', "line 1: a: the text has half of a surrogate pair, which is not a character"),
-        ("[" * 129 + "]" * 129, f"line 1: {'[0]' * 128}: it is nested deeper than 128 levels"),
-        ("- " * 129 + "x", f"line 1: {'[0]' * 128}: it is nested deeper than 128 levels"),
-        ("[" * 100_000, "it is nested deeper than 128 levels"),
-    ],
-)
-def test_what_is_no_document_is_told_with_its_line(text: str, fault: str) -> None:
-    assert faults_of(text) == [fault]
-
-
 def test_a_number_of_too_many_digits_is_told_shortened() -> None:
     assert faults_of(f'{{"a": {"9" * 5000}}}') == ["line 1: a: the number 99999999999999999999... is too large"]
 

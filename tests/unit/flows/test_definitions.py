@@ -7,48 +7,6 @@ from pydantic import ValidationError
 
 from cantata.flows.definitions import Agent, Definitions, Limits, McpServer, Model, Quota, Router, Team, Tool, mcp_tool
 
-SERVER = {"command": ["s"]}
-SCHEMA = {"type": "object", "properties": {"x": {}}}
-TEAM = {"mode": "router", "agents": ["a", "b"]}
-
-
-@pytest.mark.parametrize(
-    ("section", "fields", "message"),
-    [
-        ("tools", {}, "a tool is either a 'function', a 'task' or an 'mcp' server, or it 'asks' people"),
-        ("tools", {"function": "m:f", "mcp": SERVER}, "a tool is either a 'function', a 'task' or an 'mcp' server"),
-        ("tools", {"asks": True}, "a tool that 'asks' people needs 'parameters'"),
-        ("tools", {"mcp": SERVER, "hidden": ["x"]}, "'hidden' belongs to a function"),
-        ("tools", {"function": "m:f", "at_most_once": True, "retries": 1}, "'at_most_once' means that a call is never repeated"),
-        ("tools", {"function": "m:f", "parameters": {"type": "array"}}, "'parameters' is the JSON schema of an object"),
-        ("tools", {"function": "m:f", "parameters": SCHEMA, "values": {"x": 1}}, "'x' is hidden from models, but 'parameters' shows it"),
-        ("tools", {"mcp": {}}, "an MCP server is either a 'command' or a 'url'"),
-        ("tools", {"mcp": {**SERVER, "headers": {"A": "B"}}}, "'headers' belongs to a server with 'url'"),
-        ("tools", {"mcp": {"url": "http://localhost", "env": ["A"]}}, "'env' belongs to a server with 'command'"),
-        ("tools", {"mcp": {"url": "http://me:secret@localhost"}}, "'url' must be http:// or https:// and without a password"),
-        ("tools", {"mcp": {**SERVER, "env": ["not a name"]}}, "'env' and 'headers' name environment variables"),
-        ("commands", {"command": ["x"], "env": ["sk-123"]}, "expected the name of an environment variable"),
-        ("agents", {"model": "m", "models": ["n"]}, "give 'model' or 'models', not both"),
-        ("agents", {"models": ["m", "n"], "instructions": ["a", "b", "c"]}, "there are 2 models for 3 texts"),
-        ("agents", {"output": {}}, "give a 'schema' or a 'class', one of them"),
-        ("agents", {"queue": "gpu:large"}, "a queue's name has letters from A to Z"),
-        ("teams", {**TEAM, "min_responses": 1}, "'min_responses' belongs to mode 'broadcast', not 'router'"),
-        ("teams", {"mode": "broadcast", "agents": ["a"], "min_responses": 2}, "'min_responses' is 2 but the team has 1 agents"),
-        ("teams", {**TEAM, "strategy": "static_plan", "rules": [{"match": "x", "agent": "a"}]}, "'rules' choose one agent"),
-        ("teams", {**TEAM, "agents": ["a", "a"]}, "an agent is named twice in a router"),
-        ("teams", {**TEAM, "default_agent": "c"}, "default_agent: 'c' is not an agent of the team, which has 'a', 'b'"),
-        ("teams", {**TEAM, "rules": [{"match": "(", "agent": "a"}]}, "'match' is not a regular expression"),
-        ("teams", {**TEAM, "rules": [{"match": "x"}]}, "a rule with 'match' names the 'agent' that it chooses"),
-        ("teams", {**TEAM, "router": {"function": "m:f", "params": {"t": 1}}}, "a router is either a 'function' or a model"),
-        ("teams", {**TEAM, "router": {"instructions": ["x"]}}, "'instructions' is [null, text]"),
-    ],
-)  # fmt: skip
-def test_options_that_do_not_fit_are_refused(section: str, fields: dict[str, object], message: str) -> None:
-    with pytest.raises(ValidationError) as refused:
-        Definitions.model_validate({section: {"n": fields}})
-
-    assert message in refused.value.errors()[0]["msg"]
-
 
 def test_a_secret_in_the_environment_s_place_is_not_quoted() -> None:
     with pytest.raises(ValidationError) as refused:

@@ -6,7 +6,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
 
 from cantata.flows.schedules import Schedule, format_seconds
 
@@ -23,34 +22,6 @@ def test_a_duration_is_a_number_of_seconds_or_has_units(written: object, seconds
 @pytest.mark.parametrize(("seconds", "text"), [(0, "0s"), (90, "1m30s"), (5400, "1h30m"), (172_800, "2d"), (0.5, "0.5s")])
 def test_a_duration_is_shown_as_it_is_written(seconds: float, text: str) -> None:
     assert format_seconds(seconds) == text
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({**TURN}, "one of 'cron', 'every', 'at'; this one has none"),
-        ({"cron": "0 7 * * *", "every": "1h", **TURN}, "this one has 'cron' and 'every'"),
-        ({"every": "1h"}, "one of 'turn', 'chain', 'workflow'; this one has none"),
-        ({"every": "1h", "chain": "a", **TURN}, "this one has 'turn' and 'chain'"),
-        ({"every": "soon", **TURN}, "expected a duration such as '90s', '10m' or '1h30m', not 'soon'"),
-        ({"every": "1s" * 501, **TURN}, "a duration has at most 1,000 characters"),
-        ({"cron": "1," * 500 + "1 * * * *", **TURN}, "a cron expression has at most 1,000 characters"),
-        ({"every": "0s", **TURN}, "greater than or equal to 1"),
-        ({"cron": "0 7 * *", **TURN}, "expected five fields"),
-        ({"cron": "0 0 7 * * *", **TURN}, "expected five fields"),
-        ({"cron": "0 25 * * *", **TURN}, "'0 25 * * *' is no cron expression: bad hour"),
-        ({"cron": "0 0 30 2 *", **TURN}, "'0 0 30 2 *' is no cron expression"),
-        ({"cron": "0 7 * * *", "timezone": "Europe/Berlim", **TURN}, "there is no time zone 'Europe/Berlim'"),
-        ({"cron": "0 7 * * *", "timezone": "../etc/passwd", **TURN}, "there is no time zone"),
-        ({"every": "1h", "turn": {"text": "a", "session": "{date}"}}, "write a name without placeholders"),
-        ({"every": "1h", "input": {"a": 1}, **TURN}, "'input' belongs to a chain or workflow"),
-    ],
-)
-def test_a_fault_says_what_to_write(fields: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValidationError) as caught:
-        Schedule.model_validate(fields)
-
-    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -2,30 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from cantata.errors import ConfigError
 from cantata.features.forks.fork_requests import labels_of, request_of
-from cantata.flows.definitions import Agent, Definitions, PythonWorkflow
-from cantata.flows.forks import EndedRun
+from cantata.flows.definitions import Definitions, PythonWorkflow
 from cantata.flows.graph import START
 from cantata.values import JsonValue
-
-DEFINITIONS = Definitions(agents={"ann": Agent()})
-CHAIN: JsonValue = {
-    "nodes": [{"node_id": "a", "kind": "agent", "name": "ann", "input_map": {"input": "x"}}], "entry_node": "a",
-    "initial_input": {"x": 1, "deep": {"y": 2}}, "chain_id": "c",
-}  # fmt: skip
-TURN: JsonValue = {"text": "hello", "agent": "ann"}
-
-
-def ended_run(kind: str, request: JsonValue, **labels: str) -> EndedRun:
-    return EndedRun(
-        run_id="old", status="succeeded", kind=kind, request=request, definitions="", labels=labels, steps={}, specs={}, shared={},
-        edges={}, names={}, expansions={}, terminals="[]",
-    )  # fmt: skip
+from tests.unit.features.forks.ended_runs import CHAIN, DEFINITIONS, TURN, ended_run
 
 
 @pytest.mark.parametrize(
@@ -62,23 +46,6 @@ def test_the_input_of_a_workflow_in_python_is_its_arguments() -> None:
 def test_the_input_of_a_turn_is_its_text() -> None:
     assert request_of(ended_run("turn", TURN), "ann", {"input": "bye"}, DEFINITIONS) == ({"text": "bye", "agent": "ann"}, "bye")
     assert request_of(ended_run("turn", TURN), "ann", {}, DEFINITIONS) == (TURN, "hello")
-
-
-@pytest.mark.parametrize(
-    ("kind", "changes", "message"),
-    [
-        ("chain", {"x": 1}, "'x' cannot be changed; change 'input'"),
-        ("chain", {"input.": 1}, "'input.' cannot be changed"),
-        ("chain", {"input.x.y": 1}, "'input.x.y' leads into 1, which is no object"),
-        ("chain", {"input": "text"}, "the input of a chain is an object, not 'text'"),
-        ("turn", {"input.x": 1}, "of a turn only 'input', its text, can"),
-        ("turn", {"input": 1}, "the input of a turn is a text, not 1"),
-        ("turn", {"input": ""}, "the text is empty"),
-    ],
-)
-def test_a_change_that_the_request_does_not_bear_is_told(kind: str, changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        request_of(ended_run(kind, CHAIN if kind == "chain" else TURN), "@start", changes, DEFINITIONS)
 
 
 def test_a_fork_of_a_fork_names_the_last() -> None:

@@ -240,11 +240,6 @@ def test_the_longest_name_wins() -> None:
     assert parse("a-b-c.x", {"a", "a-b", "a-b-c"}).roots == {"a-b-c"}
 
 
-def test_an_unknown_name_with_a_hyphen_is_refused_with_the_nearest_known_one() -> None:
-    with pytest.raises(ExpressionError, match=r"column 1: 'list-file' is not a known name \(did you mean 'list-files'\?\)"):
-        parse("list-file.files", NAMES)
-
-
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -325,42 +320,6 @@ def test_roots_are_the_names_read_from_the_root(text: str, roots: set[str]) -> N
 
 
 # Faults
-
-
-@pytest.mark.parametrize(
-    ("text", "column", "word"),
-    [
-        ("a.", 3, "too early"),
-        ("a OR", 5, "too early"),
-        ("(a", 3, "too early"),
-        ("a)", 2, "unexpected '\\)'"),
-        ("a b", 3, "unexpected 'b'"),
-        ("a.3", 3, "unexpected 3"),
-        ("a == 1 or b", 8, "write OR"),
-        ("n = 3", 3, "compare with =="),
-        ("a.b == 'x", 8, "never closed"),
-        ("a - 1", 3, "unexpected '-'"),
-        ("a[::0]", 6, "steps of 0"),
-        ("a.lenght(b)", 3, "did you mean 'length'"),
-        ("length(a, b)", 1, "takes 1 argument, not 2"),
-        ("not_null()", 1, "at least 1"),
-        ("sort_by(a, b)", 1, "argument 2 of sort_by\\(\\) must be an &expression"),
-        ("[length(&a)]", 2, "without &"),
-        ("a || &b", 6, "&expression"),
-        ('a == `"\\q"`', 6, "not JSON"),
-    ],
-)
-def test_a_fault_is_found_before_anything_runs_with_its_column(text: str, column: int, word: str) -> None:
-    with pytest.raises(ExpressionError, match=f"column {column}: .*{word}") as caught:
-        parse(text)
-
-    assert repr(text) in str(caught.value)
-
-
-@pytest.mark.parametrize("text", ["", "  \n"])
-def test_an_empty_expression_is_refused(text: str) -> None:
-    with pytest.raises(ExpressionError, match="is empty"):
-        parse(text)
 
 
 @pytest.mark.parametrize(

@@ -143,46 +143,24 @@ def test_a_schema_is_valid_where_the_metaschema_says_so(schema: Any, place: str,
 
 
 @pytest.mark.parametrize(
-    ("schema", "value", "messages"),
+    ("schema", "value"),
     [
         (
-            {"allOf": [{"properties": {"a": True}}], "patternProperties": {"^b": True}, "unevaluatedProperties": False},
-            {"a": 1, "b2": 2, "c": 3},
-            ["Unevaluated properties are not allowed ('c' was unexpected)"],
-        ),
-        (
-            {"if": {"properties": {"a": {"const": 1}}, "required": ["a"]}, "then": {"$ref": "#/$defs/b"}, "unevaluatedProperties": False,
-             "$defs": {"b": {"properties": {"b": {"type": "string"}}}}},
+            {
+                "if": {"properties": {"a": {"const": 1}}, "required": ["a"]},
+                "then": {"$ref": "#/$defs/b"},
+                "unevaluatedProperties": False,
+                "$defs": {"b": {"properties": {"b": {"type": "string"}}}},
+            },
             {"a": 1, "b": "x"},
-            [],
         ),
-        (
-            {"dependentSchemas": {"a": {"properties": {"a": True, "b": True}}}, "unevaluatedProperties": {"type": "integer"}},
-            {"a": "x", "b": "y", "c": "z"},
-            ["Unevaluated properties are not valid under the given schema ('c' was unevaluated and invalid)"],
-        ),
-        (
-            {"prefixItems": [{"type": "string"}], "contains": {"type": "null"}, "unevaluatedItems": False},
-            ["x", None, 3],
-            ["Unevaluated items are not allowed (3 was unexpected)"],
-        ),
-        ({"anyOf": [{"items": True}], "unevaluatedItems": False}, [1, 2], []),
-        ({"uniqueItems": True}, [1, True, "1", [1], {"a": 1}], []),
-        ({"uniqueItems": True}, [{"a": 1, "b": 2}, {"b": 2.0, "a": 1}], ["[{'a': 1, 'b': 2}, {'b': 2.0, 'a': 1}] has non-unique elements"]),
-        ({"pattern": r"^\p{Lu}"}, "École", []),
-        ({"$id": "http://a.example/s", "$ref": "http://a.example/s#/$defs/n", "$defs": {"n": {"type": "null"}}}, 1,
-         ["1 is not of type 'null'"]),
-        ({"$ref": "T", "$defs": {"t": {"$id": "T", "$ref": "#/$defs/u", "$defs": {"u": {"type": "null"}}}}}, 1,
-         ["1 is not of type 'null'"]),
-        ({"$schema": "http://json-schema.org/draft-07/schema#", "definitions": {"n": {"minimum": 3}}, "$ref": "#/definitions/n"}, 1,
-         ["1 is less than the minimum of 3"]),
-        ({"$dynamicRef": "#n", "$defs": {"n": {"$dynamicAnchor": "n", "type": "null"}}}, 1, ["1 is not of type 'null'"]),
-        ({"multipleOf": 0.1}, 10**400, ["'multipleOf' cannot be evaluated for it: int too large to convert to float"]),
-        (False, 1, ["False schema does not allow 1"]),
+        ({"anyOf": [{"items": True}], "unevaluatedItems": False}, [1, 2]),
+        ({"uniqueItems": True}, [1, True, "1", [1], {"a": 1}]),
+        ({"pattern": r"^\p{Lu}"}, "École"),
     ],
-)  # fmt: skip
-def test_what_a_schema_means(schema: object, value: object, messages: list[str]) -> None:
-    assert [str(fault) for fault in value_faults(value, schema)] == messages
+)
+def test_a_value_that_fits_its_schema_has_no_faults(schema: object, value: object) -> None:
+    assert value_faults(value, schema) == []
 
 
 def test_a_schema_may_refer_to_itself() -> None:
@@ -223,37 +201,6 @@ def test_a_reference_to_another_document_is_an_error_and_never_followed(
     assert fault.message.startswith(f"{address!r} is outside of the schema, and nothing is retrieved; put what it means under '$defs'")
     assert fault.path[-1] == keyword
     assert refused.message.startswith(f"its schema cannot be used: {fault.place}: ")
-
-
-@pytest.mark.parametrize("schema", [{"$schema": "http://127.0.0.1:9/x"}, {"items": {"$schema": "http://127.0.0.1:9/x"}}, {"$schema": ""}])
-def test_another_metaschema_is_an_error(schema: object) -> None:
-    (fault,) = faults(schema)
-
-    assert "is no draft of JSON Schema, and nothing is retrieved; leave it out" in fault
-
-
-@pytest.mark.parametrize(
-    ("schema", "message"),
-    [
-        ({"$ref": "#/$defs/x"}, "$ref: '#/$defs/x' names no schema within this one"),
-        ({"$ref": "#x"}, "$ref: '#x' names no schema within this one"),
-        ({"$ref": "#/enum", "enum": [1]}, "$ref: '#/enum' names no schema within this one"),
-        ({"$ref": "#/x/0", "x": [{"type": "strin"}]}, "x.0.type: 'strin' is not valid under any of the given schemas"),
-        ({"$ref": "#"}, "these refer to each other for ever, with one and the same value: '#' → '#'"),
-        (
-            {"$defs": {"a": {"not": {"$ref": "#/$defs/b"}}, "b": {"if": {"$ref": "#/$defs/a"}}}},
-            "form",
-        ),
-        ({"properties": {"a": {"pattern": "("}}}, "properties.a.pattern: '(' is not a pattern that can be used: missing ) at position 1"),
-        ({"patternProperties": {"[": True}}, "patternProperties.[: '[' is not a pattern that can be used"),
-        ({"not": {"items": {"minLength": -1}}}, "not.items.minLength: -1 is less than the minimum of 0"),
-        ({"$dynamicRef": "#a", "$defs": {"a": {"$id": "T", "$dynamicAnchor": "a"}}}, "is not supported beside schemas with an '$id'"),
-        (7, "expected a JSON Schema, which is an object, true or false; found 7"),
-        ({"default": {1, 2}}, "it is nested too deeply, or has values that are not JSON"),
-    ],
-)
-def test_a_schema_that_cannot_be_used_is_refused_with_its_place(schema: object, message: str) -> None:
-    assert message.replace("form", "these refer to each other for ever") in faults(schema)[0]
 
 
 def test_keywords_are_refused_wherever_a_schema_may_stand() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from cantata.errors import ConfigError
 from cantata.flows.definitions import Agent, Chain, Defaults, Definitions, Extension, Synthesizer, Team
 from cantata.flows.graph import Edge, Graph, Step, adopt
 from cantata.flows.turns import agent_steps, turn_plan
@@ -67,23 +66,6 @@ def test_an_agent_of_several_instructions_grows_a_row_with_the_time_and_tries_it
 
 def test_the_default_team_answers_turns_that_name_none() -> None:
     assert planned().terminals == ("a.2",)
-
-
-@pytest.mark.parametrize(
-    ("turn", "said"),
-    [
-        (TurnRequest(text=" "), "the text is empty"),
-        (TurnRequest(text="hi \udcff"), "the text is not UTF-8"),
-        (TurnRequest(text="x", team="rwo"), "no team is called 'rwo'; did you mean 'row'"),
-        (TurnRequest(text="x", agent="zzz"), "no agent is called 'zzz'; known: 'a', 'b', 'two'"),
-        (TurnRequest(text="x", team="row", agent="a"), "one of them"),
-    ],
-)
-def test_a_bad_turn_is_told_what_is_wrong(turn: TurnRequest, said: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        turn_plan.plan_turn(turn, DEFINITIONS)
-
-    assert said in str(caught.value)
 
 
 def test_an_agent_whose_name_looks_numbered_is_not_taken_for_another_one() -> None:

@@ -47,24 +47,6 @@ def instructions(old: BuilderPlan, chain_id: str) -> list[object]:
 # --- changes ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("chain_id", "more", "message"),
-    [
-        ("a", {}, "Chain 'a' already exists"),
-        ("b", {"needs": ["c"]}, "Chain 'c' not found; known are 'a'"),
-        ("b", {"needs": ["b"]}, "Chain 'b' not found"),
-        ("b", {"mode": "seriel"}, "did you mean 'serial'"),
-        ("b", {"group": " "}, "a group is a text"),
-        ("b c", {}, "a chain's id is made of letters"),
-        ("input", {}, "cannot be 'input'"),
-        ("x" * 101, {}, "at most 100 are allowed"),
-    ],
-)
-def test_a_chain_that_does_not_fit_is_refused(chain_id: str, more: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        added(row("a"), chain_id, **more)
-
-
 def test_what_is_no_list_or_no_name_is_refused_in_words() -> None:
     for refused in (
         lambda: added(row("a"), "b", needs=5),  # type: ignore[arg-type]  # as from callers without types, here and below
@@ -225,20 +207,6 @@ def test_braces_in_a_task_are_no_placeholders() -> None:
 )
 def test_a_template_without_a_place_for_the_text_has_it_where_the_input_is(instruction: str, template: str) -> None:
     assert read_base(GPT, instruction, "normal", 60).instruction == template
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ((GPT, "Analyze", "normal", 60), "Template missing required placeholder"),
-        ((GPT, "{input}", "headtail", 60), "did you mean 'head-tail'"),
-        (({"nam": GPT}, "{input}", "normal", 60), "a model is a name or"),
-        ((GPT, "{input}", "normal", 0), "step_timeout_s is more than 0"),
-    ],
-)
-def test_a_base_that_does_not_fit_is_refused(given: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        read_base(*given)
 
 
 def test_a_chain_is_a_list_and_with_head_tail_also_a_text() -> None:

@@ -9,7 +9,6 @@ from click.testing import CliRunner
 
 from cantata.config import loading
 from cantata.config.documents import parse
-from cantata.config.formats import Configuration
 from cantata.config.native import load_definitions
 from cantata.errors import ConfigError
 from cantata.flows.expressions import templates
@@ -18,24 +17,9 @@ from cantata_frontends.diskurs import format
 from cantata_frontends.diskurs.conversation_config import CodeReference, ConversationConfig
 from tests.integration.fleet.diskurs_folders import JUDGED, LLMS, PARALLEL, PLANNED, TOOLS
 from tests.integration.fleet.diskurs_stage import CONCEPTS
+from tests.unit.frontends.diskurs.folders import changed, read, write
 
-HELPERS, CONDUCTORS = "    topics: [conductor]", "    topics: [helper]"
-RULE = "    rules: [{name: r, location: agents/helper, conditionName: is_valid, targetAgent: cook}]"
-ENVIRONMENT = {"OPENAI_API_KEY": "sk-secret"}
-
-
-def write(folder: Path, files: dict[str, str]) -> Path:
-    for name, text in files.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, "utf-8")
-    return folder
-
-
-def read(folder: Path, files: dict[str, str], **environ: str) -> Configuration:
-    write(folder, files)
-    document = parse((folder / "config.yml").read_text(), source="config.yml")
-    return format.load(folder, document, read=loading.read, environment={**ENVIRONMENT, **environ})
+HELPERS = "    topics: [conductor]"
 
 
 def load(folder: Path, files: dict[str, str], **environ: str) -> ConversationConfig:
@@ -53,14 +37,6 @@ def faults(folder: Path, files: dict[str, str]) -> list[str]:
 
 def warnings(folder: Path, files: dict[str, str]) -> list[str]:
     return [str(fault) for fault in read(folder, files).faults]
-
-
-def changed(files: dict[str, str], *pairs: tuple[str, str]) -> dict[str, str]:
-    text = files["config.yml"]
-    for old, new in pairs:
-        assert old in text, old
-        text = text.replace(old, new, 1)
-    return {**files, "config.yml": text}
 
 
 @pytest.mark.parametrize("files", [CONCEPTS, TOOLS, JUDGED, PARALLEL, PLANNED])
@@ -110,77 +86,12 @@ def test_what_the_original_drops_silently_is_kept(tmp_path: Path) -> None:
     assert not conversation.agents["helper"].takes_memory
 
 
-FAULTS: list[tuple[dict[str, str], list[tuple[str, str]], str]] = [
-    (CONCEPTS, [("longtermMemoryClass", "longtermMemryClass")], "unknown key 'longtermMemryClass'; did you mean 'longtermMemoryClass'?"),
-    (CONCEPTS, [("isValidName: is_valid", "isValidNam: is_valid")], "unknown key 'isValidNam'; did you mean 'isValidName'?"),
-    (CONCEPTS, [("isValidName: is_valid", "isValidName: is_vald")], "'is_vald' is not in prompt.py; did you mean 'is_valid'?"),
-    (CONCEPTS, [("firstContact: conductor", "firstContact: conducter")], "there is no agent 'conducter'; did you mean 'conductor'?"),
-    (CONCEPTS, [("topics: [helper]", "topics: [helpers]")], "topics[0]: there is no agent 'helpers'; did you mean 'helper'?"),
-    (CONCEPTS, [("    llm: main\n    prompt:\n", "    llm: mian\n    prompt:\n")], "there is no llm 'mian'; did you mean 'main'?"),
-    (CONCEPTS, [("type: multistep\n", "type: multistop\n")], "did you mean 'multistep'?"),
-    (CONCEPTS, [("location: agents/helper", "location: agents/helpr")], "there is no 'agents/helpr' in the folder; did you mean 'helper'?"),
-    (CONCEPTS, [("location: agents/helper", "location: ../..")], "leads out of the configuration's folder"),
-    (
-        CONCEPTS,
-        [(HELPERS, f"    lockedFields: {{nam: Jo}}\n{HELPERS}")],
-        "lockedFields.nam: class FirstUserPromptArgument has no field 'nam'; did you mean 'name'?",
-    ),
-    (CONCEPTS, [("    topics: [conductor]", "    topics: [conductor, helper]")], "hands over to one agent only"),
-    (CONCEPTS, [("    topics: [helper]", "    finalizerName: helper\n    topics: [helper]")], "'helper' is of type 'multistep', but"),
-    (CONCEPTS, [("${OPENAI_API_KEY}", "sk-123")], "a key must not stand in a file; write ${OPENAI_API_KEY}"),
-    (CONCEPTS, [("type: multistep_prompt", "type: heuristic_prompt")], "has a prompt of type 'multistep_prompt', not"),
-    (
-        CONCEPTS,
-        [(CONDUCTORS, f"{CONDUCTORS}\n{RULE}")],
-        "agents[0].rules[0].targetAgent: there is no topic of this conductor 'cook'",
-    ),
-    (JUDGED, [("    supervisor: upper", "    supervisor: helper")], "'helper' is of type 'multistep', but 'conductor' is needed here"),
-    (JUDGED, [("    canFinalizeName: judge", "    canFinalizeName: helper")], "but 'multistep_predicate' is needed here"),
-    (JUDGED, [("    finalProperties: [letter, topic]\n", "")], "'finalProperties' is missing"),
-    (JUDGED, [("[letter, topic]", "[leter, topic]")], "finalProperties[0]: class Letter has no field 'leter'; did you mean 'letter'?"),
-    (JUDGED, [("type: Known", "type: Knwn")], "longtermMemory: function or class 'Knwn' is not in memory.py; did you mean 'Known'?"),
-    (PARALLEL, [("join_conversations", "join_conversation")], "'join_conversation' is not in parallelize.py; did you mean 'join_"),
-    (TOOLS, [("dependencies: [shelf]", "dependencies: [shelv]")], "there is no tool dependency 'shelv'; did you mean 'shelf'?"),
-    (TOOLS, [("function_name: whoami", "function_name: whoam")], "'whoam' is not in desk_tools.py; did you mean 'whoami'?"),
-    (TOOLS, [("tools: [price, whoami]", "tools: [prise]")], "there is no tool 'prise'; did you mean 'price'?"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("files", "pairs", "told"), FAULTS)
-def test_faults_are_told_with_the_nearest_known_word(
-    tmp_path: Path, files: dict[str, str], pairs: list[tuple[str, str]], told: str
-) -> None:  # fmt: skip
-    found = faults(tmp_path, changed(files, *pairs))
-    assert any(told in fault for fault in found), found
-    assert all(fault.startswith("line ") for fault in found), found
-
-
 def test_all_faults_are_told_at_once(tmp_path: Path) -> None:
     files = changed(
         CONCEPTS, ("toolExecutorType: default", "toolExecutorType: other"), ("topics: [helper]", "topics: [cook]"),
         ("isFinalName: is_final", "isFinalName: is_over"),
     )  # fmt: skip
     assert [fault.partition(":")[0] for fault in faults(tmp_path, files)] == ["line 3", "line 12", "line 22"]
-
-
-WARNINGS: list[tuple[dict[str, str], list[tuple[str, str]], str]] = [
-    (CONCEPTS, [("toolExecutorType", "toolExecutor")], "unknown key 'toolExecutor' has no effect; did you mean 'toolExecutorType'?"),
-    (CONCEPTS, [(HELPERS, f"    colour: red\n{HELPERS}")], "agents[1].colour: warning: unknown key 'colour' has no effect"),
-    (CONCEPTS, [(HELPERS, f"    maxDispatches: 3\n{HELPERS}")], "'maxDispatches' has no effect on an agent of type 'multistep'"),
-    (CONCEPTS, [("modelMaxTokens: 8192", "useEntraId: true")], "useEntraId: warning: no token of Entra ID is requested"),
-    (CONCEPTS, [("isFinalName: is_final", "isFinalName: over")], "has no function 'over': each valid reply ends the agent's turn"),
-    (CONCEPTS, [("isValidName: is_valid", "isValidName: good")], "has no function 'good': every reply that can be read is valid"),
-    (CONCEPTS, [("canFinalizeName: can_finalize", "failName: fail")], "'fail': the output is the long-term memory and an error"),
-    (CONCEPTS, [("llms:", "toolDependencies: [{name: shelf, type: x, url: y}]\nllms:")], "of 'shelf' are missing, so no tool can use it"),
-    (JUDGED, [("    finalProperties", "    topics: [upper]\n    finalProperties")], "'topics' has no effect on a finalizer"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("files", "pairs", "told"), WARNINGS)
-def test_what_has_no_effect_here_is_a_warning(tmp_path: Path, files: dict[str, str], pairs: list[tuple[str, str]], told: str) -> None:
-    found = warnings(tmp_path, changed(files, *pairs))
-    assert any(told in warning for warning in found), found
-    assert all(warning.startswith("line ") for warning in found), found
 
 
 def test_a_key_that_has_no_effect_is_dropped(tmp_path: Path) -> None:
@@ -261,21 +172,6 @@ def test_fields_of_base_classes_are_known_and_those_of_computed_classes_are_not_
     assert warnings(tmp_path / "computed", {**files, "agents/helper/prompt.py": computed}) == []
 
 
-@pytest.mark.parametrize(
-    ("line", "told"),
-    [
-        ("from diskurs import NoSuch", "there is no 'NoSuch' in 'diskurs' here"),
-        ("from diskurs.entities import PromptArgumnt", "there is no 'PromptArgumnt' in 'diskurs' here; did you mean 'PromptArgument'?"),
-        ("from diskurs.azure_llm_client import AzureOpenAIClient", "there is no module 'diskurs.azure_llm_client' here"),
-        ("from .shared import One, Two", "an import cannot be relative here; write `from shared import One, Two`"),
-        ("import diskurs.dispatcher", "there is no module 'diskurs.dispatcher' here"),
-    ],
-)
-def test_an_import_that_is_not_there_is_told_with_its_line(tmp_path: Path, line: str, told: str) -> None:
-    code = f"{line}\n{CONCEPTS['agents/helper/prompt.py'].lstrip()}"
-    assert faults(tmp_path, {**CONCEPTS, "agents/helper/prompt.py": code}) == [f"agents/helper/prompt.py, line 1: {told}"]
-
-
 def test_imports_that_are_there_or_may_fail_are_not_told(tmp_path: Path) -> None:
     lines = "import diskurs\nfrom diskurs import entities, tool\ntry:\n    from diskurs import NoSuch\nexcept ImportError:\n    pass\n"
     assert warnings(tmp_path, {**CONCEPTS, "agents/helper/prompt.py": lines + CONCEPTS["agents/helper/prompt.py"]}) == []
@@ -297,21 +193,6 @@ def test_templates_that_a_template_includes_are_read_too(tmp_path: Path) -> None
 
     assert prompt.parts.keys() == {"rules/kind.jinja2", "words.jinja2"}
     assert templates.render(str(prompt.user), {"answer": "Yes"}, prompt.parts) == "Be kind. Yes"
-
-
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [
-        ("{% include 'wrods.jinja2' %}", "includes 'wrods.jinja2', which is not in its folder; did you mean 'words.jinja2'?"),
-        ("{% include '../conductor/prompt.py' %}", "which is not in its folder"),
-        ("{% include 'words.jinja2' %}", "agents/helper/words.jinja2: line 2: "),
-        ("{% include answer %}", "write the template's name in quotes"),
-    ],
-)
-def test_what_cannot_be_included_is_told(tmp_path: Path, text: str, told: str) -> None:
-    files = {**CONCEPTS, "agents/helper/user_prompt.jinja2": text, "agents/helper/words.jinja2": "a\n{% if x %}"}
-    (found,) = faults(tmp_path, files)
-    assert told in found
 
 
 def test_agents_that_would_hand_over_for_ever_are_told(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from cantata.errors import StepError
 from cantata_frontends.langswarm import filesystem
-from tests.unit.frontends.langswarm.stage import faults, load
+from tests.unit.frontends.langswarm.stage import load
 
 FORMS = [
     "{id: fs, type: mcpfilesystem, allowed_paths: [notes], local_mode: true}",
@@ -96,27 +96,6 @@ def test_paths_that_name_no_folder_grant_nothing(tmp_path: Path, paths: str) -> 
     tools = load(tmp_path, f"tools:\n- id: fs\n  type: mcpfilesystem\n  {paths}\nworkflows: {{}}").definitions.tools
 
     assert tools["fs.read_file"].values["grants"] == {}
-
-
-@pytest.mark.parametrize(
-    ("keys", "said"),
-    [
-        ("allowed_paths: ['']", "allowed_paths[0]: a path is empty"),
-        ("root_path: '${UNSET:}'", "root_path: a path is empty"),
-        ("permissions: {'': read_only}", "a path is empty"),
-        ("allowed_paths: ['gs://x']", "warning: no effect: only files of the workers' machines"),
-        ("retry: 3", "warning: 'retry' has no effect on the tool for files"),
-        ("methods: [read_flie]", "there is no method 'read_flie'; did you mean 'read_file'?"),
-        (
-            "server_config: {command: python, args: [-m, langswarm.filesystem, --root, /data]}",
-            "server_config.args: warning: '--root /data' has no effect",
-        ),
-    ],
-)
-def test_what_its_keys_do_not_do_is_told(tmp_path: Path, keys: str, said: str) -> None:
-    [fault] = faults(tmp_path, f"tools: [{{id: fs, type: mcpfilesystem, {keys}}}]\nworkflows: {{}}")
-
-    assert said in fault
 
 
 def test_its_methods_can_be_restricted(tmp_path: Path) -> None:

@@ -103,56 +103,12 @@ def test_a_tool_that_is_another_within_is_refused() -> None:
         _ = chain.definitions
 
 
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ({"models": [], "instructions": ["{input}"]}, "there are no models for 1 text among the instructions; give one for all"),
-        ({"models": [GPT, "openai/gpt-4o"], "instructions": ["a", "b", "c"]}, "there are 2 models for 3 texts"),
-        ({"models": [GPT, "openai/gpt-4o"], "instructions": [clean]}, "there are 2 models for no texts"),
-        ({"models": [GPT], "instructions": "x {input}"}, "instructions is a list, not 'x {input}'"),
-        ({"models": [GPT], "instructions": None}, "instructions is a list, not None"),
-        ({"models": [GPT], "instructions": ["a"], "chainbreakers": stop}, "chainbreakers is a list, not <function stop"),
-        ({"models": [GPT], "instructions": []}, "there are no instructions"),
-        ({"models": [""], "instructions": ["a"]}, "a model's name is empty"),
-        ({"models": [3], "instructions": ["a"]}, "a model is a name or {'name': ..., 'params': {...}}, not 3"),
-        ({"models": [{"name": GPT, "parms": {}}], "instructions": ["a"]}, "unknown key 'parms'; did you mean 'params'?"),
-        ({"models": [{"name": GPT, "params": {"api_key": "sk"}}], "instructions": ["a"]}, "'api_key' does not belong in a configuration"),
-        ({"models": [], "instructions": [None]}, "an instruction is a text, a function, .* not None"),
-        ({"models": [GPT], "instructions": [PromptChain(GPT, ["a"], timeout_s=5)]}, "timeout_s is for a whole run"),
-        ({"models": [], "instructions": [AgenticStepProcessor("Find it")]}, "the agentic step 'Find it' has no model"),
-        ({"models": [GPT], "instructions": ["a"], "additional_prompt_dirs": "no/where"}, "there is no folder 'no/where'"),
-        ({"models": [GPT], "instructions": ["a"], "additional_prompt_dirs": ["no/where"]}, "there is no folder 'no/where'"),
-        ({"models": [GPT], "instructions": ["file: none.md"]}, "the prompt 'file: none.md' is not in "),
-        ({"models": [GPT], "instructions": ["a"], "timeout_s": 0}, "PromptChain: timeout_s: Input should be greater than 0"),
-        ({"models": [GPT], "instructions": ["a"], "step_timeout_s": 0}, "step_timeout_s is more than 0 seconds, not 0"),
-    ],
-)
-def test_what_does_not_fit_is_told_when_it_is_built(given: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        PromptChain(**given)
-
-
 def test_a_partial_is_a_function_with_its_arguments() -> None:
     chain = PromptChain(GPT, ["{input}", partial(partial(shorten), 5)], chainbreakers=[partial(stop, output="x")])
 
     assert agent_of(chain).instructions[1] == FunctionStep(function=f"{NAME}shorten", args=[5])
     assert agent_of(chain).chainbreakers == [FunctionStep(function=f"{NAME}stop", kwargs={"output": "x"})]
     assert chain.definitions.folder == str(Path(__file__).parents[4])
-
-
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        (partial(shorten, object()), r"arguments of functools.partial\(.*:shorten, ...\), which are stored with runs as JSON: args\[0\]: "),
-        (partial(shorten, (1, 2)), r"args\[0\]: a tuple is no JSON; write a list"),
-        (partial(shorten, token="sk"), "'token' does not belong in a configuration, which is stored with every run"),
-        (partial(lambda text: text), "a lambda has no name"),
-        (partial(stop, step=1), "takes 'output' only by name, but is called by position; give it the values of its first parameters by"),
-    ],
-)
-def test_a_partial_that_no_worker_could_call_is_refused(given: Any, said: str) -> None:
-    with pytest.raises((ValueError, ConfigError), match=said):
-        PromptChain([], [given])
 
 
 def test_a_tool_that_is_a_partial_is_refused_as_no_step() -> None:

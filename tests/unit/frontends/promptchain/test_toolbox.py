@@ -147,22 +147,6 @@ def test_servers_are_what_configurations_say(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize(
-    ("server", "said"),
-    [
-        ({"command": "x"}, "an MCP server needs an 'id'"),
-        ({"id": "a"}, "MCP server 'a': an MCP server is either a 'command' or a 'url'"),
-        ({"id": "a", "type": "sse", "url": "https://a.b/"}, "MCP server 'a': type 'sse' is not available; use 'stdio'"),
-        ({"id": "a", "comand": "x"}, "MCP server 'a': unknown key 'comand'; did you mean 'command'?"),
-        ({"id": "a", "command": "x", "env": {"SET_NOWHERE": "1"}}, "the value of SET_NOWHERE is not stored with runs: set it in the env"),
-        ({"id": "a", "url": "https://a.b/", "headers": {"A": "Bearer x"}}, "'env' and 'headers' name environment variables"),
-    ],
-)
-def test_what_cannot_be_had_of_a_server_is_refused(server: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        Toolbox([server])
-
-
-@pytest.mark.parametrize(
     ("name", "resolved"),
     [
         ("look_up", "look_up"),
