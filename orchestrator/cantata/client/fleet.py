@@ -10,7 +10,7 @@ from cantata.engine.fleet.load import USUAL_QUEUES, FleetLoad, QueueLoad
 from cantata.engine.fleet.registry import Worker
 from cantata.engine.fleet.sizes import Sizes
 from cantata.engine.limits.limiter import Limiter, PausedModel, paused_models
-from cantata.errors import ConfigError
+from cantata.errors import UnavailableError
 from cantata.ledger.parked import ParkedStore
 
 
@@ -47,12 +47,12 @@ class Fleet:
         return load.list_ready_queues(self._engine.ledger.redis)
 
     def queue_loads(self, fleet: FleetLoad, queues: Iterable[str]) -> dict[str, QueueLoad]:
-        """Return the load of queues, asked of the broker now, beside a load of the fleet. Raises ConfigError without a broker."""
+        """Return the load of queues, asked of the broker now, beside a load of the fleet. Raises UnavailableError without a broker."""
         from cantata.engine.dispatch.celery_app import App  # noqa: PLC0415  # a program without a broker has no Celery
         from cantata.engine.dispatch.queues import waiting  # noqa: PLC0415  # as above
 
         if not isinstance(self._engine.publisher, App):
-            raise ConfigError("this client has no broker, so it does not know what waits in queues")
+            raise UnavailableError("this process has no broker, so it does not know what waits in queues")
         return load.queues(fleet, waiting(self._engine.publisher, queues))
 
     def estimated_bytes(self) -> float | None:

@@ -181,6 +181,8 @@ class Schedules:
         within = itertools.takewhile(lambda at_ms: at_ms <= last_ms, times(known.spec, first_ms - 1))
         found = builtins.list(itertools.islice(within, MAX_PENDING + 1))
         check_labels({**known.labels, **(labels or {})})
+        if not found:
+            return 0
         size = (len(to_json(dict(labels or {}))) + PENDING_BYTES) * len(found)
         with self._engine.ledger.quotas.store(self._tenant, self._engine.definitions.limits.quota_of(self._tenant), size):
             is_full = len(found) > MAX_PENDING or self._store.add_pending(known.scope, found, labels) == "full"

@@ -11,6 +11,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from cantata.client.fleet import Fleet
+from cantata.engine.dispatch.celery_app import make_app
 from cantata.engine.fleet.load import FleetLoad, QueueLoad, Waiting, queues
 from cantata.engine.fleet.registry import Worker
 from cantata.engine.limits.limiter import PausedModel
@@ -33,7 +34,7 @@ STANDING = FleetLoad(
 class StubClient:
     """As much of a client as is looked at here."""
 
-    fleet = Fleet(SimpleNamespace(ledger=SimpleNamespace(redis=None), app=None))  # type: ignore[arg-type]  # as much of an engine
+    fleet = Fleet(SimpleNamespace(ledger=SimpleNamespace(redis=None), publisher=make_app("redis://127.0.0.1:1")))  # type: ignore[arg-type]  # as much of an engine
     definitions = Definitions(tools={"draw": Tool(function="m:draw", queue="studio")}, agents={"ann": Agent(queue="calm")})
 
 
@@ -48,7 +49,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Sequence[str]]:
 
     monkeypatch.setattr("cantata.engine.fleet.load.measure", lambda _: STANDING)
     monkeypatch.setattr("cantata.engine.fleet.load.list_ready_queues", lambda _: {"nobodys"})
-    monkeypatch.setattr("cantata.client.fleet.waiting", waiting)
+    monkeypatch.setattr("cantata.engine.dispatch.queues.waiting", waiting)
     monkeypatch.setattr("cantata.client.fleet.Sizes.estimate", lambda *_: 500.0)
     return asked
 
