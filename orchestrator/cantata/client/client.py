@@ -18,7 +18,7 @@ from cantata.client.tenant_client import TenantClient
 from cantata.config.faults import checked
 from cantata.engine import publisher
 from cantata.engine.engine import Engine
-from cantata.engine.publisher import NO_BROKER, OLDEST_CELERY, TASKS, NoPublisher, Publisher
+from cantata.engine.publisher import NO_BROKER, TASKS, NoPublisher, Publisher
 from cantata.engine.requests import CheckedChain, CheckedTurn, checked_turn, workflow_request
 from cantata.engine.start import choose_start_queue
 from cantata.errors import ConfigError
@@ -45,6 +45,7 @@ from cantata.ledger.records import RunRecord
 from cantata.ledger.redis import clock
 from cantata.ledger.redis.connection import Redis, check, connect
 from cantata.operation import embedded
+from cantata.operation.extras import OLDEST_CELERY, check_extras
 from cantata.settings import settings
 from cantata.values import JsonValue
 
@@ -456,6 +457,7 @@ class EmbeddedClient(Client):
 
 def _user_app(app: Celery | None) -> Celery | None:
     """Return the user's application: the given one, else the one that CANTATA_APP names."""
+    check_extras("celery", needed_by="CANTATA_APP")
     from cantata.engine.dispatch import user_app  # noqa: PLC0415  # a program without an application need not have Celery
 
     return user_app.configured() if app is None else user_app.resolve(app)

@@ -3,32 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from typing import Protocol
 
 from cantata.ledger.records import Ready
+from cantata.operation.extras import has_celery
 
 COORDINATOR = "coordinator"  # the queue of decisions
 TASKS = "tasks"
 """The queue of steps that call tasks of the user's application. Its workers import the application."""
 NO_BROKER = "none"
 """In place of a broker's address: this process sends nothing, and the coordinator that sweeps does it."""
-OLDEST_CELERY = (5, 5)
-"""The oldest Celery by which a process publishes; beside an older one it sends nothing."""
-
-
-def celery_version() -> tuple[int, int]:
-    """Return the version of the installed Celery, (0, 0) if there is none. It is not imported."""
-    try:
-        major, minor, *_ = version("celery").split(".")
-        return int(major), int(minor)
-    except (PackageNotFoundError, ValueError):
-        return 0, 0
 
 
 def sends(broker_url: str | None) -> bool:
     """Return whether this process sends messages itself: not without a broker, nor beside an old Celery, nor without any."""
-    return broker_url != NO_BROKER and celery_version() >= OLDEST_CELERY
+    return broker_url != NO_BROKER and has_celery()
 
 
 class Publisher(Protocol):

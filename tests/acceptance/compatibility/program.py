@@ -12,12 +12,10 @@ import time
 import warnings
 from collections.abc import Callable
 from contextlib import redirect_stdout
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
-
-from celery import Celery
 
 from cantata import AsyncClient, Client, ConfigError, MemoryBank, UnknownRunError, install
 from cantata.surfaces.cli.main import submit
@@ -147,16 +145,30 @@ async def coroutines(url: str) -> dict[str, object]:
         }
 
 
-def installed(url: str) -> dict[str, object]:
-    """Submit from an application of the user's."""
-    app = Celery("shop", broker=url, backend=url)
-    before = app.conf.humanize()
-    cantata = install(app, config=CONFIG)
-    report = cantata.task("adding")
-    run = cantata.client.run(report.apply(kwargs={"words": "one two"}, task_id=NAME).get())
-    answer = run.result(PATIENCE_S).model_dump()["outputs"]
-    cantata.client.close()
-    return {"outputs": answer, "task": report.name, "unchanged": app.conf.humanize() == before}
+def version_of(package: str) -> str:
+    """Return the version of a package; "none" if it is not installed."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "none"
+
+
+def installed(url: str) -> dict[str, object] | None:
+    """Submit from an application of the user's; None without Celery."""
+    if version_of("celery") == "none":
+        return None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of Python, in an old Celery
+        from celery import Celery  # noqa: PLC0415  # it may not be installed
+
+        app = Celery("shop", broker=url, backend=url)
+        before = app.conf.humanize()
+        cantata = install(app, config=CONFIG)
+        report = cantata.task("adding")
+        run = cantata.client.run(report.apply(kwargs={"words": "one two"}, task_id=NAME).get())
+        answer = run.result(PATIENCE_S).model_dump()["outputs"]
+        cantata.client.close()
+        return {"outputs": answer, "task": report.name, "unchanged": app.conf.humanize() == before}
 
 
 def printed(*words: str) -> str:
@@ -187,7 +199,7 @@ def main() -> None:
     found["coroutines"] = asyncio.run(coroutines(url))
     found["installed"] = installed(url)
     found["commands"] = commands(sys.argv[1])
-    found["versions"] = {name: version(name) for name in sys.argv[2:]}
+    found["versions"] = {name: version_of(name) for name in sys.argv[2:]}
     print(json.dumps(found))  # noqa: T201  # its answer
 
 

@@ -124,6 +124,8 @@ def gather(
     if not isinstance(found, Unavailable) and has_broker:
         messages = BackgroundCall("the broker", waiting, app, sorted(found.queue_names)).wait(deadline)
         found = replace(found, queues=messages if isinstance(messages, Unavailable) else load.queues(found.load, messages))
+    elif not isinstance(found, Unavailable):
+        found = replace(found, queues=None)
     running = stack if stack is not None and stack.running else None
     return Facts(
         version=version,

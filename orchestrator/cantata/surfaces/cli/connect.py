@@ -13,6 +13,7 @@ import click
 
 from cantata.errors import UnavailableError
 from cantata.operation.embedded import Home, Stack, attach, status
+from cantata.operation.extras import check_extras
 from cantata.operation.project_folder import CONFIG_FILE, project_folder
 from cantata.surfaces.cli.views.progress import show_progress
 
@@ -73,6 +74,7 @@ def redis_of_user_app() -> str | None:
     """Return the URL of the Redis of the application that CANTATA_APP names, if it names one that uses Redis."""
     if not os.environ.get("CANTATA_APP"):  # not by `settings`, which takes 0.2 s to load
         return None
+    check_extras("celery", needed_by="CANTATA_APP")
     from cantata.client import application  # noqa: PLC0415  # loads Celery, and the user's application
 
     app = application.configured()

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -25,14 +26,16 @@ from cantata.flows.chains import checks, expand
 from cantata.flows.chains.declared_inputs import read_from_input
 from cantata.flows.chains.loops import outline
 from cantata.flows.definitions import Definitions
-from cantata.flows.graph import Step
+from cantata.flows.graph import Graph, Step
 from cantata.flows.provider_schemas import fit_tools, unfit_reason
 from cantata.flows.turns import turn_plan
 from cantata.flows.wire import ChainRequest, TurnRequest
+from cantata.operation.extras import has_celery
 from cantata.surfaces.cli.import_check import foreign_faults, import_faults, task_faults, try_imports
 from cantata.surfaces.cli.main import INVALID
 from cantata.surfaces.cli.options import config_option, json_option
 from cantata.surfaces.cli.requests import load_checked_chain, load_definitions, read_document
+from cantata.surfaces.cli.views.plan_tree import TreeLine, draw_tree, graph_tree
 from cantata.surfaces.cli.views.progress import show_progress
 from cantata.text import text_format
 from cantata.values import ToolSchema
@@ -49,10 +52,6 @@ _WORKFLOW = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 @json_option
 def plan(file: str | None, text: str | None, team: str | None, agent: str | None, config: str | None, as_json: bool) -> int:
     """Show the graph and the canvases of a chain or a turn, without running it. FILE is as in `submit chain`."""
-    from cantata.client.application import make_app
-    from cantata.flows.canvas import Dispatch
-    from cantata.surfaces.cli.views.plan_tree import canvas_tree, canvases_of, draw_tree, graph_tree
-
     if (file is None) == (text is None):
         raise click.UsageError("name the FILE of a chain request, or give a turn with --turn TEXT")
     definitions = load_definitions(config)
@@ -61,14 +60,23 @@ def plan(file: str | None, text: str | None, team: str | None, agent: str | None
         if file
         else turn_plan.plan_turn(TurnRequest(text=text or "", team=team, agent=agent), definitions)
     )
-    canvases = list(canvases_of(graph, Dispatch(make_app("redis://localhost"), "RUN")))
+    messages, branches = _canvases(graph) if has_celery() else (None, None)
     if as_json:
-        messages = [each for each in canvases if not isinstance(each, Step)]
         click.echo(json.dumps({"graph": graph.model_dump(mode="json", exclude_defaults=True), "canvas": messages}))
     else:
-        for title, branches in (("graph", graph_tree(graph, definitions)), ("canvas", canvas_tree(canvases))):
-            click.echo("\n".join([title, *draw_tree(branches)]))
+        click.echo("\n".join(["graph", *draw_tree(graph_tree(graph, definitions))]))
+        click.echo("canvas: pip install 'cantata[celery]' shows it" if branches is None else "\n".join(["canvas", *draw_tree(branches)]))
     return 0
+
+
+def _canvases(graph: Graph) -> tuple[list[Any], list[TreeLine]]:
+    """Return the messages with which a graph begins, and as branches of a tree."""
+    from cantata.client.application import make_app
+    from cantata.flows.canvas import Dispatch
+    from cantata.surfaces.cli.views.canvas_tree import canvas_tree, canvases_of
+
+    canvases = list(canvases_of(graph, Dispatch(make_app("redis://localhost"), "RUN")))
+    return [each for each in canvases if not isinstance(each, Step)], canvas_tree(canvases)
 
 
 @click.command()

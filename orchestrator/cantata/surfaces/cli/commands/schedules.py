@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import yaml
 
+from cantata.operation.extras import check_extras
 from cantata.surfaces.cli.connect import connect_to_kept
 from cantata.surfaces.cli.main import FAILED
 from cantata.surfaces.cli.options import (
@@ -194,6 +195,7 @@ def delete(name: str, tenant: str, as_json: bool) -> int:
 @click.argument("application", metavar="MODULE:APP")
 def import_(application: str) -> int:
     """Print the `beat_schedule` of a Celery application as tools and schedules for the configuration."""
+    check_extras("celery", needed_by="submit schedules import")
     from cantata.client.application import beat_schedule
 
     found = beat_schedule.read(application)

@@ -1,4 +1,4 @@
-"""A plan as text: the graph with the known expansions of its steps, and the canvases that dispatch it."""
+"""A plan as text: the graph with the known expansions of its steps."""
 
 from __future__ import annotations
 
@@ -6,10 +6,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from graphlib import TopologicalSorter
 
-from celery import chain, chord, group
-
-from cantata.flows import canvas
-from cantata.flows.canvas import Canvas, Dispatch
 from cantata.flows.chains import expand
 from cantata.flows.definitions import Definitions
 from cantata.flows.graph import Edge, Graph, Spec, Step
@@ -43,39 +39,11 @@ def graph_tree(graph: Graph, definitions: Definitions, *, depth: int = 0) -> lis
     width = max((len(step.id) for step in graph.steps), default=0)
     return [
         TreeLine(f"{step.id:{width}}  {_describe(step)}{_dependencies(before.get(step.id, ()))}", _expansion(step, definitions, depth))
-        for step in (steps[step_id] for wave in _waves(graph) for step_id in wave)
+        for step in (steps[step_id] for wave in waves(graph) for step_id in wave)
     ]
 
 
-def canvases_of(graph: Graph, dispatch: Dispatch) -> Iterator[Canvas | Step]:
-    """Yield the canvases in the order of their dispatch, if every edge is taken, and between them the steps that need no message.
-
-    The planner has the graph, so it dispatches the first steps and those behind decisions with it; workers of other steps do not.
-    """
-    steps, followers = {step.id: step for step in graph.steps}, canvas.Followers(graph)
-    sources: dict[str, set[str]] = {step_id: set() for step_id in steps}
-    for edge in graph.edges:
-        sources[edge.target].add(edge.source)
-    carried: set[str] = set()
-    decided: set[str] = set()
-    for wave in _waves(graph):
-        ready = [steps[step_id] for step_id in wave if step_id not in carried]
-        for has_graph in (True, False):
-            alike = [step for step in ready if (sources[step.id] <= decided) == has_graph]
-            unsent = [step for step in alike if step.decides or step.kind == "wait"]
-            built = canvas.build(dispatch, [(step.id, step) for step in alike if step not in unsent], followers if has_graph else None)
-            carried.update(canvas.carried_steps(built))
-            yield from unsent
-            yield from built
-            decided.update(step.id for step in unsent if has_graph and step.decides)
-
-
-def canvas_tree(found: Iterable[Canvas | Step]) -> list[TreeLine]:
-    """Return the tree of what `canvases_of` yields."""
-    return [TreeLine(f"{each.id}  {_destination(each)}, without a message") if isinstance(each, Step) else _canvas(each) for each in found]
-
-
-def _waves(graph: Graph) -> Iterator[list[str]]:
+def waves(graph: Graph) -> Iterator[list[str]]:
     """Yield the ids of steps in waves, each step in a later wave than its dependencies."""
     order = {step.id: number for number, step in enumerate(graph.steps)}
     sorter = TopologicalSorter(dict.fromkeys(order, ()))
@@ -91,10 +59,11 @@ def _waves(graph: Graph) -> Iterator[list[str]]:
 
 def _describe(step: Step) -> str:
     work = step.work.replace(":", " ", 1) if step.work else ""
-    return "  ".join(part for part in (step.kind, work, _destination(step)) if part)
+    return "  ".join(part for part in (step.kind, work, destination(step)) if part)
 
 
-def _destination(spec: Spec) -> str:
+def destination(spec: Spec) -> str:
+    """Return where a step is executed, for people."""
     if spec.kind == "wait":
         return "parked until its signal"
     return "in place" if spec.decides else f"queue {spec.queue}"
@@ -123,12 +92,3 @@ _EXPANSIONS: Mapping[str, Callable[[Step, Definitions], Graph]] = {
     "agent.run": lambda step, definitions: agent_steps.expand_agent(str(step.params["agent"]), definitions, parent=step.id, spec=step),
     "team.run": lambda step, definitions: turn_plan.expand_team(str(step.params["team"]), definitions, parent=step.id),
 }
-
-
-def _canvas(each: Canvas) -> TreeLine:
-    if isinstance(each, chord):
-        return TreeLine("chord", [TreeLine("group", [_canvas(member) for member in each.tasks]), _canvas(each.body)])
-    if isinstance(each, chain | group):
-        return TreeLine(each.subtask_type, [_canvas(member) for member in each.tasks])
-    queue = each.app.step_queue(each.options["queue"])  # type: ignore[attr-defined]  # our app
-    return TreeLine(f"{each.task} {', '.join(canvas.steps_of(each))}  to queue {queue}")

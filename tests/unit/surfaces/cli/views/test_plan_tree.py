@@ -9,7 +9,8 @@ from cantata.flows.definitions import Agent, Chain, Defaults, Definitions, Tool
 from cantata.flows.graph import Graph
 from cantata.flows.turns import turn_plan
 from cantata.flows.wire import ChainRequest, TurnRequest
-from cantata.surfaces.cli.views.plan_tree import TreeLine, canvas_tree, canvases_of, draw_tree, graph_tree
+from cantata.surfaces.cli.views.canvas_tree import canvas_tree, canvases_of
+from cantata.surfaces.cli.views.plan_tree import TreeLine, draw_tree, graph_tree
 from cantata.values import JsonValue
 
 TWICE = Definitions(

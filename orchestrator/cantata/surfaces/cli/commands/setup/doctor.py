@@ -13,14 +13,13 @@ from io import StringIO
 import click
 
 from cantata import __version__
-from cantata.client import application
 from cantata.client.addresses import NO_BROKER, without_password
 from cantata.config import loading
 from cantata.errors import CantataError
 from cantata.flows.definitions import Agent, Definitions, Model
 from cantata.flows.wire import TurnRequest
 from cantata.operation import embedded
-from cantata.operation.extras import EXTRAS, missing_modules
+from cantata.operation.extras import EXTRAS, check_extras, missing_modules
 from cantata.operation.health.checks import Check, check_redis, degraded, failing, ok, report_of
 from cantata.operation.health.facts import Unavailable
 from cantata.operation.health.gather import TIMEOUT_S, BackgroundCall, read_redis
@@ -99,12 +98,15 @@ def _services() -> Iterator[Check]:
             return
         yield from check_redis(BackgroundCall("Redis", read_redis, url).wait(time.monotonic() + TIMEOUT_S))
         if (broker_url := settings().broker_url) and broker_url != NO_BROKER:
+            check_extras("celery", needed_by="a broker")
+            from cantata.client import application
+
             app, address = application.make_app(url, broker_url, beside=application.configured()), without_password(broker_url)
             answer = BackgroundCall("the broker", application.waiting, app, ["coordinator"]).wait(time.monotonic() + TIMEOUT_S)
             action = "start the broker, or correct CANTATA_BROKER_URL"
             yield failing("broker", answer.reason, action) if isinstance(answer, Unavailable) else ok("broker", f"{address} answers")
     except CantataError as error:
-        yield failing("CANTATA_APP" if getattr(error, "source", "") == application.VARIABLE else "Redis", str(error))
+        yield failing("CANTATA_APP" if getattr(error, "source", "") == "CANTATA_APP" else "Redis", str(error))
 
 
 def _port(service: tuple[str, int]) -> Check:
