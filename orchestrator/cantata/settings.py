@@ -35,7 +35,11 @@ class Settings(Value):
         default=None, alias="REDIS_URL", repr=False, description="the Redis with the ledger; an embedded one if absent"
     )
     broker_url: str | None = Field(
-        default=None, alias="CANTATA_BROKER_URL", repr=False, description="Celery's broker; the ledger's Redis if absent"
+        default=None,
+        alias="CANTATA_BROKER_URL",
+        repr=False,
+        description="Celery's broker; the ledger's Redis if absent. "
+        "With `none` a process that submits runs sends no message: the coordinator's sweep does",
     )
     namespace: Annotated[str, AfterValidator(_namespace)] = Field(
         default=DEFAULT_NAMESPACE, alias="CANTATA_NAMESPACE", description="the prefix of every key, queue and "
