@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from cantata.config.user_code.tool_decorator import tool, tools_of
     from cantata.errors import CantataError, ConfigError, RunError, StepError, UnavailableError, UnknownRunError
     from cantata.flows.events import RunEvent
-    from cantata.flows.turns.tool_calls import get_function_name_from_tool_call
+    from cantata.flows.turns.function_names import get_function_name_from_tool_call
     from cantata.flows.wire import ChainEvent, ChainNode, ChainRequest, ChainResponse, RunResult, TurnRequest
     from cantata.flows.workflows.api import Workflow
     from cantata.flows.workflows.decorator import workflow
@@ -40,7 +40,7 @@ _HOMES = {
     # chains of prompts and functions, written in Python
     "PromptChain": "cantata_frontends.promptchain",
     "AgenticStepProcessor": "cantata_frontends.promptchain",
-    "get_function_name_from_tool_call": "cantata.flows.turns.tool_calls",
+    "get_function_name_from_tool_call": "cantata.flows.turns.function_names",
     "AgentChain": "cantata_frontends.agentchain",
     "ChainBuilder": "cantata_frontends.chainbuilder",
     "DynamicChainBuilder": "cantata_frontends.chainbuilder",

@@ -31,9 +31,11 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
     chain = Chain(entry_node="a", nodes=[add, ChainNode(node_id="wait", kind="wait")])
     quick = Chain(entry_node="a", nodes=[add.model_copy(update={"next_node": None})])
     definitions = Definitions(folder=str(folder), tools={"add": Tool(function="shop:add")}, chains={"asking": chain, "quick": quick})
-    with Client.embedded(folder / "home", config=definitions) as stack:
-        with Client(stack.redis_url, broker_url="none", config=definitions) as found:
-            yield found
+    with (
+        Client.embedded(folder / "home", config=definitions) as stack,
+        Client(stack.redis_url, broker_url="none", config=definitions) as found,
+    ):
+        yield found
 
 
 def waiting(client: Client, text: str) -> ChainRun:

@@ -18,7 +18,7 @@ from cantata.engine.fleet import registry
 from cantata.engine.limits.limiter import LIMITS_KEY
 from cantata.engine.sweeper import SILENT_S, Sweeper
 from cantata.flows import canvas
-from cantata.flows.canvas import Dispatch
+from cantata.flows.canvas import MessageHead
 from cantata.flows.events import QueueUnserved
 from cantata.flows.graph import Outcome
 from cantata.ledger.intervals import SWEEP_S
@@ -84,7 +84,7 @@ def test_a_wide_fan_that_waits_its_turn_is_not_sent_again(ledger: Ledger, valkey
     names = [f"s{number}" for number in range(100)]
     committed = play.plan(*map(work, names))
     sent_ago(play, took_s, *names)
-    canvases = canvas.build(Dispatch(app, "run"), [(ready.step_id, ready.spec) for ready in committed.sends])
+    canvases = canvas.build(MessageHead(app, "run"), [(ready.step_id, ready.spec) for ready in committed.sends])
     celery_app.send(app, canvases, sent_at=since)
     before = steps_in(valkey, TOOLS)
 
@@ -236,7 +236,7 @@ def test_a_broker_that_shows_no_messages_is_asked_for_the_first(ledger: Ledger, 
 
     assert head() is None
     before = time.time()
-    celery_app.send(in_memory, [Dispatch(in_memory, "run").signature("work", "peeked", ["a"])])
+    celery_app.send(in_memory, [MessageHead(in_memory, "run").signature("work", "peeked", ["a"])])
 
     heads = [head(), head()]
 

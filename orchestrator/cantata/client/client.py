@@ -166,7 +166,7 @@ class Client:
             "text": text, "team": team, "agent": agent, "workflow": workflow, "session": session, "send_history": send_history,
             "timeout_s": timeout_s, "webhooks": [*webhooks],
         }, source="turn")  # fmt: skip
-        submission = Submission(labels or {}, idempotency_key=idempotency_key, session=session)
+        submission = Submission(labels or {}, idempotency_key=idempotency_key)
         return self.submit_checked(checked_turn(turn, self.definitions), submission)
 
     @overload
@@ -249,7 +249,6 @@ class Client:
         """Submit a request that was checked with this client's definitions. Raises ConfigError."""
         if isinstance(checked, CheckedTurn):
             return TurnRun(self.engine, self.engine.accept(checked, submission))
-        bounds.check(checked.request.initial_input, "initial_input", max_bytes=self.definitions.limits.input_bytes)
         queue = choose_start_queue(checked.request, self.definitions, self.engine.step_costs())
         return ChainRun(self.engine, self.engine.accept(checked.with_id(), submission, queue))
 

@@ -90,7 +90,7 @@ class TenantClient:
         Raises UnknownRunError, also for that of another tenant, and StoredDataError if its record cannot be read, unless that may be so.
         """
         try:
-            kind, tenant = self.engine.ledger.runs.owner_of(run_id)
+            kind, tenant = self.engine.ledger.runs.kind_and_tenant(run_id)
         except StoredDataError as error:
             if self.tenant is not None:  # whose it is cannot be known
                 raise UnknownRunError.of(run_id) from error

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from cantata import bounds
 from cantata.config.documents import Document
 from cantata.config.faults import faults_of, in_order
 from cantata.config.formats import formats
@@ -77,12 +76,11 @@ def request_from(data: JsonValue) -> ChainRequest:
 
 def with_changes(
     request: ChainRequest, *, initial_input: Mapping[str, JsonValue] | None = None, timeout_s: float | None = None,
-    webhooks: Sequence[str] = (), max_bytes: int = bounds.MAX_BYTES,
+    webhooks: Sequence[str] = (),
 ) -> ChainRequest:  # fmt: skip
     """Return a request with another input and time limit, and further webhooks; nothing else of it is parsed. Raises ConfigError."""
     changes: dict[str, JsonValue] = {}
     if initial_input is not None:
-        bounds.check(dict(initial_input), "initial_input", max_bytes=max_bytes)
         changes["initial_input"] = dict(initial_input)
     if timeout_s is not None:
         changes["timeout"] = timeout_s

@@ -15,7 +15,7 @@ from cantata.config import loading as configuration
 from cantata.config.faults import shown
 from cantata.engine.limits import step_costs
 from cantata.engine.publisher import COORDINATOR, Publisher
-from cantata.engine.requests import CheckedChain, CheckedTurn, checked_chain, with_id
+from cantata.engine.requests import CheckedChain, CheckedTurn, checked_chain
 from cantata.engine.start import accept_run, check_labels, id_of_key, new_id
 from cantata.errors import ConfigError, Fault, UnavailableError
 from cantata.flows.definitions import Definitions
@@ -102,12 +102,14 @@ class Engine:
     def checked_chain(
         self, request: object, initial_input: Mapping[str, JsonValue] | None = None, submission: Submission = AS_CONFIGURED
     ) -> CheckedChain:  # fmt: skip
-        """Return the same with these changes, checked, with an id. Raises ConfigError with every fault."""
+        """Return a chain request with another input, time limit and further webhooks, checked, with an id.
+
+        `request` is as in `request_of`. Raises ConfigError with every fault.
+        """
         request = chain_requests.with_changes(
             self.request_of(request), initial_input=initial_input, timeout_s=submission.timeout_s, webhooks=submission.webhooks,
-            max_bytes=self.definitions.limits.input_bytes,
         )  # fmt: skip
-        return checked_chain(with_id(request), self.definitions)
+        return checked_chain(request, self.definitions).with_id()
 
     # --- runs -------------------------------------------------------------------------------------------------------
 
@@ -118,7 +120,7 @@ class Engine:
             ConfigError: The labels are invalid, the session is full, the tenant's quota is used up, or the key is another tenant's.
             UnavailableError: Redis cannot be reached.
         """
-        idempotency_key, labels, session = submission.idempotency_key, submission.labels, submission.session
+        idempotency_key, labels, session = submission.idempotency_key, submission.labels, request.session
         definitions = self.definitions
         check_key(idempotency_key)
         check_labels(labels)

@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Any, ClassVar, Generic, TypeVar
 from uuid import uuid4
 
+from cantata import bounds
 from cantata.config import chain_requests
 from cantata.config.loading import chain_named
 from cantata.errors import ConfigError, Fault
@@ -46,6 +47,7 @@ class CheckedChain(_Checked[ChainRequest]):
     """A chain request in which the check found no fault."""
 
     kind: ClassVar[str] = "chain"
+    session: ClassVar[None] = None
 
     @property
     def timeout(self) -> Timeout:
@@ -60,7 +62,7 @@ class CheckedChain(_Checked[ChainRequest]):
 
     def with_id(self) -> CheckedChain:
         """Return the same with an id, a random one if it has none."""
-        return self if self.request.chain_id else replace(self, request=with_id(self.request))
+        return self if self.request.chain_id else replace(self, request=self.request.model_copy(update={"chain_id": uuid4().hex[:8]}))
 
 
 @dataclass(frozen=True)
@@ -72,10 +74,10 @@ class CheckedTurn(_Checked[TurnRequest]):
     """The receiver, for webhooks."""
     kind: ClassVar[str] = "turn"
 
-
-def with_id(request: ChainRequest) -> ChainRequest:
-    """Return a chain request with an id, a random one if it has none."""
-    return request if request.chain_id else request.model_copy(update={"chain_id": uuid4().hex[:8]})
+    @property
+    def session(self) -> str | None:
+        """The conversation that it belongs to."""
+        return self.request.session
 
 
 def checked_turn(turn: TurnRequest, definitions: Definitions) -> CheckedTurn:
@@ -85,17 +87,23 @@ def checked_turn(turn: TurnRequest, definitions: Definitions) -> CheckedTurn:
         faults.append(Fault(fault, "session"))
     if faults:
         raise ConfigError(faults, source="turn")
-    workflow, timeout = turn.workflow, Timeout(turn.timeout_s, "timeout_s of the turn")
-    if not turn.timeout_s:
-        chain, python = (definitions.chains.get(workflow), definitions.workflows.get(workflow)) if workflow else (None, None)
-        own_s = chain.timeout_s if chain else (python.timeout_s or MAX_WORKFLOW_S) if python else None
-        timeout = Timeout(own_s, f"timeout_s of workflow {workflow!r}")
-    target = turn.workflow or turn.team or turn.agent or definitions.defaults.team or definitions.defaults.agent or ""
+    timeout = Timeout(turn.timeout_s, "timeout_s of the turn")
+    if turn.workflow and not turn.timeout_s:
+        timeout = workflow_timeout(turn.workflow, definitions)
+    _, target = turn_plan.target_of(turn, definitions) or ("", "")
     return CheckedTurn(turn, timeout, target)
+
+
+def workflow_timeout(name: str, definitions: Definitions) -> Timeout:
+    """Return the time limit of a run of a chain, or of a workflow in Python."""
+    chain, python = definitions.chains.get(name), definitions.workflows.get(name)
+    seconds = chain.timeout_s if chain else (python.timeout_s or MAX_WORKFLOW_S) if python else None
+    return Timeout(seconds, f"timeout_s of workflow {name!r}")
 
 
 def checked_chain(request: ChainRequest, definitions: Definitions, *, is_draft: bool = False) -> CheckedChain:
     """Check a chain request; the input of a draft may be given later. Raises ConfigError with every fault."""
+    bounds.check(request.initial_input, "initial_input", max_bytes=definitions.limits.input_bytes)
     faults, code = checks.check(request, definitions, is_draft=is_draft)
     if faults:
         raise ConfigError(faults, source="chain request", code=code, asked=request.model_dump())
@@ -104,9 +112,9 @@ def checked_chain(request: ChainRequest, definitions: Definitions, *, is_draft: 
 
 def workflow_request(name: str, given: Mapping[str, Any], definitions: Definitions, timeout_s: float | None = None) -> dict[str, Any]:
     """Return the chain request of a workflow in Python: its one node gets the input, which is JSON."""
-    known = definitions.workflows.get(name)
+    limit_s = timeout_s or workflow_timeout(name, definitions).seconds or MAX_WORKFLOW_S
     node = {"node_id": name, "kind": "workflow", "name": name, "input": dict(given)}
-    return {"nodes": [node], "entry_node": name, "timeout": timeout_s or (known and known.timeout_s) or MAX_WORKFLOW_S}
+    return {"nodes": [node], "entry_node": name, "timeout": limit_s}
 
 
 def checked_schedule(name: str, schedule: Schedule, definitions: Definitions) -> CheckedTurn | CheckedChain:

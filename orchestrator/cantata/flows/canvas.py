@@ -23,8 +23,8 @@ Canvas = Signature[Any] | chain | group | chord
 
 
 @dataclass(frozen=True, slots=True)
-class Dispatch:
-    """The common part of all messages of one run: its id and priority, and the Celery app that sends them."""
+class MessageHead:
+    """The common part of all messages of a run: its id and priority, and the Celery app that sends them."""
 
     app: Any
     """An `cantata.engine.dispatch.celery_app.App`."""
@@ -58,7 +58,7 @@ class BatchPolicy:
 
 
 def build(
-    dispatch: Dispatch, ready: Sequence[tuple[str, Spec]], followers: Followers | None = None, policy: BatchPolicy | None = None
+    dispatch: MessageHead, ready: Sequence[tuple[str, Spec]], followers: Followers | None = None, policy: BatchPolicy | None = None
 ) -> tuple[Canvas, ...]:
     """Return the canvases that send these ready steps, each exactly once.
 
@@ -116,7 +116,7 @@ def _alike(ready: Sequence[tuple[str, Spec]]) -> Iterable[list[tuple[str, Spec]]
     return groups.values()
 
 
-def _signature(dispatch: Dispatch, steps: Sequence[tuple[str, Spec]]) -> Signature[Any]:
+def _signature(dispatch: MessageHead, steps: Sequence[tuple[str, Spec]]) -> Signature[Any]:
     spec = steps[0][1]
     limits = [spec.timeout_s for _, spec in steps]
     limit_s = None if None in limits else sum(limit for limit in limits if limit is not None)

@@ -64,6 +64,11 @@ class Spec(Value):
         return kind_named(self.kind).role
 
     @property
+    def is_asked_by_model(self) -> bool:
+        """Return whether a model asked for this call, so that its arguments are checked, and its failure is told to the model."""
+        return self.params.get("asked_by") == "model"
+
+    @property
     def work_name(self) -> str:
         """Return the name in `work`: the agent's, the tool's, the team's."""
         return self.work.partition(":")[2]

@@ -11,7 +11,7 @@ MAX_WORKFLOW_S = 30 * 86400.0  # of a run of a workflow in Python without a time
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """Labels, webhooks, time limit, key and session of a run."""
+    """Labels and key of a run; and, for those who change a request before it is checked, its webhooks, time limit and session."""
 
     labels: Mapping[str, str] = field(default_factory=dict)
     webhooks: Sequence[str] = ()

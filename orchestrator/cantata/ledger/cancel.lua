@@ -15,7 +15,7 @@ local function cancel()
   if cancelling then return 'cancelling' end
   if status == 'running' and ARGV[2] == 'cancelled' and not unfinished and meta('has_workflow') then
     follow('find_advances', '0', {}, ARGV[3])
-    dispatch(0)
+    take_ready(0)
   else
     close(ARGV[2], ARGV[3])
   end

@@ -33,14 +33,14 @@ local function commit(outcome, output)
     return not outcome.advance and begin_next()
   end
 
-  local counts = has_lease(s, attempt, outcome.owner) or (outcome.status ~= 'dispatched' and is_dispatched(s, attempt))
-  local counted = s.state == outcome.status and s.attempt == attempt
+  local is_valid = has_lease(s, attempt, outcome.owner) or (outcome.status ~= 'dispatched' and is_dispatched(s, attempt))
+  local was_recorded = s.state == outcome.status and s.attempt == attempt
   local was_stopped = s.state == 'skipped' and s.attempt == attempt
-  if (outcome.status == 'done' and not counts and not counted) or (outcome.status == 'failed' and was_stopped) then
+  if (outcome.status == 'done' and not is_valid and not was_recorded) or (outcome.status == 'failed' and was_stopped) then
     add_usage_once(s.id, attempt, outcome.usage)
   end
   if status ~= 'running' then return {result = 'closed', sends = {}} end
-  if not counts then return {result = counted and 'again' or 'stale', sends = {}, begun = begun_before() or nil} end
+  if not is_valid then return {result = was_recorded and 'again' or 'stale', sends = {}, begun = begun_before() or nil} end
   if will_be_refused(s) then announce(s) end
   if s.state == 'dispatched' then
     redis.call('ZREM', S .. ':tasks', task_of(s))
@@ -113,7 +113,7 @@ local function commit(outcome, output)
   if ahead then
     ahead.owner, ahead.lease_ms, ahead.executed = outcome.next_owner, lease_ms, outcome.advance and outcome.advance.step
   end
-  local sends, begun = dispatch(resend_ms, ahead)
+  local sends, begun = take_ready(resend_ms, ahead)
   begun = begun or (not unfinished and begin_next())
   if begun then s.owner = '>' .. begun.step; put(s) end
   return {result = 'ok', sends = sends, begun = begun or nil}

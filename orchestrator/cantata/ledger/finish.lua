@@ -6,7 +6,7 @@ if not unfinished or not OPEN[status] then
   finish_work() -- a worker of a version ended the run that does not know of it
   return named{run_status = status or nil}
 end
-local sends = dispatch(ARGV[2] == '0' and UNSENT - now or tonumber(ARGV[2]))
+local sends = take_ready(ARGV[2] == '0' and UNSENT - now or tonumber(ARGV[2]))
 return named{
   is_left = unfinished and 1 or nil, sends = sends, run_status = status, following = following, has_posts = (#posts > 0 or has_posts == 1) and 1 or nil,
 }

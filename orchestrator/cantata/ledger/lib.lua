@@ -1079,7 +1079,7 @@ end
 
 -- Does what follows from this call, and marks the steps that it made ready as sent, except one that the caller begins at once: a decision, or the only
 -- step, as `goes_ahead` says. None is begun while something is left to do: it might be stopped by that.
-local function dispatch(resend_ms, ahead)
+local function take_ready(resend_ms, ahead)
   work_off()
   local sends, checks, begun = {}, {}, false
   for _, item in ipairs(fresh) do

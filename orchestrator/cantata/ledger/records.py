@@ -43,7 +43,7 @@ class RunSession:
     """The session that a turn belongs to, and how its conversation is kept."""
 
     name: str
-    """As `sessions.scoped` gives it."""
+    """As `conversations.scoped` gives it."""
     keep_s: float
     max_entries: int
     max_waiting: int
@@ -64,9 +64,9 @@ class Begun:
     definitions: str
     tenant: str = ""
     run_kind: str = ""
-    """turn or chain."""
+    """turn, chain, batch or webhook."""
     session: str = ""
-    """The session a turn belongs to, as `sessions.scoped` names it."""
+    """The session a turn belongs to, as `conversations.scoped` names it."""
     priority: int = 0
     """The priority of the run: 0 is the highest, 9 the lowest."""
     asked_at: float = 0.0
@@ -122,7 +122,7 @@ class Committed:
     sends: tuple[Ready, ...]
     begun: Begun | None
     run_status: RunStatus | Literal[""]
-    following: tuple[tuple[str, Ready], ...] = ()
+    next_runs: tuple[tuple[str, Ready], ...] = ()
     """First steps of the next runs of sessions whose current run ended."""
     has_advanced: bool = False
     """The advance that was executed already is recorded too, and what is to be sent or has begun follows from it."""

@@ -65,7 +65,7 @@ class RunStore:
 
         Args:
             timeout_by: The setting that `timeout_s` comes from, for messages.
-            webhooks: As `planning.webhooks` gives them.
+            webhooks: As `flows.webhooks.webhooks_of` gives them.
             max_deliveries: Open runs that post for its tenant, beyond which its messages wait.
         """
         offer = _offer(
@@ -121,7 +121,7 @@ class RunStore:
             known = {"tenant": str(tenant)} if tenant else {}
         return str(kind), str(request), str(digest), known
 
-    def owner_of(self, run_id: str) -> tuple[str, str]:
+    def kind_and_tenant(self, run_id: str) -> tuple[str, str]:
         """Return the kind and the tenant of a run. Raises UnknownRunError, and StoredDataError if its key is no hash."""
         key, names = run_key(self._redis, run_id), ["status", "kind", "tenant"]
         (reply,) = self._caller.with_retries(lambda: ask_apart(self._redis, [key], lambda pipe, each: pipe.hmget(each, names)))

@@ -80,7 +80,7 @@ if s and s.state == 'waiting_signal' and not sleeps(spec_of(id)) then
   event('signal', id, nil, nil, received)
   end_wait(s, value, by)
   counted(signal.key, 'taken ')
-  local sends = dispatch(signal.resend_ms)
+  local sends = take_ready(signal.resend_ms)
   return {'taken', sends, unfinished and 1 or 0, priority}
 end
 if s and not takes_signal(id) then return {'unknown', {}} end

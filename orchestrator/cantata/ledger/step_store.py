@@ -95,7 +95,7 @@ class StepStore:
             has_posts |= rest.has_posts
         owner = following_owner if has_advanced else own
         return Committed(
-            reply["result"], ready_of(sends), run_status=run_status, following=ready_of_runs(following), has_advanced=has_advanced,
+            reply["result"], ready_of(sends), run_status=run_status, next_runs=ready_of_runs(following), has_advanced=has_advanced,
             begun=self._begun(begun.run_id, owner, asked_at, reply["begun"]) if "begun" in reply else None,
             results_before=tuple(reply["results_before"]), has_posts=has_posts,
         )  # fmt: skip

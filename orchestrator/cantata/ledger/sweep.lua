@@ -57,7 +57,7 @@ local function add(to, step, spec)
 end
 
 local function flush()
-  local ready = dispatch(resend_ms)
+  local ready = take_ready(resend_ms)
   for i = 1, #ready, 2 do
     add(sends, ready[i], ready[i + 1])
   end

@@ -7,4 +7,4 @@ if not s or OVER[s.state] then return {'over', {}, 0} end
 if not awaits_retry(s) then return {'other', {}, 0} end
 redis.call('ZREM', S .. ':due', 'retry|' .. run .. '|' .. s.id, 'permit|' .. run .. '|' .. s.id)
 make_ready(s)
-return {'woken', (dispatch(tonumber(ARGV[3]))), priority}
+return {'woken', (take_ready(tonumber(ARGV[3]))), priority}

@@ -16,7 +16,7 @@ from cantata.client.client import EmbeddedClient
 from cantata.engine.dispatch.celery_app import send
 from cantata.engine.fleet import dead_letters
 from cantata.engine.fleet.load import measure
-from cantata.flows.canvas import Dispatch
+from cantata.flows.canvas import MessageHead
 from cantata.ledger.redis.keys import key_of
 from cantata.operation.health.gather import read_fleet
 from tests.integration.fleet import neighbour_app
@@ -104,7 +104,7 @@ def test_a_task_that_is_no_step_is_kept_and_told(
 
 
 def test_a_step_of_a_newer_version_is_left_to_the_sweep_however_it_was_sent(client: EmbeddedClient, shop: Any, letters: str) -> None:
-    step = Dispatch(client.app, "run").signature("newer.kind", "tools", ["a"])
+    step = MessageHead(client.app, "run").signature("newer.kind", "tools", ["a"])
 
     send(client.app, [step], first=True)
     send(client.app, [step])

@@ -12,7 +12,7 @@ from cantata.engine.dispatch.celery_app import make_app
 from cantata.engine.fleet import load, registry
 from cantata.engine.fleet.load import Waiting
 from cantata.engine.fleet.registry import Worker
-from cantata.flows.canvas import Dispatch
+from cantata.flows.canvas import MessageHead
 from cantata.flows.graph import START, Graph, ItemSteps, Step
 from cantata.ledger.ledger import Ledger
 from cantata.ledger.records import Begun
@@ -181,7 +181,7 @@ def test_messages_of_all_priorities_are_counted_and_the_oldest_is_seen(ledger: L
     app = make_app(f"unix://{path}")
     try:
         for priority in (0, 0, 3, 9):
-            celery_app.send(app, [Dispatch(app, "run", priority).signature("work", "tools", ["a"])])
+            celery_app.send(app, [MessageHead(app, "run", priority).signature("work", "tools", ["a"])])
         valkey.hset("no-queue", "field", "value")
 
         found = queues.waiting(app, ["tools", "agents", "no-queue"])
@@ -199,7 +199,9 @@ def test_of_a_broker_that_does_not_show_its_messages_their_number_is_known(valke
     path = valkey.connection_pool.connection_kwargs["path"]
     app = make_app(f"unix://{path}", "memory://")
     try:
-        celery_app.send(app, [Dispatch(app, "run").signature("work", "only-here", ["a"])])  # all of this process share what lies in memory
+        celery_app.send(
+            app, [MessageHead(app, "run").signature("work", "only-here", ["a"])]
+        )  # all of this process share what lies in memory
 
         assert queues.waiting(app, ["only-here", "never-used"]) == {"only-here": Waiting(1, None), "never-used": Waiting(0, None)}
     finally:

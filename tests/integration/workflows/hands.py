@@ -91,7 +91,7 @@ class Hands:
                 return
             committed = self._steps.commit(begun, record.outcome, output=record.output, info=record.info)
             self.app.send_ready([(begun.run_id, each) for each in committed.sends])
-            self.app.send_ready(committed.following)
+            self.app.send_ready(committed.next_runs)
 
     def release(self, lease: str) -> None:
         """Give such a step back, as a worker that stops does."""

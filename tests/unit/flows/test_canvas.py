@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cantata.flows import canvas
-from cantata.flows.canvas import MAX_CHAIN_LINKS, BatchPolicy, Canvas, Dispatch, Followers, carried_steps, steps_of
+from cantata.flows.canvas import MAX_CHAIN_LINKS, BatchPolicy, Canvas, Followers, MessageHead, carried_steps, steps_of
 from cantata.flows.graph import Edge, Graph, Spec, Step
 from tests.examples import examples
 
@@ -35,15 +35,15 @@ class App(Celery):
         return f"cantata.{queue}"
 
 
-DISPATCH = Dispatch(App(set_as_current=False), "r")
+HEAD = MessageHead(App(set_as_current=False), "r")
 
 
 def build(ready: Sequence[tuple[str, Spec]], graph: Graph | None = None, pace: BatchPolicy | None = None) -> tuple[Any, ...]:
-    return canvas.build(DISPATCH, ready, Followers(graph) if graph else None, pace)
+    return canvas.build(HEAD, ready, Followers(graph) if graph else None, pace)
 
 
 def message(*ids: str) -> Any:
-    return DISPATCH.signature("agent.turn", "agents", ids, work="agents:a")
+    return HEAD.signature("agent.turn", "agents", ids, work="agents:a")
 
 
 def members_of(each: Canvas) -> list[Canvas]:
@@ -67,7 +67,7 @@ def test_a_row_becomes_a_chain() -> None:
 
     canvases = build([spec_of(graph, "a")], graph)
 
-    assert canvases == (chain(message("a"), message("b"), message("c"), app=DISPATCH.app),)
+    assert canvases == (chain(message("a"), message("b"), message("c"), app=HEAD.app),)
     assert isinstance(canvases[0], chain)
 
 
@@ -115,7 +115,7 @@ def test_rows_that_meet_in_one_step_become_a_chord_of_chains() -> None:
 
     canvases = build([spec_of(graph, "a"), spec_of(graph, "c")], graph)
 
-    rows = [chain(message(*first), message(*second), app=DISPATCH.app) for first, second in (("a", "b"), ("c", "d"))]
+    rows = [chain(message(*first), message(*second), app=HEAD.app) for first, second in (("a", "b"), ("c", "d"))]
     assert canvases == (chord(group(rows), message("j")),)
     assert carried_steps(canvases) == ("b", "d", "j")
 

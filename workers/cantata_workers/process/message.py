@@ -21,7 +21,7 @@ from cantata.engine.limits.step_costs import CHEAP_MS
 from cantata.errors import CantataError, StepError, UnavailableError
 from cantata.features.webhooks.webhooks import create_deliveries_of
 from cantata.flows import canvas, webhooks
-from cantata.flows.canvas import Dispatch, Followers
+from cantata.flows.canvas import Followers, MessageHead
 from cantata.flows.graph import Graph, Spec
 from cantata.ledger.records import Ahead, AttemptRecord, Begun, Committed, Ready
 from cantata.ledger.redis import clock, outages
@@ -222,7 +222,7 @@ class MessageExecution:
         results = zip((*(each.begun for each in before), begun), (*committed.results_before, committed.result), strict=True)
         for ended in [ended for ended, result in results if result == "stale" and not is_dispatched]:  # its task has ended already
             log.warning("outcome_refused", run=self._run_id, step=ended.step_id, attempt=ended.attempt, reason="the lease was lost")
-        self._ready.dispatch(committed, begun, record.outcome.fragment, committed_at)
+        self._ready.send(committed, begun, record.outcome.fragment, committed_at)
         fault_points.at("successors-sent")
         if is_over(committed.run_status):
             trace_roots.end(traces.active(), self._process.ledger, self._run_id)
@@ -362,12 +362,12 @@ class ReadySteps:
         self._run_id = run_id
         self._delivery = delivery
         self._carried = carried
-        self._dispatch = Dispatch(app, run_id, delivery.priority)
+        self._head = MessageHead(app, run_id, delivery.priority)
         self._left_to_celery: dict[str, Ready] = {}
         self._followers: Followers | None = None
         self._definitions = ""
 
-    def dispatch(self, committed: Committed, begun: Begun, fragment: Graph | None, committed_at: float) -> None:
+    def send(self, committed: Committed, begun: Begun, fragment: Graph | None, committed_at: float) -> None:
         """Send what a commit made ready: steps of the run, the next turn of its session, and messages to webhooks."""
         self._definitions = begun.definitions
         if fragment is not None:
@@ -379,14 +379,14 @@ class ReadySteps:
             else:
                 own.append((step.step_id, step.spec))
         self._send(own, committed_at)
-        with self._leaving_to_sweep(len(committed.following)):
-            self._app.send_ready(committed.following)
+        with self._leaving_to_sweep(len(committed.next_runs)):
+            self._app.send_ready(committed.next_runs)
         if committed.has_posts:
             self._create_deliveries(begun.tenant)
 
     def send_back(self, steps: Iterable[str]) -> None:
         """Send steps that did not begin back to the queue, for the process that replaces this one."""
-        message = self._dispatch.signature(self._delivery.kind, self._delivery.queue, list(steps)).set(**self._carried.options)
+        message = self._head.signature(self._delivery.kind, self._delivery.queue, list(steps)).set(**self._carried.options)
         with self._leaving_to_sweep(len(canvas.steps_of(message))):
             send(self._app, [message])
 
@@ -399,7 +399,7 @@ class ReadySteps:
     def _send(self, steps: Sequence[tuple[str, Spec]], sent_at: float | None = None) -> None:
         if not steps:
             return
-        canvases = canvas.build(self._dispatch, steps, self._followers, self._process.batch_policy(self._definitions))
+        canvases = canvas.build(self._head, steps, self._followers, self._process.batch_policy(self._definitions))
         with self._leaving_to_sweep(len(steps)):
             send(self._app, canvases, sent_at=sent_at)
 
@@ -423,4 +423,4 @@ class ReadySteps:
 def _is_in_round(begun: Begun, record: AttemptRecord) -> bool:
     """Return whether a step is a model's reply that is not its answer yet, or a tool's that a model called."""
     is_reply = begun.spec.kind == "agent.turn" and record.outcome.fragment is not None
-    return is_reply or begun.spec.params.get("asked_by") == "model"
+    return is_reply or begun.spec.is_asked_by_model

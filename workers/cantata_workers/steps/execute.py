@@ -56,7 +56,7 @@ def execute(
         started_at, spans = time.monotonic(), traces.active()
         with user_code.recording() as used, nullcontext() if spans is None else _span(spans, process, begun, lost) as span:
             with exits.marking_signals(), user_code.careful(bool(all_lost)):
-                record = _attempt(StepContext(begun, process, answer_model), handlers)
+                record = _call_and_record(StepContext(begun, process, answer_model), handlers)
             if record and used:
                 record = AttemptRecord(record.outcome, record.output, {**record.info, "code": [*sorted(used)]})
             if spans is not None and span is not None:
@@ -66,7 +66,7 @@ def execute(
         return record
 
 
-def _attempt(context: StepContext, handlers: Mapping[str, Handler]) -> AttemptRecord | None:
+def _call_and_record(context: StepContext, handlers: Mapping[str, Handler]) -> AttemptRecord | None:
     """Call the handler of a step, and return the record of its outcome."""
     begun, process, started_at, used_s = context.begun, context.process, time.perf_counter(), time.thread_time()
     try:

@@ -1,4 +1,4 @@
-"""A model's turn within an agent's instruction: the rounds so far, the tools it may call, and the messages it receives."""
+"""A round of a model within an agent's instruction: the rounds before it, the tools it may call, and the messages it receives."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class ModelTurn:
         base, number = str(context.params.get("base") or context.begun.step_id), context.int_param("round")
         run_id, recent, reader = context.begun.run_id, context.process.recent_outcomes, context.process.ledger.reader
         ids = [base if i == 0 else f"{base}/r{i}" for i in range(number)]
-        rounds = tuple(ModelRound.read(text, info) for text, info in recent.of(run_id, ids) if text)
+        rounds = tuple(ModelRound.read(text, info) for text, info in recent.of(run_id, ids))
         calls = [f"{step_id}/t{i}" for step_id, done in zip(ids, rounds, strict=True) for i in range(len(done.calls))]
         expands = any(is_workflow(call.name, context.definitions) for done in rounds for call in done.calls)
         answering = reader.answering(run_id, calls) if expands else calls

@@ -13,12 +13,12 @@ from typing import Any, cast
 
 import structlog
 
+from cantata.engine.requests import workflow_timeout
 from cantata.engine.start import accept_run, id_of_key
 from cantata.errors import ConfigError, MustWait, StepError, UnavailableError
 from cantata.features.forks.fork_requests import FORKED_AT, FORKED_FROM
 from cantata.flows.chains import checks
 from cantata.flows.graph import START, STEP_OVER, Outcome, Spec
-from cantata.flows.submission import MAX_WORKFLOW_S, Timeout
 from cantata.flows.wire import ChainNode, ChainRequest
 from cantata.flows.workflows import expansion, guard
 from cantata.flows.workflows.api import Workflow
@@ -189,11 +189,10 @@ def _in_order(
 def workflow_start(context: StepContext) -> Outcome:
     """Begin a run of its own of a workflow or a chain, and return its id. Another attempt of this step finds the same run."""
     begun, definitions, ledger, name = context.begun, context.definitions, context.process.ledger, context.text_param("workflow")
-    python, chain, run_id = definitions.workflows.get(name), definitions.chains.get(name), id_of_key(f"{begun.run_id}\n{begun.step_id}")
+    run_id = id_of_key(f"{begun.run_id}\n{begun.step_id}")
     if ledger.runs.is_known(run_id):
         return Outcome(output=run_id)
-    timeout_s = python.timeout_s or MAX_WORKFLOW_S if python else chain.timeout_s if chain else None
-    node = ChainNode(node_id=name, kind="workflow" if python else "chain", name=name, input=context.node_input)
+    node = ChainNode(node_id=name, kind="workflow" if name in definitions.workflows else "chain", name=name, input=context.node_input)
     request = ChainRequest(chain_id=run_id[:8], nodes=[node], entry_node=name)
     faults, code = checks.check(request, definitions)
     try:
@@ -205,7 +204,7 @@ def workflow_start(context: StepContext) -> Outcome:
             accepted = accept_run(
                 ledger, run_id, kind="chain", request=text, definitions=definitions,
                 definitions_text=ledger.runs.definitions(begun.run_id, begun.definitions), labels={**own, STARTED_BY: begun.run_id},
-                timeout=Timeout(timeout_s, f"timeout_s of {name!r}"),
+                timeout=workflow_timeout(name, definitions),
             )  # fmt: skip
     except ConfigError as error:
         raise StepError(f"wf.start({name!r}): {error}", code=error.code) from error

@@ -53,7 +53,7 @@ def tool_call(context: StepContext) -> Outcome:
     tool = context.tool
     assert tool is not None
     function, label = _function(tool, context)
-    by_model = context.params.get("asked_by") == "model"
+    by_model = context.begun.spec.is_asked_by_model
     given = context.node_input
     given = schemas.bind(function, tool, given) if by_model else schemas.with_defaults(function, given, context.mapped_names)
     arguments = _with_values(tool, given)

@@ -24,7 +24,7 @@ from cantata.engine.dispatch.transport import FIRST
 from cantata.engine.publisher import COORDINATOR
 from cantata.errors import ConfigError, UnavailableError
 from cantata.flows import canvas
-from cantata.flows.canvas import Canvas, Dispatch
+from cantata.flows.canvas import Canvas, MessageHead
 from cantata.flows.graph import START, Spec
 from cantata.ledger.records import Ready
 from cantata.ledger.redis import clock
@@ -242,7 +242,7 @@ class App(Celery):
     def announce_runs(self, runs: Sequence[tuple[str, int]], queue: str = COORDINATOR) -> None:
         """Send the first steps of new runs, given with their priorities; if the broker is unavailable, the sweep sends them later."""
         try:
-            send(self, [Dispatch(self, run_id, priority).signature("run.start", queue, [START]) for run_id, priority in runs])
+            send(self, [MessageHead(self, run_id, priority).signature("run.start", queue, [START]) for run_id, priority in runs])
         except UnavailableError as error:
             log.warning("dispatch_failed", run=runs[0][0], error=str(error), note="the sweep sends it when the broker is back")
 
@@ -256,7 +256,7 @@ class App(Celery):
             by_run[step.has_waited][run_id, step.priority].append((step.step_id, step.spec))
         for first, runs in by_run.items():
             if runs:
-                canvases = [each for run, steps in runs.items() for each in canvas.build(Dispatch(self, *run), steps)]
+                canvases = [each for run, steps in runs.items() for each in canvas.build(MessageHead(self, *run), steps)]
                 send(self, canvases, first=first, sent_at=sent_at)
 
     def _broker_errors(self) -> tuple[type[BaseException], ...]:

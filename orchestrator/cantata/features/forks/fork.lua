@@ -70,5 +70,5 @@ for i = 1, #fork.deadlines, 500 do
 end
 for i = #fork.ready, 1, -1 do table.insert(lists.to_settle, fork.ready[i]) end
 follow('settle_all')
-local sends = dispatch(fork.resend_ms)
+local sends = take_ready(fork.resend_ms)
 return {'new', priority, sends, unfinished and 1 or 0}

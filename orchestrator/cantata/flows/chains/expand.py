@@ -80,8 +80,3 @@ def input_of(request: ChainRequest) -> dict[str, JsonValue]:
     """Return the input of a request, with the defaults of missing inputs."""
     declared = declared_inputs.sound(request.inputs)
     return declared.filled(request.initial_input) if declared else request.initial_input
-
-
-def terminals(request: ChainRequest) -> tuple[str, ...]:
-    """Return the nodes whose outputs are the chain's, in declared order: no other node depends on them or is led to from them."""
-    return outline(request.nodes, request.entry_node).terminals

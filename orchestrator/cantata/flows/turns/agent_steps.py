@@ -188,9 +188,9 @@ def _turn(name: str, agent: Agent, reads: Mapping[str, str], turn: int, params: 
 
 
 def next_round(begun: str, spec: Spec, number: int, calls: Sequence[Step], *, given: JsonValue = None) -> Graph:
-    """Return the fragment of a model turn: the tool calls that it asked for, and behind them the next turn, which answers in its place.
+    """Return the fragment of a model's round: the calls that it asked for, and behind them the next round, which answers in its place.
 
-    `number` is that of the next turn; the first turn of an instruction has none. `given` is the parent's own value, such as a map item.
+    `number` is that of the next round; the first round of an instruction has none. `given` is the parent's own value, such as a map item.
     """
     base = begun.rpartition("/r")[0] if number > 1 else begun
     turn_id = f"{base}/r{number}"

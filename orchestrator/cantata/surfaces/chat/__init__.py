@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from cantata.surfaces.chat.conversation import ChatBackend, unknown_agent_error
+from cantata.surfaces.chat.backend import ChatBackend, unknown_agent_error
 from cantata.surfaces.chat.loop import run, run_async
 
 __all__ = ["ChatBackend", "run", "run_async", "unknown_agent_error"]

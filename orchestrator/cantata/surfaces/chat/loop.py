@@ -18,7 +18,7 @@ from cantata.errors import CantataError, ConfigError
 from cantata.flows.events import RunEvent
 from cantata.flows.turns.mentions import mention_of
 from cantata.flows.wire import RunResult
-from cantata.surfaces.chat.conversation import ChatBackend
+from cantata.surfaces.chat.backend import ChatBackend
 from cantata.surfaces.chat.output import ChatOutput, PlainOutput, TerminalOutput
 from cantata.surfaces.chat.slash_commands import COMMANDS, EXIT_WORDS, execute, parse_command
 from cantata.surfaces.chat.turn_view import TurnView

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from cantata.bounds import read_json_or_text
 from cantata.errors import ConfigError
-from cantata.surfaces.chat.conversation import ChatBackend
+from cantata.surfaces.chat.backend import ChatBackend
 from cantata.surfaces.chat.output import ChatOutput
 from cantata.text import text_format
 from cantata.values import as_text

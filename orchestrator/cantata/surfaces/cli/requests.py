@@ -63,9 +63,7 @@ def load_checked_chain(
     else:
         request, document = configuration.request_named(file, definitions)
     try:
-        request = with_changes(
-            request, initial_input=given, timeout_s=timeout_s, webhooks=webhooks, max_bytes=definitions.limits.input_bytes
-        )
+        request = with_changes(request, initial_input=given, timeout_s=timeout_s, webhooks=webhooks)
         return checked_chain(request, definitions, is_draft=is_draft)
     except ConfigError as error:
         raise ConfigError(with_lines(error.faults, document), source=document.source, code=error.code, asked=error.asked) from error

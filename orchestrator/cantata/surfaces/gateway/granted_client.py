@@ -31,7 +31,7 @@ class GrantedClient:
     def submit_turn(self, turn: TurnRequest, key: str | None) -> TurnRun:
         """Submit a turn. Raises ConfigError."""
         self._grant.check_turn(turn, self._client.definitions)
-        submission = Submission(self._grant.labels(), idempotency_key=self._own(key, "turn"), session=turn.session)
+        submission = Submission(self._grant.labels(), idempotency_key=self._own(key, "turn"))
         run = self._client.submit_checked(checked_turn(turn, self._client.definitions), submission)
         if key is not None and self._runs.request(run.run_id, TurnRequest) != turn:
             raise _key_reused(key)

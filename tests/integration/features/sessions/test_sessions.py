@@ -34,7 +34,7 @@ def turns(ledger: Ledger, texts: list[str], where: RunSession | None = None) -> 
 def answer(play: Play, output: JsonValue, *, agent: str = "ann") -> list[str]:
     """Play a turn to its end; answers the runs whose turn came by it."""
     play.plan(work("answer", work=f"agents:{agent}"), terminals=("answer",))
-    return [run_id for run_id, _ in play.do("answer", output).following]
+    return [run_id for run_id, _ in play.do("answer", output).next_runs]
 
 
 def said(ledger: Ledger, session: str = "chat", tenant: str = "") -> list[tuple[str, str, str | None]]:
@@ -78,7 +78,7 @@ def test_a_failed_turn_is_written_down_as_one_and_the_next_has_its_turn(ledger: 
     first, second = turns(ledger, ["one", "two"])
     first.plan(work("answer"), terminals=("answer",))
     committed = first.fail("answer")
-    assert [run_id for run_id, _ in committed.following] == [second.run_id]
+    assert [run_id for run_id, _ in committed.next_runs] == [second.run_id]
     assert said(ledger) == [("user", "one", None), ("system_error", "it broke", None)]
 
 

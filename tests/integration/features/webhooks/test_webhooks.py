@@ -51,7 +51,7 @@ def test_the_end_of_a_run_creates_a_run_in_its_shard_that_posts_it(ledger: Ledge
 
     committed = play.do("a", 1)
 
-    assert (committed.has_posts, committed.following) == (True, ()), "whoever ended the run has further calls create what posts it"
+    assert (committed.has_posts, committed.next_runs) == (True, ()), "whoever ended the run has further calls create what posts it"
     ((run_id, first),) = ledger.outbox.create(shard_of("run"), "acme", range(SHARDS)).ready
     (message,) = messages(play)
     assert (message.to, message.event, message.run_id, message.status, message.step) == ("ops", "end", play.run_id, "succeeded", None)

@@ -20,7 +20,7 @@ from kombu import Connection
 from cantata.engine.dispatch.celery_app import App, Carried, LedgerBackend, make_app, send
 from cantata.engine.dispatch.queues import waiting
 from cantata.errors import ConfigError, UnavailableError
-from cantata.flows.canvas import Canvas, Dispatch
+from cantata.flows.canvas import Canvas, MessageHead
 from cantata.ledger.redis import clock
 
 
@@ -107,7 +107,7 @@ def sent(app: App, *canvases: Canvas) -> list[Any]:
 
 
 def signature(app: App, step: str, limit_s: float | None = None) -> Canvas:
-    return Dispatch(app, "r").signature("tool.call", "tools", [step], limit_s)
+    return MessageHead(app, "r").signature("tool.call", "tools", [step], limit_s)
 
 
 def row(app: App, *steps: str) -> Canvas:
@@ -129,7 +129,7 @@ def test_a_message_names_its_steps_and_is_shown_with_them(app: App) -> None:
 
 
 CANVASES: dict[str, Callable[[App], Canvas]] = {
-    "signature": lambda app: Dispatch(app, "r", 3).signature("tool.call", "tools", ["a", "b"], 60.0),
+    "signature": lambda app: MessageHead(app, "r", 3).signature("tool.call", "tools", ["a", "b"], 60.0),
     "chain": lambda app: row(app, "a", "b", "c"),
     "group": lambda app: group([signature(app, "a"), signature(app, "b")], app=app),
     "chord": lambda app: chord(group([signature(app, "a"), signature(app, "b")]), signature(app, "c", 60.0), app=app),

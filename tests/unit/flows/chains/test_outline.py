@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from cantata.flows.chains import expand
 from cantata.flows.chains.loops import outline
 from cantata.flows.wire import ChainNode
 from tests.unit.flows.sample_chains import branch, mapping, plan, request, tool
@@ -21,7 +20,7 @@ from tests.unit.flows.sample_chains import branch, mapping, plan, request, tool
     ],
 )
 def test_terminals_are_what_nobody_depends_on_or_is_led_to_from(nodes: list[ChainNode], terminals: tuple[str, ...]) -> None:
-    assert expand.terminals(request(*nodes)) == terminals
+    assert outline(request(*nodes).nodes, request(*nodes).entry_node).terminals == terminals
     assert plan(*nodes).terminals == terminals
 
 

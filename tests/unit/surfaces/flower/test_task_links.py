@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from cantata.engine.dispatch.celery_app import make_app
-from cantata.flows.canvas import Dispatch
+from cantata.flows.canvas import MessageHead
 from cantata.surfaces.flower.task_links import TaskTarget, task_target, tasks_of
 
 RUN = "1a1f849485c04486b37"
@@ -29,7 +29,7 @@ class Shown:
 
 @pytest.mark.parametrize("steps", [("one",), ("a/t0", "b[3]", "c (d)"), tuple(f"s{number}" for number in range(20))])
 def test_what_a_message_shows_is_read_again(steps: tuple[str, ...]) -> None:
-    shown = Dispatch(make_app("redis://here"), RUN).signature("tool.call", "tools", steps, work="tools:add").options["argsrepr"]
+    shown = MessageHead(make_app("redis://here"), RUN).signature("tool.call", "tools", steps, work="tools:add").options["argsrepr"]
 
     assert task_target(Shown(shown)) == TaskTarget(RUN, steps[:8])
 

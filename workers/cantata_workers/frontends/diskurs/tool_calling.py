@@ -87,7 +87,7 @@ def rounds_of(context: StepContext) -> tuple[tuple[ModelRound, ...], tuple[tuple
     ids = [base if i == 0 else f"{base}/r{i}" for i in range(number)]
     reader, run_id = context.process.ledger.reader, context.begun.run_id
     texts, infos = (reader.outputs(run_id, ids), reader.infos(run_id, ids)) if ids else ([], [])
-    rounds = tuple(ModelRound.read(text, info) for text, info in zip(texts, infos, strict=True) if text)
+    rounds = tuple(ModelRound.read(text, info) for text, info in zip(texts, infos, strict=True))
     answers = []
     for step_id, done in zip(ids, rounds, strict=True):
         results = done.results(answers_of(context, [f"{step_id}/t{i}" for i in range(len(done.calls))]))

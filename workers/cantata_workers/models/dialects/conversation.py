@@ -9,6 +9,7 @@ from typing import Literal, cast
 
 from pydantic import Field
 
+from cantata.errors import StepError
 from cantata.values import JsonValue, Usage, Value, as_text
 from cantata_workers.models.dialects.call_parsing import ParsedCall, calls_of
 from cantata_workers.models.dialects.reasoning import KEY, Reasoning
@@ -50,8 +51,10 @@ class ModelRound(Value):
     )
 
     @classmethod
-    def read(cls, output: str, info: Mapping[str, JsonValue]) -> ModelRound:
-        """Return a recorded round, with the reasoning that is recorded beside it."""
+    def read(cls, output: str | None, info: Mapping[str, JsonValue]) -> ModelRound:
+        """Return a recorded round, with the reasoning that is recorded beside it. Raises StepError if it is not recorded."""
+        if not output:
+            raise StepError("a round of this instruction before this one is not recorded", code="round_missing")
         thought = Reasoning.model_validate(info["reasoning"]) if info.get("reasoning") else None
         return cls.model_validate(json.loads(output)).model_copy(update={"reasoning": thought})
 

@@ -71,7 +71,7 @@ def _earlier_outcome(context: StepContext, watcher: ResultWatcher, call: TaskCal
 def _arguments(context: StepContext, tool: Tool, task: Task[Any, Any] | None) -> dict[str, JsonValue]:
     """Return the task's keyword arguments. A model's are checked against the task's parameters, if it is known here."""
     given = context.node_input
-    if task is not None and context.params.get("asked_by") == "model":
+    if task is not None and context.begun.spec.is_asked_by_model:
         given = _json.validate_python(schemas.jsonable(schemas.bind(task.run, tool, given)))
     elif task is not None:
         given = schemas.with_defaults(task.run, given, context.mapped_names)

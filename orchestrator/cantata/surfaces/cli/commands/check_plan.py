@@ -72,10 +72,10 @@ def plan(file: str | None, text: str | None, team: str | None, agent: str | None
 def _canvases(graph: Graph) -> tuple[list[Any], list[TreeLine]]:
     """Return the messages with which a graph begins, and as branches of a tree."""
     from cantata.client.application import make_app
-    from cantata.flows.canvas import Dispatch
+    from cantata.flows.canvas import MessageHead
     from cantata.surfaces.cli.views.canvas_tree import canvas_tree, canvases_of
 
-    canvases = list(canvases_of(graph, Dispatch(make_app("redis://localhost"), "RUN")))
+    canvases = list(canvases_of(graph, MessageHead(make_app("redis://localhost"), "RUN")))
     return [each for each in canvases if not isinstance(each, Step)], canvas_tree(canvases)
 
 

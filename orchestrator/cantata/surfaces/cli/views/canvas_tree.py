@@ -7,12 +7,12 @@ from collections.abc import Iterable, Iterator
 from celery import chain, chord, group
 
 from cantata.flows import canvas
-from cantata.flows.canvas import Canvas, Dispatch
+from cantata.flows.canvas import Canvas, MessageHead
 from cantata.flows.graph import Graph, Step
 from cantata.surfaces.cli.views.plan_tree import TreeLine, destination, waves
 
 
-def canvases_of(graph: Graph, dispatch: Dispatch) -> Iterator[Canvas | Step]:
+def canvases_of(graph: Graph, dispatch: MessageHead) -> Iterator[Canvas | Step]:
     """Yield the canvases in the order of their dispatch, if every edge is taken, and between them the steps that need no message.
 
     The planner has the graph, so it dispatches the first steps and those behind decisions with it; workers of other steps do not.

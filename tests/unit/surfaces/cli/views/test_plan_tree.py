@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cantata.engine.dispatch.celery_app import make_app
-from cantata.flows.canvas import Dispatch
+from cantata.flows.canvas import MessageHead
 from cantata.flows.chains import expand
 from cantata.flows.definitions import Agent, Chain, Defaults, Definitions, Tool
 from cantata.flows.graph import Graph
@@ -26,7 +26,7 @@ def graph_of(*nodes: dict[str, JsonValue]) -> Graph:
 
 
 def canvas_of(graph: Graph) -> list[TreeLine]:
-    return canvas_tree(canvases_of(graph, Dispatch(make_app("redis://here"), "RUN")))
+    return canvas_tree(canvases_of(graph, MessageHead(make_app("redis://here"), "RUN")))
 
 
 def texts(lines: list[TreeLine]) -> list[str]:

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 from pydantic import BaseModel
 
-from cantata.flows.turns.tool_calls import get_function_name_from_tool_call
+from cantata.flows.turns.function_names import get_function_name_from_tool_call
 
 
 class Dumped:
