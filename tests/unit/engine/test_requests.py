@@ -138,3 +138,13 @@ def test_a_schedule_of_a_chain_has_its_name_and_input() -> None:
 
     assert isinstance(found, CheckedChain)
     assert (found.request.chain_id, found.request.initial_input, found.target) == ("row", {"text": "tea"}, "row")
+
+
+@pytest.mark.parametrize(
+    ("more", "target"),
+    [({}, "clerk"), ({"teams": {"desk": {"mode": "broadcast", "agents": ["clerk"]}}, "defaults": {"team": "desk"}}, "desk")],
+)
+def test_the_target_of_a_turn_is_what_answers_it_also_if_nothing_is_named(more: dict[str, object], target: str) -> None:
+    definitions = Definitions.model_validate({"agents": {"clerk": {}}, **more})
+
+    assert checked_turn(TurnRequest(text="tea"), definitions).target == target
